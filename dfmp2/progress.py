@@ -134,6 +134,9 @@ class Wordless(Relay):
     def stage(self, text: str) -> None:
         pass
 
+    def note(self, text: str) -> None:
+        pass
+
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         pass
 

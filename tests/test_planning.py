@@ -462,7 +462,7 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
 def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys):
     for foreign, words in (
         (0.0, "measured on this host, 2026-11-22\n"),
-        (1.4, "while others took 1.4 cores: times may"),
+        (1.4, "while others took 1.4 cores, may be low"),
     ):
         rates.store_rates("cpu", 1, Rates(foreign=foreign, date="2026-11-22T12:00:00+00:00"))
         monkeypatch.setattr(rates, "refreshed", lambda backend, count, known: known)

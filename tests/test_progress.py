@@ -358,6 +358,32 @@ def test_a_terminal_is_never_silent_and_left_clean(monkeypatch: pytest.MonkeyPat
     assert stream.tell() == before
 
 
+def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere and in the log all of them are lines."""
+    for stream in (io.StringIO(), Terminal()):
+        log = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(console, "TICK", 0.04)
+        with Console(quiet=False, log=log, passing=True) as shown:
+            shown.stage("RHF (df)")
+            time.sleep(0.2)
+            shown.scf_cycle(7, -76.0, -1e-3, 1e-2)
+            shown.note("step-001: E = -76.0 Eh")
+            shown.stage("pair energies")
+        kept = [re.sub(r".*\r", "", line).strip() for line in stream.getvalue().split("\n")]
+        begins = [line.split()[0] for line in _lines(log)]
+        assert begins == ["RHF", "SCF", "step-001:", "pair"]
+        if stream.isatty():
+            assert kept == ["step-001: E = -76.0 Eh", ""]
+            assert "RHF (df)  0:00" in stream.getvalue() and "SCF   7" in stream.getvalue()
+        else:
+            assert kept[:-1] == _lines(log)
+
+
+def _lines(log: io.StringIO) -> list[str]:
+    return [line.strip() for line in log.getvalue().splitlines()]
+
+
 def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, log, clock = io.StringIO(), io.StringIO(), Clock()
     monkeypatch.setattr(sys, "stderr", stream)

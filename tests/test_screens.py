@@ -3,6 +3,7 @@ failures and imaginary modes, energies that people quote."""
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from dataclasses import replace
@@ -25,9 +26,9 @@ from dfmp2.output.document import (
     shortened_lines,
 )
 from dfmp2.output.hdf5_datasets import Dataset
-from dfmp2.output.report import energy_rows, quoted_energies
+from dfmp2.output.reports.energies import energy_rows, quoted_energies
+from dfmp2.output.reports.study import of_study
 from dfmp2.output.study import Column, Study
-from dfmp2.output.study_report import of_study
 from dfmp2.output.text import report, study_report
 from tests.conftest import Runner, Stored, succeed
 
@@ -125,13 +126,16 @@ def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.Monk
     """And nothing is where it is none, or NO_COLOR is set."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     shown = console.styled(line)
     if red:
         assert f"\x1b[31m{red}\x1b[0m" in shown and shown.count("\x1b[31m") == 1
     else:
         assert shown == line
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert console.styled(line) == line
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert console.styled(line) == line
 
 
 # --- energies -------------------------------------------------------------------------------------
@@ -179,6 +183,18 @@ def test_an_open_shell_says_its_spin_on_the_screen(call: Runner, folder: Path) -
     assert f"<S^2>: {squared:.6f} (pure spin state: 0.75)" in done.out
 
 
+def test_a_run_is_one_screen_without_what_passes(call: Runner, folder: Path) -> None:
+    """24 lines of a terminal with the line that the command begins with; `show` computes nothing
+    and says so of nothing."""
+    (folder / "oh.xyz").write_text("2\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n")
+    done = succeed(call("run", "oh.xyz", "--basis", "sto-3g"))
+    assert len(done.out.splitlines()) <= 23
+    shown = succeed(call("show", "oh.dfmp2.h5")).out
+    assert "finished" not in shown and len(shown.splitlines()) > 100
+    total = f"{dfmp2.read(folder / 'oh.dfmp2.h5').total_energy:.10f}"
+    assert shown.count(total) == 1
+
+
 # --- studies --------------------------------------------------------------------------------------
 
 
@@ -192,7 +208,7 @@ def stretched(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def points(study: Study) -> list[str]:
     """The lines of the table of a scan on a terminal, heads and rows."""
-    results, _ = of_study(study, brief=True)
+    (results,) = of_study(study, brief=True)
     (table,) = (b for b in results.blocks if isinstance(b, Table) and "E - lowest" in str(b.heads))
     return fitted_lines(table)
 
@@ -243,6 +259,53 @@ def test_a_map_with_many_columns_fits(stretched: Study, count: int) -> None:
         if isinstance(block, Table) and "E - lowest" in str(block.heads[count])
     ]
     assert max(map(len, lines)) <= WIDEST and len([x for x in lines if "12345.6789" in x]) == 1
+
+
+def test_an_interaction_stands_in_one_table(stretched: Study) -> None:
+    """Corrected, uncorrected and their difference side by side; plain MP2 once, under one name."""
+    energies = {
+        "": (-0.004, -0.009),
+        "scf_": (-0.003, -0.005),
+        "mp2_same_spin_correlation_": (-0.001, -0.0015),
+        "correlation_": (-0.001, -0.004),
+        "mp2_correlation_": (-0.001, -0.004),
+    }
+    values = {}
+    for part, (corrected, uncorrected) in energies.items():
+        values[f"{part}cp_corrected_interaction_energy"] = Dataset(corrected, "hartree", "")
+        values[f"{part}uncorrected_interaction_energy"] = Dataset(uncorrected, "hartree", "")
+    values["precision_error"] = Dataset(1e-8, "hartree", "")
+    names = ("complex", "fragment-1-in-complex", "fragment-1-alone")
+    runs = dict(zip(names, stretched.runs.values(), strict=True))
+    study = replace(stretched, kind="interaction", values=values, table={}, arrays={}, runs=runs)
+    (results,) = of_study(study, brief=True)
+    (table,) = (b for b in results.blocks if isinstance(b, Table) and b.heads[0] == "quantity")
+    assert len(table.rows) == 4
+    numbers = {row[0]: [float(cell) for cell in row[1:]] for row in table.rows}
+    for name, (corrected, uncorrected) in (
+        ("interaction energy", energies[""]),
+        ("scf", energies["scf_"]),
+        ("correlation", energies["correlation_"]),
+    ):
+        found = numbers[name]
+        assert found[0] == corrected
+        assert found[1] == pytest.approx(corrected * 627.509474, abs=1e-4)
+        for value, energy in zip(
+            found[2:], (corrected, uncorrected, corrected - uncorrected), strict=True
+        ):
+            assert value == pytest.approx(energy * 2625.4996394799, abs=6e-5)
+    assert max(map(len, study_report(study, brief=True).splitlines())) <= WIDEST
+
+
+def test_warnings_of_one_kind_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = io.StringIO()
+    with console.Console(quiet=False, log=log, several=True) as shown:
+        for text in ("gap 0.1 Eh", "gap 1.2e-03 Eh", "metric"):
+            shown.warning(text)
+    assert capsys.readouterr().err.splitlines() == ["warning: gap 0.1 Eh", "warning: metric"]
+    assert len(log.getvalue().splitlines()) == 3
 
 
 def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:

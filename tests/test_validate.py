@@ -46,6 +46,7 @@ SHAPE = {
     "id",
     "program",
     "quantity",
+    "unit",
     "reference",
     "value",
     "difference",
@@ -438,6 +439,9 @@ def test_an_optimised_geometry_and_a_method_without_fitting(call):
         "--json",
     )
     assert done.code == 0 and done.json["summary"]["passed"] == 1
+    for row in done.json["entries"]:
+        gradient = row["quantity"].startswith("gradient")
+        assert row["unit"] == ("Eh/bohr" if gradient else "Eh")
     optimised, *shown = done.json["entries"]
     assert optimised["status"] == "pass" and abs(optimised["difference"]) < 2e-7
     assert {row["status"] for row in shown} == {"shown"} and {

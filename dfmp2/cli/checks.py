@@ -51,6 +51,7 @@ Installation, by dfmp2 doctor --report:"""
 SHELLS = ("bash", "zsh", "fish")
 # zsh completes nothing without it
 START = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"
+NAME_WIDTH = 22  # of the names of double hybrids, and of what parts them from the text
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -208,12 +209,11 @@ def _list_double_hybrids() -> None:
                 text += f"; energy {row.energy}, orbitals {row.scf}"
             if row.p86:
                 text += f"; P86 with {row.p86}"
-        click.echo(
-            textwrap.fill(
-                f"{name:<19}{text}", 80, subsequent_indent=" " * 19, break_on_hyphens=False
-            )
-        )
-    click.echo("custom-dh          --xc, --os-scale and --ss-scale of your own\n")
+        lines = textwrap.wrap(text, 80 - NAME_WIDTH, break_on_hyphens=False)
+        click.echo(f"{name:<{NAME_WIDTH}}{lines[0]}")
+        for line in lines[1:]:
+            click.echo(f"{'':<{NAME_WIDTH}}{line}")
+    click.echo(f"{'custom-dh':<{NAME_WIDTH}}--xc, --os-scale and --ss-scale of your own\n")
 
 
 @dataclass(frozen=True, slots=True)

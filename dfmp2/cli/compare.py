@@ -22,20 +22,6 @@ if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
     from dfmp2.validation.compare import Comparison
 
-SHORT = {  # of the energies that compare prints
-    "scf_total_energy": "E(SCF)",
-    "functional_energy": "E(functional)",
-    "mp2_same_spin_correlation_energy": "same spin",
-    "mp2_opposite_spin_correlation_energy": "opposite spin",
-    "mp2_correlation_energy": "E(corr)",
-    "mp2_doubles_energy": "doubles",
-    "mp2_singles_energy": "singles",
-    "same_spin_correlation_energy": "same spin",
-    "opposite_spin_correlation_energy": "opposite spin",
-    "hf_total_energy": "E(HF)",
-    "rpa_correlation_energy": "E(RPA)",
-}
-
 
 @click.command("compare", cls=AnnouncedCommand)
 @click.argument("result")
@@ -124,6 +110,8 @@ def _show(
     stored: MP2Result, check: Comparison, column: str, tolerance: float, *, as_json: bool
 ) -> None:
     """The energies side by side, a table or one JSON object."""
+    from dfmp2.validation.tables import ENERGIES
+
     energies = {
         energy.name: {
             "stored": energy.stored,
@@ -149,7 +137,7 @@ def _show(
     click.echo(f"{'energy / Eh':<15}{'stored':>20}{head:>20}{'difference':>12}")
     for name, found in energies.items():
         values = f"{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}"
-        label = SHORT.get(name, f"E({stored.options.correlation.title})")
+        label = ENERGIES.get(name, f"E({stored.options.correlation.title})")
         click.echo(f"{label:<15}{values}")
 
 

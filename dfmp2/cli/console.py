@@ -1,8 +1,8 @@
 """What the command line shows on stderr while a calculation runs, and its log file.
 
-On a terminal the last line is rewritten: what is done of the present stage and how much time is
-left, every second even where nothing is told. Elsewhere, and in the log, lines are only added: one
-for each stage and SCF iteration, and one every LINE_EVERY seconds of what takes long.
+On a terminal the last line is rewritten: the present stage, what is done of it and how much time is
+left, every second even where nothing is told. Elsewhere, with --verbose and in the log, lines are
+added: one for each stage and SCF iteration, and one every LINE_EVERY seconds of what takes long.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ BAR_EVERY = 0.1  # s between redraws of the bar
 TICK = 1.0  # s after which the last line is rewritten though nothing was told
 SHORT = 5.0  # s; so little time left is not worth a number
 HEADING = re.compile(r"^.+(?=\n-{10,}$)", re.MULTILINE)
+NUMBER = re.compile(r"-?\d[\d.]*(?:e[-+]\d+)?")  # what alone differs in warnings of one kind
 WARNED = re.compile(r"^warning:", re.MULTILINE)
 # What says that something has gone wrong, or that a mode is imaginary, in what commands print.
 FAILED = re.compile(
@@ -50,23 +51,33 @@ class Console(Listener):
     ----------
     quiet : show nothing but warnings
     log : file that receives every line as well, or None
-    several : show no iterations and stages of single runs, which the log gets all the same
+    several : show no iterations and stages of single runs, and of warnings that differ in numbers
+        alone the first; the log gets all
+    passing : on a terminal show stages and iterations only as long as they last; notes stay
     """
 
-    def __init__(self, *, quiet: bool, log: TextIO | None, several: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        quiet: bool,
+        log: TextIO | None,
+        several: bool = False,
+        passing: bool = False,
+    ) -> None:
         self._quiet = quiet
         self._several = several
         self._log = log
-        self._terminal = (
-            sys.stderr is not None and sys.stderr.isatty()
-        )  # None: it was closed at the start
+        self._terminal = is_terminal(sys.stderr)
         self._live = self._terminal and not quiet
+        self._stages_pass = passing and self._live
+        self._stage = ""  # the present one, where it is shown for as long as it lasts
         self._parts = ""  # what is done of the present stage
         self._since = self._drawn = self._line_at = (
             time.monotonic()
         )  # begin of the stage, last redraw, last line
         self._said = -LINE_EVERY  # when a line has told the time left
         self._left: tuple[float, float] | None = None  # when it was told, seconds left
+        self._kinds: set[str] = set()  # of warnings that have been shown
         self._shown = 0  # characters of the line that is rewritten
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -91,7 +102,11 @@ class Console(Listener):
     def stage(self, text: str) -> None:
         signals.check_signals()
         self._begin()
-        self._line(text + self._now_and_then())
+        if self._stages_pass:
+            self._passing(text)
+            self._stage, self._parts = printable(text), ""
+        else:
+            self._line(text + self._now_and_then())
 
     def substage(self, text: str) -> None:
         if not self._several:
@@ -108,7 +123,7 @@ class Console(Listener):
             f"  SCF {cycle:3d}  E = {energy:18.10f} Eh  change {change:9.1e}  gradient "
             f"{gradient:8.1e}"
         )
-        if self._several:
+        if self._several or self._stages_pass:
             self._passing(numbers)
         else:
             self._line(numbers + self._now_and_then())
@@ -138,8 +153,15 @@ class Console(Listener):
 
     def warning(self, text: str) -> None:
         message = printable(f"warning: {text}")
-        coloured = self._terminal and not os.environ.get("NO_COLOR")
-        self._put(click.style(message, fg="yellow") if coloured else message)
+        kind = NUMBER.sub("", text)
+        if self._several and kind in self._kinds:  # the report says how many runs gave it
+            self._write(message)
+            return
+        self._kinds.add(kind)
+        shown = message
+        if takes_colour(sys.stderr):
+            shown = click.style(message, fg="yellow")
+        self._put(shown)
         self._write(message)
 
     def note(self, text: str) -> None:
@@ -164,7 +186,8 @@ class Console(Listener):
 
     def _begin(self) -> None:
         """Something new begins."""
-        self._parts, self._since = "", time.monotonic()
+        self._stage = self._parts = ""
+        self._since = time.monotonic()
 
     def _remaining(self, least: float = 0.0) -> str:
         """How much time is left, in words; "" where it is not known, or less than `least` s."""
@@ -196,7 +219,8 @@ class Console(Listener):
     def _draw_status(self) -> None:
         """What is done of the present stage, or for how long it has lasted, and what is left."""
         spent = int(time.monotonic() - self._since)
-        self._draw((self._parts or f"  {spent // 60}:{spent % 60:02d}") + self._remaining())
+        lasting = f"{self._stage}  {spent // 60}:{spent % 60:02d}"
+        self._draw((self._parts or lasting) + self._remaining())
 
     def _draw(self, text: str) -> None:
         """Rewrite the last line."""
@@ -263,10 +287,22 @@ def about(seconds: float) -> str:
     return f"about {seconds / 3600:.0f} h"
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether lines of a stream can be rewritten; None is one that was closed at the start."""
+    return stream is not None and stream.isatty()
+
+
+def takes_colour(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that shows colours, and the user wants them."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return is_terminal(stream)
+
+
 def styled(report: str) -> str:
     """A report with bold headings, warnings in yellow, failures and imaginary modes in red, where
-    standard output is a terminal and NO_COLOR is not set."""
-    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    standard output takes colour."""
+    if not takes_colour(sys.stdout):
         return report
     report = WARNED.sub(lambda match: click.style(match[0], fg="yellow"), report)
     report = FAILED.sub(lambda match: click.style(match[0], fg="red"), report)

@@ -94,7 +94,7 @@ def prepare_command(given: Given, display: Display) -> None:
         found = completed(target, display, console, verified, (read.molecule, chosen))
         if found is None:
             file = PreparedFile(target, overwrite=display.overwrite)
-            console.note(introduction(read))
+            console.stage(introduction(read))
             with (
                 checkpointing(
                     target,

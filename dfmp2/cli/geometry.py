@@ -246,8 +246,9 @@ def irc_command(
     require_distinct({"--start-hessian": start_hessian, "--output": target})
 
     def contents(study: Study) -> list[bytes]:
+        from dfmp2.output.drawings.elements import of_its_own
+        from dfmp2.output.drawings.studies import path_drawing
         from dfmp2.output.export import xyz
-        from dfmp2.output.html.svg import of_its_own, path_drawing
         from dfmp2.output.json import study_csv
 
         frames = [xyz(run) for run in study.path.values()]
@@ -263,8 +264,24 @@ def irc_command(
             return f"{points}; {written}"
         there = study.values["barrier_forward_kj_per_mol"].value
         back = study.values["barrier_backward_kj_per_mol"].value
-        ends = f"{study.settings['backward_minimum']} -> {study.settings['forward_minimum']}"
-        return f"{ends}, {points}, barrier {there:.2f} kJ/mol, back {back:.2f}; {written}"
+        return (
+            f"{_ends_of(study)}, {points}, barrier {there:.2f} kJ/mol, back {back:.2f}; {written}"
+        )
 
     compute = partial(reaction_path, read.molecule, chosen, search, _read_hessian(start_hessian))
     run_study(target, compute, ending, display, given.files, beside=beside, contents=contents)
+
+
+def _ends_of(study: Study) -> str:
+    """The minima of a path as "A -> B", isomers with the bonds that tell them apart."""
+    settings = study.settings
+    ends = [settings["backward_minimum"], settings["forward_minimum"]]
+    if ends[0] == ends[1]:
+        bonds = [settings["backward_bonds"], settings["forward_bonds"]]
+        if not any(bonds):
+            return f"{ends[0]}, two conformers"
+        ends = [
+            f"{formula} with {' and '.join(own) or 'fewer bonds'}"
+            for formula, own in zip(ends, bonds, strict=True)
+        ]
+    return " -> ".join(ends)

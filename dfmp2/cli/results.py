@@ -45,7 +45,7 @@ def show(
     from dfmp2.output.json import study_csv, study_json, to_json
     from dfmp2.output.prepared import is_prepared
     from dfmp2.output.study import is_study, read_study, verify_study
-    from dfmp2.output.text import last_line, pair_table, report, study_report
+    from dfmp2.output.text import pair_table, report, study_report
 
     if is_prepared(result):
         if pairs or run is not None or as_csv:
@@ -99,7 +99,6 @@ def show(
         click.echo(pair_table(stored))
     if verified:
         click.echo(f"content hash verified: {verified}")
-    click.echo(last_line(stored, result))
 
 
 def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
@@ -232,7 +231,7 @@ def derive_command(
     from dfmp2.mp2.derive import derive
     from dfmp2.output import hdf5
     from dfmp2.output.json import to_json
-    from dfmp2.output.text import last_line, report
+    from dfmp2.output.text import brief_report, last_line
 
     require_output(output, overwrite=overwrite)
     content = hdf5.verify(result)
@@ -255,7 +254,7 @@ def derive_command(
     if as_json:
         click.echo(to_json(derived, output), nl=False)
     else:
-        click.echo(ending if quiet else styled(report(derived)) + ending)
+        click.echo(ending if quiet else styled(brief_report(derived, output)) + ending)
 
 
 # Those of `dfmp2.output.export.FORMATS`, which --help need not import.

@@ -220,8 +220,13 @@ def logged(display: Display, *, several: bool = False) -> Iterator[Console]:
     `several` is for a study: its single runs are shown with --verbose only.
     """
     log = open_log(display.log)
-    several = several and not display.verbose
-    with log or nullcontext(), Console(quiet=display.quiet, log=log, several=several) as console:
+    console = Console(
+        quiet=display.quiet,
+        log=log,
+        several=several and not display.verbose,
+        passing=not display.verbose,
+    )
+    with log or nullcontext(), console:
         console.record(click.get_current_context().meta.get(BEGUN, ""))
         try:
             yield console
@@ -279,7 +284,7 @@ def compute_result(
     require_writable(
         target, overwrite=True, expected_bytes=10**6
     )  # a file that is there: when nothing else is wrong
-    console.note(begun)
+    console.stage(begun)
 
     def ready() -> None:
         require_writable(target, overwrite=display.overwrite, expected_bytes=10**6)

@@ -132,6 +132,9 @@ class TranslatingListener(Relay):
     def stage(self, text: str) -> None:
         super().stage(in_words(text, PYTHON))
 
+    def note(self, text: str) -> None:
+        super().note(in_words(text, PYTHON))
+
     def warning(self, text: str) -> None:
         super().warning(in_words(text, PYTHON))
 

@@ -19,7 +19,7 @@ ABSENT = "-"
 ELLIPSIS = "..."  # also on a terminal that knows nothing but ASCII
 WIDTH = 78  # of the line under a heading
 WIDEST = 80  # characters of a line of text
-LEAST = 10  # characters that a head, or a column at the end, is not broken to less than
+LEAST = 11  # characters that a head, or a column at the end, is not broken to less than
 LAST_PART = re.compile(r": |\. (?=[A-Z])")  # what stands before the advice of a message
 # Folders of an absolute path, in quotes or not; HTML and URLs are none.
 FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>()|]+/)+""")
@@ -58,7 +58,7 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """What draws it (`dfmp2.output.html.svg`), what it shows, and its values, where they are worth
+    """What draws it (`dfmp2.output.drawings`), what it shows, and its values, where they are worth
     a table.
 
     Where it is not `alone`, the other blocks of its section stand beside it.
@@ -159,7 +159,7 @@ def aligned(table: Table) -> list[str]:
         if not head.startswith("~"):
             texts = [
                 head.lstrip("#"),
-                *(str(cell[0] if isinstance(cell, tuple) else cell) for cell in cells),
+                *map(_cell_text, cells),
             ]
             width = max(map(displayed_width, texts))
             if head.startswith("#"):
@@ -167,6 +167,13 @@ def aligned(table: Table) -> list[str]:
             else:
                 columns.append([padded(text, width) for text in texts])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+
+
+def _cell_text(cell: Any) -> str:
+    """What is printed of a cell, which may be (text, anchor)."""
+    if isinstance(cell, tuple):
+        return str(cell[0])
+    return str(cell)
 
 
 def displayed_width(text: str) -> int:
@@ -272,12 +279,12 @@ def fitted_lines(table: Table) -> list[str]:
 
 def fitted_width(table: Table) -> int:
     """Width of a table with its heads broken and all its columns side by side."""
-    columns = range(len(table.heads))
-    cells = [[str(row[k]) for row in table.rows] for k in columns]
     widths = []
-    for k in columns:
-        head = _broken_head(table.heads[k], cells[k])
-        widths.append(max(map(displayed_width, [*head, *cells[k]])))
+    for k, head in enumerate(table.heads):
+        if head.startswith("~"):
+            continue
+        cells = [_cell_text(row[k]) for row in table.rows]
+        widths.append(max(map(displayed_width, [*_broken_head(head, cells), *cells])))
     return sum(widths) + 2 * (len(widths) - 1)
 
 
@@ -341,7 +348,7 @@ def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
     """Lines of a head, as wide as its longest word or cell; a unit stays behind its slash."""
     name, slash, unit = head.removeprefix("#").partition(" / ")
     unit_line = f"/ {unit}" if slash else ""
-    texts = [str(cell[0]) if isinstance(cell, tuple) else str(cell) for cell in cells]
+    texts = list(map(_cell_text, cells))
     width = max(LEAST, *map(len, [unit_line, *name.split(" "), *texts]))
     if len(name) + 1 + len(unit_line) <= width or not slash:
         return wrap(f"{name} {unit_line}", width)

@@ -79,8 +79,7 @@ def study_json(study: Study, output: str | None) -> str:
     if study.uncorrected_error_budget is not None:
         budgets["uncorrected_error_budget"] = study.uncorrected_error_budget
     stated = {
-        name: None if budget is None else json_value(budget.to_dict())
-        for name, budget in budgets.items()
+        name: None if budget is None else budget.to_dict() for name, budget in budgets.items()
     }
     return _json(
         {
@@ -88,16 +87,14 @@ def study_json(study: Study, output: str | None) -> str:
             "title": study.title,
             "status": study.status,
             **study.settings,
-            **{name: json_value(value.value) for name, value in study.values.items()},
-            **{name: json_value(array.value.tolist()) for name, array in study.arrays.items()},
+            **{name: value.value for name, value in study.values.items()},
+            **{name: array.value.tolist() for name, array in study.arrays.items()},
             **stated,
             "notes": list(study.notes),
             "warnings": [
                 {"text": warned.text, "runs": list(warned.runs)} for warned in study.all_warnings
             ],
-            "table": {
-                name: json_value(list(column.values)) for name, column in study.table.items()
-            },
+            "table": {name: list(column.values) for name, column in study.table.items()},
             "runs": {name: _run(result) for name, result in study.runs.items()},
             "value_units": {
                 name: value.units
@@ -154,13 +151,13 @@ def prepared_json(prepared: Prepared, output: str) -> str:
             "scf_total_energy": reference.scf_total_energy,
             "hf_total_energy": reference.hf_total_energy,
             "scf_iterations": reference.cycles,
-            **json_value(scf_solution(reference)),
+            **scf_solution(reference),
             "sizes": asdict(prepared.sizes),
             "fitted_tensor": {
                 "shapes": [list(shape) for shape in prepared.shapes],
                 "bytes": prepared.tensor_bytes,
             },
-            "diagnostics": json_value(asdict(prepared.diagnostics)),
+            "diagnostics": asdict(prepared.diagnostics),
             "timings": {k: v for k, v in asdict(prepared.timings).items() if k != "pair_energies"},
             "memory": asdict(prepared.memory),
             "storage": asdict(prepared.storage),
@@ -171,7 +168,7 @@ def prepared_json(prepared: Prepared, output: str) -> str:
 
 
 def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+    return json.dumps(json_value(value), indent=2, allow_nan=False) + "\n"
 
 
 def _run(result: MP2Result) -> dict[str, Any]:

@@ -6,14 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
-from dfmp2.output.document import Table, aligned, counted_text
+from dfmp2.output.document import WIDTH, Table, aligned, counted_text
 from dfmp2.output.json import fitting_error_of_atoms
-from dfmp2.output.report import AFTER, fitting_errors
+from dfmp2.output.reports.cost import AFTER
+from dfmp2.output.reports.method import fitting_errors
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
 from dfmp2.units import format_bytes
@@ -169,7 +171,7 @@ def plan_text(outlook: Outlook) -> str:
             seconds.items(), key=lambda stage: stage[0] in ("total", "command")
         )
     ]
-    lines = [
+    facts_of_run = [
         f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} "
         f"functions, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
         f"correlated: {_of_spins(sizes['nocc'])} occupied, {_of_spins(sizes['nvir'])} virtual "
@@ -179,6 +181,9 @@ def plan_text(outlook: Outlook) -> str:
         f"backend {facts['backend']}: {facts['reason']}; "
         f"{counted_text(facts['threads'], 'thread')}",
         _rates(outlook.plan.rates),
+    ]
+    lines = [
+        *(line for fact in facts_of_run for line in wrap(fact, WIDTH, break_on_hyphens=False)),
         "",
         *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
         "",
@@ -228,12 +233,12 @@ def _rates(found: Rates) -> str:
     """When the rates were measured, and whether the machine was quiet."""
     if not found.date:
         return "rates built-in"
-    said = f"rates measured on this host, {found.date[:10]}"
+    date = found.date[:10]
     if not found.disturbed:
-        return said
+        return f"rates measured on this host, {date}"
     return (
-        f"{said}, while others took {found.foreign:.1f} cores: times may be too long; plan "
-        "again when it is quiet"
+        f"rates of {date}, while others took {found.foreign:.1f} cores, may be low: plan again "
+        "later"
     )
 
 

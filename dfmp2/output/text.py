@@ -25,15 +25,13 @@ from dfmp2.output.document import (
     fitted_lines,
     size,
 )
-from dfmp2.output.report import (
-    input_sections,
-    list_pairs,
-    method_name,
-    quoted_energies,
-    spin_fact,
-    summary_blocks,
-)
-from dfmp2.output.study_report import cell, of_study, study_warnings
+from dfmp2.output.reports.energies import quoted_energies
+from dfmp2.output.reports.method import method_name
+from dfmp2.output.reports.pairs import list_pairs
+from dfmp2.output.reports.reference import spin_fact
+from dfmp2.output.reports.result import input_sections, summary_blocks
+from dfmp2.output.reports.study import of_study, study_warnings
+from dfmp2.output.reports.study_tables import cell
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
@@ -82,13 +80,13 @@ def report(result: MP2Result) -> str:
     return document_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
 
 
-def brief_report(result: MP2Result, path: str) -> str:
+def brief_report(result: MP2Result, path: str | None) -> str:
     """One screen about a result: what was computed, energies and derivatives, how good they are.
 
     Parameters
     ----------
-    path : str
-        File of the result, from which `dfmp2 show` prints the rest.
+    path : str or None
+        File of the result, from which `dfmp2 show` prints the rest; None if it is not stored.
     """
     sections = {part.anchor: part for part in summary_blocks(result)}
     derived = [
@@ -104,7 +102,6 @@ def brief_report(result: MP2Result, path: str) -> str:
     ]
     head = [
         f"dfmp2 {result.provenance.version}: density-fitted MP2",
-        "",
         *_subject(result),
         "",
         *fitted_lines(quoted_energies(result)),
@@ -115,17 +112,11 @@ def brief_report(result: MP2Result, path: str) -> str:
     warnings = Section("warnings", "Warnings", remarks)
     text = document_text(head, [*derived, warnings])
     spent = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
-    memory = format_bytes(result.memory.measured_peak)
-    more = printable(shlex.join(["dfmp2", "show", path]))
-    return "\n".join(
-        [
-            f"{text}{quality[0]}",
-            *quality[1:],
-            "",
-            f"{spent}, peak memory {memory}; all of it: {more}",
-            "",
-        ]
-    )
+    spent += f", peak memory {format_bytes(result.memory.measured_peak)}"
+    if path is not None:
+        more = printable(shlex.join(["dfmp2", "show", path]))
+        spent += f"; all of it: {more}"
+    return "\n".join([f"{text}{quality[0]}", *quality[1:], spent, ""])
 
 
 def _subject(result: MP2Result) -> list[str]:
@@ -139,9 +130,12 @@ def _subject(result: MP2Result) -> list[str]:
     ):
         if basis is not None and basis.elements:
             sets.append(f"{kind} {basis.names} ({count})")
-    return [
+    subject = (
         f"{molecule.name}: {molecule.formula}, charge {charge}, multiplicity "
-        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}",
+        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}"
+    )
+    return [
+        *wrap(subject, WIDTH, break_long_words=False, break_on_hyphens=False),
         method_name(result),
         *wrap(", ".join(sets), WIDTH, break_on_hyphens=False),
     ]
@@ -309,16 +303,14 @@ def pair_table(result: MP2Result) -> str:
 
 
 def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> str:
-    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method and
-    reference."""
+    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method,
+    reference, and what the last line of the command says."""
     made, memory = prepared.provenance, format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
     spent = ", ".join(
         f"{name} {value:.2f} s" for name, value in asdict(prepared.timings).items() if value
     )
-    energy = ("reference energy", f"{prepared.reference.scf_total_energy:.10f} Eh")
     facts = [
-        *([energy] if brief else []),  # else it stands under the reference
         (
             "",
             f"B {shapes} (occupied, virtual, fitting functions), float64: "
@@ -328,8 +320,9 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
         ("wall time", f"{spent}; peak memory {memory}"),
         ("made", f"{made.created} on {made.host}, {made.threads} threads: {made.command}"),
         *(("warning", text) for text in prepared.diagnostics.warnings),
-        ("go on", _go_on(path)),
     ]
+    if not brief:
+        facts.append(("go on", _go_on(path)))
     head = f"{path}: prepared by dfmp2 {made.version}, no pair energies yet"
     sections = [Section("prepared", "Prepared", [Facts(facts)])]
     if not brief:
@@ -340,8 +333,8 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
 def prepared_last_line(prepared: Prepared, path: str) -> str:
     """One line for the end of a finished preparation."""
     return printable(
-        f"dfmp2 prepared: E(SCF) = {prepared.reference.scf_total_energy:.10f} Eh, B "
-        f"{format_bytes(prepared.tensor_bytes)} -> {path}; go on: {_go_on(path)}"
+        f"dfmp2 prepared: E(SCF) = {prepared.reference.scf_total_energy:.10f} Eh -> {path}; "
+        f"go on: {_go_on(path)}"
     )
 
 

@@ -124,11 +124,8 @@ class Point:
         if math.isnan(self.max_displacement):
             moved = ""
         else:
-            moved = f", moved by {self.max_displacement:.1e} angstrom at most"
-        return (
-            f"E = {self.total_energy:.10f} Eh, largest gradient of an atom "
-            f"{self.max_gradient:.1e} Eh/bohr{moved}"
-        )
+            moved = f", moved {self.max_displacement:.1e} A"
+        return f"E = {self.total_energy:.10f} Eh, gradient {self.max_gradient:.1e} Eh/bohr{moved}"
 
 
 def torsional_constant(molecule: Molecule, places: Any, j: int, k: int) -> float:

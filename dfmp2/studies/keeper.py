@@ -121,7 +121,7 @@ class Keeper:
         for step in stored:
             run = self._stored.runs[step.name]
             if follow and not step.optimised and _moved(run, step):
-                listener.stage(
+                listener.note(
                     f"run {step.name} in {self._path} is at another geometry: it is computed again"
                 )
                 continue
@@ -136,7 +136,7 @@ class Keeper:
             if not follow and some_missing and run.provenance.threads != threads:
                 different.append(f"threads: {run.provenance.threads} there, {threads} here")
             if different and self._discards:
-                listener.stage(f"starting from the beginning: {self._other(step, different)}")
+                listener.note(f"starting from the beginning: {self._other(step, different)}")
                 self._stored = None
                 return {}
             if different:
@@ -150,7 +150,7 @@ class Keeper:
             self._writer.add(name, run)
         products = blas_and_kernels()
         if any(run.provenance.blas != products for run in recalled.values()):
-            listener.stage(
+            listener.note(
                 f"runs in {self._path} were made with other products than those of this host "
                 f"({products}): their last bits may differ from those of a run here"
             )

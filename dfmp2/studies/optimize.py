@@ -119,7 +119,7 @@ def optimize_geometry(
     course = Course(first, search, listener, start_hessian=start_hessian)
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
-        listener.stage(_may_be_a_saddle(kept))
+        listener.note(_may_be_a_saddle(kept))
     task = Task(
         kind="optimization",
         what=f"stationary point of {molecule.name} ({molecule.formula})",
@@ -224,7 +224,7 @@ class Course:
         while True:
             self.points.append(method.judge(results[name], guess))
             self.path.append(name)
-            self._listener.stage(f"{name}: {self.points[-1].said}")
+            self._listener.note(f"{name}: {self.points[-1].said}")
             place = method.next_geometry()
             while place is None and method.converged:
                 probe = method.unmeasured()
@@ -300,7 +300,7 @@ class Course:
         return len(self.points) - 1
 
     def _remark(self, text: str) -> None:
-        self._listener.stage(text)
+        self._listener.note(text)
         self.remarks.append(text)
 
     def _not_found(self, verified: StationaryPoint) -> Unfinished:

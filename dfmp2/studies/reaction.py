@@ -344,6 +344,9 @@ class _Labelled(Relay):
     def stage(self, text: str) -> None:
         super().stage(f"{self._label}: {text}")
 
+    def note(self, text: str) -> None:
+        super().note(f"{self._label}: {text}")
+
 
 class _Course:
     """The way of a species through its runs.

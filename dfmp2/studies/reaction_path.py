@@ -165,7 +165,7 @@ class _Descent:
             self._hessian = hessian(self._top.molecule, results, DISPLACEMENT)
         gradient = GradientResult(results[TOP]).gradient
         self._point = stationary_point(self._top.molecule, self._hessian, gradient)
-        self._listener.stage(self._point.lines[0])
+        self._listener.note(self._point.lines[0])
         if self._point.imaginary != 1:
             raise NumericalError(
                 f"{self._point.lines[0]}: a path begins at a transition state, with one imaginary "
@@ -187,7 +187,7 @@ class _Descent:
         steepest = 0.0
         while True:
             point = method.judge(results[name], self._hessian)
-            self._listener.stage(point.said)
+            self._listener.note(f"{name}: {point.said}")
             if name != TOP and not method.refused:
                 self.sides[side].append(name)
                 steepest = max(steepest, point.max_gradient)
@@ -248,10 +248,12 @@ class _Descent:
         if not complete:
             return Numbers(settings, notes, {}, table, arrays)
         minima = {side: results[name] for side, name in self.minima.items()}
+        own_bonds = _own_bonds(minima)
         for side, run in minima.items():
             settings[f"{side}_minimum"] = fragment_formulas(run.molecule)
+            settings[f"{side}_bonds"] = own_bonds[side]
             settings[f"{side}_run"] = self.minima[side]
-        notes += _ends(minima)
+        notes += _ends(minima, own_bonds)
         return Numbers(settings, notes, _values(results[TOP], minima), table, arrays)
 
 
@@ -344,24 +346,29 @@ def _values(top: MP2Result, minima: dict[str, MP2Result]) -> dict[str, Dataset]:
     return values
 
 
-def _ends(minima: dict[str, MP2Result]) -> list[str]:
-    """What both minima are, and which bonds are in one of them alone."""
+def _own_bonds(minima: dict[str, MP2Result]) -> dict[str, list[str]]:
+    """The bonds, such as "C1-H3", that the minimum of each side has and the other has not."""
     found = {}
     for side, run in minima.items():
         molecule = run.molecule
         places = molecule.coordinates * ANGSTROM_PER_BOHR
         found[side] = set(bonds(molecule.symbols, places, molecule.ghost))
-    lines = []
+    named: dict[str, list[str]] = {}
     for side, other in (SIDES, SIDES[::-1]):
-        molecule = minima[side].molecule
-        own = ", ".join(
-            f"{molecule.symbols[i]}{i + 1}-{molecule.symbols[j]}{j + 1}"
-            for i, j in sorted(found[side] - found[other])
-        )
-        said = f"minimum {side}s: {fragment_formulas(molecule)}"
-        if own:
-            said += f", with the bond {own}"
+        symbols = minima[side].molecule.symbols
+        own = sorted(found[side] - found[other])
+        named[side] = [f"{symbols[i]}{i + 1}-{symbols[j]}{j + 1}" for i, j in own]
+    return named
+
+
+def _ends(minima: dict[str, MP2Result], own_bonds: dict[str, list[str]]) -> list[str]:
+    """What both minima are, and which bonds are in one of them alone."""
+    lines = []
+    for side in SIDES:
+        said = f"minimum {side}s: {fragment_formulas(minima[side].molecule)}"
+        if own_bonds[side]:
+            said += f", with the bond {', '.join(own_bonds[side])}"
         lines.append(f"{said}; E = {minima[side].total_energy:.10f} Eh")
-    if found["backward"] == found["forward"]:
+    if not any(own_bonds.values()):
         lines.append("both minima have the same bonds: they are conformers, or mirror images")
     return lines

@@ -13,27 +13,53 @@ from dfmp2.output.study import Column
 from dfmp2.validation.entries import Published
 
 PASS, FAIL, SKIPPED, SHOWN = "pass", "fail", "skipped", "shown"
-HEADER = f"  {'status':<8}{'quantity':<32}{'dfmp2 / Eh':>17}{'difference':>11}{'allowed':>9}"
-COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
-    "id": ("", "name of the entry"),
-    "program": ("", "program that produced the reference"),
-    "quantity": ("", "what is compared"),
-    "reference": ("hartree", "reference value"),
-    "value": ("hartree", "value of dfmp2, NaN where there is none"),
-    "difference": ("hartree", "value - reference"),
-    "tolerance": (
-        "hartree",
-        "largest absolute difference that passes, NaN where there is no verdict",
-    ),
-    "status": ("", "pass, fail, skipped, or shown: no verdict"),
-    "reason": ("", "why this tolerance; of a failure or a skip, what happened"),
-    "source": ("", "where the reference is published"),
+HEADER = f"  {'status':<8}{'quantity':<26}{'dfmp2':>17} {'unit':<8}{'difference':>10}{'allowed':>8}"
+ENERGIES = {  # what is compared -> what a screen calls it
+    "nuclear_repulsion_energy": "nuclear repulsion",
+    "scf_total_energy": "E(SCF)",
+    "hf_total_energy": "E(HF)",
+    "functional_energy": "E(functional)",
+    "mp2_same_spin_correlation_energy": "same spin",
+    "mp2_opposite_spin_correlation_energy": "opposite spin",
+    "mp2_correlation_energy": "E(corr)",
+    "mp2_doubles_energy": "doubles",
+    "mp2_singles_energy": "singles",
+    "mp2_total_energy": "E(MP2)",
+    "same_spin_correlation_energy": "same spin",
+    "opposite_spin_correlation_energy": "opposite spin",
+    "correlation_energy": "E(corr)",
+    "total_energy": "E",
+    "rpa_correlation_energy": "E(RPA)",
+    "scs_mp2_correlation_energy": "SCS-MP2 corr",
+    "scs_mp2_total_energy": "E(SCS-MP2)",
+    "sos_mp2_total_energy": "E(SOS-MP2)",
 }
+UNITS = {  # word in the name of what is compared -> unit
+    "debye": "debye",
+    "gradient": "Eh/bohr",
+    "occupation": "",
+    "polarizability": "bohr^3",
+    "dipole": "e bohr",
+}
+COLUMNS = {  # key of a row as JSON and column of a file -> description
+    "id": "name of the entry",
+    "program": "program that produced the reference",
+    "quantity": "what is compared",
+    "unit": "of the four numbers that follow",
+    "reference": "reference value",
+    "value": "value of dfmp2, NaN where there is none",
+    "difference": "value - reference",
+    "tolerance": "largest absolute difference that passes, NaN where there is no verdict",
+    "status": "pass, fail, skipped, or shown: no verdict",
+    "reason": "why this tolerance; of a failure or a skip, what happened",
+    "source": "where the reference is published",
+}
+NUMBERS = ("reference", "value", "difference", "tolerance")  # of COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityRow:
-    """The outcome for one quantity; energies in Eh, None where there is none.
+    """The outcome for one quantity, in the `unit` of it; None where there is no number.
 
     Attributes
     ----------
@@ -64,6 +90,22 @@ class QuantityRow:
     def program(self) -> str:
         """The program with its version."""
         return f"{self.maker} {self.version}".strip()
+
+    @property
+    def unit(self) -> str:
+        """Unit of the quantity, "" for a number without one."""
+        words = self.quantity.split()
+        for word, unit in UNITS.items():
+            if word in words:
+                return unit
+        return "Eh"
+
+    @property
+    def short_name(self) -> str:
+        """The quantity as it is called on a screen."""
+        *before, name = self.quantity.split()
+        words = [*before, ENERGIES.get(name, name)]
+        return " ".join(words).replace("correlation", "corr").removesuffix(" / debye")
 
     @property
     def difference(self) -> float | None:
@@ -105,7 +147,7 @@ def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
     for row in rows:
         head = f"{row.id}: {row.program}"
         lines += [head] if head not in lines else []
-        start = f"  {row.status:<8}{row.quantity.removesuffix('_energy'):<32}"
+        start = f"  {row.status:<8}{row.short_name:<26}"
         if row.published:
             remarks = [f"published: {_published(row)}, {row.published.by}"]
         else:
@@ -121,7 +163,8 @@ def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
                 difference = f"{row.difference:.1e}"
             else:
                 difference = "0"
-            lines.append(f"{start}{row.value:>17.10f}{difference:>11}{allowed:>9}")
+            numbers = f"{row.value:>17.10f} {row.unit:<8}{difference:>10}{allowed:>8}"
+            lines.append(f"{start}{numbers}")
         remarks += [row.reason] if row.difference is None or row.status == FAIL else []
         lines += [f"          {line}" for text in remarks for line in wrap(text, 70)]
     return lines
@@ -140,7 +183,7 @@ def validation_summary(rows: Sequence[QuantityRow]) -> str:
 
 
 def rows_to_dict(rows: Sequence[QuantityRow], backend: str, precision: str) -> dict[str, Any]:
-    """The object `--json` prints; energies in hartree. Rows with something published say so in
+    """The object `--json` prints. Rows with something published say so in
     three more keys."""
     counted = {name: tally(own) for name, own in by_program(rows).items()}
     total = counted.pop("all")
@@ -153,11 +196,18 @@ def rows_to_dict(rows: Sequence[QuantityRow], backend: str, precision: str) -> d
 
 
 def columns(rows: Sequence[QuantityRow]) -> dict[str, Column]:
-    """The rows as columns of a file."""
-    return {
-        name: Column([getattr(row, name) for row in rows], *about)
-        for name, about in COLUMNS.items()
-    }
+    """The rows as columns of a file; numbers have a unit there if all rows have the same."""
+    units = {row.unit.replace("Eh", "hartree") for row in rows}
+    shared = ""
+    if len(units) == 1:
+        shared = units.pop()
+    found = {}
+    for name, description in COLUMNS.items():
+        unit = ""
+        if name in NUMBERS:
+            unit = shared
+        found[name] = Column([getattr(row, name) for row in rows], unit, description)
+    return found
 
 
 def markdown(rows: Sequence[QuantityRow], table: str) -> str:

@@ -1,0 +1,406 @@
+"""The numbers and the table of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dfmp2.molecule.structure import structure
+from dfmp2.output.document import (
+    ABSENT,
+    WIDEST,
+    Block,
+    Table,
+    fitted_width,
+    fixed,
+)
+from dfmp2.units import (
+    ANGSTROM_PER_BOHR,
+    KCAL_PER_MOL_PER_HARTREE,
+    KJ_PER_KCAL,
+    KJ_PER_MOL_PER_HARTREE,
+)
+
+if TYPE_CHECKING:
+    from dfmp2.output.hdf5_datasets import Dataset
+    from dfmp2.output.study import Column, Study
+
+HEADINGS = {  # of the columns of a study whose name is long
+    "scf_total_energy": "E(SCF)",
+    "mp2_same_spin_correlation_energy": "E(SS)",
+    "mp2_opposite_spin_correlation_energy": "E(OS)",
+    "mp2_correlation_energy": "E(corr)",
+    "mp2_total_energy": "E(MP2)",
+    "relative_energy": "E - lowest",
+    "relative_energy_error": "+-",
+    "forward_energy": "E(forward)",
+    "backward_energy": "E(backward)",
+    "homo_lumo_gap": "gap",
+    "scf_iterations": "cycles",
+    "exit_code": "code",
+    "correlation_energy": "E(corr)",
+    "total_energy": "E",
+    "cp_corrected_interaction_energy": "E(CP)",
+    "uncorrected_interaction_energy": "E(no CP)",
+    "scf_cp_corrected_interaction_energy": "SCF, CP",
+    "scf_uncorrected_interaction_energy": "SCF, no CP",
+    "correlation_cp_corrected_interaction_energy": "corr, CP",
+    "correlation_uncorrected_interaction_energy": "corr, no CP",
+    "delta_correction": "delta",
+    "ir_intensity": "IR intensity",
+    "rms_displacement": "rms moved",
+    "max_displacement": "max moved",
+    "enthalpy_correction": "H - E",
+    "gibbs_energy_correction": "G - E",
+    "gibbs_energy": "G",
+    "heat_capacity": "Cp",
+    "entropy": "S",
+    "entropy_translation": "S trans",
+    "entropy_rotation": "S rot",
+    "entropy_vibration": "S vib",
+    "entropy_electrons": "S el",
+}
+OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
+# Of a scan on a terminal, what matters most first; as many as fit.
+OF_A_POINT = (
+    "relative_energy",
+    "relative_energy_error",
+    "total_energy",
+    "scf_total_energy",
+    "homo_lumo_gap",
+    "correlation_energy",
+    "scf_iterations",
+)
+CP_CORRECTED = "cp_corrected_interaction_energy"  # end of a name
+MOST_ROWS = 12  # of a table of the geometry on a screen
+MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
+CONVERTED = {
+    "_kj_per_mol": "kJ/mol",
+    "_kcal_per_mol": "kcal/mol",
+}  # end of a name -> unit of the same energy
+DIGITS = {  # by the unit, or by the name of a column
+    "rms_displacement": ".6f",
+    "max_displacement": ".6f",
+    "hartree": ".10f",
+    "kJ/mol": ".4f",
+    "kcal/mol": ".4f",
+    "hartree/bohr": ".7f",
+    "cm^-1": ".1f",
+    "km/mol": ".2f",
+    "u": ".4f",
+    "mdyn/angstrom": ".4f",
+    "J/(mol K)": ".3f",
+    "sqrt(u) bohr": ".4f",
+}
+
+
+def motion_shares(study: Study) -> list[Block]:
+    """The table of what each motion has of the thermochemistry; the total energy is left out of
+    it."""
+    values = {name: item.value for name, item in study.values.items()}
+    if f"entropy{MOTIONS[0]}" not in values:
+        return []
+    rows = []
+    for motion in MOTIONS:
+        energies = []
+        for name in ("internal_energy", "enthalpy"):
+            share = values[f"{name}{motion}"]
+            if motion == "_electrons":
+                share -= values["total_energy"]
+            energies.append(f"{share * KJ_PER_MOL_PER_HARTREE:z.4f}")
+        entropy = f"{values[f'entropy{motion}']:z.3f}"
+        capacity = f"{values[f'heat_capacity_at_constant_volume{motion}']:z.3f}"
+        rows.append((motion.lstrip("_"), *energies, entropy, capacity))
+    heads = ("share of", "#U - E / kJ/mol", "#H - E / kJ/mol", "#S / J/(mol K)", "#Cv / J/(mol K)")
+    return [Table("Translation, rotation, vibration, electrons", heads, rows)]
+
+
+def kind_heads(wavenumbers: Sequence[float]) -> list[str]:
+    """The heading of a column that says which modes are imaginary; none where all are real."""
+    if min(wavenumbers, default=0.0) < 0:
+        return ["kind"]
+    return []
+
+
+def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
+    """The cells of that column."""
+    if min(wavenumbers, default=0.0) >= 0:
+        return []
+    kinds = []
+    for wavenumber in wavenumbers:
+        if wavenumber < 0:
+            kinds.append("imaginary")
+        else:
+            kinds.append("real")
+    return [kinds]
+
+
+def geometry_tables(study: Study, *, brief: bool) -> list[Block]:
+    """Tables of the last geometry of an optimisation: positions, bonds, angles.
+
+    Of `brief` those alone that are short, and no positions, which are in a file of their own.
+    """
+    if not study.runs:
+        return []
+    molecule = study.last
+    names = [f"{symbol}{atom}" for atom, symbol in enumerate(molecule.symbols, start=1)]
+    places = molecule.coordinates * ANGSTROM_PER_BOHR
+    rows = [
+        (name, *(f"{x:z.6f}" for x in place)) for name, place in zip(names, places, strict=True)
+    ]
+    shape = structure(molecule)
+    lengths = [("bond", *one) for one in shape.bonds]
+    lengths += [("contact", *one) for one in shape.contacts]
+    tables = [Table("Last geometry / angstrom", ("atom", "#x", "#y", "#z"), rows, folded=True)]
+    if lengths:
+        found = [
+            (f"{names[i]}-{names[j]}", kind, f"{length:.5f}") for kind, (i, j), length in lengths
+        ]
+        heads = ("atoms", "kind", "#length / angstrom")
+        tables.append(Table("Bonds and contacts", heads, found, folded=True))
+    if shape.angles:
+        bent = [
+            (f"{names[i]}-{names[j]}-{names[k]}", f"{angle:.3f}")
+            for (i, j, k), angle in shape.angles
+        ]
+        tables.append(Table("Angles", ("atoms", "#angle / degrees"), bent, folded=True))
+    if brief:
+        tables = [table for table in tables[1:] if len(table.rows) <= MOST_ROWS]
+    return list(tables)
+
+
+def extrema_tables(study: Study) -> list[Block]:
+    """Tables of the minima and maxima of a scan, and of the barriers between them."""
+    arrays = {name: item.value for name, item in study.arrays.items()}
+    if "extrema_position" not in arrays:
+        return []
+    units = study.settings["units"]
+    lowest = arrays["extrema_energy"].min()
+    kinds = ["minimum" if bend > 0 else "maximum" for bend in arrays["extrema_curvature"]]
+    fits = {3: "parabola", 5: "quartic"}
+    rows = [
+        (
+            kind,
+            f"{arrays['extrema_position'][k]:.6g}",
+            f"{arrays['extrema_energy'][k]:.10f}",
+            f"{(arrays['extrema_energy'][k] - lowest) * KJ_PER_MOL_PER_HARTREE:.4f}",
+            f"{arrays['extrema_curvature'][k]:.4e}",
+            fits[int(arrays["extrema_points"][k])],
+        )
+        for k, kind in enumerate(kinds)
+    ]
+    heads = (
+        "extremum",
+        f"#at / {units}",
+        "#E / Eh",
+        "#relative / kJ/mol",
+        f"#curvature / Eh/{units}^2",
+        "fit",
+    )
+    tables: list[Block] = [Table("Minima and maxima", heads, rows)]
+    if "barrier_position" in arrays:
+        columns = [
+            [f"{x:.6g}" for x in arrays[f"barrier_{name}"]] for name in ("from", "position", "to")
+        ]
+        for name in ("forward", "backward"):
+            heights = arrays[f"barrier_{name}"]
+            columns.append([f"{x:.4f}" for x in heights])
+            columns.append([f"{x / KJ_PER_KCAL:.4f}" for x in heights])
+        ends = (
+            f"#from minimum / {units}",
+            f"#over maximum / {units}",
+            f"#to minimum / {units}",
+            "#forward / kJ/mol",
+            "#kcal/mol",
+            "#backward / kJ/mol",
+            "#kcal/mol",
+        )
+        tables.append(Table("Barriers", ends, list(zip(*columns, strict=True))))
+    return tables
+
+
+def values_on_a_screen(study: Study) -> list[Block]:
+    """The numbers of a study; those of a scan stand among its extrema, those of an interaction
+    side by side."""
+    if "extrema_position" in study.arrays:
+        return []
+    values = dict(study.values)
+    blocks: list[Block] = []
+    if "cp_corrected_interaction_energy" in values:
+        blocks.append(_interaction(values))
+        said = ("interaction_energy", "counterpoise_correction", "precision_error")
+        values = {
+            name: item for name, item in values.items() if not any(part in name for part in said)
+        }
+    if values:
+        blocks.append(values_table(values))
+    return blocks
+
+
+def _interaction(values: Mapping[str, Dataset]) -> Table:
+    """The parts of an interaction energy, with and without counterpoise correction."""
+    rows = []
+    for name, item in values.items():
+        part = name.removesuffix(CP_CORRECTED)
+        plain = f"{part.removeprefix('mp2_')}{CP_CORRECTED}"
+        if part == name or (plain != name and plain in values):
+            continue
+        corrected = item.value
+        uncorrected = values[f"{part}uncorrected_interaction_energy"].value
+        in_kilojoules = [
+            fixed(energy * KJ_PER_MOL_PER_HARTREE, 4)
+            for energy in (corrected, uncorrected, corrected - uncorrected)
+        ]
+        kilocalories = fixed(corrected * KCAL_PER_MOL_PER_HARTREE, 4)
+        words = part.rstrip("_").replace("_", " ") or "interaction energy"
+        rows.append((words, cell(corrected, "hartree"), kilocalories, *in_kilojoules))
+    heads = (
+        "quantity",
+        "#CP-corrected / Eh",
+        "#kcal/mol",
+        "#kJ/mol",
+        "#uncorrected / kJ/mol",
+        "#CP correction / kJ/mol",
+    )
+    return Table("", heads, rows)
+
+
+def values_table(values: Mapping[str, Dataset]) -> Table:
+    """The numbers of a study; one energy in several units is one row, and of plain MP2 under its
+    two names too."""
+    ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
+    rows = []
+    for name, item in values.items():
+        if name.endswith(MOTIONS):
+            continue
+        same = values.get(name.replace("mp2_", "", 1))
+        if not name.endswith(tuple(ends)) and (
+            same is None or same is item or same.value != item.value
+        ):
+            others = (values.get(f"{name}{end}") for end in ends)
+            said = ("" if other is None else cell(other.value, other.units) for other in others)
+            unit = item.units.replace("hartree", "Eh")
+            rows.append(
+                (
+                    name.replace("_", " "),
+                    cell(item.value, item.units),
+                    unit,
+                    *said,
+                    item.description,
+                )
+            )
+    return Table(
+        "",
+        ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"),
+        rows,
+    )
+
+
+def study_table(columns: Mapping[str, Column], *, folded: bool) -> Table:
+    """The table of a study."""
+    heads = []
+    cells = []
+    for name, column in columns.items():
+        heads.append(_column_head(name, column))
+        cells.append([cell(value, column.units, name) for value in column.values])
+    if "wavenumber" in columns:
+        wavenumbers = columns["wavenumber"].values
+        heads += kind_heads(wavenumbers)
+        cells += kind_cells(wavenumbers)
+    rows = list(zip(*cells, strict=True))
+    return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
+
+
+def _column_head(name: str, column: Column) -> str:
+    """Name and unit of a column, with the sign of one that holds numbers."""
+    sign = "#"
+    if all(isinstance(value, str) for value in column.values):
+        sign = ""
+    unit = ""
+    if column.units:
+        unit = f" / {column.units.replace('hartree', 'Eh')}"
+    return f"{sign}{_heading(name)}{unit}"
+
+
+def scan_points(study: Study) -> list[Block]:
+    """The points of a scan in one table as wide as a terminal, and what it leaves out."""
+    table = study.table
+    settings = study.settings
+    wanted = list(settings.get("coordinates", [settings["coordinate"]]))
+    failed = any(table["exit_code"].values)
+    for name in OF_A_POINT:
+        name = _of_method(table, name)
+        if name not in table:
+            continue
+        if fitted_width(_some_columns(table, [*wanted, name], failed=failed)) <= WIDEST:
+            wanted.append(name)
+    points = _some_columns(table, wanted, failed=failed)
+    titles = {run.options.correlation.title for run in study.runs.values()}
+    if len(titles) == 1:
+        total = f"#E({titles.pop()}) / Eh"
+        points = points._replace(
+            heads=[{"#E / Eh": total}.get(head, head) for head in points.heads]
+        )
+    blocks: list[Block] = [points]
+    left_out = [_heading(name) for name in table if name not in (*wanted, "exit_code")]
+    if left_out:
+        names = ", ".join(dict.fromkeys(left_out))
+        blocks.append(f"dfmp2 show FILE prints all columns; left out here: {names}.")
+    return blocks
+
+
+def basis_set_table(study: Study) -> Table:
+    """The energies of each basis set without spin components; those of the limit stand among the
+    values."""
+    components = ("same_spin", "opposite_spin")
+    columns = {
+        name: column
+        for name, column in study.table.items()
+        if not any(component in name for component in components)
+    }
+    table = study_table(columns, folded=False)
+    return table._replace(rows=[row for row in table.rows if not row[0].startswith("limit ")])
+
+
+def _of_method(table: Mapping[str, Column], name: str) -> str:
+    """The column of an energy of the method, which plain MP2 has under its own name alone."""
+    if name not in table and f"mp2_{name}" in table:
+        return f"mp2_{name}"
+    return name
+
+
+def _some_columns(table: Mapping[str, Column], names: Sequence[str], *, failed: bool) -> Table:
+    """Some columns of the table of a scan, with what became of each point if one has failed."""
+    some = study_table({name: table[name] for name in names}, folded=False)
+    if not failed:
+        return some
+    rows = []
+    for row, code in zip(some.rows, table["exit_code"].values, strict=True):
+        outcome = ""
+        if code:
+            outcome = f"failed with code {code:g}"
+        rows.append((*row, outcome))
+    return some._replace(heads=[*some.heads, "outcome"], rows=rows)
+
+
+def _heading(name: str) -> str:
+    """The heading of a column; that of one basis set ends with its name."""
+    for energy in OF_EACH_BASIS:
+        basis = name.removeprefix(f"{energy}_")
+        if basis != name:
+            return f"{HEADINGS[energy]} {basis}"
+    return HEADINGS.get(name, name.replace("_", " "))
+
+
+def cell(value: str | float, units: str, name: str = "") -> str:
+    """A value of a study, with the digits that its unit, or its name, has."""
+    if isinstance(value, str):
+        return value
+    if 0 < abs(value) < 1e-6 and units.startswith("hartree"):
+        form = ".1e"
+    else:
+        form = DIGITS.get(name, DIGITS.get(units, ".8g"))
+    if math.isfinite(value):
+        return f"{value:{form}}"
+    return ABSENT
