@@ -287,6 +287,43 @@ def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     )  # it was float32, and no worse
 
 
+@pytest.mark.parametrize(
+    ("mole", "aux", "reference"), [(MOLE, AUX, "uhf"), (APART, APART_AUX, "apart")]
+)
+def test_corrected_exchange_has_the_largest_functions_in_float64(
+    mole, aux, reference, request, monkeypatch
+):
+    """K of each spin is the float64 one of the fifth with the largest sums of X^2, and the float32
+    one of the others, gathered once or not."""
+    monkeypatch.setattr(jk, "CACHE_BYTES", 10**5)
+    monkeypatch.setattr(jk, "BLOCK_BYTES", 10**5)
+    density = request.getfixturevalue(reference).make_rdm1()
+    fitted = JKFitting(mole, aux, 2)
+    exact = fitted.get_jk(density)[1]  # the first K says which are the largest
+    b = fitted.pairs.expand(fitted._cderi)
+    half = [
+        lib.unpack_tril(b) @ c[:, n > 0]
+        for c, n in zip(density.mo_coeff, density.mo_occ, strict=True)
+    ]
+    sums = sum(np.einsum("pmi,pmi->p", x, x) for x in half)
+    chosen = jk.largest(sums, 0.2)
+    assert chosen.sum() == round(0.2 * aux.nao) and sums[chosen].min() >= sums[~chosen].max()
+    fitted.corrected = True
+    found = fitted.get_jk(density)[1]
+    expected = [
+        sum(part.T @ part for part in x[chosen].swapaxes(1, 2))
+        + sum(part.T @ part for part in x[~chosen].swapaxes(1, 2).astype(np.float32))
+        for x in half
+    ]
+    fitted.corrected, fitted.single = False, True
+    error = np.abs(fitted.get_jk(density)[1] - exact).max()
+    assert 1e-10 < np.abs(found - exact).max() < error
+    np.testing.assert_allclose(found, expected, atol=error / 2)
+    fitted.corrected, fitted.single = True, False
+    fitted.gathers = True
+    np.testing.assert_array_equal(fitted.get_jk(density)[1], found)
+
+
 @pytest.mark.parametrize("cluster", [30, 1000])
 def test_gathering_once_changes_no_bit(cluster, monkeypatch):
     """J, K of two spins and the response matrices with integrals gathered once and each time

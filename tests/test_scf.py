@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -249,32 +250,41 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
 
 
 @pytest.mark.parametrize(
-    ("gradients", "change", "single", "done"),
+    ("gradients", "change", "kinds", "done"),
     [
         pytest.param(
-            [1.0, 0.1, 9e-4, 5e-7, 4e-7],
+            [1.0, 0.1, 9e-4, 1e-4, 9e-6, 5e-7, 4e-7],
             0.0,
-            3,
-            [4],
-            id="switches below a gradient, then two in float64",
+            "ssscc",
+            [6],
+            id="switches below a gradient each, then two in float64",
         ),
-        pytest.param([0.0, 0.0, 0.0], 0.0, 1, [2], id="orbitals that symmetry fixes at once"),
+        pytest.param([0.0, 0.0, 0.0], 0.0, "s", [2], id="orbitals that symmetry fixes at once"),
         pytest.param(
-            [1.0, 0.1, 0.02, 0.004, 0.002, 0.0019, 0.0018], 0.0, 6, [], id="noise ends float32"
+            [1.0, 0.1, 0.02, 0.004, 0.002, 0.0019, 0.0018, 0.0017, 0.0016],
+            0.0,
+            "sssssscc",
+            [],
+            id="noise ends both",
         ),
-        pytest.param([1e-7] * 4, 1e-9, 1, [], id="an energy that still changes"),
+        pytest.param([1e-7] * 4, 1e-9, "s", [], id="an energy that still changes"),
     ],
 )
 def test_float32_ends_and_convergence_is_judged_in_float64(
-    gradients: list[float], change: float, single: int, done: list[int]
+    gradients: list[float], change: float, kinds: str, done: list[int]
 ) -> None:
-    fitted = SimpleNamespace(single=False)
-    schedule, used, converged = SingleSchedule(fitted, None), [], []
+    """In float32 (s) and with a correction (c) before; DIIS is told once to begin anew."""
+    mf = SimpleNamespace()
+    fitted = SimpleNamespace(single=False, corrected=False)
+    schedule, used, converged = SingleSchedule(mf, fitted, None), "", []
     energies = {"e_tot": -1.0 + change, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
     for gradient in gradients:
-        used.append(fitted.single)
+        used += "s" if fitted.single else "c" if fitted.corrected else "d"
+        before = hasattr(mf, "products_were_single")
         converged.append(schedule.converged({"norm_gorb": gradient, **energies}))
-    assert used == [True] * single + [False] * (len(gradients) - single)
+        in_double = not fitted.single and not fitted.corrected
+        assert hasattr(mf, "products_were_single") is (before or in_double)
+    assert used == kinds + "d" * (len(gradients) - len(kinds))
     assert [number for number, one in enumerate(converged) if one] == done
 
 
@@ -318,7 +328,7 @@ def test_an_scf_ends_on_the_coarse_grid_near_an_anchor_on_the_final_one(
 ) -> None:
     on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
     fitted = SimpleNamespace(single=False)
-    schedule, found = SingleSchedule(fitted, on_grid), []
+    schedule, found = SingleSchedule(SimpleNamespace(), fitted, on_grid), []
     energies = {"e_tot": -1.0, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
     for gradient in gradients:
         assert fitted.single == on_grid.single
@@ -358,12 +368,13 @@ def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """With float32 exchange only where float32 was asked for, and at least two iterations in
     float64 at the end."""
     monkeypatch.setattr(jk, "BLOCK_BYTES", 10**5)
-    used: list[bool] = []
+    used: list[str] = []
     build = jk.coulomb_exchange_of_b
 
-    def recorded(*arguments: Any, single: bool, **how: bool) -> Any:
-        used.append(single)
-        return build(*arguments, single=single, **how)
+    def recorded(*arguments: Any, **rectangles: Any) -> Any:
+        how = arguments[4]
+        used.append("d" if not how.single else "s" if how.exact is None else "c")
+        return build(*arguments, **rectangles)
 
     monkeypatch.setattr(jk, "coulomb_exchange_of_b", recorded)
 
@@ -373,11 +384,11 @@ def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         return dfmp2.run(RADICAL, "cc-pvdz", precision=precision, threads=2, stability="off")
 
     run("fp64", 1)
-    assert not any(used)
+    assert set(used) == {"d"}
     double = run("mixed", 10**6)  # the same float32 pair energies
-    assert not any(used)
+    assert set(used) == {"d"}
     mixed = run("mixed", 1)
-    assert used[0] and not any(used[-2:])
+    assert "".join(kind for kind, _ in groupby(used)) == "scd" and used[-2:] == ["d", "d"]
     assert mixed.scf_total_energy == pytest.approx(double.scf_total_energy, abs=1e-9)
     assert mixed.mp2_correlation_energy == pytest.approx(double.mp2_correlation_energy, abs=1e-8)
 
@@ -392,3 +403,17 @@ def test_error_vectors_of_diis_equal_pyscf(spins):
     diis.update(overlap + overlap.T, density, fock)
     expected = get_err_vec(overlap + overlap.T, density, fock, orthogonal)
     np.testing.assert_allclose(diis.get_err_vec(0), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_fock_matrices_with_the_error_of_float32_are_left_behind():
+    """One update later: the last of them still makes the orbitals of the next iteration."""
+    fock, overlap = np.diag([-1.0, 0.5, 2.0]), np.eye(3)
+    density = np.array([[1.0, 0.3, 0.1], [0.3, 0.1, 0.0], [0.1, 0.0, 0.0]])
+    diis = ladder.commutator_diis()()
+    diis.Corth = overlap
+    diis.update(overlap, density, fock)
+    told = SimpleNamespace(products_were_single=True)
+    assert not np.allclose(diis.update(overlap, density, 1.5 * fock, told), 1.5 * fock)
+    assert diis.get_num_vec() == 2 and not vars(told)
+    np.testing.assert_array_equal(diis.update(overlap, density, 2 * fock, told), 2 * fock)
+    assert diis.get_num_vec() == 1

@@ -257,13 +257,15 @@ def test_convergence_is_below_both_limits(change: float, gradient: float, expect
     assert ladder.converged({**envs, "norm_gorb": gradient}) == expected
 
 
-def schedule(gradients: list[float]) -> list[tuple[bool, bool]]:
-    """Whether exchange is in float32, and the SCF converged, after each iteration."""
-    part = SimpleNamespace(single=False)
-    made = SingleSchedule(part, None)
+def schedule(gradients: list[float]) -> tuple[str, list[int]]:
+    """How exchange is made after each iteration, in float32 (s), corrected (c) or in float64 (d);
+    and after which ones the SCF is converged."""
+    part = SimpleNamespace(single=False, corrected=False)
+    made = SingleSchedule(SimpleNamespace(), part, None)
     assert part.single
-    found = []
-    for gradient in gradients:
+    kinds = ""
+    done = []
+    for number, gradient in enumerate(gradients):
         envs = {
             "e_tot": 0.0,
             "last_hf_e": 0.0,
@@ -271,25 +273,25 @@ def schedule(gradients: list[float]) -> list[tuple[bool, bool]]:
             "conv_tol_grad": 1e-6,
             "norm_gorb": gradient,
         }
-        done = made.converged(envs)
-        found.append((part.single, done))
-    return found
+        if made.converged(envs):
+            done.append(number)
+        assert not part.single or not part.corrected
+        if part.single:
+            kinds += "s"
+        elif part.corrected:
+            kinds += "c"
+        else:
+            kinds += "d"
+    return kinds, done
 
 
-def test_float32_serves_until_its_limit_and_two_float64_energies_end_it() -> None:
-    assert schedule([0.1, 1e-3, 0.99e-3, 1e-7, 1e-7]) == [
-        (True, False),
-        (True, False),
-        (False, False),
-        (False, False),
-        (False, True),
-    ]
-    # The fifth iteration leaves more than 80 % of the best gradient: float32 ends.
-    assert [one[0] for one in schedule([0.1] * 6)] == [True] * 4 + [False] * 2
-    assert [one[0] for one in schedule([0.1] * 4 + [0.079, 0.0641])] == [
-        *[True] * 5,
-        False,
-    ]
+def test_float32_serves_until_its_limits_and_two_float64_energies_end_it() -> None:
+    assert schedule([0.1, 1e-3, 0.99e-3, 1e-5, 0.99e-5, 1e-7, 1e-7]) == ("ssccddd", [6])
+    assert schedule([0.1, 0.99e-5, 1e-7, 1e-7]) == ("sddd", [3])  # nothing to correct
+    # The fifth iteration leaves more than 80 % of the best gradient: float32 ends, and as soon as
+    # there is another one to compare with its correction.
+    assert schedule([0.1] * 7) == ("ssssccd", [])
+    assert schedule([0.1] * 4 + [0.079, 0.0641]) == ("sssssc", [])
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ def test_an_anchor_is_near_below_twenty_times_what_is_asked_for(
 ) -> None:
     """And below 2e-5 Eh in any case; otherwise another one follows."""
     on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
-    made = SingleSchedule(None, on_grid)
+    made = SingleSchedule(SimpleNamespace(), None, on_grid)
     envs = {"e_tot": 0.0, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": asked}
     assert not made.converged({**envs, "norm_gorb": 5e-4})
     on_grid.at_anchor = True

@@ -29,9 +29,9 @@ Single = NDArray[np.float32]
 class HalfTransform(Protocol):
     """One worker's transformation of a block of fitting functions to several sets of orbitals."""
 
-    def put(self, place: int, rows: Array) -> None:
+    def put(self, place: int, rows: Array, number: int) -> None:
         """Transform rows of B, (count, ncolumn) float64, C order, as number `place` and following
-        of the block."""
+        of the block; the first of them is fitting function `number` of the worker."""
         ...
 
     def halves(self, count: int) -> list[NDArray[Any]]:
@@ -94,8 +94,7 @@ def half_transform(
     single : bool
         float32.
     rectangles : list of Single, optional
-        Of the fitting functions that `put` will get, one after another, from
-        `ClusterRectangles`; None to gather them anew.
+        Of the worker's fitting functions, from `ClusterRectangles`; None to gather them anew.
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
     if pairs.complete:
@@ -114,7 +113,7 @@ class TriangleTransform:
         self._work = [np.empty((most, *c.shape), dtype=dtype) for c in rows]
         self._products = SymmetricProducts(rows)
 
-    def put(self, place: int, rows: Array) -> None:
+    def put(self, place: int, rows: Array, number: int) -> None:
         """As of HalfTransform; a triangle is spread once for all sets."""
         self._products(rows, [work[place : place + len(rows)] for work in self._work])
 
@@ -140,7 +139,7 @@ class ClusterTransform:
         self._parts = [np.empty(part.source.shape, dtype=dtype) for part in pairs.clusters]
         self._work = [np.empty((most, c.shape[1], len(c)), dtype=dtype) for c in orbitals]
 
-    def put(self, place: int, rows: Array) -> None:
+    def put(self, place: int, rows: Array, number: int) -> None:
         """As of HalfTransform."""
         for number, values in enumerate(rows, place):
             self._columns[:-1] = values
@@ -165,22 +164,19 @@ class GatheredTransform:
     ) -> None:
         self._clusters = pairs.clusters
         self._rectangles = rectangles
-        self._next = 0  # fitting function that `put` gets next
         self._orbitals = [
             [np.ascontiguousarray(c[part.partners].T, dtype=np.float32) for part in pairs.clusters]
             for c in orbitals
         ]
         self._work = [np.empty((most, c.shape[1], len(c)), dtype=np.float32) for c in orbitals]
 
-    def put(self, place: int, rows: Array) -> None:
+    def put(self, place: int, rows: Array, number: int) -> None:
         """As of HalfTransform; of `rows` only their number counts."""
-        first = self._next
-        self._next += len(rows)
         stop = 0
         for index, part in enumerate(self._clusters):
             start = stop
             stop += len(part.functions)
-            integrals = self._rectangles[index][first : self._next]
+            integrals = self._rectangles[index][number : number + len(rows)]
             for orbitals, work in zip(self._orbitals, self._work, strict=True):
                 half = work[place : place + len(rows), :, start:stop]
                 np.matmul(orbitals[index], integrals, out=half)
@@ -233,7 +229,7 @@ class Transformation:
             transform = self._transforms[worker]
             for start in range(bounds[worker], bounds[worker + 1], self._step):
                 stop = min(start + self._step, bounds[worker + 1])
-                transform.put(0, packed[start:stop])
+                transform.put(0, packed[start:stop], start)
                 halves = transform.halves(stop - start)
                 for (number, columns), virtual, part in zip(
                     self._halves, self._virtual, parts, strict=True

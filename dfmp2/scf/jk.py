@@ -6,8 +6,10 @@ PySCF's DF-SCF:
     K_mn = sum_Pi X_Pi,m X_Pi,n        X_Pi,m = sum_n B_P,mn C_ni
 
 J is float64 always. K may be made from float32 products while the SCF is far from its end
-(`single`); where negligible pairs were dropped and memory allows, the integrals of these products
-are rounded and gathered once (`gathers`), which changes no bit. Every step streams over blocks of
+(`single`). Their error comes from adding up, and most of it from few fitting functions: with the
+products of a fifth of them in float64 (`corrected`) it is 5 to 20 times smaller. Where negligible
+pairs were dropped and memory allows, the integrals of the float32 products are rounded and gathered
+once (`gathers`), which changes no bit. Every step streams over blocks of
 fitting functions that stay in cache, shared out over our own single-threaded workers; a fixed share
 for each worker keeps the sums in the same order from run to run. A density without orbitals (of the
 second-order solver) is the difference of two with orbitals, its eigenvectors of positive and
@@ -30,7 +32,12 @@ from dfmp2.host.threads import Workers
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
-from dfmp2.integrals.transform import ClusterRectangles, Single, half_transform
+from dfmp2.integrals.transform import (
+    ClusterRectangles,
+    HalfTransform,
+    Single,
+    half_transform,
+)
 from dfmp2.molecule.pyscf_shield import import_pyscf
 
 import_pyscf()
@@ -44,6 +51,7 @@ COLUMNS = 1024  # of B per triangular product
 BLOCK_BYTES = (
     12 * 10**6
 )  # of half-transformed integrals per exchange product; stays in the shared cache
+IMPORTANT = 0.2  # of the fitting functions, which carry about 80 % of the norm of X
 NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are rounding
 CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
 
@@ -61,8 +69,9 @@ class JKFitting(df.DF):  # type: ignore[misc]
 
     Attributes
     ----------
-    single : half-transform and exchange products in float32; the caller switches it off before the
-        end
+    single : half-transform and exchange products in float32
+    corrected : in float32 but for the important fitting functions; the caller switches both off
+        before the end
     gathers : whether there is memory to keep what the float32 products are made of; set by the
         caller
     squares : (ncolumn,) sum_P B_P,mn^2, (mn|mn) as it is fitted, Eh; there with B
@@ -85,7 +94,9 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self._cderi: Any = None
         self.threads = threads
         self.single = False
+        self.corrected = False
         self.gathers = False
+        self._norms: Array | None = None  # of X of each fitting function, from the first K
         self._rectangles: ClusterRectangles | None = None
         self.squares: Any = None
         self.operations = [0, 0]
@@ -108,6 +119,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
             builder.name = f"{self.name}-long-range"
             self._long_range[omega] = builder
         self._long_range[omega].single = self.single
+        self._long_range[omega].corrected = self.corrected
         self._long_range[omega].gathers = self.gathers
         return self._long_range[omega]
 
@@ -163,13 +175,14 @@ class JKFitting(df.DF):  # type: ignore[misc]
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
         """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation; K
         is 0 if unwanted."""
-        how = self._counted(occupied, exchange)
         b = self.build()._cderi
+        how = self._products(exchange)
+        self._count(occupied, how)
         rectangles = None
-        if exchange and self.single:
+        if how.single:
             rectangles = self.rectangles()
         return coulomb_exchange_of_b(
-            b, self.pairs, occupied, self.threads, rectangles=rectangles, **how
+            b, self.pairs, occupied, self.threads, how, rectangles=rectangles
         )
 
     def rectangles(self) -> ClusterRectangles | None:
@@ -188,15 +201,33 @@ class JKFitting(df.DF):  # type: ignore[misc]
         for builder in self._long_range.values():
             builder.stop_gathering()
 
-    def _counted(self, occupied: list[Array], exchange: bool) -> dict[str, bool]:
-        """How J and K are made, with their operations counted: 4 P npair of each J; of each K 2 P
-        n^2 nocc, over the kept pairs, of the half transformation, and P n^2 nocc of the symmetric
-        product."""
+    def _products(self, exchange: bool) -> ExchangeProducts:
+        """How K is made."""
+        if not exchange:
+            return ExchangeProducts(wanted=False)
+        if self._norms is None:
+            self._norms = np.zeros(self.get_naoaux())
+            return ExchangeProducts(single=self.single, norms=self._norms)
+        if self.corrected:
+            return ExchangeProducts(single=True, exact=largest(self._norms, IMPORTANT))
+        return ExchangeProducts(single=self.single)
+
+    def _count(self, occupied: list[Array], how: ExchangeProducts) -> None:
+        """Count operations: 4 P npair of each J; of each K 2 P n^2 nocc, over the kept pairs, of
+        the half transformation, and P n^2 nocc of the symmetric product."""
         naux, n, columns = self.get_naoaux(), self.pairs.nao, len(self.pairs.columns)
         self.operations[0] += len(occupied) * 4 * naux * columns
-        per_orbital = naux * n * n + 4 * naux * n * columns // (n + 1)
-        self.operations[self.single] += exchange * per_orbital * sum(c.shape[1] for c in occupied)
-        return {"single": self.single, "exchange": exchange}
+        if not how.wanted:
+            return
+        per_function = n * n + 4 * n * columns // (n + 1)
+        per_function *= sum(c.shape[1] for c in occupied)
+        exact = naux
+        if how.exact is not None:
+            exact = int(how.exact.sum())
+        elif how.single:
+            exact = 0
+        self.operations[0] += exact * per_function
+        self.operations[1] += (naux - exact) * per_function
 
     def discard(self) -> None:
         """Free B, at long range too."""
@@ -204,6 +235,13 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self._cderi = None
         for builder in self._long_range.values():
             builder.discard()
+
+
+def largest(values: Array, share: float) -> NDArray[np.bool_]:
+    """Which of some values, (n,), are the largest ones, a share of their number."""
+    found = np.zeros(len(values), dtype=bool)
+    found[np.argsort(-values, kind="stable")[: round(share * len(values))]] = True
+    return found
 
 
 def signed_orbitals(density: Array) -> list[Array]:
@@ -327,20 +365,54 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
     return fitted
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ExchangeProducts:
+    """How K is made.
+
+    Attributes
+    ----------
+    wanted : bool
+        Otherwise K is 0.
+    single : bool
+        From float32 products, each block of them added up in float64.
+    exact : (naux,) bool or None
+        Fitting functions that have float64 products even so.
+    norms : (naux,) float64 or None
+        Takes the sum of X^2 of each fitting function; only where all products are of one kind.
+    """
+
+    wanted: bool = True
+    single: bool = False
+    exact: NDArray[np.bool_] | None = None
+    norms: Array | None = None
+
+    def of_share(self, start: int, stop: int) -> ExchangeProducts:
+        """That of some of the fitting functions."""
+        exact = self.exact
+        if exact is not None:
+            exact = exact[start:stop]
+        norms = self.norms
+        if norms is not None:
+            norms = norms[start:stop]
+        return ExchangeProducts(self.wanted, self.single, exact, norms)
+
+
 def coulomb_exchange_of_b(
     b: Array,
     pairs: PairList,
     occupied: list[Array],
     threads: int,
+    how: ExchangeProducts | None = None,
     *,
     rectangles: ClusterRectangles | None = None,
-    **how: bool,
 ) -> tuple[Array, Array]:
     """J and K of each spin, from B in memory, (naux, ncolumn) float64; the rest is as in
     `accumulated`.
 
     Parameters
     ----------
+    how : ExchangeProducts, optional
+        None for float64.
     rectangles : ClusterRectangles or None
         All of B for the float32 products, None to gather it as it comes.
     """
@@ -349,7 +421,9 @@ def coulomb_exchange_of_b(
     gathered = None
     if rectangles is not None:
         gathered = [rectangles.share(start, stop) for start, stop in ranges]
-    return accumulated([parts], pairs, occupied, threads, gathered=gathered, **how)
+    if how is None:
+        how = ExchangeProducts()
+    return accumulated([parts], len(b), pairs, occupied, threads, how, gathered=gathered)
 
 
 def shares(naux: int, threads: int) -> list[int]:
@@ -367,12 +441,12 @@ def rows_at_a_time(pairs: PairList, occupied: list[Array]) -> tuple[int, int]:
 
 def accumulated(
     chunks: Iterable[list[Array]],
+    naux: int,
     pairs: PairList,
     occupied: list[Array],
     threads: int,
+    how: ExchangeProducts,
     *,
-    single: bool = False,
-    exchange: bool = True,
     gathered: list[list[Single]] | None = None,
 ) -> tuple[Array, Array]:
     """J and K of each spin; their last bits depend on sizes and threads only, not on how B comes.
@@ -381,10 +455,10 @@ def accumulated(
     ----------
     chunks : of B, for each worker the next rows of its share, (n, ncolumn) float64; n is a multiple
         of the first of `rows_at_a_time`, but for the last
+    naux : rows of B
     pairs : what the columns of B are
     occupied : per spin (nao, n) float64, orbitals scaled with the root of their occupation
-    single : K from float32 products, each block of them added up in float64
-    exchange : whether K is wanted; otherwise it is 0
+    how : products of K
     gathered : of each worker, what `ClusterRectangles.share` has for the rows it gets
 
     Returns
@@ -396,14 +470,12 @@ def accumulated(
         [lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density]
     )
     workers = []
-    for worker in range(threads):
+    for worker, (start, stop) in enumerate(pairwise(shares(naux, threads))):
         rectangles = None
         if gathered is not None:
             rectangles = gathered[worker]
         workers.append(
-            WorkerMatrices(
-                folded, pairs, occupied, single=single, exchange=exchange, rectangles=rectangles
-            )
+            WorkerMatrices(folded, pairs, occupied, how.of_share(start, stop), rectangles)
         )
     with Workers(threads) as pool:
         for chunk in chunks:
@@ -429,20 +501,28 @@ class WorkerMatrices:
         folded: Array,
         pairs: PairList,
         occupied: list[Array],
-        *,
-        single: bool,
-        exchange: bool,
+        how: ExchangeProducts,
         rectangles: list[Single] | None = None,
     ) -> None:
         nao = len(occupied[0])
         self.j, self.k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
-        self._folded, (self._few, self._most) = folded, rows_at_a_time(pairs, occupied)
-        self._transform = None
-        if exchange:
-            self._transform = half_transform(
-                occupied, self._most, pairs, single=single, rectangles=rectangles
-            )
-        self._waiting = 0  # fitting functions that are half transformed
+        self._folded = folded
+        self._few, most = rows_at_a_time(pairs, occupied)
+        self._how = how
+        self._next = 0  # fitting function that comes next
+        self._blocks = []  # of half-transformed integrals, those in float64 first
+        if not how.wanted:
+            return
+        kinds = [how.single]
+        if how.exact is not None:
+            kinds = [False, True]
+            most = max(1, most // 2)  # both share the space of one
+        for single in kinds:
+            gathered = None
+            if single:
+                gathered = rectangles
+            transform = half_transform(occupied, most, pairs, single=single, rectangles=gathered)
+            self._blocks.append(ExchangeBlock(transform, most, self.k, how.norms))
 
     def add(self, rows: Array) -> None:
         """The next fitting functions, (n, ncolumn)."""
@@ -450,20 +530,63 @@ class WorkerMatrices:
             few = rows[first : first + self._few]
             for s, row in enumerate(self._folded):
                 add_projection(few, row, self.j[s])
-            if self._transform is None:
-                continue
-            self._transform.put(self._waiting, few)
-            self._waiting += len(few)
+            if self._how.exact is None:
+                for block in self._blocks:
+                    block.add(few, self._next)
+            else:
+                double, single = self._blocks
+                exact = self._how.exact[self._next : self._next + len(few)]
+                for start, stop in pairwise([0, *(np.flatnonzero(np.diff(exact)) + 1), len(few)]):
+                    block = single
+                    if exact[start]:
+                        block = double
+                    block.add(few[start:stop], self._next + start)
+            self._next += len(few)
+
+    def finish(self) -> None:
+        """Exchange of what waits for it."""
+        for block in self._blocks:
+            block.finish()
+
+
+class ExchangeBlock:
+    """Fitting functions that are half transformed, and wait for the product that adds them to K.
+
+    Parameters
+    ----------
+    transform : HalfTransform
+    most : fitting functions in a product
+    k : (nspin, nao, nao), Eh, added to
+    norms : (n,) of the worker's fitting functions, or None; see `ExchangeProducts`
+    """
+
+    def __init__(self, transform: HalfTransform, most: int, k: Array, norms: Array | None) -> None:
+        self._transform = transform
+        self._most = most
+        self._k = k
+        self._norms = norms
+        self._waiting = 0
+        self._added = 0
+
+    def add(self, rows: Array, number: int) -> None:
+        """Fitting functions, (n, ncolumn); the first is `number` of those of the worker."""
+        start = 0
+        while start < len(rows):
+            stop = min(len(rows), start + self._most - self._waiting)
+            self._transform.put(self._waiting, rows[start:stop], number + start)
+            self._waiting += stop - start
+            start = stop
             if self._waiting == self._most:
                 self.finish()
 
     def finish(self) -> None:
-        """Exchange of what waits for it."""
-        if self._transform is None:
-            halves = []
-        else:
-            halves = self._transform.halves(self._waiting)
-        for s, half in enumerate(halves):
+        """Add what waits to K."""
+        for s, half in enumerate(self._transform.halves(self._waiting)):
             x = half.reshape(-1, half.shape[2])
-            self.k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
+            self._k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
+            if self._norms is not None:
+                self._norms[self._added : self._added + self._waiting] += np.einsum(
+                    "pim,pim->p", half, half
+                )
+        self._added += self._waiting
         self._waiting = 0

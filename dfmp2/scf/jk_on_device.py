@@ -10,7 +10,7 @@ import numpy as np
 
 from dfmp2.integrals.screening import PairList
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.scf.jk import Array, JKFitting
+from dfmp2.scf.jk import Array, ExchangeProducts, JKFitting
 
 import_pyscf()
 
@@ -55,15 +55,20 @@ class DeviceIntegrals(JKFitting):
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
         """As of JKFitting; in float64 throughout where that costs the device nothing."""
-        how = self._counted(occupied, exchange)
-        single = how["single"] and self.backend.limits.auto != "fp64"
+        self.build()
+        how = self._products(exchange)
+        self._count(occupied, how)
         density = [c @ c.T for c in occupied]
         folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal())) for d in density])
-        self.build()
         j, k = self.fields.matrices(
-            folded[:, self.pairs.columns], occupied, single=single, exchange=exchange
+            folded[:, self.pairs.columns], occupied, single=how.single, exchange=exchange
         )
         return np.stack([lib.unpack_tril(row) for row in self.pairs.expand(j)]), k
+
+    def _products(self, exchange: bool) -> ExchangeProducts:
+        """How K is made: of one kind alone."""
+        single = self.single and self.backend.limits.auto != "fp64"
+        return ExchangeProducts(wanted=exchange, single=single)
 
     def discard(self) -> None:
         """Free B, on the device too."""

@@ -116,7 +116,9 @@ class DiskIntegrals(JKFitting):
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
         """J and K of each spin, with the bits of those in memory."""
-        how = self._counted(occupied, exchange)
+        self.build()
+        how = self._products(exchange)
+        self._count(occupied, how)
         bounds, (few, _) = shares(self._naux, self.threads), rows_at_a_time(self.pairs, occupied)
         step = max(few, self._most() // self.threads // few * few)
         count = max(-(-(stop - start) // step) for start, stop in pairwise(bounds))
@@ -127,14 +129,7 @@ class DiskIntegrals(JKFitting):
             ]
             for k in range(count)
         ]
-        return accumulated(
-            self._read(cuts),
-            self.pairs,
-            occupied,
-            self.threads,
-            single=how["single"],
-            exchange=how["exchange"],
-        )
+        return accumulated(self._read(cuts), self._naux, self.pairs, occupied, self.threads, how)
 
     def rows(self) -> Iterator[Array]:
         """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is

@@ -41,6 +41,9 @@ SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
 # its own
 SINGLE_GAIN = 0.8
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
+# Eh, norm of the orbital gradient up to which corrected float32 products serve, whose error in it is
+# up to 5e-6
+CORRECTED_UNTIL = 1e-5
 # Eh, largest norm of the orbital gradient at the anchor of an SCF that converged on the coarser grid
 # from there on (`dfmp2.scf.exchange_correlation`), and how many times the gradient that is asked for:
 # of the gradient's change, that grid misses about 1 %, and of the energy's a hundredth of 1e-9 Eh
@@ -157,7 +160,7 @@ class Ladder:
         if not begins_coarse(precision, nao):
             on_grid = None
         if fitted is not None or on_grid is not None:
-            self._schedule = SingleSchedule(fitted, on_grid)
+            self._schedule = SingleSchedule(self._mf, fitted, on_grid)
 
     def _iterate(self, rung: str, cycles: int, density: Any) -> None:
         """DIIS, ADIIS or DIIS with a level shift, from a density."""
@@ -280,19 +283,28 @@ def commutator_diis() -> Any:
 
     class Commutators(diis.CDIIS):  # type: ignore[misc]
         """As in PySCF, without damping; a change of the integration grid is carried into the Fock
-        matrices of earlier iterations (`dfmp2.scf.kohn_sham.KohnSham`)."""
+        matrices of earlier iterations (`dfmp2.scf.kohn_sham.KohnSham`), and those with the error of
+        float32 products are left behind (`SingleSchedule`)."""
 
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             self._factors: dict[
                 int, list[tuple[Array, Array]]
             ] = {}  # of the density of each vector
+            self._leaves = False  # the vectors so far, at the next one
 
         def update(self, s: Array, d: Any, f: Any, mf: Any = None, *_: Any, **__: Any) -> Any:
             """The extrapolated Fock matrix, or that of each spin."""
+            if self._leaves:
+                self._bookkeep: list[int] = []
+                self._head = 0
+                self._H: Any = None
+                self._buffer.clear()
             shift = None
+            self._leaves = False
             if mf is not None:
                 shift = vars(mf).pop("grid_shift", None)
+                self._leaves = vars(mf).pop("products_were_single", False)
             if shift is not None and self._bookkeep:
                 self._add_to_earlier(shift, s)
             factors = density_factors(d)
@@ -366,17 +378,21 @@ def begins_coarse(precision: str, nao: int) -> bool:
 
 
 class SingleSchedule:
-    """Switches `single` of what makes a Fock matrix from one SCF iteration to the next.
+    """Switches `single` and `corrected` of what makes a Fock matrix from one SCF iteration to the
+    next.
 
     Parameters
     ----------
+    mf : pyscf.scf.hf.SCF
+        Told by `products_were_single` to leave Fock matrices of float32 products out of DIIS.
     fitted : JKFitting or None
-        Has exchange in float32 at first.
+        Has exchange in float32 at first, and without a grid a corrected one afterwards.
     on_grid : ExchangeCorrelation or None
         Has a coarser grid in float32 at first, and anchors on the final one afterwards.
     """
 
-    def __init__(self, fitted: Any, on_grid: Any) -> None:
+    def __init__(self, mf: Any, fitted: Any, on_grid: Any) -> None:
+        self._mf = mf
         self._fitted = fitted
         self._on_grid = on_grid
         self._cycles = 0  # iterations
@@ -395,6 +411,15 @@ class SingleSchedule:
         gradient = float(envs["norm_gorb"])
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
         self._best = min(self._best, gradient)
+        if self._single and self._on_grid is None:
+            if gradient < CORRECTED_UNTIL or (self._fitted.corrected and stalled):
+                self._leave_single()
+                self._mf.products_were_single = True
+            elif self._fitted.single and (gradient < SINGLE_UNTIL or stalled):
+                self._fitted.single = False
+                self._fitted.corrected = True
+                self._best = float("inf")
+            return False
         if self._single:
             if gradient < SINGLE_UNTIL or stalled:
                 self._leave_single()
@@ -418,6 +443,7 @@ class SingleSchedule:
         self._best = float("inf")  # the final grid raises the gradient at first
         if self._fitted is not None:
             self._fitted.single = False
+            self._fitted.corrected = False
         if self._on_grid is not None:
             self._on_grid.single = False
             self._on_grid.anchored = True

@@ -215,7 +215,7 @@ class ResponseMatrices:
             for spin in self._spins
         ]
         for p0, p1 in self._cuts(worker):
-            transform.put(0, self._b[p0:p1])
+            transform.put(0, self._b[p0:p1], p0 - self._bounds[worker])
             for s, half in enumerate(transform.halves(p1 - p0)):
                 flat = half.reshape(-1, half.shape[2])
                 for held, other in zip((self._ij[s], self._ia[s]), others[s], strict=True):
@@ -238,7 +238,7 @@ class ResponseMatrices:
             [np.zeros(part.shape) for part in x],
         )
         for p0, p1 in self._cuts(worker):
-            transform.put(0, self._b[p0:p1])
+            transform.put(0, self._b[p0:p1], p0 - self._bounds[worker])
             flat = [ia[p0:p1].reshape(p1 - p0, -1) for ia in self._ia]
             r = 2 * sum(part @ row.ravel() for part, row in zip(flat, rows, strict=True))
             for s, made in enumerate(transform.halves(p1 - p0)):
