@@ -20,9 +20,9 @@ from dfmp2.interop import qcschema
 from dfmp2.molecule.files import read_file, read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options, make_options
-from dfmp2.output import study_report
 from dfmp2.output.export import export
 from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
+from dfmp2.output.reports import study_figures
 from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
@@ -313,7 +313,7 @@ def test_an_imaginary_mode_is_not_drawn_in_the_spectrum(vibrations: Study) -> No
     column = vibrations.table["wavenumber"]
     for values in (column.values, (-column.values[0], *column.values[1:])):
         table = {**vibrations.table, "wavenumber": column._replace(values=values)}
-        (figure,) = study_report._drawn(replace(vibrations, table=table))
+        (figure,) = study_figures.study_figures(replace(vibrations, table=table))
         drawing = figure.draw()
         assert drawing.count('class="mark"') == sum(value > 0 for value in values)
         assert f"<title>{values[1]:.1f}," in drawing

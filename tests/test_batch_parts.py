@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from dfmp2.errors import InputError
 from dfmp2.execution import parts
-from dfmp2.execution.items import read_inputs
+from dfmp2.execution.batch import BatchRun
+from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.host.devices import pinning
@@ -150,3 +152,32 @@ def test_steps_share_what_the_options_say(monkeypatch, workers, count):
     ((given, calls),) = parts.steps(workers, units)  # type: ignore[arg-type]
     assert given == ("cpu", count, 5, 7 * 10**9) and asked == [count]
     assert [call.given[0].name for call in calls] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("length", "shown"), [(299, 299), (300, 300), (301, 300), (900, 300)])
+def test_what_is_told_of_an_item_that_failed(length: int, shown: int) -> None:
+    """The time left is what is spent times the cost left over the cost done; messages are cut."""
+    told: dict[str, Any] = {}
+    listener = SimpleNamespace(
+        time_left=lambda seconds: told.update(left=seconds),
+        stage=lambda text: told.update(stage=text),
+        warning=lambda text: told.update(warning=str(text)),
+        step=lambda *place: told.update(step=place),
+    )
+    run = SimpleNamespace(
+        rows=[None] * 5,
+        complete_before=2,
+        listener=listener,
+        _began=time.monotonic() - 300,
+        _cost=100.0,
+        _cost_done=25.0,
+        _ended=1,
+    )
+    row = ItemStatus("a", "a.xyz", "failed", 5, "x" * length, notes=("on the host",))
+    BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
+    assert told["left"] == pytest.approx(900, rel=0.01)
+    assert told["stage"] == "a: on the host" and told["step"] == (1, 3, "items")
+    assert told["warning"] == f"a failed with code 5: {'x' * shown}"
+    run._cost_done = 0.0
+    BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
+    assert told["left"] is None

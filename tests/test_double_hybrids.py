@@ -280,6 +280,55 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     assert found.total_energy == pytest.approx(total, abs=2e-8)
 
 
+# Functional in PySCF's notation, opposite and same spin: those of Psi4 1.3.2 (driver/procrouting/dft/
+# dh_functionals.py) down to pbe0-2, one of an ORCA input (github.com/baaam24/gellrich_scripts,
+# custom_2input/5_revDSD_sp.sh), those of the papers that the table names.
+PARAMETERS_ELSEWHERE = {
+    "dsd-blyp": ("0.75*HF + 0.25*B88, 0.53*LYP", 0.46, 0.60),
+    "dsd-blyp-d3bj": ("0.71*HF + 0.29*B88, 0.54*LYP", 0.47, 0.40),
+    "dsd-pbep86": ("0.72*HF + 0.28*PBE, 0.44*P86", 0.51, 0.36),
+    "dsd-pbep86-d3bj": ("0.69*HF + 0.31*PBE, 0.44*P86", 0.52, 0.22),
+    "dsd-pbepbe": ("0.72*HF + 0.28*PBE, 0.48*PBE", 0.54, 0.31),
+    "dsd-pbepbe-d3bj": ("0.68*HF + 0.32*PBE, 0.49*PBE", 0.55, 0.13),
+    "dsd-pbeb95": ("0.69*HF + 0.31*PBE, 0.54*MGGA_C_BC95", 0.48, 0.22),
+    "dsd-pbeb95-d3bj": ("0.66*HF + 0.34*PBE, 0.55*MGGA_C_BC95", 0.46, 0.09),
+    "b2gp-plyp": ("0.65*HF + 0.35*B88, 0.64*LYP", 0.36, 0.36),
+    "pbe0-2": ("0.793701*HF + 0.206299*PBE, 0.5*PBE", 0.5, 0.5),
+    "revdsd-pbep86-d4": ("0.69*HF + 0.31*PBE, 0.421*P86", 0.5922, 0.0636),
+    "b2k-plyp": ("0.72*HF + 0.28*B88, 0.58*LYP", 0.42, 0.42),
+    "b2t-plyp": ("0.6*HF + 0.4*B88, 0.69*LYP", 0.31, 0.31),
+    "pbe-qidh": (f"{3 ** (-1 / 3)}*HF + {1 - 3 ** (-1 / 3)}*PBE, {2 / 3}*PBE", 1 / 3, 1 / 3),
+}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "dsd-pbeb95",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in PARAMETERS_ELSEWHERE
+            if name != "dsd-pbeb95"
+        ),
+    ],
+)
+def test_a_radical_cation_has_the_energy_of_parameters_found_elsewhere(method: str) -> None:
+    """PySCF's UKS of that functional, and sums over integrals with those factors."""
+    xc, os_scale, ss_scale = PARAMETERS_ELSEWHERE[method]
+    found = dfmp2.run(CATION, method=method, dispersion="none", **SMALL)
+    atoms = list(zip(CATION.symbols, CATION.coordinates, strict=True))
+    mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
+    jk = {symbol: found.scf_fitting.elements[symbol].shells for symbol in set(CATION.symbols)}
+    basis = {s: [list(shell) for shell in shells] for s, shells in jk.items()}
+    mf = dft.UKS(mole, xc=xc).density_fit(auxbasis=basis)
+    mf.grids.level, mf.conv_tol = 1, 1e-12
+    mf.run()
+    opposite, same = second_order(mf, df.addons.make_auxmol(mole, "cc-pvdz-ri"))
+    assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    total = mf.e_tot + os_scale * opposite + ss_scale * same
+    assert found.total_energy == pytest.approx(total, abs=2e-8)
+
+
 def test_a_double_hybrid_of_ones_own() -> None:
     """The functional and factors of B2PLYP by hand; another factor changes the energy by its
     component."""

@@ -266,8 +266,8 @@ WRONG = {  # planted fault -> what replaces what
         "height, xu, P * row, identity, transpose)",
     ),
     "one buffer for a pair and the pair before it": (
-        "            made.append([upper, lower, short])\n",
-        "            made.append([upper if q == 0 else made_before[0][0], lower, short])\n",
+        "made.append(pair_tiles(made_rows, q, identity_tile, short, places))",
+        "made.append(left[0][0] if q else pair_tiles(made_rows, q, identity_tile, short, places))",
     ),
     "diagonal blocks counted twice": ("doubled = max(0, min(hi, nvir) - lo)", "doubled = 0"),
 }
@@ -337,7 +337,7 @@ def test_runs_take_places_when_they_are_told_to(monkeypatch):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("slot(places, UPPER, q, 2)", "slot(places, UPPER, 0, 2)"),  # as long as the next pair's
+        ("slot(places, UPPER, pair, 2)", "slot(places, UPPER, 0, 2)"),  # as long as the next pair's
         (
             "slot(places, RIGHT, loads, 2)\n                    coming",
             "slot(places, RIGHT, 0, 2)\n                    coming",

@@ -24,7 +24,7 @@ from dfmp2.mp2 import laplace
 from dfmp2.mp2.laplace import quadrature
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
-from dfmp2.output.report import in_full
+from dfmp2.output.reports.result import in_full
 from dfmp2.output.text import pair_table, report
 from dfmp2.planning import memory
 

@@ -17,12 +17,14 @@ from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
 from dfmp2.options import Options
-from dfmp2.output import hdf5, report, text
+from dfmp2.output import hdf5, text
 from dfmp2.output.document import Figure, Table
-from dfmp2.output.html import svg
+from dfmp2.output.drawings.maps import LEVELS, _square
+from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.html.page import FOLDER
-from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, draw_molecule, orient
-from dfmp2.output.report import list_pairs, operations
+from dfmp2.output.reports.cost import operations
+from dfmp2.output.reports.derivatives import derivative_sections
+from dfmp2.output.reports.pairs import _pair_map, list_pairs, pairs_section
 from dfmp2.planning.memory import Storage
 from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
@@ -146,6 +148,8 @@ def test_an_input_is_shown_up_to_its_first_8000_characters(result):
         shown = page_of(replace(result, molecule=replace(result.molecule, text=text)))
         assert (f"the first 8000 of {length} characters" in shown) == cut
         assert ("\N{SNOWMAN}" in shown) == (not cut) and "#" * 7999 in shown
+    shown = page_of(replace(result, molecule=replace(result.molecule, text="")))
+    assert "given as numbers: there is no input text" in shown and "Input, SHA-256" not in shown
 
 
 def test_tables_of_forces_have_a_head_for_each_column():
@@ -154,7 +158,7 @@ def test_tables_of_forces_have_a_head_for_each_column():
     among = molecule.in_field([[3.0, 4.0, 5.0, -0.5], [-3.0, 4.0, 6.0, 0.3]])
     options = Options("sto-3g", threads=1, allow_poor_fit=True)
     result = mp2_gradient(among, options, listener=Silent()).result
-    section = report._derivatives(result)[0]
+    section = derivative_sections(result)[0]
     tables = [block for block in section.blocks if isinstance(block, Table)]
     found = result.gradient
     for table, first, vectors in zip(
@@ -453,7 +457,7 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
     """Up to 20 orbitals one by one, more in equal blocks that are named by their ends."""
     matrix = -np.random.default_rng(3).random(shape)
     first = (2, 1)  # frozen orbitals
-    drawn = report._pair_map("opposite spin", matrix, first, 1.0)
+    drawn = _pair_map("opposite spin", matrix, first, 1.0)
     sums = np.array(drawn.draw.args[1])
     block = -(-max(shape) // 20)
     for axis, (count, core) in enumerate(zip(shape, first, strict=True)):
@@ -506,7 +510,7 @@ def test_maps_of_both_spins_have_one_scale(result: MP2Result) -> None:
     """The side of the largest square of each map is that of its magnitude in the largest of all."""
     large = open_shell(result, 7)
     largest = max(float(np.abs(matrix).max()) for matrix in large.pairs.channels().values())
-    maps = [block for block in report._pairs(large).blocks if isinstance(block, Figure)]
+    maps = [block for block in pairs_section(large).blocks if isinstance(block, Figure)]
     assert len(maps) == 3
     legends = set()
     for figure, matrix in zip(maps, large.pairs.channels().values(), strict=True):
@@ -521,7 +525,7 @@ def test_maps_of_both_spins_have_one_scale(result: MP2Result) -> None:
 def test_squares_of_small_pair_energies_have_no_sign() -> None:
     """Red where an energy is positive and large enough to be seen beside the largest."""
     for value, positive in ((0.5, True), (1e-3, True), (1e-9, False), (0.0, False), (-0.5, False)):
-        drawn = svg._square(0.0, 0.0, 20.0, value, 1.0, "")
+        drawn = _square(0.0, 0.0, 20.0, value, 1.0, "")
         assert ("positive" in drawn) == positive, value
 
 

@@ -357,6 +357,24 @@ def test_contents_stay_in_view_and_are_reached_by_keyboard(tab, three, tmp_path)
     assert focus == ["#summary", "solid"]
 
 
+def test_tiles_hold_their_numbers_on_a_phone(tab, tmp_path, water):
+    """A total energy of heavy atoms has 16 characters, in the largest type of the page."""
+    result = hdf5.read(water.path)
+    reference = dataclasses.replace(result.reference, scf_total_energy=-2943.6827909267)
+    path = tmp_path / "heavy.html"
+    path.write_text(page_of(dataclasses.replace(result, reference=reference)), encoding="utf-8")
+    size = {"height": 700, "deviceScaleFactor": 1, "mobile": False}
+    for width in (360, 390):
+        tab.ask("Emulation.setDeviceMetricsOverride", width=width, **size)
+        tab.open(path)
+        assert "2943." in tab.run("document.querySelector('.headline dd').textContent")
+        wide = (
+            "[...document.querySelectorAll('.headline dd')].map(x => x.scrollWidth - x.clientWidth)"
+        )
+        assert max(tab.run(wide)) <= 0
+    tab.ask("Emulation.clearDeviceMetricsOverride")
+
+
 def test_the_summary_is_one_sheet_whatever_a_run_says(tab, tmp_path, water):
     """Long names, many warnings and a large molecule do not need another one."""
     result = enlarged(hdf5.read(water.path), 60)

@@ -24,6 +24,7 @@ from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.kohn_sham import ExactExchange, coulomb_and_exchange
 from dfmp2.scf.ladder import Ladder, SingleSchedule
+from dfmp2.scf.reference import Reference, Solutions, Stability, common_orbitals
 from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 from tests.awkward import MOLECULES, mole_of
@@ -771,3 +772,107 @@ def test_memory_of_a_surface(points: int, nao: int, expected: tuple[int, int]) -
     assert solvent.surface_bytes(points, nao) == expected
     assert solvent.points_per_block(10) == solvent.BLOCK_BYTES // (8 * 55)
     assert solvent.points_per_block(10**6) == 1
+
+
+# --- what is recorded -----------------------------------------------------------------------------
+
+
+def reference(**more: Any) -> Reference:
+    """Of two spins with 2 and 1 of 4 orbitals occupied."""
+    rng = np.random.default_rng(8)
+    occ = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    energy = np.array([[-2.0, -1.0, 0.3, 0.7], [-1.8, 0.2, 0.4, 0.9]])
+    coeff = np.stack([np.linalg.qr(rng.standard_normal((4, 4)))[0] for _ in range(2)])
+    given: dict[str, Any] = {
+        "kind": "uhf",
+        "scf_type": "df",
+        "scf_total_energy": -5.0,
+        "nuclear_repulsion_energy": 1.0,
+        "cycles": 7,
+        "ladder": ("DIIS",),
+        "start": "atoms",
+        "spin_square": 0.76,
+        "mo_coeff": coeff,
+        "mo_energy": energy,
+        "mo_occ": occ,
+    }
+    return Reference(**{**given, **more})
+
+
+def test_singles_are_summed_over_both_spins_without_frozen_orbitals() -> None:
+    f = np.random.default_rng(9).standard_normal((2, 4, 4))
+    made = reference(mo_coupling=f)
+    for core, last in ((0, 0), (1, 0), (0, 1), (1, 2)):
+        expected = 0.0
+        for s, nocc in enumerate((2, 1)):
+            for i in range(core, nocc):
+                for a in range(nocc, 4 - last):
+                    e = made.mo_energy[s]
+                    expected += f[s, i, a] ** 2 / (e[i] - e[a])
+        assert made.singles_energy(core, last) == pytest.approx(expected, rel=1e-13)
+    assert reference().singles_energy(0, 0) == 0.0
+
+
+def test_names_of_references() -> None:
+    assert (reference().name, reference().title, reference().nspin) == ("uhf", "UHF", 2)
+    functional = reference(xc="pbe", kind="rhf", exx_total_energy=-4.5, grid_level=3)
+    assert (functional.name, functional.title) == ("rks", "RKS(pbe)")
+    assert (functional.hf_total_energy, reference().hf_total_energy) == (-4.5, -5.0)
+    assert (functional.grid_name, reference().grid_name) == ("3", None)
+    assert reference(grid="99,590", grid_level=None).grid_name == "99,590"
+    reference(history=np.zeros((5, 3)))
+    for shape in ((5, 2), (5,), (5, 3, 1)):
+        with pytest.raises(ValueError, match="history has shape"):
+            reference(history=np.zeros(shape))
+
+
+def test_common_orbitals_are_the_smallest_cosine_of_both_spins() -> None:
+    first, angle = reference(), 0.3
+    coeff = first.mo_coeff.copy()
+    turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    coeff[1][:, [0, 2]] = coeff[1][:, [0, 2]] @ turn
+    second = reference(mo_coeff=coeff)
+    assert common_orbitals(first, first, np.eye(4)) == pytest.approx(1.0)
+    assert common_orbitals(first, second, np.eye(4)) == pytest.approx(math.cos(angle))
+    within = first.mo_coeff.copy()
+    within[0][:, [0, 1]] = within[0][:, [0, 1]] @ turn
+    assert common_orbitals(first, reference(mo_coeff=within), np.eye(4)) == pytest.approx(1.0)
+
+
+def test_solutions_have_columns_of_one_length() -> None:
+    columns: dict[str, Any] = {
+        "start": (1, 1, 2, 2, 2),
+        "origin": tuple("abcde"),
+        "energy": (-1.0, -2.0, -1.5, -2.5, -3.0),
+        "spin_square": (0.0,) * 5,
+        "lowest_eigenvalue": (0.1,) * 5,
+        "kind": ("x",) * 5,
+    }
+    for chosen, followed in ((1, 0), (2, 1), (3, 0), (5, 2)):
+        made = Solutions(**columns, chosen=chosen)
+        assert made.followed == followed
+    assert made.rows()[3]["energy"] == -2.5 and list(made.rows()[0]) == list(columns)
+    for chosen in (0, 6):
+        with pytest.raises(ValueError, match=f"of which {chosen} is used"):
+            Solutions(**columns, chosen=chosen)
+    with pytest.raises(ValueError, match="columns of"):
+        Solutions(**{**columns, "kind": ("x",)}, chosen=1)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gains"),
+    [
+        ("stable", {}),
+        ("no instability found", {}),
+        ("unstable (UHF to UHF)", {"UHF to UHF": 0.1}),
+        ("unstable (RHF to UHF and RHF to RHF)", {"RHF to UHF": 0.1, "RHF to RHF": 0.2}),
+        ("unstable (RHF to RHF and RHF to UHF)", {"RHF to RHF": 0.1, "RHF to UHF": 0.3}),
+    ],
+)
+def test_gains_of_both_instabilities(verdict: str, gains: dict[str, float]) -> None:
+    """The first is the lowest; the second is that of its kind."""
+    made = Stability(verdict, "all", -0.5, 0.1, -0.4, 0.2, -0.3, 0.3)
+    assert made.gains == gains and list(made.gains) == list(gains)
+    assert made.unstable == bool(gains)
+    without = Stability(verdict, "all", -0.5)
+    assert set(without.gains.values()) <= {0.0}

@@ -26,9 +26,9 @@ from dfmp2.output.document import (
     shortened_lines,
 )
 from dfmp2.output.hdf5_datasets import Dataset
-from dfmp2.output.report import energy_rows, quoted_energies
+from dfmp2.output.reports.energies import energy_rows, quoted_energies
+from dfmp2.output.reports.study import of_study
 from dfmp2.output.study import Column, Study
-from dfmp2.output.study_report import of_study
 from dfmp2.output.text import report, study_report
 from tests.conftest import Runner, Stored, succeed
 

@@ -694,19 +694,6 @@ def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
     assert any("no minimum inside" in note for note in found["notes"])
 
 
-def test_a_map_with_failed_points_is_json(call: Runner, folder: Path) -> None:
-    """The energies of a map are an array too, with nothing where a point has failed."""
-    (folder / "water.xyz").write_text("3\n\nO 0 0 0.11\nH 0 0.75 -0.47\nH 0 -0.75 -0.47\n")
-    scan = ("scan", "water.xyz", "--bond", "1,2", "1.0:3.0:2", "--angle", "2,1,3", "90:110:2")
-    few = ("--scf-max-cycles", "7", "--no-chain", "--threads", "1", "--output", "map.h5")
-    done = call(*scan, "--basis", "sto-3g", *few, "--json")
-    assert done.code == 9 and done.json["failed"] == 2
-    assert done.json["table"]["exit_code"] == [0, 0, 4, 4]
-    energies = done.json["map_energy"]
-    assert None not in energies[0] and energies[1] == [None, None]
-    assert succeed(call("show", "map.h5", "--json")).json == done.json
-
-
 def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
     """H2 at 28 angstrom from the orbitals at 12 has a refused gap (code 5); the next point is
     computed all the same."""

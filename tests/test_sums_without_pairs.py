@@ -249,7 +249,7 @@ def test_stretched_and_spread_points() -> None:
 
 
 def test_a_laplace_transform_of_nothing_or_of_no_numbers(
-    b: list[Any], spaces: list[ActiveSpace]
+    b: list[Any], spaces: list[ActiveSpace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(3)
     empty = spaces_of(rng, ((4, 5), (0, 6)))
@@ -260,8 +260,9 @@ def test_a_laplace_transform_of_nothing_or_of_no_numbers(
     wrong[0][1, 2, 3] = math.nan
     with pytest.raises(NumericalError):
         laplace.opposite_spin_energy(wrong, spaces, 1.0, 1e-6, 0, 1, Steps())
-    with pytest.raises(NumericalError, match="no sum of 40 exponentials"):
-        laplace.quadrature(0.5, 100.0, 1e-13)
+    monkeypatch.setattr(laplace, "MOST_POINTS", 3)
+    with pytest.raises(NumericalError, match="no sum of 3 exponentials"):
+        laplace.quadrature(0.5, 100.0, 1e-5)
 
 
 # --- RPA ------------------------------------------------------------------------------------------

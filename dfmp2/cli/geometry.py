@@ -246,8 +246,9 @@ def irc_command(
     require_distinct({"--start-hessian": start_hessian, "--output": target})
 
     def contents(study: Study) -> list[bytes]:
+        from dfmp2.output.drawings.elements import of_its_own
+        from dfmp2.output.drawings.studies import path_drawing
         from dfmp2.output.export import xyz
-        from dfmp2.output.html.svg import of_its_own, path_drawing
         from dfmp2.output.json import study_csv
 
         frames = [xyz(run) for run in study.path.values()]

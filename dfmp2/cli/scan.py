@@ -148,8 +148,8 @@ def scan_command(
     beside = files.targets(target, geometries=scan.relaxed is not None)
 
     def contents(study: Study) -> list[bytes]:
+        from dfmp2.output.drawings.studies import scan_curve
         from dfmp2.output.export import xyz
-        from dfmp2.output.html.svg import scan_curve
         from dfmp2.output.json import study_csv
 
         written = [study_csv(study).encode(), scan_curve(study).encode()]

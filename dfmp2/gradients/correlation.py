@@ -63,7 +63,7 @@ def correlation_part(
     packed_bytes: int,
     threads: int,
     *,
-    with_gradient: bool = True,
+    with_gradient: bool,
 ) -> CorrelationPart:
     """T of the fitted integrals, and their gradient.
 

@@ -290,6 +290,6 @@ JSON = {
     list: "list",
     str: "string",
     bool: "boolean",
-    int: "number",
+    int: "whole number",
     float: "number",
 }

@@ -58,7 +58,7 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """What draws it (`dfmp2.output.html.svg`), what it shows, and its values, where they are worth
+    """What draws it (`dfmp2.output.drawings`), what it shows, and its values, where they are worth
     a table.
 
     Where it is not `alone`, the other blocks of its section stand beside it.

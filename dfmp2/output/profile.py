@@ -24,7 +24,7 @@ from dfmp2.host import resources
 from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.host.threads import Workers
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.report import AFTER, STAGES, operations
+from dfmp2.output.reports.cost import AFTER, STAGES, operations
 from dfmp2.progress import Listener, Relay
 
 RUN, CHARGED = "run", "stages"  # tracks; workers have theirs by name

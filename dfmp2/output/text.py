@@ -25,15 +25,13 @@ from dfmp2.output.document import (
     fitted_lines,
     size,
 )
-from dfmp2.output.report import (
-    input_sections,
-    list_pairs,
-    method_name,
-    quoted_energies,
-    spin_fact,
-    summary_blocks,
-)
-from dfmp2.output.study_report import cell, of_study, study_warnings
+from dfmp2.output.reports.energies import quoted_energies
+from dfmp2.output.reports.method import method_name
+from dfmp2.output.reports.pairs import list_pairs
+from dfmp2.output.reports.reference import spin_fact
+from dfmp2.output.reports.result import input_sections, summary_blocks
+from dfmp2.output.reports.study import of_study, study_warnings
+from dfmp2.output.reports.study_tables import cell
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
@@ -132,9 +130,12 @@ def _subject(result: MP2Result) -> list[str]:
     ):
         if basis is not None and basis.elements:
             sets.append(f"{kind} {basis.names} ({count})")
-    return [
+    subject = (
         f"{molecule.name}: {molecule.formula}, charge {charge}, multiplicity "
-        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}",
+        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}"
+    )
+    return [
+        *wrap(subject, WIDTH, break_long_words=False, break_on_hyphens=False),
         method_name(result),
         *wrap(", ".join(sets), WIDTH, break_on_hyphens=False),
     ]

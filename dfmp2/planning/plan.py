@@ -583,7 +583,8 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
-    if setup.options.transform == "device" and memory.stays_on_card(work, limits):
+    pairs = part == "all" and work.task == "energy" and setup.options.correlation.kind == "pairs"
+    if pairs and setup.options.transform == "device" and memory.stays_on_card(work, limits):
         in_core = min(found.mp2_in_core, memory.card_host_bytes(work))
         found = replace(found, mp2_in_core=in_core)
     if not work.finer_grid or part == "up to b":

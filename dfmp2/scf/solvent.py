@@ -194,7 +194,7 @@ def cds_energy(mole: Any, solvent: Solvent) -> float:
     atoms = SimpleNamespace(
         natm=mole.natm,
         atom_charges=lambda: numbers,
-        atom_coords=lambda unit="Bohr": mole.atom_coords(),
+        atom_coords=mole.atom_coords,
     )
     described = SimpleNamespace(mol=atoms, solvent=solvent.name, solvent_descriptors=None)
     return float(smd.get_cds_legacy(described)[0])

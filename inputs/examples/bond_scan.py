@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import dfmp2
-from dfmp2.output.html.svg import scan_curve
+from dfmp2.output.drawings.studies import scan_curve
 
 INPUTS = Path(__file__).resolve().parent.parent
 

@@ -31,9 +31,10 @@ from dfmp2.output.document import (
     fixed,
     without_folders,
 )
+from dfmp2.output.drawings.plots import Bar, bars
 from dfmp2.output.html.page import Summary, render
-from dfmp2.output.html.svg import Bar, bars
-from dfmp2.output.report import asked_for, energies
+from dfmp2.output.reports.energies import energies
+from dfmp2.output.reports.method import asked_for
 
 ERROR_SUFFIX = ".error.json"
 LOST = "the index calls it complete, but its result file is missing: run the batch again"

@@ -34,9 +34,12 @@ from dfmp2.output.document import (
 from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.notation import formula, quantity, with_formulas
 from dfmp2.output.html.page import Summary, render
-from dfmp2.output.report import asked_for, in_full, method_name, quoted_energies
+from dfmp2.output.reports.energies import quoted_energies
+from dfmp2.output.reports.method import asked_for, method_name
+from dfmp2.output.reports.result import in_full
+from dfmp2.output.reports.study import of_study, study_warnings
+from dfmp2.output.reports.study_tables import cell
 from dfmp2.output.study import Study, is_study, read_study, verify_study
-from dfmp2.output.study_report import cell, of_study, study_warnings
 from dfmp2.units import DEBYE, format_bytes
 
 LONGEST_NAME = 60  # characters of a molecule's in the summary

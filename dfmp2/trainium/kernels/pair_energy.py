@@ -82,12 +82,14 @@ from dfmp2.trainium.kernels.sizes import (
     UPPER,
     P,
     begins,
+    emitted,
     grouped,
     item_columns,
     lower_start,
     parts_of,
     run_start,
     sbuf_map,
+    shares_of,
     slot,
     sum_columns,
     sum_places,
@@ -328,6 +330,79 @@ def pack_rows(b_i: list[nl.ndarray], first: int, group: int, slices: int, nvir: 
     return tile
 
 
+def store_packed_rows(
+    x: nl.ndarray, nvir: int, made: list[list[nl.ndarray]], shared: list[nl.ndarray]
+) -> None:
+    """Copy the row tile that the pairs of a group share out of PSUM: columns [0, 128 L), the rest,
+    and of that the block of each pair to the diagonal of their last block."""
+    left = nvir // P * P
+    height = nvir - left
+    copy_columns(shared[1], 0, x, 0, nvir, 0, left)
+    copy_columns(shared[2], 0, x, 0, nvir, left, nvir)
+    for m in range(len(made)):
+        low = m * height
+        nisa.activation(
+            dst=made[m][2][low : low + height, low : low + height],
+            op=nl.copy,
+            data=x[low : low + height, left:nvir],
+        )
+
+
+def pair_tiles(
+    nvir: int, pair: int, none: nl.ndarray, short: nl.ndarray, places: list[int]
+) -> list[nl.ndarray]:
+    """Tiles of T of a pair, as of `store_row_tile`: upper blocks, lower blocks, the short last one.
+
+    nvir : rows that the pair makes by itself; pair : its number; none : in place of lower blocks
+        where there are none
+    """
+    upper = sbuf(upper_columns(nvir), P, slot(places, UPPER, pair, 2))
+    lower = none
+    tiles = (nvir + P - 1) // P
+    if tiles > 1:
+        lower = sbuf(lower_start(tiles), P, slot(places, LOWER, pair, 2))
+    return [upper, lower, short]
+
+
+def emit_share(
+    left: tuple[list[list[nl.ndarray]], list[nl.ndarray], nl.ndarray],
+    tables: list[nl.ndarray],
+    columns: list[int],
+    item: list[int],
+    nvir: int,
+    share: int,
+    transpose: bool,
+    places: list[int],
+) -> None:
+    """One of `shares_of` the elementwise work of a pair or of a group.
+
+    left : its tiles, those that the pairs share, and the sums; tables : e_a + e_b, neg, identity
+    columns : of groups in the first table, of (A, L), of (L, L)
+    item : pairs; the number of the first, and of all in the block; that of the group; the first
+        column of its sums
+    """
+    full = nvir // P
+    height = nvir % P
+    pair = item[1]
+    at = item[4]
+    own = upper_columns(full * P)
+    chunks = (own + BANK - 1) // BANK
+    m = share // max(1, chunks)
+    if item[0] == 1:
+        taken = [0, pair, item[2] + pair, at]
+        emit_chunk(left[0][0], tables, taken, left[2], nvir, share, transpose, places)
+    elif m < item[0]:
+        taken = [columns[0], pair + m, item[2] + pair + m, at + sum_columns(own) * m]
+        chunk = share % chunks
+        emit_chunk(left[0][m], tables, taken, left[2], full * P, chunk, transpose, places)
+    elif share == item[0] * chunks:
+        taken = [columns[1], pair, at + sum_columns(own) * item[0]]
+        emit_shared(left[1], tables, taken, left[2], height, full)
+    else:
+        taken = [columns[2], 2 * item[2] + item[3], at + item_columns(item[0], nvir) - 3]
+        emit_last(left[1][2], left[0][0][2], tables, taken, left[2], height)
+
+
 @nki.jit
 def pair_energy_block(
     b_i: nl.ndarray,
@@ -356,10 +431,6 @@ def pair_energy_block(
     part_width = (nvir + parts - 1) // parts
     full = nvir // P
     height = nvir - full * P
-    chunks = (upper_columns(nvir) + BANK - 1) // BANK
-    own = upper_columns(full * P)
-    own_chunks = (own + BANK - 1) // BANK
-    own_columns = sum_columns(own)  # of sums, of the blocks below L of a pair
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
     assert not (placed and NEWTON), "there are no places for the tiles of a Newton step"
     assert not (placed and group > 1), "there are no places for the tiles of a group"
@@ -370,26 +441,13 @@ def pair_energy_block(
 
     steps = traversal(rows, across, residents, parts, diagonal)
     items = grouped(steps, rows, residents, group, parts, diagonal)
-    # Pairs, groups and columns of sums before each item, and columns before its residents.
-    before = []
-    npair = 0
-    groups = 0
-    width = 0
-    base = 0
-    for number in range(len(items)):
-        if begins(steps, items, number):
-            base = width
-        before.append((npair, groups, width, base))
-        npair += items[number][2]
-        if items[number][2] > 1:
-            groups += 1
-        width += item_columns(items[number][2], nvir)
-    before.append((npair, groups, width, width))
+    before = emitted(steps, items, nvir)
+    npair = before[len(items)][0]
     # First columns of the tables of e_a + e_b of groups, of their (A, L), of their (L, L).
     grouped_at = 0
-    if npair > groups * group:
+    if npair > before[len(items)][1] * group:
         grouped_at = upper_columns(nvir)
-    shared_at = grouped_at + own
+    shared_at = grouped_at + upper_columns(full * P)
     last_at = shared_at + full * height
     identity_at = grouped_at
     stacked = 0
@@ -406,7 +464,7 @@ def pair_energy_block(
     if placed:
         places = sbuf_map(nvir, slices, residents, npair, across)
 
-    out = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.shared_hbm)
+    out = nl.ndarray((P, before[len(items)][2]), dtype=nl.float32, buffer=nl.shared_hbm)
     eu_tile = fetch(tables, identity_at, places, TABLE)
     neg_tile = sbuf(neg.shape[1], P, slot(places, NEG, 0, 1))
     load(neg_tile, neg)
@@ -433,15 +491,13 @@ def pair_energy_block(
     # The elementwise work of an item is emitted between the products of the next; one turn more for
     # that of the last.
     for number in range(len(items) + 1):
-        made_before = made
-        shared_before = shared
-        sums_before = sums
+        left = (made, shared, sums)
+        due = 0  # shares of the elementwise work of the item before
+        if number > 0:
+            due = shares_of(items[number - 1][2], nvir)
         kind = 0  # pairs of the item
-        kind_before = 0
         member = 0
         step = len(steps) - 1
-        if number > 0:
-            kind_before = items[number - 1][2]
         if number < len(items):
             step = items[number][0]
             member = items[number][1]
@@ -466,30 +522,20 @@ def pair_energy_block(
         if kind > 1:
             made_rows = full * P
         made_tiles = (made_rows + P - 1) // P
-        made = []  # of each pair upper blocks, lower blocks, the short last diagonal block
+        short = identity_tile
+        if kind > 1:
+            short = last_blocks[2 + before[number][1] % 2]
+        elif height > 0:
+            short = last_blocks[q % 2]
+        made = []
         for _ in range(kind):
-            lower = identity_tile
-            if made_tiles > 1:
-                lower = sbuf(lower_start(made_tiles), P, slot(places, LOWER, q, 2))
-            short = identity_tile
-            if kind > 1:
-                short = last_blocks[2 + before[number][1] % 2]
-            elif height > 0:
-                short = last_blocks[q % 2]
-            upper = sbuf(upper_columns(made_rows), P, slot(places, UPPER, q, 2))
-            made.append([upper, lower, short])
+            made.append(pair_tiles(made_rows, q, identity_tile, short, places))
         shared = []  # of a group: columns (A, L), packed rows [0, 128 L), the rest of these
         own_units = made_tiles * parts * kind  # products of pairs by themselves
         units = max(1, own_units)
         if kind > 1:
             shared = [sbuf(full * P), sbuf(full * P), sbuf(height)]
             units = own_units + 1
-
-        due = 0  # parts of the elementwise work of the item before
-        if kind_before == 1:
-            due = chunks
-        elif kind_before > 1:
-            due = group * own_chunks + 2
 
         for unit in range(units):
             m = 0
@@ -522,15 +568,7 @@ def pair_energy_block(
                     packed.append(pack_rows(arrived[0], first + member, group, slices, nvir))
                 x = psum(nvir)
                 contract(x, packed[member // group], 0, part, nvir)
-                copy_columns(shared[1], 0, x, 0, nvir, 0, full * P)
-                copy_columns(shared[2], 0, x, 0, nvir, full * P, nvir)
-                for other in range(group):
-                    low = other * height
-                    nisa.activation(
-                        dst=made[other][2][low : low + height, low : low + height],
-                        op=nl.copy,
-                        data=x[low : low + height, full * P : nvir],
-                    )
+                store_packed_rows(x, nvir, made, shared)
             if kind > 0:
                 following = (first + member + m) * per_row  # tile of B_i of the next product
                 if unit + 1 < own_units:
@@ -541,46 +579,20 @@ def pair_energy_block(
                     following = following * per_row
                 allowed = (first + residents) * per_row
                 if turning:
-                    done = following - first * per_row
+                    free = following - first * per_row
                     if spare:
-                        done += 1
-                    allowed += min(count_held, done)
+                        free += 1
+                    allowed += min(count_held, free)
                 arrived = advance(
                     b_i, slices, together, arrived, following + 1, allowed, places, count_held
                 )
-            for c in range(due):
-                if -(-(c + 1) * units // due) - 1 == unit:
-                    at = before[number - 1][2] - before[number - 1][3]
-                    pair = before[number - 1][0]
-                    if kind_before == 1:
-                        columns = [0, pair, npair + pair, at]
-                        emit_chunk(
-                            made_before[0], read, columns, sums_before, nvir, c, transpose, places
-                        )
-                    elif c < due - 2:
-                        m = c // own_chunks
-                        chunk = c % own_chunks
-                        pair += m
-                        columns = [grouped_at, pair, npair + pair, at + own_columns * m]
-                        emit_chunk(
-                            made_before[m],
-                            read,
-                            columns,
-                            sums_before,
-                            full * P,
-                            chunk,
-                            transpose,
-                            places,
-                        )
-                    elif c == due - 2:
-                        columns = [shared_at, pair, at + own_columns * group]
-                        emit_shared(shared_before, read, columns, sums_before, height, full)
-                    else:
-                        at += item_columns(group, nvir) - 3
-                        columns = [last_at, 2 * npair + before[number - 1][1], at]
-                        short = made_before[0][2]
-                        emit_last(shared_before[2], short, read, columns, sums_before, height)
+            for share in range(due):
+                if -(-(share + 1) * units // due) - 1 == unit:
+                    done = before[number - 1]
+                    item = [items[number - 1][2], done[0], npair, done[1], done[2] - done[3]]
+                    columns = [grouped_at, shared_at, last_at]
+                    emit_share(left, read, columns, item, nvir, share, transpose, places)
         if number > 0 and begins(steps, items, number):
             low = before[number - 1][3]
-            load(out[:, low : before[number][2]], sums_before)
+            load(out[:, low : before[number][2]], left[2])
     return out

@@ -149,6 +149,36 @@ def begins(
     return steps[items[number][0]][0] != steps[items[number - 1][0]][0]
 
 
+def emitted(
+    steps: list[tuple[int, int, int]], items: list[tuple[int, int, int]], nvir: int
+) -> list[tuple[int, int, int, int]]:
+    """Pairs, groups and columns of partial sums before each item, and columns before its residents;
+    last those of all."""
+    before = []
+    pairs = 0
+    groups = 0
+    width = 0
+    base = 0
+    for number in range(len(items)):
+        if begins(steps, items, number):
+            base = width
+        before.append((pairs, groups, width, base))
+        pairs += items[number][2]
+        if items[number][2] > 1:
+            groups += 1
+        width += item_columns(items[number][2], nvir)
+    before.append((pairs, groups, width, width))
+    return before
+
+
+def shares_of(members: int, nvir: int) -> int:
+    """Shares of the elementwise work of a pair, of 512 packed columns, or of a group: those of the
+    blocks below the last row tile of each pair, all blocks beside it, the last blocks."""
+    if members == 1:
+        return (upper_columns(nvir) + BANK - 1) // BANK
+    return members * ((upper_columns(nvir // P * P) + BANK - 1) // BANK) + 2
+
+
 # What lies behind each other in SBUF where K3 places its tiles itself, in the order of `sbuf_map`.
 TABLE = 0
 NEG = 1

@@ -1,0 +1,148 @@
+"""How wrong the energies may be, and what was checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dfmp2.mp2.result import FittingCertificate, MP2Result
+from dfmp2.output.document import (
+    ABSENT,
+    Block,
+    Facts,
+    Note,
+    Section,
+    Table,
+    difference,
+    size,
+)
+from dfmp2.output.reports.records import OF_CERTIFICATE, SCF_OF_CHECK, record_facts
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget, Share
+
+
+def budget_blocks(budget: ErrorBudget) -> list[Block]:
+    """How many digits are good, and the sources of error with what each adds, Eh."""
+    energies = ("scf", "correlation")
+    rows = [
+        (
+            source.name,
+            *(_share(getattr(source, energy)) for energy in energies),
+            source.kinds,
+            source.how,
+        )
+        for source in budget.sources.values()
+    ]
+    sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
+    how = "magnitudes added"
+    shares = [share for source in budget.sources.values() for share in source.shares]
+    if any(share.error is not None for share in shares):
+        how = "magnitudes added; the total takes measured errors with their signs"
+    heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
+    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", how)])]
+
+
+def _share(share: Share | None) -> str:
+    """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not
+    known."""
+    if share is None:
+        return ""
+    if share.value is None:
+        return ABSENT
+    return size(share.value)
+
+
+def trust_section(result: MP2Result) -> Section:
+    certificate, check, warnings = result.certificate, result.check, result.diagnostics.warnings
+    facts = [
+        ("backend", f"{result.backend}: {result.backend_reason}"),
+        ("device and libraries", ", ".join(result.provenance.backend_details) or "not recorded"),
+        ("precision", f"{result.precision} (asked for: {result.options.precision})"),
+    ]
+    blocks: list[Block] = [Note("warning", text) for text in warnings] or [
+        Note("ok", "The run gave no warning.")
+    ]
+    blocks += [*budget_blocks(result.error_budget), Facts(facts)]
+    if certificate is None:
+        if result.precision == "fp64":
+            reason = "nothing is computed in reduced precision"
+        else:
+            reason = "not recorded"
+        blocks.append(f"Precision certificate: none; {reason}.")
+    else:
+        if certificate.repeated_in_fp64:
+            note = Note(
+                "info",
+                "The bound exceeded the tolerance, so the pair energies were repeated in float64.",
+            )
+        elif certificate.accepted:
+            note = Note(
+                "ok", "The bound on the precision error of E(corr) is within the tolerance."
+            )
+        else:
+            note = Note(
+                "failure", "The bound on the precision error of E(corr) exceeds the tolerance."
+            )
+        sampled = (
+            "certificate",
+            f"{certificate.sampled} of {certificate.pairs} pairs redone in float64",
+        )
+        budgeted = ["correlation_error"]
+        if certificate.repeated_in_fp64:
+            budgeted = []
+        found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
+        if certificate.seed is None:  # estimates, from before the sample was drawn at random
+            found = [
+                (name.replace("95 % bound on the error", "estimated error"), value)
+                for name, value in found
+            ]
+        blocks += [note, Facts([sampled, *found])]
+    if result.fitting_certificate is not None:
+        blocks.append(Facts(certified_fit(result.fitting_certificate)))
+    if result.quadrature is not None:
+        blocks.append(
+            "No other program repeats this method here; its error is that of the quadrature, above."
+        )
+    elif check is None:
+        blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
+    else:
+        verdict = (
+            f"{'agrees' if check.passed else 'differs'}: largest difference "
+            f"{size(check.largest_difference)} Eh"
+        )
+        shared = "check, same orbitals and fitting set (whose errors it cannot see)"
+        facts = [
+            (shared, "passed" if check.passed else "FAILED"),
+            *record_facts(check, leave=SCF_OF_CHECK),
+            ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
+        ]
+        blocks += [
+            Note("ok" if check.passed else "failure", f"{check.program} {verdict}"),
+            Facts(facts),
+        ]
+    return Section("trust", "Errors, precision and backend", blocks)
+
+
+def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
+    """The fitting errors that were measured in the molecule, and what they rest on."""
+    errors = {
+        "E(SCF)": (found.scf_error, found.scf_uncertainty),
+        "E(corr)": (found.correlation_error, found.correlation_uncertainty),
+    }
+    facts = [
+        (
+            f"fitting error of {name}, measured",
+            f"{difference(error)} Eh, sure to {size(uncertainty or 0.0)} Eh",
+        )
+        for name, (error, uncertainty) in errors.items()
+        if error is not None
+    ]
+    if found.sampled_orbitals < found.orbitals:
+        drawn = f", drawn at random (seed {found.seed})"
+    else:
+        drawn = ""
+    rest = (
+        f"four-centre integrals of {found.sampled_orbitals} of {found.orbitals} occupied "
+        f"orbitals{drawn}"
+    )
+    return [*facts, ("", rest)]

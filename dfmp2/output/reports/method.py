@@ -1,0 +1,205 @@
+"""What is said about the method and its basis sets."""
+
+from __future__ import annotations
+
+from dfmp2.double_hybrids import DISPERSIONS
+from dfmp2.molecule.basis import BasisSet
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import Calculated, Dispersion, MP2Result
+from dfmp2.output.document import (
+    Block,
+    Code,
+    Facts,
+    Section,
+    Table,
+    counted_text,
+)
+
+CITATION = (
+    "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. "
+    "Chem. Phys. 153, 024109 (2020)"
+)
+RELATIVITY = {"none": "none", "x2c": "spin-free one-electron X2C"}
+
+
+def method_name(result: Calculated) -> str:
+    """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core
+    orbital"."""
+    core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
+    if result.options.correlation.kind == "none":
+        return method_on_reference(result)
+    if core:
+        frozen = counted_text(core, "frozen core orbital")
+    else:
+        frozen = "all electrons correlated"
+    if virtual:
+        more = f", {counted_text(virtual, 'frozen virtual orbital')}"
+    else:
+        more = ""
+    return f"{method_on_reference(result)}, {frozen}{more}"
+
+
+def method_on_reference(result: Calculated) -> str:
+    """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"."""
+    if result.options.relativity == "x2c":
+        relativistic = "X2C-"
+    else:
+        relativistic = ""
+    if result.reference.scf_type == "df":
+        fitted = "DF-"
+    else:
+        fitted = ""
+    surroundings = ""
+    if result.options.solvent is not None:
+        surroundings = f" in {result.options.solvent_title}"
+    return f"{result.level} on {relativistic}{fitted}{reference_title(result)}{surroundings}"
+
+
+def asked_for(result: MP2Result) -> tuple[str, str]:
+    """The method, and what of it was asked for: what it came to in this molecule is not in it."""
+    return (
+        result.level,
+        f"reference {result.options.reference}, frozen core {result.options.frozen_core}",
+    )
+
+
+def method_section(result: Calculated) -> Section:
+    sizes, options = result.sizes, result.options
+    bases = {
+        "orbital": (result.orbital_basis, sizes.nao),
+        "SCF fitting": (result.scf_fitting, sizes.naux_scf),
+        "MP2 fitting": (result.mp2_fitting, sizes.naux),
+    }
+    facts, exponents, hashes = [], [], []
+    for role, (basis, functions) in bases.items():
+        if basis is None:
+            facts.append((role, "none: conventional four-centre integrals"))
+            continue
+        if not basis.elements:
+            facts.append((role, "none: there is no correlation energy"))
+            continue
+        first, *others = basis.describe()
+        facts += [
+            (role, f"{first}, {functions} spherical functions"),
+            *((role, line) for line in others),
+        ]
+        for symbol, element in basis.elements.items():
+            hashes.append((role, symbol, element.sha256))
+            if element.ecp is not None:
+                core = (
+                    f"core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
+                )
+                facts.append((f"{role}, {symbol}", core))
+            if "even-tempered" in element.source:
+                exponents += [
+                    f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2"
+                    for shell in element.shells
+                ]
+    asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
+    between = result.reference.interatomic_fitting_error
+    lines = [
+        *fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between),
+        result.frozen_core_note,
+    ]
+    facts += [*(("", line) for line in lines if line), ("frozen core", asked)]
+    if result.reference.nspin == 1:
+        spins = ["all"]
+    else:
+        spins = ["alpha", "beta"]
+    classes = [
+        (spin, core, nocc, nvir, sizes.frozen_virtual, sizes.nmo)
+        for spin, core, nocc, nvir in zip(
+            spins, core_orbitals(result), sizes.nocc, sizes.nvir, strict=False
+        )
+    ]
+    heads = (
+        "spin",
+        "#frozen core",
+        "#active occupied",
+        "#active virtual",
+        "#frozen virtual",
+        "#all",
+    )
+    blocks: list[Block] = [
+        f"{method_name(result)}. Cite: {CITATION}.",
+        Facts(facts),
+        *(
+            [Code("Even-tempered fitting functions", "\n".join(exponents), folded=True)]
+            if exponents
+            else []
+        ),
+        Table("Orbitals", heads, classes),
+        Table(
+            "SHA-256 of exponents and coefficients",
+            ("basis", "element", "SHA-256"),
+            hashes,
+            details=True,
+        ),
+    ]
+    return Section("method", "Method and basis sets", blocks)
+
+
+def fitting_errors(
+    molecule: Molecule,
+    scf_fitting: BasisSet | None,
+    mp2_fitting: BasisSet,
+    between: float | None = None,
+) -> list[str]:
+    """A line for each fitting set whose error was measured on the atoms, and what an SCF lacks
+    between them, Eh."""
+    lines = []
+    for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
+        if basis is None:
+            total = None
+        else:
+            total = basis.error_of(basis.real_keys(molecule))
+        if basis is not None and total is not None:
+            each = ", ".join(
+                f"{symbol} {signed_energy(error)}" for symbol, error in basis.errors.items()
+            )
+            if name == "SCF" and between is not None:
+                more = f"; between them {signed_energy(between)} Eh"
+            else:
+                more = ""
+            lines.append(
+                f"{name} fitting error of the atoms {signed_energy(total)} Eh (each {each}){more}"
+            )
+    return lines
+
+
+def signed_energy(value: float) -> str:
+    """A signed number whose magnitude is what matters; an exact zero is 0."""
+    return f"{value:+.1e}" if value else "0"
+
+
+def core_orbitals(result: Calculated) -> list[int]:
+    """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it
+    has."""
+    sizes = result.sizes
+    return [
+        sizes.nmo - o - v - sizes.frozen_virtual
+        for o, v in zip(sizes.nocc, sizes.nvir, strict=True)
+    ]
+
+
+LONGEST_TITLE = 40  # of a reference with its functional in a table
+
+
+def reference_title(result: Calculated) -> str:
+    """Kind of orbitals and their functional; a double hybrid's by the name of the method."""
+    reference = result.reference
+    row = result.options.double_hybrid
+    if row is not None:
+        return f"{reference.name.upper()} of {row.title}"
+    if len(reference.title) > LONGEST_TITLE:
+        return reference.name.upper()  # its functional is in a section of its own
+    return reference.title
+
+
+def damping_name(dispersion: Dispersion) -> str:
+    """The parameters of a dispersion correction."""
+    return (
+        f"{DISPERSIONS[dispersion.correction]} of {dispersion.program} for "
+        f"{dispersion.functional}: s6 {dispersion.s6:g}, s8 {dispersion.s8:g}, s9 "
+        f"{dispersion.s9:g}, a1 {dispersion.a1:g}, a2 {dispersion.a2:g} bohr; doi {dispersion.doi}"
+    )

@@ -1,0 +1,257 @@
+"""Molecules of other programs: every field that is taken, and every one that is refused."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from pyscf import gto
+
+from dfmp2.errors import InputError
+from dfmp2.molecule.foreign import from_ase, from_pyscf, from_qcschema, read_fields, to_ase
+from dfmp2.molecule.isotopes import isotope_masses
+from dfmp2.molecule.molecule import Molecule
+from tests.awkward import MOLECULES
+
+ANGSTROM = 1 / 0.529177210903  # bohr
+
+# --- ASE ------------------------------------------------------------------------------------------
+
+
+def atoms_of(**more: Any) -> Atoms:
+    return Atoms("OH", positions=[[0.1, 0.2, 0.3], [0.4, -0.5, 1.0]], **more)
+
+
+def test_atoms_of_ase_with_charges_and_moments() -> None:
+    made = from_ase(atoms_of(charges=[0.5, -1.5], magmoms=[-2.5, 0.5]))
+    assert (made.symbols, made.charge, made.multiplicity) == (("O", "H"), -1, 3)
+    np.testing.assert_allclose(
+        made.coordinates, np.array([[0.1, 0.2, 0.3], [0.4, -0.5, 1.0]]) * ANGSTROM, rtol=1e-9
+    )
+    assert (made.name, made.source, made.ghost) == ("HO", "ASE", (False, False))
+    asked = from_ase(atoms_of(charges=[1.0, 0.0], magmoms=[1.0, 0.0]), charge=2, multiplicity=4)
+    assert (asked.charge, asked.multiplicity) == (2, 4)
+    plain = from_ase(atoms_of())
+    assert (plain.charge, plain.multiplicity) == (0, 1)
+    with pytest.raises(InputError, match="periodic"):
+        from_ase(atoms_of(pbc=[False, True, False], cell=[5, 5, 5]))
+    for field, name in (("charges", "charge"), ("magmoms", "multiplicity")):
+        from_ase(atoms_of(**{field: [1.0 + 0.9e-6, 0.0]}))
+        for wrong in (1.0 + 1.1e-6, 0.5, np.nan, np.inf):
+            with pytest.raises(InputError, match=f"pass {name}="):
+                from_ase(atoms_of(**{field: [wrong, 0.0]}))
+
+
+def test_molecules_go_to_ase_and_back() -> None:
+    molecule = MOLECULES["fluoroformyl cation radical"]
+    made = to_ase(molecule)
+    assert made.get_initial_charges().tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert made.get_initial_magnetic_moments().tolist() == [1.0, 0.0, 0.0, 0.0]
+    np.testing.assert_allclose(
+        made.get_positions() * ANGSTROM, molecule.coordinates, rtol=1e-9, atol=1e-12
+    )
+    back = from_ase(made)
+    assert (back.symbols, back.charge, back.multiplicity) == (molecule.symbols, 1, 2)
+    for name in ("nitroxyl with a ghost", "hypochlorous acid in a field"):
+        with pytest.raises(InputError, match="ghost atoms or point charges"):
+            to_ase(MOLECULES[name])
+
+
+# --- PySCF ----------------------------------------------------------------------------------------
+
+
+def test_a_mole_of_pyscf_with_ghosts() -> None:
+    mole = gto.M(
+        atom="O 0 0 0.1; X-H 0 0.7 -0.4; GHOST-F 1 1 1; H1 0 -0.7 -0.4",
+        basis="sto-3g",
+        charge=1,
+        spin=2,
+        verbose=0,
+    )
+    made = from_pyscf(mole)
+    assert made.symbols == ("O", "H", "F", "H")
+    assert made.ghost == (False, True, True, False)
+    assert (made.charge, made.multiplicity) == (1, 3)
+    np.testing.assert_array_equal(made.coordinates, mole.atom_coords())
+    assert (made.name, made.source) == ("molecule", "python: PySCF Mole")
+    assert from_pyscf(mole, "elsewhere").source == "elsewhere"
+    with pytest.raises(InputError, match="not built"):
+        from_pyscf(gto.Mole())
+    for wrong in (SimpleNamespace(), "H 0 0 0"):
+        with pytest.raises(InputError, match="is no PySCF Mole"):
+            from_pyscf(wrong)
+    finite = gto.M(atom="He 0 0 0", basis="sto-3g", nucmod="G", verbose=0)
+    with pytest.raises(InputError, match="finite size"):
+        from_pyscf(finite)
+
+
+# --- QCSchema -------------------------------------------------------------------------------------
+
+GIVEN: dict[str, Any] = {
+    "schema_name": "qcschema_molecule",
+    "schema_version": 2,
+    "symbols": ["O", "H", "He"],
+    "geometry": [0.0, 0.1, 0.2, 1.0, 1.1, 1.2, 5.0, 5.1, 5.2],
+    "real": [True, True, False],
+    "atomic_numbers": [8, 1, 2],
+    "molecular_charge": -1.0,
+    "molecular_multiplicity": 3,
+    "name": "mine",
+    "comment": "nothing of it counts",
+}
+
+
+def test_a_molecule_of_qcschema() -> None:
+    made = from_qcschema(GIVEN)
+    assert made.symbols == ("O", "H", "He") and made.ghost == (False, False, True)
+    assert (made.charge, made.multiplicity, made.name) == (-1, 3, "mine")
+    assert made.source == "QCSchema"
+    assert made.coordinates.tolist() == [[0.0, 0.1, 0.2], [1.0, 1.1, 1.2], [5.0, 5.1, 5.2]]
+    rows = {**GIVEN, "geometry": made.coordinates.tolist()}
+    assert from_qcschema(rows) == made
+    for dump in ("model_dump_json", "json"):
+        assert from_qcschema(SimpleNamespace(**{dump: lambda: json.dumps(GIVEN)})) == made
+    least = {"symbols": ["H"], "geometry": [0, 0, 0], "molecular_multiplicity": 2.0}
+    found = from_qcschema(least)
+    assert (found.charge, found.multiplicity, found.name) == (0, 2, "molecule")
+    assert found.ghost == (False,)
+    for schema in (("qcschema_molecule", 3), ("qc_schema_molecule", 2)):
+        from_qcschema({**GIVEN, "schema_name": schema[0], "schema_version": schema[1]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fragment_charges": [1, -2]}, (-1, 1)),
+        ({"fragment_charges": [1.0, 0.0], "molecular_charge": 1}, (1, 1)),
+        ({"fragment_multiplicities": [2, 1]}, (0, 2)),
+        ({"fragment_multiplicities": [1, 3], "fragment_charges": [0, 2]}, (2, 3)),
+        ({"fragment_multiplicities": [2, 2], "molecular_multiplicity": 3}, (0, 3)),
+        # The second fragment is of ghosts alone: it has no charge and no spin.
+        ({"real": [True, False], "fragment_charges": [1, -2]}, (1, 1)),
+        ({"real": [True, False], "fragment_multiplicities": [1, 2]}, (0, 1)),
+        ({"molecular_charge": 3.0}, (3, 1)),
+    ],
+)
+def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[int, int]) -> None:
+    given = {
+        "symbols": ["He", "Ne"],
+        "geometry": [0, 0, 0, 0, 0, 4],
+        "fragments": [[0], [1]],
+        **changes,
+    }
+    made = from_qcschema(given)
+    assert (made.charge, made.multiplicity) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema_version": 4}, "of schema_version 4"),
+        ({"schema_name": "qcschema_input"}, "expected qcschema_molecule, 2 or 3"),
+        ({"symbols": []}, "expected a list of element symbols"),
+        ({"symbols": ["O", 1, "H"]}, "expected a list of element symbols"),
+        ({"symbols": "OHe"}, "molecule.symbols is a string: expected a list"),
+        ({"real": [True, False]}, "expected a list of 3 values"),
+        ({"real": [1, 1, 0]}, "molecule.real: expected a list of 3 values"),
+        ({"atomic_numbers": [8, 1, 3]}, "do not belong to molecule.symbols"),
+        ({"atomic_numbers": [8, 1, True]}, "molecule.atomic_numbers: expected"),
+        ({"geometry": [0.0] * 8}, "has 8 numbers: expected 9"),
+        ({"geometry": [[0.0, 0, 0], [1, 1]]}, "has 0 numbers: expected 9"),
+        ({"geometry": ["a"] * 9}, "has 0 numbers"),
+        ({"molecular_charge": 0.5}, "molecular_charge 0.5: expected a whole number"),
+        ({"molecular_charge": True}, "molecule.molecular_charge is a boolean"),
+        ({"molecular_multiplicity": 1.5}, "molecular_multiplicity 1.5"),
+        ({"fragments": [[0, 1]]}, "atoms 0 to 2 in exactly one"),
+        ({"fragments": [[0, 1], [1, 2]]}, "atoms 0 to 2 in exactly one"),
+        ({"fragments": [["a"]]}, "expected lists of atom numbers"),
+        ({"fragments": [[0, 1], [2]], "fragment_charges": [1]}, "expected a list of 2 values"),
+        (
+            {"fragments": [[0, 1], [2]], "fragment_charges": [1, 0]},
+            "is -1, its fragment_charges add up to 1",
+        ),
+        (
+            {"fragments": [[0], [1, 2]], "fragment_charges": [-1, 0.5]},
+            "fragment_charges 0.5: expected a whole number",
+        ),
+        (
+            {
+                "fragments": [[0], [1, 2]],
+                "fragment_multiplicities": [2, 2],
+                "molecular_multiplicity": None,
+            },
+            "2 fragments are open shells",
+        ),
+        ({"basis": "x"}, "has the unknown field 'basis'"),
+        ({"schema_version": 2.0}, "molecule.schema_version is a number: expected a whole number"),
+    ],
+)
+def test_molecules_of_qcschema_that_are_none(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        from_qcschema({**GIVEN, **changes})
+
+
+def test_fields_have_their_types() -> None:
+    types = {"a": float, "b": bool, "c": object, "d": int}
+    assert read_fields("x", {"a": 1, "c": [1], "b": None}, types) == {
+        "a": 1,
+        "b": None,
+        "c": [1],
+        "d": None,
+    }
+    for wrong in ({"a": True}, {"b": 1}, {"d": 1.5}, {"e": 1}):
+        with pytest.raises(InputError, match=r"^x"):
+            read_fields("x", wrong, types)
+    with pytest.raises(InputError, match="molecule is a list"):
+        from_qcschema([1])
+
+
+# --- isotopes -------------------------------------------------------------------------------------
+
+WATER = Molecule.from_string("3\n\nO 0 0 0\nH 0 0.8 0.5\nH 0 -0.8 0.5\n")
+
+
+@pytest.mark.parametrize(
+    ("isotopes", "masses"),
+    [
+        ((), (15.9949146, 1.007825, 1.007825)),
+        (("H=2H",), (15.9949146, 2.0141017781, 2.0141017781)),
+        (("h = D", "3=1H"), (15.9949146, 2.0141017781, 1.0078250322)),
+        (("2=T", "1=18O"), (17.9991596129, 3.0160492779, 1.007825)),
+        (("2=2.5", "2=0.51"), (15.9949146, 0.51, 1.007825)),
+        (("1=399.9",), (399.9, 1.007825, 1.007825)),
+    ],
+)
+def test_masses_of_isotopes(isotopes: tuple[str, ...], masses: tuple[float, ...]) -> None:
+    """Those of the Atomic Mass Evaluation, or as given; the last that names an atom counts."""
+    found, notes = isotope_masses(WATER, isotopes)
+    np.testing.assert_allclose(found, masses, rtol=1e-7)
+    changed = sum(a != b for a, b in zip(found, isotope_masses(WATER, ())[0], strict=True))
+    assert len(notes) >= changed and notes == sorted(notes)
+    if isotopes == ("2=T", "1=18O"):
+        assert notes[0].startswith("atom 1 O is 18O: 17.99915") and "atom 2 H is T" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("isotope", "said"),
+    [
+        ("0=2H", "an atom from 1 to 3"),
+        ("4=2H", "an atom from 1 to 3"),
+        ("C=13C", "there is no C in H2O"),
+        ("1=2H", "the atom is O, not H"),
+        ("H=9H", "there is no isotope 9 of H"),
+        ("H", "expected ATOM=ISOTOPE"),
+        ("=2H", "expected ATOM=ISOTOPE"),
+        ("H=", "expected ATOM=ISOTOPE"),
+        ("H=x", "expected ATOM=ISOTOPE"),
+        ("H=0.5", "a mass above 0.5 and below 400 u"),
+        ("H=400", "a mass above 0.5 and below 400 u"),
+    ],
+)
+def test_isotopes_that_there_are_not(isotope: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        isotope_masses(WATER, (isotope,))

@@ -1,0 +1,162 @@
+"""Every bound of a study's options: the last value that is taken, the first that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors.messages import Option
+from dfmp2.execution.schedule import read_shard
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
+from dfmp2.output import prepared
+from dfmp2.studies import frequencies
+from dfmp2.studies.coordinate import _values
+from dfmp2.studies.geometric_search import Search
+from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
+from dfmp2.studies.rank import Candidate, _degeneracies
+from dfmp2.studies.relaxed import Relaxation
+from dfmp2.studies.runs import _StudyRuns
+from dfmp2.studies.species import make_coefficient
+
+AMMONIA = Molecule(
+    ("N", "H", "H", "H"), [[0, 0, 0], [0, 1.4, -0.9], [0.1, -1.5, -0.8], [1.9, 0.3, 0.4]]
+)
+OPTION = Option("x")
+
+
+def coordinate(kind: str) -> Callable[[Any], tuple[float, ...]]:
+    """The values of a coordinate."""
+    return lambda given: _values(OPTION, kind, given)
+
+
+def relaxed(**given: Any) -> Any:
+    """A relaxed scan of coordinates that need not be of a molecule."""
+    made = SimpleNamespace(kind="bond", values=(1.0, 2.0), said="it")
+    for name, value in given.items():
+        setattr(made, name, value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Relaxation, "constraints", lambda _: None)
+        return Relaxation(AMMONIA, (made,), Options("sto-3g"), True, "GAU")  # type: ignore[arg-type]
+
+
+def planned_runs(count: int) -> Any:
+    """What a study does with so many runs."""
+    task = SimpleNamespace(free=(), chosen=(), stored={})
+    keeper = SimpleNamespace(recall=lambda *_, **__: {})
+    runs = SimpleNamespace(task=task, keeper=keeper, steps=[], results={}, listener=None)
+    steps = [SimpleNamespace(name=str(number)) for number in range(count)]
+    return _StudyRuns._waiting(runs, steps, follow=False)  # type: ignore[arg-type]
+
+
+def degeneracy(number: Any) -> Any:
+    """The degeneracies of one candidate."""
+    return _degeneracies([Candidate("a", None, None)], {"a": number})  # type: ignore[arg-type]
+
+
+BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] = {
+    "bond": (coordinate("bond"), ("0.001:5:2", [0.001, 5]), ("0:1:2", "-1:1:2")),
+    "angle": (
+        coordinate("angle"),
+        ("0.001:90:2", "10:180:2"),
+        ("0:90:2", "10:180.001:2", "-0.001:90:2"),
+    ),
+    "dihedral": (
+        coordinate("dihedral"),
+        ("-720:0:2", "0:720:2"),
+        ("-720.001:0:2", "0:720.001:2"),
+    ),
+    "points": (coordinate("bond"), ("1:2:2", "1:2:500"), ("1:2:1", "1:2:0", "1:2:501")),
+    "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1],)),
+    "runs of a study": (planned_runs, (500,), (501,)),
+    "points of a relaxed scan": (
+        lambda count: relaxed(values=tuple(range(1, count + 1))),
+        (250,),
+        (251,),
+    ),
+    "angle of a relaxed scan": (
+        lambda last: relaxed(kind="angle", values=(90.0, last)),
+        (175.0,),
+        (175.001,),
+    ),
+    "steps": (lambda count: Search(max_steps=count), (1, 499), (0, 500, -1, 1.5, True)),
+    "cutoff": (lambda value: LowModes("grimme", value), (0.001, 1000.0), (0.0, 1000.001, -1.0)),
+    "temperature": (
+        lambda value: GasConditions(temperatures=(300.0, value)),
+        (0.001, 1e5),
+        (0.0, 100000.1, -1.0, True, float("nan")),
+    ),
+    "pressure": (
+        lambda value: GasConditions(pressures=(1e5, value)),
+        (0.001, 1e12),
+        (0.0, 1.001e12, -1.0, float("nan")),
+    ),
+    "pairs of conditions": (
+        lambda count: GasConditions(temperatures=(300.0, 310.0), pressures=(1e5,) * count),
+        (500,),
+        (501,),
+    ),
+    "values of a range": (
+        lambda count: parse_values(OPTION, f"1:2:{count}"),
+        (2, 1000),
+        (1, 1001),
+    ),
+    "symmetry number": (
+        lambda number: require_symmetry_number(number, OPTION),
+        (None, 1, 60),
+        (0, 61, 1.0, True),
+    ),
+    "coefficient": (
+        lambda number: make_coefficient(number, OPTION),
+        ("1/1000000", 1000, "1000"),
+        (0, "1000.001", "-1", True),
+    ),
+    "degeneracy": (degeneracy, (1, 10_000), (0, 10_001, 1.0, True)),
+    "shard": (read_shard, ("0/1", "4/5"), ("1/1", "5/5", "0/0", "-1/2", "1")),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_the_last_value_is_taken_and_the_first_beyond_it_refused(name: str) -> None:
+    take, inside, outside = BOUNDS[name]
+    for value in inside:
+        take(value)
+    for value in outside:
+        with pytest.raises(InputError, match=r"expected|at most|up to|nothing to scan|fewer"):
+            take(value)
+
+
+def test_values_of_a_range_are_evenly_spaced() -> None:
+    assert coordinate("angle")("100:130:4") == (100.0, 110.0, 120.0, 130.0)
+    assert coordinate("bond")("0.7:1:4") == (0.7, 0.8, 0.9, 1.0)
+    assert parse_values(OPTION, "200,250:300:3") == (200.0, 250.0, 275.0, 300.0)
+
+
+def test_a_prepared_file_needs_room_for_b_and_what_is_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        prepared, "require_writable", lambda *_, expected_bytes, **__: asked.append(expected_bytes)
+    )
+    file = SimpleNamespace(_target=tmp_path / "x.h5", _overwrite=False)
+    prepared.PreparedFile.require(file, 10**9)  # type: ignore[arg-type]
+    assert 0 < asked[0] - 10**9 < 10**9
+
+
+@pytest.mark.parametrize(("largest", "taken"), [(1e-3, True), (1.001e-3, False), (np.nan, False)])
+def test_a_point_is_stationary_up_to_a_bound(
+    largest: float, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frequencies, "largest_gradient", lambda _: largest)
+    if taken:
+        frequencies.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
+        return
+    with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):
+        frequencies.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
