@@ -287,7 +287,7 @@ def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
     manifests = [name for name in sources if name.endswith(".toml")]
     if not manifests:
         if source.output is None:
-            raise InputError("no --output: name the folder of the results")
+            raise InputError("--output is missing: name the folder for the results")
         for name in sources:
             if os.path.isdir(name):
                 raise InputError(

@@ -60,7 +60,7 @@ class PointOptions:
                 )
             if self.relaxed:
                 raise InputError(
-                    "--relaxed holds a coordinate: name one with --bond, --angle or --dihedral"
+                    "--relaxed fixes a coordinate: name one with --bond, --angle or --dihedral"
                 )
             field = given.field()
             frames = [one.in_field(field) for one in read_frames(given.molecule, **given.state)]
