@@ -357,21 +357,23 @@ def test_contents_stay_in_view_and_are_reached_by_keyboard(tab, three, tmp_path)
     assert focus == ["#summary", "solid"]
 
 
-def test_tiles_hold_their_numbers_on_a_phone(tab, tmp_path, water):
+def test_tiles_hold_their_numbers_at_every_width(tab, tmp_path, water):
     """A total energy of heavy atoms has 16 characters, in the largest type of the page."""
     result = hdf5.read(water.path)
     reference = dataclasses.replace(result.reference, scf_total_energy=-2943.6827909267)
     path = tmp_path / "heavy.html"
     path.write_text(page_of(dataclasses.replace(result, reference=reference)), encoding="utf-8")
     size = {"height": 700, "deviceScaleFactor": 1, "mobile": False}
-    for width in (360, 390):
+    tab.open(path)
+    assert "2943." in tab.run("document.querySelector('.headline dd').textContent")
+    wide = "[...document.querySelectorAll('.headline dd')].map(x => x.scrollWidth - x.clientWidth)"
+    for width in (360, 390, 580, 640, 800, 1000, 1024, 1100, 1160, 1200, 1440, 1920):
         tab.ask("Emulation.setDeviceMetricsOverride", width=width, **size)
-        tab.open(path)
-        assert "2943." in tab.run("document.querySelector('.headline dd').textContent")
-        wide = (
-            "[...document.querySelectorAll('.headline dd')].map(x => x.scrollWidth - x.clientWidth)"
-        )
-        assert max(tab.run(wide)) <= 0
+        assert max(tab.run(wide)) <= 0, width
+    tab.ask("Emulation.setDeviceMetricsOverride", width=703, **size)  # A4 without its margins
+    tab.ask("Emulation.setEmulatedMedia", media="print")
+    assert max(tab.run(wide)) <= 0
+    tab.ask("Emulation.setEmulatedMedia", media="")
     tab.ask("Emulation.clearDeviceMetricsOverride")
 
 
