@@ -283,7 +283,7 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "extxyz", "cube")
 @click.option(
     "--of",
     type=click.Choice(["relaxed", "unrelaxed", "scf"]),
-    help="Density that natural orbitals, --density and --spin are of.  [default: relaxed]",
+    help="Density for natural orbitals, --density and --spin.  [default: relaxed]",
 )
 @click.option("--density", is_flag=True, help="The electron density, --to cube.")
 @click.option("--spin", is_flag=True, help="The spin density, alpha less beta, --to cube.")

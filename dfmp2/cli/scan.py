@@ -102,7 +102,7 @@ class PointOptions:
     help="Dihedral angle about J-K, degrees.",
 )
 @click.option("--relaxed", is_flag=True, help="Optimise everything else at each point.")
-@convergence_option("Of --relaxed, as of dfmp2 optimize.  [default: GAU]", default=None)
+@convergence_option("For --relaxed, as in dfmp2 optimize.  [default: GAU]", default=None)
 @click.option(
     "--moving",
     metavar="RANGES",
