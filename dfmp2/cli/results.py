@@ -94,9 +94,9 @@ def show(
     if as_json:
         click.echo(to_json(stored, result), nl=False)
         return
-    click.echo(styled(report(stored)), nl=False)
+    click.echo(styled(report(stored)).rstrip())
     if pairs:
-        click.echo(pair_table(stored))
+        click.echo("\n" + pair_table(stored).rstrip())
     if verified:
         click.echo(f"content hash verified: {verified}")
 

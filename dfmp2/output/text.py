@@ -27,6 +27,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.reports.energies import quoted_energies
 from dfmp2.output.reports.method import method_name
+from dfmp2.output.reports.molecule import point_charge_line
 from dfmp2.output.reports.pairs import list_pairs
 from dfmp2.output.reports.reference import spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
@@ -120,7 +121,7 @@ def brief_report(result: MP2Result, path: str | None) -> str:
 
 
 def _subject(result: MP2Result) -> list[str]:
-    """Molecule, method and basis sets in a line each."""
+    """Molecule, method and basis sets in a line each, and the point charges around the molecule."""
     molecule, sizes = result.molecule, result.sizes
     charge = f"{molecule.charge:+d}" if molecule.charge else "0"
     sets = [f"{result.orbital_basis.names} ({sizes.nao} functions)"]
@@ -138,6 +139,7 @@ def _subject(result: MP2Result) -> list[str]:
         *wrap(subject, WIDTH, break_long_words=False, break_on_hyphens=False),
         method_name(result),
         *wrap(", ".join(sets), WIDTH, break_on_hyphens=False),
+        *wrap(point_charge_line(molecule, result.orbital_basis), WIDTH, break_on_hyphens=False),
     ]
 
 
