@@ -62,7 +62,7 @@ BLOCKS = {
         "the H of OH is not there",
         "C C O H H H H H",
         f"1-2-1 2-3-1 {ETHANOL_H.removesuffix(' 3-9-1')}",
-        "a hydrogen atom is missing, for the valences of 3 O are not filled",
+        "a hydrogen atom is missing, because the valences of 3 O are not filled",
     ),
     "benzene, aromatic bonds": Block(
         "bonds of type 4", "C C C C C C H H H H H H", f"{BENZENE} {BENZENE_H}", (0, 1)

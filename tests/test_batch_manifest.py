@@ -102,7 +102,7 @@ def test_files_on_the_command_line(folder, call):
     batch = make_batch(["h2o.xyz", "nh2.xyz"], {"basis": "sto-3g"}, Path("out"))
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
     for arguments, text in {
-        ("h2o.xyz", "--basis", "sto-3g"): "no --output",
+        ("h2o.xyz", "--basis", "sto-3g"): "--output is missing",
         ("h2o.xyz", "--output", "out"): "no basis: name an orbital basis",
         (
             ".",
@@ -112,7 +112,7 @@ def test_files_on_the_command_line(folder, call):
             "out",
         ): ". is a folder: name its files, for example ./*.xyz",
         ("m.toml", "h2o.xyz"): "expected one manifest, or files of molecules",
-        ("m.toml", "--basis", "sto-3g"): "--basis beside a manifest: write basis = ...",
+        ("m.toml", "--basis", "sto-3g"): "--basis with a manifest: write basis = ...",
         ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--shard", "3/3"): "--shard 3/3",
         ("h2o.xyz", "--basis", "sto-3g", "--output", "h2o.xyz"): "is a file",
     }.items():

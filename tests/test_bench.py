@@ -102,7 +102,7 @@ def test_a_wrong_energy_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ((), 3, "nothing to measure was named: give exactly one of --shape NAME, --gemm"),
+        ((), 3, "nothing to measure: give exactly one of --shape NAME, --gemm"),
         (("--gemm", "--shape", "small"), 3, "--shape and --gemm: give exactly one"),
         (("race",), 2, "unexpected extra argument"),
         (("--shape", "huge"), 3, "--shape huge: expected one of small, medium"),

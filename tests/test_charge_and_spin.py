@@ -213,7 +213,7 @@ def test_a_drawing_is_refused(rest: str) -> None:
     first, _, others = BLOCKS["ethanol"].text().split("\n", 2)
     whole = "\n".join([first, f"     RDKit          3D{rest}", others])
     assert read_mol_block(whole) == read_mol_block(BLOCKS["ethanol"].text(program="RDKit"))
-    with pytest.raises(InputError, match="a drawing in two dimensions"):
+    with pytest.raises(InputError, match="a two-dimensional drawing"):
         read_mol_block(whole.replace("3D", "2D", 1))
 
 

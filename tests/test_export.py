@@ -376,7 +376,7 @@ REFUSED = [  # (arguments after the result, code, message)
     ((), 2, "Missing option '--to'"),
     (("--to", "xyz", "-o", "h2o.xyz"), 3, "h2o.xyz already exists: --overwrite replaces it"),
     (("--to", "xyz", "-o", "nowhere/a.xyz"), 3, "there is no folder nowhere"),
-    (("other.h5", "--to", "xyz", "-o", "no"), 3, "of several results it is a folder: make it"),
+    (("other.h5", "--to", "xyz", "-o", "no"), 3, "expected an existing folder for several results"),
     (("--to", "xyz", "--schema-version", "2"), 3, "--schema-version belongs to --to qcschema"),
     (("--to", "qcschema", "--schema-version", "3"), 2, "'3' is not one of '1', '2'"),
 ]

@@ -180,7 +180,7 @@ def test_a_prepared_file_goes_on_with_drpa(call: Runner, tmp_path: Path) -> None
     assert dfmp2.energy(tmp_path / "p.h5").total_energy == pytest.approx(
         whole.total_energy, abs=1e-10
     )
-    with pytest.raises(InputError, match='method="mp2" is not there on Kohn-Sham orbitals'):
+    with pytest.raises(InputError, match='method="mp2" is not available on Kohn-Sham orbitals'):
         dfmp2.energy(tmp_path / "p.h5", method="mp2")
     with pytest.raises(InputError, match=r"xc belongs to what dfmp2\.prepare has already done"):
         dfmp2.energy(tmp_path / "p.h5", xc="pbe0")
@@ -201,7 +201,7 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
     monkeypatch.setattr(grid, "LEVEL", 2)
     grid.default_level.cache_clear()
     assert found.total_energy == pytest.approx(dfmp2.run(RADICAL, **SMALL).total_energy, abs=1e-6)
-    with pytest.raises(InputError, match='method="mp2" is not there on Kohn-Sham orbitals'):
+    with pytest.raises(InputError, match='method="mp2" is not available on Kohn-Sham orbitals'):
         dfmp2.from_mean_field(mf)
     mf.grids.level = 0  # not the grid that it was converged on
     with pytest.raises(InputError, match="functional and grid"):
@@ -264,12 +264,12 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"method": "mp2"}, 'method="mp2" is not there on Kohn-Sham orbitals (xc="pbe")'),
+        ({"method": "mp2"}, 'method="mp2" is not available on Kohn-Sham orbitals (xc="pbe")'),
         ({"method": "kappa-mp2", "kappa": 1.0}, 'method="drpa", a double hybrid by its name'),
         ({"reference": "rohf"}, 'use reference="uhf" (or auto), not rohf'),
         ({"stability": "auto"}, 'take stability="full", or stability="follow"'),
         ({"xc": " "}, "xc is empty"),
-        ({"xc": "pbee"}, "near it: pbe,"),
+        ({"xc": "pbee"}, "similar names: pbe,"),
         ({"xc": "wb97x-v"}, "a non-local correlation functional (VV10)"),
         (
             {"xc": "wb97x-2"},

@@ -255,16 +255,19 @@ def test_studies_have_the_energies_of_the_method() -> None:
         ({"method": "kappa-mp2", "kappa": -1.0}, "kappa=-1.0: expected a number above zero"),
         ({"method": "sos-mp2", "os_scale": 1.2}, "has factors of its own, 1.3 E(OS) and 0 E(SS)"),
         ({"method": "custom-scs-mp2"}, "needs os_scale"),
-        ({"method": "kappa-mp2", "check": True}, "check=True is of plain MP2"),
-        ({"method": "kappa-mp2", "certify_fit": True}, "certify_fit=True is of plain MP2"),
+        ({"method": "kappa-mp2", "check": True}, "check=True is available only for plain MP2"),
+        (
+            {"method": "kappa-mp2", "certify_fit": True},
+            "certify_fit=True is available only for plain MP2",
+        ),
         ({"reference": "rohf"}, 'reference="rohf" is for open shells'),
         (
             {"reference": "rohf", "stability": "full"},
-            'stability="full" is not there for reference="rohf"',
+            'stability="full" is not available for reference="rohf"',
         ),
         (
             {"reference": "rohf", "certify_fit": True},
-            'certify_fit=True is not there for reference="rohf"',
+            'certify_fit=True is not available for reference="rohf"',
         ),
     ],
     ids=str,
@@ -405,7 +408,7 @@ def test_which_options_go_together(name: str) -> None:
         ({"method": "ks"}, "needs --xc"),
         ({"method": "ks", "xc": ""}, "--xc is empty"),
         ({"method": "custom-dh", "os_scale": 0.5}, "needs --xc and --ss-scale"),
-        ({"method": "mp2", "xc": "pbe"}, "of second order they need a double hybrid"),
+        ({"method": "mp2", "xc": "pbe"}, "second-order correlation on them needs a double hybrid"),
         ({"laplace": True}, "belongs to double hybrids, not to"),
         ({"method": "b2plyp", "laplace": True}, "takes opposite spin alone"),
         (

@@ -507,7 +507,7 @@ def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds() -> None
 
 
 def test_one_fragment_is_refused() -> None:
-    with pytest.raises(InputError, match="all atoms of H2O hang together"):
+    with pytest.raises(InputError, match="all atoms of H2O are connected"):
         dfmp2.interaction(molecule(WATER), "sto-3g", fragments="auto")
 
 

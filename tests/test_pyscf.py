@@ -221,7 +221,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
         r"the mean field is a GHF: expected a PySCF RHF, UHF, RKS or UKS",
     ),
     "rohf": (lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(), "ROHF"),
-    "kohn-sham": (lambda: dft.RKS(water()).run(), "not there on Kohn-Sham orbitals"),
+    "kohn-sham": (lambda: dft.RKS(water()).run(), "not available on Kohn-Sham orbitals"),
     "cartesian": (lambda: water(basis="6-31g*", cart=True).RHF().run(), "Cartesian"),
     "no mean field": (object, "object"),
     "gpu4pyscf": (

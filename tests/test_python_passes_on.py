@@ -219,7 +219,7 @@ def test_a_scan_gets_what_it_was_given(
     dfmp2.scan([RADICAL, RADICAL.with_state(1, 1)], "sto-3g")
     assert [one.charge for one in frames["given"][0]] == [0, 1]
     for wrong, said in (
-        ({"relaxed": True}, "relaxed=True holds a coordinate"),
+        ({"relaxed": True}, "relaxed=True fixes a coordinate"),
         ({"moving": "1"}, "moving belongs to a coordinate"),
         ({}, "one geometry"),
     ):

@@ -228,12 +228,12 @@ def test_b_on_disk_gives_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ({"ss_scale": 0.3}, "drop --os-scale and --ss-scale"),
         ({"kappa": 1.1}, "--kappa 1.1 belongs to --method kappa-mp2"),
-        ({"check": True}, "--check is not there for it"),
-        ({"certify_fit": True}, "--certify-fit is not there for it"),
-        ({"properties": True}, "--properties is not there for it"),
-        ({"backend": "torch"}, "--backend torch is not there for it"),
-        ({"precision": "mixed"}, "--precision mixed is not there for it"),
-        ({"transform": "device"}, "--transform device is not there for it"),
+        ({"check": True}, "--check is not available for it"),
+        ({"certify_fit": True}, "--certify-fit is not available for it"),
+        ({"properties": True}, "--properties is not available for it"),
+        ({"backend": "torch"}, "--backend torch is not available for it"),
+        ({"precision": "mixed"}, "--precision mixed is not available for it"),
+        ({"transform": "device"}, "--transform device is not available for it"),
     ],
     ids=str,
 )
@@ -264,7 +264,7 @@ def test_more_refusals() -> None:
     for method in ("sos-laplace", "drpa"):
         with pytest.raises(InputError, match=f'method="{method}" has no gradient'):
             dfmp2.gradient(WATER, basis="sto-3g", method=method)
-    with pytest.raises(InputError, match="--reference rohf is not there"):
+    with pytest.raises(InputError, match="--reference rohf is not available"):
         make_options(basis="sto-3g", method="drpa", reference="rohf")
     with pytest.raises(NumericalError, match="larger --tolerance, or --method sos-mp2"):
         quadrature(1.0, 1e5, 1e-14)

@@ -377,7 +377,7 @@ def test_python_takes_one_or_two_coordinates() -> None:
     study = dfmp2.scan(water, coordinate=grid, **SMALL)
     assert study.arrays["map_energy"].value.shape == (2, 2)
     assert len(line.runs) == 2 and "map_energy" not in line.arrays
-    with pytest.raises(InputError, match="relaxed=True holds a coordinate"):
+    with pytest.raises(InputError, match="relaxed=True fixes a coordinate"):
         dfmp2.scan([water, water], relaxed=True, **SMALL)
     with pytest.raises(InputError, match="convergence"):
         dfmp2.scan(water, coordinate=grid, relaxed=True, convergence="tight", **SMALL)

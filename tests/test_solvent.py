@@ -264,7 +264,7 @@ def test_the_page_lists_the_solvents_of_the_table() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown": ({"solvent": "watr"}, "near it: water"),
+    "unknown": ({"solvent": "watr"}, "similar names: water"),
     "far from all": ({"solvent": "qqqq"}, "no such solvent; the documentation"),
     "eps too small": ({"solvent": "eps=1"}, "dielectric constant above 1"),
     "eps no number": ({"solvent": "eps=wet"}, "dielectric constant above 1"),

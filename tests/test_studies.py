@@ -822,7 +822,7 @@ REFUSED = [
         "--moving belongs to one coordinate",
     ),
     ("scan", ("--moving", "1"), "--moving belongs to"),
-    ("scan", ("--relaxed",), "--relaxed holds a coordinate: name one"),
+    ("scan", ("--relaxed",), "--relaxed fixes a coordinate: name one"),
     ("scan", ("--relaxed", "--bond", "1,9", "0.8:1.2:3"), "there is no atom 9"),
     ("scan", ("--relaxed", "--bond", "1,2", "1.2:1.2:3"), "nothing to scan"),
     ("scan", ("--relaxed", "--bond", "1,2", "1.2:0.8:1"), "with 2 to 500 points"),

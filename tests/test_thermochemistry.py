@@ -277,7 +277,8 @@ def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path
     succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
     refused = call("thermo", "h2.dfmp2.h5")
     assert (
-        refused.code == 3 and "holds no Hessian: expected a file of dfmp2 freq" in refused.message
+        refused.code == 3
+        and "contains no Hessian: expected a file of dfmp2 freq" in refused.message
     )
     assert call(*asked, "--overwrite").code == 3
     assert call(*asked, "--output", "d2o.h5").code == 3

@@ -178,7 +178,7 @@ def test_a_document_is_answered_with_its_fields() -> None:
     assert ask(threads=0) == "keywords.threads = 0: expected a whole number, 1 or more"
     assert ask(method="drpa", check=True).startswith(
         'model.method = "drpa" has no pair energies and runs in float64 on the host, so '
-        "keywords.check = true is not there for it"
+        "keywords.check = true is not available for it"
     )
 
 

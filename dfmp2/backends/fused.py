@@ -31,7 +31,7 @@ def refusal() -> str | None:
     try:
         import triton
     except ImportError as error:
-        return f"Triton does not import ({error}): install triton beside PyTorch"
+        return f"Triton does not import ({error}): install triton alongside PyTorch"
     if triton.knobs.runtime.interpret:
         return None
     named = os.environ.get("CC")

@@ -1,4 +1,4 @@
-"""`dfmp2 batch`: many molecules; plan them, see where they stand, collect their energies."""
+"""`dfmp2 batch`: many molecules; plan them, check their state, collect their energies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATASETS = ("extxyz", "h5", "parquet", "csv", "json", "ase.db")
 @click.group(
     "batch",
     cls=CommandGroup,
-    short_help="Run many molecules, restart them, see where they stand, collect their energies.",
+    short_help="Run many molecules, restart them, check their state, collect their energies.",
 )
 def batch_command() -> None:
     """Many molecules: isolated from each other, computed by several processes, never computed
@@ -50,7 +50,7 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
     return folder_options(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(with_batch))
 
 
-@batch_command.command("status", short_help="Where every item stands.")
+@batch_command.command("status", short_help="Show the state of every item.")
 @_of_a_batch
 @AS_JSON
 def status(batch: Batch, as_json: bool) -> None:

@@ -287,7 +287,7 @@ def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
     manifests = [name for name in sources if name.endswith(".toml")]
     if not manifests:
         if source.output is None:
-            raise InputError("no --output: name the folder of the results")
+            raise InputError("--output is missing: name the folder for the results")
         for name in sources:
             if os.path.isdir(name):
                 raise InputError(
@@ -302,7 +302,7 @@ def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
     for name in options:
         if name not in OF_THE_MACHINE:
             flag = name.replace("_", "-")
-            raise InputError(f"--{flag} beside a manifest: write {name} = ... into {manifests[0]}")
+            raise InputError(f"--{flag} with a manifest: write {name} = ... into {manifests[0]}")
     return read_manifest(manifests[0], root=source.root, output=source.output)
 
 

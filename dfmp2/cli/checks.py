@@ -299,7 +299,7 @@ def bench(
     if gemm and pair_step.shape is not None:
         raise InputError("--shape and --gemm: give exactly one of --shape NAME, --gemm")
     if not gemm and pair_step.shape is None:
-        raise InputError("nothing to measure was named: give exactly one of --shape NAME, --gemm")
+        raise InputError("nothing to measure: give exactly one of --shape NAME, --gemm")
     if gemm:
         pair_step.require_unset()
     if repeats < 1:

@@ -164,7 +164,7 @@ def prepare_command(given: Given, display: Display) -> None:
     flag_value=OF_THE_JOB,
     help="Part I (from 0) of N only.  [without I/N: that of the Slurm or AWS Batch array job]",
 )
-@click.option("--collect", is_flag=True, help="Add the tiles of all shards beside OUTPUT.")
+@click.option("--collect", is_flag=True, help="Combine the tiles of all shards of OUTPUT.")
 @output_options("Result file", "STEM.dfmp2.h5")
 def energy_command(
     prepared: str,

@@ -132,11 +132,11 @@ class SearchOptions:
     is_flag=True,
     help="Hessian at the end; restart along imaginary modes.",
 )
-@click.option("--xyz", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]")
+@click.option("--xyz", metavar="FILE", help="The last geometry.  [default: next to --output, .xyz]")
 @click.option(
     "--trajectory",
     metavar="FILE",
-    help="All geometries.  [default: beside --output]",
+    help="All geometries.  [default: next to --output]",
 )
 @level_options
 @one_molecule()

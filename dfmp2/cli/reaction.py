@@ -69,7 +69,7 @@ class ReactionOptions:
             beside = [name for name in self.__slots__ if name != "file" and getattr(self, name)]
             if beside:
                 raise InputError(
-                    f"--{beside[0].replace('_', '-')} beside {self.file}: the file says what "
+                    f"--{beside[0].replace('_', '-')} with {self.file}: the file says what "
                     f"reacts: write {beside[0]} into it, or leave the file out"
                 )
             return read_reaction(self.file)
@@ -117,9 +117,9 @@ class PlanOptions:
 @click.option(
     "--reactants", metavar="N*FILE,...", help="Files, with coefficients: 2*h2.xyz,o2.xyz."
 )
-@click.option("--products", metavar="LIST", help="Likewise.")
+@click.option("--products", metavar="LIST", help="The same for the products.")
 @click.option("--charges", metavar="LIST", help="By file name: oh=-1,na=1.  [default: of files]")
-@click.option("--multiplicities", metavar="LIST", help="2S+1, likewise.")
+@click.option("--multiplicities", metavar="LIST", help="2S+1 by file name: o2=3.")
 @click.option("--symmetry-numbers", metavar="LIST", help="Rotations.  [default: counted]")
 @click.option("--transition-states", metavar="LIST", help="Saddle points, for --optimize.")
 @click.option("--optimize", is_flag=True, help="Optimise every geometry first.")

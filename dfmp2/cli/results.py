@@ -58,8 +58,8 @@ def show(
     of_study = is_study(result)
     if not of_study and (run is not None or as_csv):
         raise InputError(
-            f"--{'csv' if run is None else 'run'} is for studies, and {result} is none: leave it "
-            "out"
+            f"--{'csv' if run is None else 'run'} is for studies, and {result} is not one: "
+            "leave it out"
         )
     if not verify:
         verified = ""
@@ -283,7 +283,7 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "extxyz", "cube")
 @click.option(
     "--of",
     type=click.Choice(["relaxed", "unrelaxed", "scf"]),
-    help="Density that natural orbitals, --density and --spin are of.  [default: relaxed]",
+    help="Density for natural orbitals, --density and --spin.  [default: relaxed]",
 )
 @click.option("--density", is_flag=True, help="The electron density, --to cube.")
 @click.option("--spin", is_flag=True, help="The spin density, alpha less beta, --to cube.")
@@ -328,7 +328,7 @@ def export_command(
     if len(results) > 1 and output is not None and not together:
         folder = Path(output)
         if not folder.is_dir():
-            raise InputError(f"--output {output}: of several results it is a folder: make it first")
+            raise InputError(f"--output {output}: expected an existing folder for several results")
     targets: dict[Path, str] = {}
     contents = []
     for result in results:

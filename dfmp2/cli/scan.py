@@ -60,7 +60,7 @@ class PointOptions:
                 )
             if self.relaxed:
                 raise InputError(
-                    "--relaxed holds a coordinate: name one with --bond, --angle or --dihedral"
+                    "--relaxed fixes a coordinate: name one with --bond, --angle or --dihedral"
                 )
             field = given.field()
             frames = [one.in_field(field) for one in read_frames(given.molecule, **given.state)]
@@ -102,7 +102,7 @@ class PointOptions:
     help="Dihedral angle about J-K, degrees.",
 )
 @click.option("--relaxed", is_flag=True, help="Optimise everything else at each point.")
-@convergence_option("Of --relaxed, as of dfmp2 optimize.  [default: GAU]", default=None)
+@convergence_option("For --relaxed, as in dfmp2 optimize.  [default: GAU]", default=None)
 @click.option(
     "--moving",
     metavar="RANGES",

@@ -205,14 +205,14 @@ def curve_files(drawing: str, geometries: str) -> Decorator:
         What is in the last two, for their help.
     """
     options = (
-        click.option("--csv", metavar="FILE", help="The table.  [default: beside --output, .csv]"),
+        click.option("--csv", metavar="FILE", help="The table.  [default: next to --output, .csv]"),
         click.option(
-            "--plot", metavar="FILE", help=f"{drawing}, SVG.  [default: beside --output, .svg]"
+            "--plot", metavar="FILE", help=f"{drawing}, SVG.  [default: next to --output, .svg]"
         ),
         click.option(
             "--trajectory",
             metavar="FILE",
-            help=f"{geometries}.  [default: beside --output, .trajectory.xyz]",
+            help=f"{geometries}.  [default: next to --output, .trajectory.xyz]",
         ),
     )
     return lambda command: with_options(options, as_one("files", CurveFiles)(command))

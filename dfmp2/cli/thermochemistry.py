@@ -131,7 +131,7 @@ class GasOptions:
 @click.option(
     "--molden",
     metavar="FILE",
-    help="Modes for viewers.  [default: beside --output, .molden]",
+    help="Modes for viewers.  [default: next to --output, .molden]",
 )
 @one_molecule()
 @study_options

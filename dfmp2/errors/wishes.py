@@ -26,7 +26,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
     (
         r".*f12.*|.*r12.*",
         Message(
-            "explicit correlation (F12) is not here: ",
+            "explicit correlation (F12) is not available: ",
             Command("cbs"),
             " extrapolates to the basis set limit, ORCA and Molpro have F12",
         ),
@@ -54,7 +54,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
             Option("delta", "ccsd(t)/cc-pvdz"),
             " of ",
             Command("cbs"),
-            "), configuration interaction is not here: PySCF, Psi4 or ORCA",
+            "), configuration interaction is not available: PySCF, Psi4 or ORCA",
         ),
     ),
     (
@@ -211,7 +211,9 @@ OPTIONS: dict[str, Message] = {
     ),
     **dict.fromkeys(
         ("f12", "cabs"),
-        Message("explicit correlation is not here: ", Command("cbs"), " extrapolates the basis"),
+        Message(
+            "explicit correlation is not available: ", Command("cbs"), " extrapolates the basis"
+        ),
     ),
     **dict.fromkeys(
         ("delta", "focal_point", "composite"),

@@ -203,7 +203,7 @@ def _manifest(
     """The batch of a manifest, beside which there are options of the machine alone."""
     foreign = sorted(set(values) - set(OF_THE_MACHINE))
     if foreign:
-        raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(file)}")
+        raise InputError(f"{foreign[0]} with a manifest: write it into {os.fspath(file)}")
     folder = None
     if output is not None:
         folder = Path(output)

@@ -438,7 +438,7 @@ def scan(
     if coordinate is None:
         if relaxed:
             raise InputError(
-                "relaxed=True holds a coordinate: name one, as in coordinate=('dihedral', "
+                "relaxed=True fixes a coordinate: name one, as in coordinate=('dihedral', "
                 "'1,2,3,4', '0:360:25')"
             )
         if moving is not None:

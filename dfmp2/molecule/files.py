@@ -210,7 +210,7 @@ def _atoms(text: str, kind: str) -> Any:
             f"ASE cannot read it as {kind} ({type(error).__name__}: {error}): give an xyz file"
         ) from error
     if len(found) != 1:
-        raise InputError(f"{len(found)} molecules or models: keep one in a file")
+        raise InputError(f"{len(found)} molecules or models: give one per file")
     return found[0]
 
 

@@ -99,15 +99,13 @@ def read_mol_block(text: str) -> MolBlock:
     """
     lines = text.splitlines()
     if text.count("$$$$") > 1:
-        raise InputError(f"{text.count('$$$$')} molecules: keep one in a file")
+        raise InputError(f"{text.count('$$$$')} molecules: give one per file")
     if len(lines) < 4:
         raise InputError("ends too early: expected three lines of text and one of counts")
     if "V3000" in lines[3]:
         raise InputError("V3000: only V2000 is read: save it as V2000, or as xyz")
     if lines[1][20:22] == "2D":
-        raise InputError(
-            "a drawing in two dimensions: make a geometry of it first (three dimensions)"
-        )
+        raise InputError("a two-dimensional drawing: generate a three-dimensional geometry first")
     natom = _whole(lines[3][0:3], "number of atoms", 4)
     nbond = _whole(lines[3][3:6] or "0", "number of bonds", 4)
     if len(lines) < 4 + natom + nbond:
@@ -207,7 +205,7 @@ def require_hydrogens(block: MolBlock, charge: int | None, multiplicity: int | N
     else:
         counted = f"{total} hydrogen atoms are missing"
     raise InputError(
-        f"{counted}, for the valences of {', '.join(named)} are not filled: add them in three "
+        f"{counted}, because the valences of {', '.join(named)} are not filled: add them in three "
         "dimensions (for example with obabel -h), state radicals by M  RAD and charges by "
         "M  CHG, or give an xyz file if these are all atoms"
     )

@@ -123,10 +123,10 @@ def derive(
                 "out"
             )
         if more and result.check is not None:
-            notes.append("the check of the original does not apply and is gone")
+            notes.append("the check of the original does not apply and was dropped")
         if more and result.fitting_certificate is not None:
             notes.append(
-                "the fitting certificate of the original holds for all its pairs and is gone"
+                "the fitting certificate of the original covers all its pairs and was dropped"
             )
         notes.append(core.note)
         if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
@@ -142,7 +142,7 @@ def derive(
                 )
             )
     if result.properties is not None:
-        notes.append("gradient and properties of the original do not apply and are gone")
+        notes.append("gradient and properties of the original do not apply and were dropped")
     dispersion = result.dispersion
     if options.dispersion_correction != result.options.dispersion_correction:
         dispersion = None

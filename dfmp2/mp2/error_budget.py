@@ -323,7 +323,9 @@ UNKNOWN_BASIS = Share(None, UNKNOWN, "one basis set cannot tell; dfmp2 cbs estim
 
 
 NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
-NO_CORRELATION = Share(0.0, BOUNDED, "the method has no correlation energy beside its functional")
+NO_CORRELATION = Share(
+    0.0, BOUNDED, "the method has no correlation energy apart from its functional"
+)
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:

@@ -130,7 +130,7 @@ class Options:
         "Start orbitals: an earlier result or PySCF chkfile.", metavar="FILE"
     )
     scf_starts: int = _option(
-        "Starts of which the lowest SCF solution is kept.", 1, metavar="N", least=1
+        "Number of starts; the lowest SCF solution is kept.", 1, metavar="N", least=1
     )
     stability: str | None = _option(
         "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: "
@@ -176,7 +176,7 @@ class Options:
         "auto",
         choices=("auto", "host", "device"),
     )
-    memory: int | None = _option("Peak, e.g. 8GB.", shown="what is free", metavar="SIZE", least=1)
+    memory: int | None = _option("Peak, e.g. 8GB.", shown="free memory", metavar="SIZE", least=1)
     scratch: str | None = _option(
         "For what does not fit into memory.",
         shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp",

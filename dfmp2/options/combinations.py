@@ -121,9 +121,9 @@ def _require_kohn_sham(options: Options) -> None:
     if options.method not in ("drpa", KOHN_SHAM, CUSTOM_DOUBLE_HYBRID):
         raise InputError(
             Option("method", options.method),
-            " is not there on Kohn-Sham orbitals (",
+            " is not available on Kohn-Sham orbitals (",
             functional,
-            "): of second order they need a double hybrid. Take ",
+            "): second-order correlation on them needs a double hybrid. Take ",
             Option("method", KOHN_SHAM),
             " for the functional alone, ",
             Option("method", "drpa"),
@@ -317,7 +317,7 @@ def _require_no_pairs(options: Options) -> None:
         by_quadrature,
         " has no pair energies and runs in float64 on the host, so ",
         refused,
-        " is not there for it: leave it out, ",
+        " is not available for it: leave it out, ",
         way_out,
     )
 
@@ -328,7 +328,7 @@ def _require_nothing_of_plain_mp2(options: Options) -> None:
     if refused is not None:
         raise InputError(
             refused,
-            " is of plain MP2, not of ",
+            " is available only for plain MP2, not for ",
             Option("method", options.method),
             ": drop one of the two",
         )
@@ -340,7 +340,7 @@ def _require_no_response_of_rohf(options: Options) -> None:
     if refused is not None:
         raise InputError(
             refused,
-            " is not there for ",
+            " is not available for ",
             Option("reference", "rohf"),
             ": leave it out, or use ",
             Option("reference", "uhf"),

@@ -517,7 +517,7 @@ def _store(handle: h5py.File, study: Study) -> None:
         **{f"table/{name}": item for name, item in _column_items(study.table).items()},
     }
     if study.warnings:
-        items["warnings"] = Dataset(study.warnings, "", "warnings that are of no single run")
+        items["warnings"] = Dataset(study.warnings, "", "warnings that concern no single run")
     if study.arrays:
         items["array_names"] = Dataset(tuple(study.arrays), "", "names below arrays, in order")
         items |= {f"arrays/{name}": item for name, item in study.arrays.items()}

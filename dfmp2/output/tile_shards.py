@@ -46,7 +46,7 @@ def require_pairs(options: Options) -> None:
             Option("shard"),
             " and ",
             Option("collect", True),
-            " are not there for it: leave them out",
+            " are not available for it: leave them out",
         )
 
 

@@ -127,7 +127,8 @@ def require_functional(xc: str) -> None:
         except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError) as error:
             near = get_close_matches(xc.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)
             if near:
-                suggestion = f"; near it: {', '.join(dict.fromkeys(name.lower() for name in near))}"
+                names = ", ".join(dict.fromkeys(name.lower() for name in near))
+                suggestion = f"; similar names: {names}"
             else:
                 suggestion = ""
             raise InputError(

@@ -105,7 +105,7 @@ def find_solvent(options: Options) -> Solvent | None:
         near = get_close_matches(_key(options.solvent), names, n=NEAR)
         if near:
             listed = ", ".join(dict.fromkeys(names[key] for key in near))
-            suggestion = f"near it: {listed}"
+            suggestion = f"similar names: {listed}"
         else:
             suggestion = "the documentation lists them"
         raise InputError(

@@ -486,7 +486,7 @@ def read_hessian(path: str | os.PathLike[str]) -> StoredHessian:
     file = Path(path)
     if file.exists() and not is_study(file):
         raise InputError(
-            f"{path} holds no Hessian: expected a file of ",
+            f"{path} contains no Hessian: expected a file of ",
             Command("frequencies"),
             ", which computes one, or of ",
             Command("optimize"),

@@ -360,7 +360,7 @@ def make_fragments(
         if len(parts) < 2:
             raise InputError(
                 Option("fragments", AUTO),
-                f": all atoms of {molecule.formula} hang together (nearer than {BOND:g} times the "
+                f": all atoms of {molecule.formula} are connected (nearer than {BOND:g} times the "
                 "sum of their covalent radii), so there is one fragment: name the fragments, as in "
                 "1-5,6-10",
             )

@@ -122,7 +122,7 @@ def cube(
             Option("spin", True),
             " and ",
             Option("orbital", N),
-            ": say what is to be shown",
+            ": name the quantity to show",
         )
     kind = of or "relaxed"
     if orbital is not None:
