@@ -157,6 +157,7 @@ def test_warnings_name_their_first_three_runs() -> None:
             Warned("once", ("c",)),
             Warned("thrice", ("a", "b", "d")),
             Warned("often", ("a", "b", "d", "e")),
+            Warned("0.1 at least", ("a", "b", "d", "e"), differs=True),
         )
 
     assert study_warnings(Warning()) == [  # type: ignore[arg-type]
@@ -164,6 +165,7 @@ def test_warnings_name_their_first_three_runs() -> None:
         "c: once",
         "3 of 6 runs (a, b, d): thrice",
         "4 of 6 runs (a, b, d, ...): often",
+        "4 of 6 runs (a, b, d, ...; figures of the first): 0.1 at least",
     ]
 
 

@@ -94,10 +94,12 @@ class Column(NamedTuple):
 
 
 class Warned(NamedTuple):
-    """A warning of the first of some runs, and their names; none for one of the study itself."""
+    """A warning of the first of some runs, their names, none for one of the study itself, and
+    whether the figures of the others differ."""
 
     text: str
     runs: tuple[str, ...]
+    differs: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,16 +184,19 @@ class Study:
 
         Runs whose warnings differ in figures alone, such as the points of a scan, are put together.
         """
-        texts: dict[str, str] = {}
+        texts: dict[str, list[str]] = {}
         runs: dict[str, list[str]] = {}
         for name, result in self.runs.items():
             for text in result.diagnostics.warnings:
                 pattern = FIGURE.sub("#", text)
-                texts.setdefault(pattern, text)
+                texts.setdefault(pattern, []).append(text)
                 names = runs.setdefault(pattern, [])
                 if name not in names:
                     names.append(name)
-        of_runs = [Warned(text, tuple(runs[pattern])) for pattern, text in texts.items()]
+        of_runs = [
+            Warned(said[0], tuple(runs[pattern]), differs=len(set(said)) > 1)
+            for pattern, said in texts.items()
+        ]
         return [*(Warned(text, ()) for text in self.warnings), *of_runs]
 
     @property

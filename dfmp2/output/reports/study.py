@@ -216,6 +216,8 @@ def study_warnings(study: Study) -> list[str]:
         names = ", ".join(warned.runs[:MOST_NAMES])
         if count > MOST_NAMES:
             names += ", ..."
+        if count > 1 and warned.differs:
+            names += "; figures of the first"
         if count > 1:
             names = f"{count} of {len(study.runs)} runs ({names})"
         said.append(f"{names}: {warned.text}")
