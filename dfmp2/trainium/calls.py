@@ -250,7 +250,7 @@ def variants(nvir: int, naux: int, target: str = "gen2") -> tuple[str, ...]:
 
 
 def cross_calls(
-    nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2"
+    nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str
 ) -> tuple[KernelCall, ...]:
     """Calls of K3's cross mode for all pairs of an alpha and a beta occupied orbital."""
     padded = layout.padded_naux(naux)

@@ -60,7 +60,7 @@ class Row(NamedTuple):
     multiplications: Callable[[Shape], int]
     sizes: tuple[str, str, str] = ("nocc", "nvir", "naux")
 
-    def variants(self, shape: Shape, target: str = "gen2") -> tuple[str, ...]:
+    def variants(self, shape: Shape, target: str) -> tuple[str, ...]:
         """Forms of the kernel at a shape."""
         if self.short == "K3":
             return calls.variants(shape.nvir, shape.naux, target)
