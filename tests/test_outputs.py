@@ -59,8 +59,9 @@ CHANGING = re.compile(
     r"command|host|threads|processor|peak|kernel|predict|finished|wall|MB|GB|file_time|path|"
     r"[0-9a-f]{12,}|/how |summary|iterations|cycles|history|condition|certificate/.*(error|difference|slope)"
 )
-# Seconds of a stage, cycles of an SCF, what is zero but for rounding, places in a picture.
+# Seconds of a stage, cycles of an SCF, what is zero but for rounding, places in a picture, versions.
 LEFT_OUT = re.compile(
+    r"(python|numpy|scipy|pyscf|h5py) \| [\d.]+|"
     r"[A-Za-z ]+( \| [\d.e-]*){4}|\d+ \| -\d+\.\d{10} \| .*|electrons difference.*|SCF convergence .*|"
     r"\d+ [A-Z][a-z]?|(change of the energy|orbital gradient|largest rotation).*"
 )

@@ -161,7 +161,7 @@ REFUSED: dict[str, Call] = {
         _water(), "sto-3g", ("bond", "1,2", "0.9:1.0:3"), workers=2
     ),
     "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
-    "basis beside a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
+    "basis with a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
     "dfmp2.Molecule.from_string reads it": lambda: dfmp2.run(WATER, "sto-3g"),
     "displacement=1.0: expected a number": lambda: dfmp2.frequencies(
