@@ -120,25 +120,20 @@ def correlation_part(
                 yield p0, p1, total
 
     two_center = float(np.vdot(g, inverse.metric))
-    if not with_gradient:
+    gradient = None
+    if with_gradient:
+        gradient = derivatives.three_center(mole, auxmole, densities(), threads)
+        factors = -g
+        if ndropped:
+            mixed = np.zeros((len(inverse.metric), ndropped))
+            for z_of_spin, raw in zip(z, unfitted, strict=True):
+                for i, row in enumerate(raw):
+                    mixed += 2 * weight * (z_of_spin.rows(i).T @ row)
+            factors += inverse.mixing(mixed)
+        gradient += derivatives.two_center(auxmole, factors)
+    else:
         for _ in densities():
             pass
-        return CorrelationPart(
-            gradient=None,
-            occupied=occupied,
-            virtual=virtual,
-            three_center=energy / 4,
-            two_center=two_center / 2,
-        )
-    gradient = derivatives.three_center(mole, auxmole, densities(), threads)
-    factors = -g
-    if ndropped:
-        mixed = np.zeros((len(inverse.metric), ndropped))
-        for z_of_spin, raw in zip(z, unfitted, strict=True):
-            for i, row in enumerate(raw):
-                mixed += 2 * weight * (z_of_spin.rows(i).T @ row)
-        factors += inverse.mixing(mixed)
-    gradient += derivatives.two_center(auxmole, factors)
     return CorrelationPart(
         gradient=gradient,
         occupied=occupied,

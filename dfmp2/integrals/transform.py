@@ -141,14 +141,16 @@ class ClusterTransform:
 
     def put(self, place: int, rows: Array, number: int) -> None:
         """As of HalfTransform."""
-        for number, values in enumerate(rows, place):
+        for position, values in enumerate(rows, place):
             self._columns[:-1] = values
             stop = 0
             for index, part in enumerate(self._clusters):
                 start, stop = stop, stop + len(part.functions)
                 np.take(self._columns, part.source, out=self._parts[index], mode="clip")
                 for orbitals, work in zip(self._orbitals, self._work, strict=True):
-                    np.matmul(orbitals[index], self._parts[index], out=work[number, :, start:stop])
+                    np.matmul(
+                        orbitals[index], self._parts[index], out=work[position, :, start:stop]
+                    )
 
     def halves(self, count: int) -> list[NDArray[Any]]:
         """As of HalfTransform."""
