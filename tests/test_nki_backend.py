@@ -27,6 +27,7 @@ from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend
 from tests.conftest import MOLECULES
 from tests.test_backends import fitted, oracle
+from tests.test_batch import wait_for
 
 GEOMETRIES = {
     **{name: MOLECULES[name] for name in ("h2o", "nh2", "o2")},
@@ -188,4 +189,6 @@ def test_all_processes_end_although_one_has_died():
     first.kill()
     first.join()
     backend.close()
+    # The executor's own thread takes the exit code, perhaps a moment after the process has ended.
+    wait_for(lambda: second.exitcode is not None)
     assert second.exitcode == 0

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import connection
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,9 @@ class CoreProcess:
     def end(self) -> None:
         """Let the process end, and kill it if it does not."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self._process.join(PATIENCE)
-        if self._process.exitcode is None:
+        # Not `join`: the executor joins it as well, and of two threads that do, one may be told
+        # nothing.
+        if not connection.wait([self._process.sentinel], PATIENCE):
             self._process.kill()
 
     def _result(self, answer: Future[Any]) -> Any:
@@ -84,7 +86,7 @@ class CoreProcess:
             raise self._ended() from error
 
     def _ended(self) -> KernelFailed:
-        self._process.join()
+        self._executor.shutdown(wait=True)  # joins the process, which sets its exit code
         return KernelFailed(
             f"the process of NeuronCore {self.core} ended with {self._process.exitcode} while it "
             "was needed; there is no result: look at what it printed above, then report this"
