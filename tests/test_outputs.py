@@ -5,7 +5,7 @@ numbers of `show`.
 `python -m tests.test_outputs [NAME...]` writes the tables anew, to be read as a diff: each changed
 number needs its reason. The numbers that decide are compared with other programs elsewhere
 (docs/validation/numbers.md); here it shows that each still leaves the program, in its place, with
-its unit. The table `options` has the parameters of all commands, without their help.
+its unit.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import click
 import h5py
 import pytest
 
-from dfmp2.cli.main import cli, main
+from dfmp2.cli.main import main
 from tests.report_page import parse
 
 STORED = Path(__file__).parent / "data" / "outputs"
@@ -199,58 +198,9 @@ def test_what_is_written_is_what_was_written(name: str, tables: dict[str, list[s
     assert not differing, differing[:10]
 
 
-# What a parameter of a command may say of itself, and what it need not say.
-SAID = {
-    **{"required": False, "nargs": 1, "multiple": False, "is_flag": False, "flag_value": None},
-    **{"count": False, "hidden": False, "default": None, "metavar": None, "show_default": None},
-    **{"is_eager": False, "expose_value": True, "callback": None, "envvar": None},
-}
-
-
-def declared(parameter: click.Parameter) -> str:
-    """What a parameter of a command accepts, its default, and whether it has no help."""
-    told = {**vars(parameter), **parameter.to_info_dict()}
-    kind = told["type"]
-    parts = ["/".join([*told["opts"], *told["secondary_opts"]]), type(parameter).__name__]
-    parts += [f"{name}={kind[name]}" for name in kind if name != "name" and kind[name]]
-    for name, usual in SAID.items():
-        value = told.get(name, usual)
-        if value != usual:
-            parts.append(f"{name}={getattr(value, '__qualname__', value)}")
-    if not told.get("help"):
-        parts.append("without help")
-    return " ".join(parts)
-
-
-def options() -> list[str]:
-    """Each declaration of a parameter, with the commands that have it."""
-    users: dict[str, list[str]] = {}
-
-    def visit(command: click.Command, path: str) -> None:
-        for parameter in command.params:
-            users.setdefault(declared(parameter), []).append(path)
-        context = click.Context(command)
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                inner = command.get_command(context, name)
-                assert inner is not None
-                visit(inner, f"{path} {name}".strip())
-
-    visit(cli, "")
-    return sorted(f"{declaration}: {', '.join(users[declaration])}" for declaration in users)
-
-
-def test_options_of_every_command_change_on_purpose_only() -> None:
-    expected = (STORED / "options.txt").read_text().splitlines()
-    assert set(options()) ^ set(expected) == set()
-
-
 def rewrite() -> None:
-    """Write the tables that are named, or all."""
+    """Write the tables of the commands that are named, or of all."""
     STORED.mkdir(exist_ok=True)
-    (STORED / "options.txt").write_text("\n".join(options()) + "\n")
-    if sys.argv[1:] == ["options"]:
-        return
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         tables = run_all(list(COMMANDS))
