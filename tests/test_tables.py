@@ -1,5 +1,6 @@
 """What is a function of its arguments alone, against tables in `tests/data/tables`: the parameters
-of all commands, predicted costs of kernels, planned memory and times.
+of all commands, predicted costs of kernels, planned memory and times, and what is printed, drawn
+and exported of the results in `tests/data/stored_runs`.
 
 `python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff: each change
 needs its reason. Formulas and other programs are elsewhere; here it shows that nothing changes by
@@ -9,9 +10,15 @@ accident.
 from __future__ import annotations
 
 import dataclasses
+import lzma
 import math
+import os
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +27,7 @@ import pytest
 
 from dfmp2.backends.base import Shape
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.cli.main import cli
+from dfmp2.cli.main import cli, main
 from dfmp2.planning import memory, time
 from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
 from dfmp2.planning.rates import DiskRates, Rates
@@ -28,6 +35,7 @@ from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.trainium.costs import catalogue, model, text
 
 STORED = Path(__file__).parent / "data" / "tables"
+RUNS = Path(__file__).parent / "data" / "stored_runs"  # commands.sh says how each was made
 
 
 def shown(value: Any) -> str:
@@ -211,15 +219,77 @@ def plans() -> Iterator[str]:
         yield f"certificate: {shown(time.certificate_seconds(work, dense, 40, 3, RATES))}"
 
 
+# --- what is made of stored results ---------------------------------------------------------------
+
+NOT_SHOWN = re.compile(r"<(script|style|head)\b.*?</\1>", re.DOTALL)
+LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
+
+
+def without_sentences(line: str) -> str:
+    """A line whose text is a label, or the numbers of a sentence."""
+    opened, bracket, said = line.rpartition(">")
+    words = said.split()
+    if len(words) > LONGEST:
+        words = [word for word in words if re.search(r"\d", word)] + ["..."]
+    return f"{opened}{bracket}{' '.join(words)}"
+
+
+def called(*arguments: str) -> list[str]:
+    """The lines that a command prints."""
+    out = StringIO()
+    with redirect_stdout(out), redirect_stderr(StringIO()):
+        assert main(arguments) == 0, arguments
+    return out.getvalue().splitlines()
+
+
+def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterator[str]]:
+    """The lines of all stored results, which are unpacked into the working folder."""
+
+    def lines() -> Iterator[str]:
+        before = Path.cwd()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                for packed in sorted(RUNS.glob("*.xz")):
+                    Path(packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
+                    yield f"--- {packed.stem}"
+                    yield from of_file(packed.stem)
+            finally:
+                os.chdir(before)
+
+    return lines
+
+
+def pages(file: str) -> Iterator[str]:
+    """The report and what `show` prints, without sentences."""
+    called("report", file, "--output", "page.html")
+    page = NOT_SHOWN.sub("", Path("page.html").read_text())
+    Path("page.html").unlink()
+    for element in re.split(r"(?=<)", page):
+        line = without_sentences(element)
+        if line and not line.startswith("</"):
+            yield line
+    yield from map(without_sentences, called("show", file))
+
+
 # --- tables ---------------------------------------------------------------------------------------
 
-TABLES: dict[str, Callable[[], Any]] = {"options": options, "costs": costs, "plans": plans}
+TABLES: dict[str, Callable[[], Any]] = {
+    "options": options,
+    "costs": costs,
+    "plans": plans,
+    "pages": in_a_folder(pages),
+}
+
+
+def read(name: str) -> list[str]:
+    """The lines of a table."""
+    return lzma.decompress((STORED / f"{name}.txt.xz").read_bytes()).decode().splitlines()
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_what_depends_on_arguments_alone_changes_on_purpose_only(name: str) -> None:
-    expected = (STORED / f"{name}.txt").read_text().splitlines()
-    found = list(TABLES[name]())
+    expected, found = read(name), list(TABLES[name]())
     differing = [pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]]
     assert not differing, differing[:3]
     assert len(found) == len(expected)
@@ -229,7 +299,8 @@ def rewrite() -> None:
     """Write the tables that are named, or all."""
     STORED.mkdir(exist_ok=True)
     for name in sys.argv[1:] or TABLES:
-        (STORED / f"{name}.txt").write_text("\n".join(TABLES[name]()) + "\n")
+        lines = "\n".join(TABLES[name]()) + "\n"
+        (STORED / f"{name}.txt.xz").write_bytes(lzma.compress(lines.encode()))
 
 
 if __name__ == "__main__":
