@@ -69,9 +69,8 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
     seed : of the random numbers
     """
     rng = np.random.default_rng([seed, case.nvir, case.right, case.naux])
-    beyond = (
-        backend.limits.tile_edge
-    )  # first orbital of the second block of a device that works in blocks
+    # First orbital of the second block of a device that works in blocks
+    beyond = backend.limits.tile_edge
     left = _operand(
         backend, rng, beyond + EDGE if case.kind == "rectangle" else EDGE, case.nvir, case.naux
     )
@@ -91,9 +90,10 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
         sums.append(_sum_error(found.exchange, exchange))
         pairs.append(_pair_error(found.exchange, exchange))
     extra = exchange is None and found.exchange is not None
+    # Not NaN
     accurate = all(error <= TOLERANCE for error in sums) and all(
         error <= PAIR_TOLERANCE for error in pairs
-    )  # not NaN
+    )
     passed = accurate and not extra
     return Finding(case, sums[0], sums[1] if len(sums) == 2 else None, max(pairs), passed)
 

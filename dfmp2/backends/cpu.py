@@ -24,14 +24,12 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import NUMPY_TYPES, Backend, Limits, Operand, PairTerms, Tile, decays
 
-PRODUCT_ELEMENTS = (
-    1 << 21
-)  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+# Of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+PRODUCT_ELEMENTS = 1 << 21
 # terms added up in float32 before float64 takes over: in longer sums the small terms get lost
 RUN = 64
-QUOTIENT_ELEMENTS = (
-    1 << 17
-)  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
+# Of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
+QUOTIENT_ELEMENTS = 1 << 17
 
 
 def refusal(name: str) -> str | None:

@@ -24,10 +24,8 @@ from dfmp2.options import BACKEND_WORDS as WORDS
 TRAINIUM = "dfmp2.trainium.entry"
 NEURON_DEVICES = "/dev/neuron[0-9]*"
 NVIDIA_DRIVER = "/proc/driver/nvidia/version"
-VARIABLES = (
-    "DFMP2_REQUIRE_NKI",
-    "DFMP2_USE_SIMULATOR",
-)  # that change which backend a name stands for
+# That change which backend a name stands for
+VARIABLES = ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR")
 
 
 class _Module(Protocol):

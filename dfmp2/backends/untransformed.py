@@ -104,6 +104,7 @@ class UntransformedOperand:
         row, column = (
             {orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns)
         )
+        # Neighbours stay neighbours: all orbitals of a tile are there
         yield (
             near,
             far,
@@ -113,7 +114,7 @@ class UntransformedOperand:
                 ): t
                 for t in tiles
             },
-        )  # neighbours stay neighbours: all orbitals of a tile are there
+        )
 
     def _resident(self, backend: Backend, orbitals: list[int]) -> Operand:
         rows = self.b.rows(orbitals)

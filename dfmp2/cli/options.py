@@ -174,9 +174,8 @@ def group_of(option: click.Parameter) -> tuple[str, int]:
     if isinstance(option, SecondaryOption):
         return OWN, 1
     word = option.opts[-1].lstrip("-")
-    return PLACES.get(option.name or "") or PLACES.get(
-        word, (OWN, 0)
-    )  # --profile is `trace` of a run, or of AWS
+    # --profile is `trace` of a run, or of AWS
+    return PLACES.get(option.name or "") or PLACES.get(word, (OWN, 0))
 
 
 MOST_WORKERS = 4096

@@ -51,10 +51,8 @@ MEMORY_PER_CPU = 1800
 LARGEST_ARRAY = 10_000  # SubmitJob, arrayProperties: "between 2 and 10,000 jobs"
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
-ROLES = {
-    "jobRoleArn": "job_role",
-    "executionRoleArn": "execution_role",
-}  # in a request, and the option
+# In a request, and the option
+ROLES = {"jobRoleArn": "job_role", "executionRoleArn": "execution_role"}
 # In this order, five at most; the last one counts for all else, which would be tried again without
 # it.
 RETRY_RULES = (

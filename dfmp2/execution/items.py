@@ -437,9 +437,10 @@ def compute_item(
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
+        # No fault of the item: it is computed when there is room again
         if isinstance(error, DiskFull) or (
             isinstance(error, OSError) and disk_refusal(error) is DiskFull
-        ):  # no fault of the item: it is computed when there is room again
+        ):
             return replace(
                 row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
             )
@@ -507,9 +508,8 @@ def _compute(
     """The row of an item with its result, which is there already where another process has finished
     it meanwhile."""
     item, target = given.item, given.item.target
-    for part in target.parent.glob(
-        f".{target.name}.part-*"
-    ):  # of a process that was killed while it wrote
+    # Of a process that was killed while it wrote
+    for part in target.parent.glob(f".{target.name}.part-*"):
         part.unlink(missing_ok=True)
     row, _ = read_result(given)
     if row.status == "complete":

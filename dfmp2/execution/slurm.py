@@ -87,9 +87,8 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         ]
         if ending in DATA_SETS:
             commands["collect"] += ["--to", DATA_SETS[ending]]
-    devices = (
-        ("array",) if backend == "nki" else ("array", "warm-up")
-    )  # only nki compiles without one
+    # Only nki compiles without one
+    devices = ("array",) if backend == "nki" else ("array", "warm-up")
     return Jobs(
         name=_job_name(batch.output.resolve().name),
         folder=batch.output / "slurm",

@@ -154,9 +154,8 @@ def in_fields(
         for sign in (1, -1):
             listener.stage(f"polarizability: field of {sign * FIELD:+.3f} along {name}")
             found.append(run(sign * FIELD * np.eye(3)[axis]))
-    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(
-        3, 2, 3, 3
-    )  # field, sign, density, x
+    # Field, sign, density, x
+    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(3, 2, 3, 3)
     slopes = (dipoles[:, 0] - dipoles[:, 1]) / (2 * FIELD)
     energies = np.array([one.total_energy for one in found]).reshape(3, 2)
     own = np.stack([np.diagonal(dipoles[:, sign, 2]) for sign in (0, 1)])  # along its field

@@ -98,9 +98,8 @@ def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Ar
     with shielded():
         for first in range(0, len(charges), CHARGES_PER_CALL):
             some = charges[first : first + CHARGES_PER_CALL]
-            field = mole.intor(
-                "int1e_grids_ip", grids=some[:, :3]
-            )  # (x, k, m, n): dm/dr with 1/|r - R_k|
+            # (x, k, m, n): dm/dr with 1/|r - R_k|
+            field = mole.intor("int1e_grids_ip", grids=some[:, :3])
             parts = np.einsum("xkmn,mn,k->xkm", field, density, some[:, 3], optimize=True)
             on_functions += parts.sum(axis=1)
             on_charges[first : first + len(some)] = -2 * parts.sum(axis=2).T
@@ -115,9 +114,10 @@ def two_center(auxmole: Any, factors: Array) -> Array:
     with shielded():
         for first in range(0, auxmole.nbas, SHELLS_PER_CALL):
             last = min(first + SHELLS_PER_CALL, auxmole.nbas)
+            # dP/dr
             integrals = auxmole.intor(
                 "int2c2e_ip1", comp=3, shls_slice=(first, last, 0, auxmole.nbas)
-            )  # dP/dr
+            )
             rows = slice(edges[first], edges[last])
             sums[:, rows] = np.einsum("xpq,pq->xp", integrals, both[rows])
     return -by_atom(auxmole, sums)

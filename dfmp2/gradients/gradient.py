@@ -418,9 +418,10 @@ def differentiate(
         if options.correlation.kind == "none":
             correlation, unrelaxed = _no_correlation(calculation, spaces, spins)
         else:
+            # Eq. 3
             correlation, unrelaxed = _correlation(
                 calculation, spaces, spins, b, memory, single=single
-            )  # Eq. 3
+            )
         functionals = gradient_functionals(mole, reference)
         if options.correlation.kind == "none":
             relaxed = [Relaxed(p, p, p) for p in unrelaxed]
@@ -435,9 +436,8 @@ def differentiate(
         _tell(calculation, memory, 3)
         if correlation.gradient is not None:
             listener.stage("derivatives of the mean field")
-            on_atoms, on_charges = _assemble(
-                calculation, spins, relaxed, memory, functionals
-            )  # Eqs. 1 and 2
+            # Eqs. 1 and 2
+            on_atoms, on_charges = _assemble(calculation, spins, relaxed, memory, functionals)
             if functionals is not None:
                 listener.stage("derivatives of the functional")
                 of_functional, sphere_torque = functional_gradient(

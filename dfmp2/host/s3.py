@@ -125,10 +125,8 @@ class Copies:
                 path = self._folder / name
                 seen = stamp(path)
                 if seen != self._known.get(name):
-                    with (
-                        suppress(FileNotFoundError),
-                        open(path, "rb") as stream,
-                    ):  # one version of it; the next look
+                    # One version of it; the next look
+                    with suppress(FileNotFoundError), open(path, "rb") as stream:
                         self.put(name, stream)  # sees one that went since
                         self._known[name] = seen
             for name in gone:

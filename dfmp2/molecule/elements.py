@@ -406,10 +406,8 @@ def unit_doubt(
     if real.size < 2:
         return ""
     points, reach = positions[real], np.array([radius(symbols[atom]) for atom in real])
-    near, length = (
-        np.empty(real.size, dtype=np.intp),
-        np.empty(real.size),
-    )  # nearest atom, in sums of the radii
+    # Nearest atom, in sums of the radii
+    near, length = (np.empty(real.size, dtype=np.intp), np.empty(real.size))
     for start in range(0, real.size, ROWS):
         rows = slice(start, start + ROWS)
         ratio = np.linalg.norm(points[rows, None] - points, axis=2) / (reach[rows, None] + reach)

@@ -60,16 +60,8 @@ CORE_ORBITALS: dict[str, tuple[tuple[int, int], ...]] = {
     ),
 }
 ALIASES = {"auto": "pyscf"}  # the integrals are PySCF's, so its table is the default
-NOBLE_GASES = (
-    0,
-    2,
-    10,
-    18,
-    36,
-    54,
-    86,
-    118,
-)  # electrons in the closed shells below period 1, 2, ...
+# Electrons in the closed shells below period 1, 2, ...
+NOBLE_GASES = (0, 2, 10, 18, 36, 54, 86, 118)
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,4000}")
 

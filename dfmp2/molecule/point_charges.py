@@ -25,9 +25,8 @@ MAX_CHARGE = 1e3  # e; larger than any nucleus', so it is a shifted column
 # bohr; a core orbital is larger, and nothing that a charge stands for (an atom, an ion) comes so
 # near a nucleus.
 LEAST_DISTANCE = 0.1 * BOHR_PER_ANGSTROM
-SUSPICIOUS_DISTANCE = (
-    0.8 * BOHR_PER_ANGSTROM
-)  # bohr; shorter than any bond to hydrogen but that of H2
+# Bohr; shorter than any bond to hydrogen but that of H2
+SUSPICIOUS_DISTANCE = 0.8 * BOHR_PER_ANGSTROM
 BLOCK = 2**20  # distances held at once: 8 MB
 
 

@@ -65,9 +65,8 @@ from dfmp2.scf.hartree_fock import reference_kind, run_scf
 from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 from dfmp2.scf.reference import Reference, StartOrbitals
 
-Place = Callable[
-    [list[tuple[int, int]], int], list[StoredTensor]
-]  # (nocc, nvir) per spin, naux -> room for B
+# (nocc, nvir) per spin, naux -> room for B
+Place = Callable[[list[tuple[int, int]], int], list[StoredTensor]]
 
 
 def mp2_energy(
@@ -274,9 +273,8 @@ def build_b(
         a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     else:
         a = None
-    blocks = three_center.packed_blocks(
-        mole, auxmole, a, held.integral_bytes
-    )  # (Q|mu nu) in blocks of Q
+    # (Q|mu nu) in blocks of Q
+    blocks = three_center.packed_blocks(mole, auxmole, a, held.integral_bytes)
     blocks = counted_blocks(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
     if a is not None:
         with shielded():

@@ -594,9 +594,8 @@ def _unscaled(result: MP2Result) -> bool:
 
 def _metric(result: MP2Result) -> Share:
     found, energy = result.diagnostics, abs(_fitted_energy(result))
-    condition = (
-        found.metric_condition if found.metric_condition >= 1.0 else math.nan
-    )  # there is none below 1
+    # There is none below 1
+    condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan
     value = math.sqrt(condition) * EPSILON * energy
     how = f"root of the condition number {condition:.1e} times rounding"
     if not found.metric_dropped:

@@ -229,9 +229,8 @@ def _fitted_again(
         )
         fitted = build_b(again, reference)
         collector.stage("pair energies with the dense fitting set")
-        backend = float64_backend(
-            setup.backend
-        )  # one without float64 may have no programs for these sizes
+        # One without float64 may have no programs for these sizes
+        backend = float64_backend(setup.backend)
         if backend is setup.backend:
             precision = options.precision
         else:

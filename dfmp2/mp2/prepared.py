@@ -203,11 +203,8 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
                 f"unknown option {name!r}: the options are "
                 f"{', '.join(sorted((*PAIRS, *BOTH_PARTS)))}"
             )
-    here = {
-        "memory": None,
-        "scratch": None,
-        "threads": None,
-    }  # of the machine, not of the calculation
+    # Of the machine, not of the calculation
+    here = {"memory": None, "scratch": None, "threads": None}
     made_for, method = prepared.options, given.get("method")
     if method is not None and method != CUSTOM:
         method = canonical_method(method)

@@ -242,9 +242,8 @@ def _log_det_less_trace(matrix: Array) -> float:
 
     trace = float(np.trace(matrix))
     matrix[np.diag_indices_from(matrix)] += 1.0
-    factor, info = dpotrf(
-        matrix.T, lower=0, clean=0, overwrite_a=1
-    )  # .T: in Fortran order, and Q is symmetric
+    # .T: in Fortran order, and Q is symmetric
+    factor, info = dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)
     if info == 0:
         return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace
     return math.nan

@@ -357,10 +357,8 @@ def start_of(options: Options) -> StartOrbitals | None:
 
 
 def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.float64]:
-    item, pair = (
-        handle.get(name),
-        handle.get(f"{name}__from_list__"),
-    )  # so PySCF stores a pair of arrays
+    # So PySCF stores a pair of arrays
+    item, pair = (handle.get(name), handle.get(f"{name}__from_list__"))
     if isinstance(pair, h5py.Group) and not isinstance(item, h5py.Dataset):
         return np.stack([np.asarray(pair[key], dtype=np.float64) for key in sorted(pair)])
     if not isinstance(item, h5py.Dataset) or item.dtype.kind != "f":

@@ -457,9 +457,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
     widest = work.widest_shell * n * naux * FLOAT64
-    least = max(
-        widest, metric
-    )  # a nearly singular metric is diagonalised before there are integrals
+    # A nearly singular metric is diagonalised before there are integrals
+    least = max(widest, metric)
     fit = Stage(
         max(start + metric + FIT_WORKER_BYTES * workers, x2c),
         least,

@@ -411,9 +411,8 @@ def foresee(
         kind = reference_kind(options, molecule.multiplicity)
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
-        plan = make_plan(
-            system, setup, core, kind, task=task
-        )  # before measuring, which leaves memory behind
+        # Before measuring, which leaves memory behind
+        plan = make_plan(system, setup, core, kind, task=task)
         known, disk = rates.load_rates(timed.name, setup.threads) or plan.rates, plan.disk
         if calibrate or not known.date:
             listener.stage("measuring the rates of this host, once")

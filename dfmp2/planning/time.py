@@ -95,10 +95,8 @@ METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and it
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
 # of what an SCF iteration does beside J and K, per product with the orbital Hessian
 EXAMINED_MATRICES = 0.5
-CHECK_INTEGRALS, CHECK_PRODUCTS = (
-    2,
-    3,
-)  # times our own operations that PySCF's DF-MP2 takes, its products by one core
+# Times our own operations that PySCF's DF-MP2 takes, its products by one core
+CHECK_INTEGRALS, CHECK_PRODUCTS = (2, 3)
 # times as long as a pair energy takes per operation: B is weighed for each point of a quadrature
 WEIGHED = 1.3
 # Of a gradient, whose times are operations by the rates of the energy's own routines, and
@@ -108,10 +106,8 @@ Z_CHECKS = 2  # residuals made anew
 # Evaluations of the functional that are made of its kernel and of the potentials beside the Z-vector
 # equations, and that its derivative with the nuclei costs
 KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 12, 5
-DERIVATIVES = {
-    3: 3.4,
-    4: 7.7,
-}  # cost of derivatives of three- and four-centre integrals, in integrals
+# Cost of derivatives of three- and four-centre integrals, in integrals
+DERIVATIVES = {3: 3.4, 4: 7.7}
 ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
 POTENTIAL_DERIVATIVES = 200  # times as much where there are core potentials
 X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, for each atom
@@ -219,9 +215,8 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     scf_read = scf * (work.scf_builds + len(work.spins) * work.hessian_products)
     if plan.mp2_fits_in_core:
         return Traffic(scf, scf_read, recomputed=recomputed)
-    size, passes = (
-        (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)
-    )  # of a number in memory
+    # Of a number in memory
+    size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)
     read = 0
     for (left, right), tiles in tiles_of(work, limits).items():
         near, far = (work.spins[s].nvir * work.naux for s in (left, right))
@@ -508,10 +503,8 @@ RECENT = 4  # SCF iterations that tell speed and convergence
 SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; below, nothing is said
 TRUSTED = 0.2  # of a phase: when so much of it was done its own speed counts alone
 PRIOR = 0.2  # s by which the forecast counts as confirmed
-SOFT = (
-    0.5,
-    0.03,
-)  # s, and fraction of what is left, over which a new estimate takes the place of the old one
+# s, and fraction of what is left, over which a new estimate takes the place of the old one
+SOFT = (0.5, 0.03)
 
 
 class TimeLeft:
@@ -645,10 +638,8 @@ class TimeLeft:
         if not self._steps:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None
-        after = {
-            "fit": self._foreseen.fit,
-            "pair_energies": self._pace.certificate,
-        }  # of what is counted
+        # Of what is counted
+        after = {"fit": self._foreseen.fit, "pair_energies": self._pace.certificate}
         last = min(foreseen, sum(value for name, value in after.items() if name in names))
         (began, before), (now, done) = self._steps[0], self._steps[-1]
         counted = max(foreseen - last, 1e-9)

@@ -282,9 +282,8 @@ def record(
             coeff, energy, occ = stacked
         else:
             coeff, energy, occ = [x[None] for x in stacked]
-    order = np.stack(
-        [np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)]
-    )  # occupied first, by energy
+    # Occupied first, by energy
+    order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])
     coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)
     energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
     from dfmp2.scf.following import spin_square

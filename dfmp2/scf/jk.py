@@ -48,9 +48,8 @@ Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular product
-BLOCK_BYTES = (
-    12 * 10**6
-)  # of half-transformed integrals per exchange product; stays in the shared cache
+# Of half-transformed integrals per exchange product; stays in the shared cache
+BLOCK_BYTES = 12 * 10**6
 IMPORTANT = 0.2  # of the fitting functions, which carry about 80 % of the norm of X
 NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are rounding
 CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange

@@ -360,10 +360,8 @@ class GeomeTRIC:
                 optimizer.prepareFirstStep()
                 if self._downhill:
                     self._choose_mode(hessian)
-            energy, gradients = (
-                optimizer.E,
-                optimizer.calcGradNorm(),
-            )  # a step that is refused is undone below
+            # A step that is refused is undone below
+            energy, gradients = (optimizer.E, optimizer.calcGradNorm())
             self._judged = optimizer.X.copy()
             if not first:
                 moved = self._displacements(optimizer.X, optimizer.Xprev)

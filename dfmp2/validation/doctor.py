@@ -43,11 +43,8 @@ OLDEST_TORCH = (2, 9)
 IMPORT_SECONDS = 120  # for torch in a process of its own; a cold network disk is slow
 LITTLE_DISK = 10**9  # bytes
 LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run hold 110 MB
-OVERRIDDEN = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-)  # a run sets them to 1 itself
+# A run sets them to 1 itself
+OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 QUOTA = "/sys/fs/cgroup/cpu.max"  # version 2 of the control groups, which a run looks at
 OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -377,9 +374,8 @@ def check_module_path(s: Surroundings) -> Diagnosis:
         "nki",
     }
     spec = find_spec("dfmp2")
-    package = (
-        None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
-    )  # a fine place, too
+    # A fine place, too
+    package = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
     try:
         here, entries = s.folder.resolve(), list(s.folder.iterdir())
     except OSError:

@@ -45,9 +45,8 @@ def draw_molecule(molecule: Molecule) -> str:
     positions = orient(molecule.coordinates[:shown] * ANGSTROM_PER_BOHR)
     low, high = positions.min(axis=0), positions.max(axis=0)
     span = np.maximum(high - low, 1e-9)
-    scale = float(
-        min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0)
-    )  # units per angstrom
+    # Units per angstrom
+    scale = float(min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0))
     below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to turn a flat one
     places = (positions - (low + high) / 2) * scale * (1.0, -1.0, 1.0)
     points = places[:, :2] + (width / 2, below / 2)

@@ -38,12 +38,8 @@ class Pair(NamedTuple):
     same: float
 
 
-SPINS = {
-    "": (0, 0),
-    "alpha beta": (0, 1),
-    "alpha alpha": (0, 0),
-    "beta beta": (1, 1),
-}  # of a pair -> of i and of j
+# Of a pair -> of i and of j
+SPINS = {"": (0, 0), "alpha beta": (0, 1), "alpha alpha": (0, 0), "beta beta": (1, 1)}
 
 
 def list_pairs(result: MP2Result) -> list[Pair]:

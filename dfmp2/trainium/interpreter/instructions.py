@@ -47,10 +47,8 @@ from dfmp2.trainium.interpreter.rules import PSUM_BANK_BYTES
 from dfmp2.trainium.interpreter.signatures import Member, Operator
 from dfmp2.trainium.interpreter.trace import Engine, Instruction, overlap
 
-SLOW_ROW, SLOW_TRANSFER = (
-    8192,
-    2**18,
-)  # bytes between partitions and of a transfer, from which dma-stride holds
+# Bytes between partitions and of a transfer, from which dma-stride holds
+SLOW_ROW, SLOW_TRANSFER = (8192, 2**18)
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
 HARDWARE = Member("dge_mode", "hwdge")

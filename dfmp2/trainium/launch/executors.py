@@ -383,9 +383,8 @@ class NeffExecutor(DeviceExecutor):
         return DeviceTensor(loaded.run(inputs, kept=kept), loaded.shape)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
-        raw = np.ascontiguousarray(
-            kept.value.numpy()
-        )  # bytes where the type is not known; the kernels give float32
+        # Bytes where the type is not known; the kernels give float32
+        raw = np.ascontiguousarray(kept.value.numpy())
         return raw.reshape(-1).view(np.float32).reshape(kept.shape)
 
     def _prove_device(self) -> None:

@@ -37,10 +37,8 @@ INDEX = (
     "install it from AWS's own package index (pip --extra-index-url "
     "https://pip.repos.neuron.amazonaws.com)"
 )
-RELEASES = {
-    "trn1": (0, 6),
-    "trn2": (0, 7),
-}  # of nki, as the extras neuron and neuron-trn2 install it
+# Of nki, as the extras neuron and neuron-trn2 install it
+RELEASES = {"trn1": (0, 6), "trn2": (0, 7)}
 IMPORT_SECONDS = 90.0  # a first import from a cold disk takes tens of seconds
 NEEDED = {  # lane -> distributions in the interpreter that runs, in the one that compiles
     "nki": ((), ("nki", "neuronx-cc")),
@@ -70,9 +68,8 @@ TRAPS = {  # variable -> what its value does, what to do about it
     "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
 }
 OK, WARN = "ok", "warn"
-Finding = tuple[
-    str, str, str, str
-]  # what was looked at, OK or WARN, what was found, what to do about it
+# What was looked at, OK or WARN, what was found, what to do about it
+Finding = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
