@@ -79,7 +79,8 @@ class CpuBackend(Backend):
             exchange = np.zeros(shape)
         else:
             exchange = None
-        (nvir, naux), nvir_right = left.b.shape[1:], right.b.shape[1]
+        nvir, naux = left.b.shape[1:]
+        nvir_right = right.b.shape[1]
         blocks = list(_blocks(tile, nvir * nvir_right))
         step = max(1, QUOTIENT_ELEMENTS // (nvir * nvir_right))
         eps_ab = (right.eps_vir[:, None] + left.eps_vir[None, :]).astype(left.b.dtype)
@@ -101,7 +102,8 @@ class CpuBackend(Backend):
             for i in range(i0, i1):
                 for start in range(i if diagonal else j0, j1, step):
                     stop = min(start + step, j1)
-                    part, w = g[start - j0 : stop - j0, :, i - i0], quotient[: stop - start]
+                    part = g[start - j0 : stop - j0, :, i - i0]
+                    w = quotient[: stop - start]
                     eps_ij = (left.eps_occ[i] + right.eps_occ[start:stop]).astype(g.dtype)
                     np.subtract(eps_ij[:, None, None], eps_ab, out=w)
                     np.divide(part, w, out=w)

@@ -101,7 +101,8 @@ def select_backend(name: str, precision: str, threads: int) -> tuple[Backend, st
     if name == "auto":
         row, reason = _choose()
     else:
-        row, reason = _row(name), f"asked for with --backend {asked}" if asked != "auto" else "auto"
+        row = _row(name)
+        reason = f"asked for with --backend {asked}" if asked != "auto" else "auto"
         reason += f"; {note}" if note else ""
         refusal = row.probe()
         if refusal is not None:
@@ -137,10 +138,8 @@ def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
         row = next((one for one in BACKENDS if one.name == name and one.module == TRAINIUM), None)
         if row is None:
             raise
-        backend, reason = (
-            _row("nki-interpreter").make(threads),
-            f"not on this host: predicted below ({error})",
-        )
+        backend = _row("nki-interpreter").make(threads)
+        reason = f"not on this host: predicted below ({error})"
     backend.name = row.name
     _require(backend, precision)
     return backend, reason

@@ -62,7 +62,8 @@ class UntransformedTensor:
         return np.empty((0, nvir, naux))
 
     def _transformed(self, orbitals: list[int]) -> Array:
-        occupied, virtual = self.c_occ[:, orbitals], np.ascontiguousarray(self.c_vir.T)
+        occupied = self.c_occ[:, orbitals]
+        virtual = np.ascontiguousarray(self.c_vir.T)
         naux, nao = len(self.a), len(occupied)
         out = np.empty((len(orbitals), len(virtual), naux))
         step = max(1, BLOCK_BYTES // (8 * nao * nao))

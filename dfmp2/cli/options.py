@@ -338,7 +338,8 @@ def one_molecule(*names: str) -> Decorator:
         def gathered(molecule: str, **values: Any) -> Any:
             taken = {name: values.pop(name) for name in OF_A_CALCULATION if name in wanted}
             state = {name: taken.pop(name) for name in ("charge", "multiplicity", "units")}
-            charges, units = taken.pop("point_charges"), taken.pop("point_charge_units")
+            charges = taken.pop("point_charges")
+            units = taken.pop("point_charge_units")
             return command(given=Given(molecule, state, charges, units, taken), **values)
 
         return click.argument("molecule")(options_of(*wanted)(gathered))

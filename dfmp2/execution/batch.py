@@ -231,7 +231,8 @@ class BatchRun:
     def _tell(self, place: int, row: ItemStatus) -> None:
         """Say what became of an item, and how much time is left: what is done has taken its share
         of the cost."""
-        total, spent = len(self.rows) - self.complete_before, time.monotonic() - self._began
+        total = len(self.rows) - self.complete_before
+        spent = time.monotonic() - self._began
         if self._cost_done > 0:
             left = max(0.0, self._cost / self._cost_done - 1.0) * spent
         else:

@@ -219,10 +219,8 @@ class Slot:
     def _start(self) -> None:
         """Begin a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
-        given, before = (
-            (self.share.threads, self._variables, self._errors.name),
-            set(multiprocessing.active_children()),
-        )
+        given = (self.share.threads, self._variables, self._errors.name)
+        before = set(multiprocessing.active_children())
         with clean_start():
             self._executor = ProcessPoolExecutor(
                 1, multiprocessing.get_context("spawn"), begin, given

@@ -54,7 +54,8 @@ class Jobs:
 
 def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     """The items of a batch, then a table of their energies, or a data set, if one is asked for."""
-    source, table = [os.path.abspath(given["source"])], given["collect"]
+    source = [os.path.abspath(given["source"])]
+    table = given["collect"]
     if given["root"] is not None:
         source += ["--root", os.path.abspath(given["root"])]
     # Without it a task would have to read the whole manifest before it finds its own list.

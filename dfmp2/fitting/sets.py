@@ -209,7 +209,8 @@ def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = Fals
 def objection(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     """Why a fitting set must not be the default of an orbital set of the same element, "" where it
     may."""
-    number, key = atomic_number(orbital.symbol), squash(fitting.name)
+    number = atomic_number(orbital.symbol)
+    key = squash(fitting.name)
     potential = any(
         re.fullmatch(pattern, key) and number >= first for pattern, first in _FOR_POTENTIALS
     )

@@ -217,10 +217,8 @@ def second_order_energy(shells: list[Shells], factor: Factor, least_gap: float) 
             weights = np.outer(left.occupations, right.occupations) / 4
             for a, _ in empty:
                 for b, _ in empty:
-                    crossed, size = (
-                        slater((i, b), (j, a)),
-                        (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1),
-                    )
+                    crossed = slater((i, b), (j, a))
+                    size = (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1)
                     gap = gaps[i, a][:, :, None, None] + gaps[j, b]
                     for k, r in slater((i, a), (j, b)).items():
                         outer = three_j(i, k, a) * three_j(j, k, b)
@@ -254,11 +252,13 @@ def three_j(a: int, b: int, c: int) -> float:
 @cache
 def six_j(a: int, b: int, c: int, d: int, e: int, g: int) -> float:
     """6j symbol {a b c, d e g}, by Racah's formula."""
-    f, triads = math.factorial, ((a, b, c), (a, e, g), (d, b, g), (d, e, c))
+    f = math.factorial
+    triads = ((a, b, c), (a, e, g), (d, b, g), (d, e, c))
     if not all(abs(x - y) <= z <= x + y for x, y, z in triads):
         return 0.0
     squares = [f(x + y - z) * f(x - y + z) * f(y + z - x) / f(x + y + z + 1) for x, y, z in triads]
-    low, high = [sum(triad) for triad in triads], [a + b + d + e, b + c + e + g, c + a + g + d]
+    low = [sum(triad) for triad in triads]
+    high = [a + b + d + e, b + c + e + g, c + a + g + d]
     return math.sqrt(math.prod(squares)) * math.fsum(
         (-1) ** t * f(t + 1) / math.prod([f(t - s) for s in low] + [f(s - t) for s in high])
         for t in range(max(low), min(high) + 1)

@@ -178,7 +178,8 @@ def busy_seconds() -> float:
 
 CUDA, NEURON = "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"
 CORES_PER_CHIP = 2  # of Trainium1 (AWS Neuron documentation, "Trn1 architecture")
-NVIDIA, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+DEVICES = Path("/dev")
 
 
 def pinning(

@@ -40,10 +40,8 @@ def asking(what: str) -> Iterator[None]:
             answer = error.response.get("Error", {})
         else:
             answer = {}
-        code, message = (
-            str(answer.get("Code", type(error).__name__)),
-            str(answer.get("Message", error)),
-        )
+        code = str(answer.get("Code", type(error).__name__))
+        message = str(answer.get("Message", error))
         kind = next(
             (kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)), ResourceError
         )

@@ -154,7 +154,8 @@ def frozen_core_count(
     if chosen == "psi4":
         orbitals, note = _psi4_orbitals(molecule, real, ecp_electrons)
     else:
-        orbitals, note = sum(per_element[symbol] for symbol in real), ""
+        orbitals = sum(per_element[symbol] for symbol in real)
+        note = ""
     _require_correlated(molecule, f"the {chosen} frozen core", orbitals, nalpha, nbeta)
     return FrozenCore(
         orbitals=orbitals, dialect=chosen, per_element=tuple(per_element.items()), note=note

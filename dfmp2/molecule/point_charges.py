@@ -83,7 +83,8 @@ def too_near(
     for first, distance in _distances(points[real], charges):
         charge, place = divmod(int(distance.argmin()), len(real))
         if distance[charge, place] < least:
-            apart, atom = float(distance[charge, place]) * ANGSTROM_PER_BOHR, int(real[place])
+            apart = float(distance[charge, place]) * ANGSTROM_PER_BOHR
+            atom = int(real[place])
             return (
                 f"point charge {first + charge + 1} is {apart:.3f} angstrom from atom "
                 f"{atom + 1} {symbols[atom]}"

@@ -216,7 +216,8 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     ------
     InputError : names what differs
     """
-    there, here = question(result.molecule, result.options), question(molecule, options)
+    there = question(result.molecule, result.options)
+    here = question(molecule, options)
     # What holds more than was asked for answers too
     held = {"--certify-fit": result.options.certify_fit}
     if isinstance(result, MP2Result):  # no prepared file

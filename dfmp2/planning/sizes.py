@@ -208,7 +208,8 @@ class Workload:
         one.
         """
         n = self.primitives or self.nao
-        contracted, primitive = self.pairs_of_functions, n * (n + 1) // 2
+        contracted = self.pairs_of_functions
+        primitive = n * (n + 1) // 2
         three = contracted + PRIMITIVE[3] * primitive
         four = contracted * (contracted + 1) / 2 + PRIMITIVE[4] * primitive * (primitive + 1) / 2
         return {

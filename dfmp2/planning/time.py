@@ -179,7 +179,8 @@ def certificate_seconds(
     rows, passes : orbitals with exact integrals, and passes over the four-centre integrals they
         take
     """
-    pairs, nvir = work.pairs_of_functions, max(spin.nvir for spin in work.spins)
+    pairs = work.pairs_of_functions
+    nvir = max(spin.nvir for spin in work.spins)
     again = time_text(dense or work, rates)
     made = replace(work, naux_scf=0).integrals()["scf"] / rates.four_centre
     if work.naux_scf:
@@ -309,11 +310,14 @@ def gradient_seconds(
     ----------
     held : where its arrays are, None for memory
     """
-    n, spins, derivatives = work.nao, work.spins, work.task == "gradient"
+    n = work.nao
+    spins = work.spins
+    derivatives = work.task == "gradient"
     single = work.precision != "fp64"
     amplitudes = 0.0
     for left, right in product(spins, repeat=2):
-        pairs, virtuals = left.nocc * right.nocc, left.nvir * right.nvir
+        pairs = left.nocc * right.nocc
+        virtuals = left.nvir * right.nvir
         amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (
             left.nvir + left.nocc
         )
@@ -352,7 +356,9 @@ def _functional(work: Workload, rates: Rates) -> float:
 
 def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
     """Predicted time of the Z-vector equations, s."""
-    n, p, occupied = work.nao, work.naux_scf, sum(s.occupied for s in work.spins)
+    n = work.nao
+    p = work.naux_scf
+    occupied = sum(s.occupied for s in work.spins)
     if not work.naux:  # Kohn-Sham alone
         return 0.0
     functional = KERNEL_BUILDS * _functional(work, rates)
@@ -553,7 +559,8 @@ class TimeLeft:
         else:
             self._steps = [self._steps[0], here]
         if self._phase == 0:  # parts of the SCF's integrals
-            seconds, fraction = here[0] - self._steps[0][0], here[1] - self._steps[0][1]
+            seconds = here[0] - self._steps[0][0]
+            fraction = here[1] - self._steps[0][1]
             self._made = seconds, fraction * self._pace.integrals
 
     def left(self) -> float | None:
@@ -600,10 +607,8 @@ class TimeLeft:
 
     def _ratio(self) -> float:
         """Measured to predicted seconds so far."""
-        measured, predicted = (
-            self._spent + self._made[0],
-            self._before * self._pace.cycle + self._made[1],
-        )
+        measured = self._spent + self._made[0]
+        predicted = self._before * self._pace.cycle + self._made[1]
         for phase in range(1, self._phase):
             measured += self._clock.elapsed(*PHASES[phase])
             predicted += self._predicted(phase)
@@ -634,7 +639,8 @@ class TimeLeft:
     def _of_phase(self, ratio: float) -> float | None:
         """Seconds left of the present phase after the SCF."""
         names = PHASES[self._phase]
-        elapsed, foreseen = self._clock.elapsed(*names), self._predicted(self._phase)
+        elapsed = self._clock.elapsed(*names)
+        foreseen = self._predicted(self._phase)
         if not self._steps:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None

@@ -363,7 +363,8 @@ def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
         fock = mf.get_hcore() + mf.get_veff(dm=density) + solvent_potential(mf, density)
     coefficients = np.asarray(mf.mo_coeff)
     nmo = coefficients.shape[1]
-    coeff, energy = np.empty((2, *coefficients.shape)), np.empty((2, nmo))
+    coeff = np.empty((2, *coefficients.shape))
+    energy = np.empty((2, nmo))
     occ, coupling = np.zeros((2, nmo)), np.zeros((2, nmo, nmo))
     for spin, least in enumerate((0, 1)):
         occupied = np.asarray(mf.mo_occ) > least

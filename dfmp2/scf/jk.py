@@ -214,7 +214,9 @@ class JKFitting(df.DF):  # type: ignore[misc]
     def _count(self, occupied: list[Array], how: ExchangeProducts) -> None:
         """Count operations: 4 P npair of each J; of each K 2 P n^2 nocc, over the kept pairs, of
         the half transformation, and P n^2 nocc of the symmetric product."""
-        naux, n, columns = self.get_naoaux(), self.pairs.nao, len(self.pairs.columns)
+        naux = self.get_naoaux()
+        n = self.pairs.nao
+        columns = len(self.pairs.columns)
         self.operations[0] += len(occupied) * 4 * naux * columns
         if not how.wanted:
             return

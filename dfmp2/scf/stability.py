@@ -246,9 +246,11 @@ def _windows(reference: Reference) -> list[ActiveSpace]:
 
 
 def _window(coeff: Array, energy: Array, occ: Array) -> ActiveSpace:
-    occupied, virtual = np.flatnonzero(occ > 0), np.flatnonzero(occ == 0)
+    occupied = np.flatnonzero(occ > 0)
+    virtual = np.flatnonzero(occ == 0)
     if _rotations(occ) > EXACT_ROTATIONS:
-        occupied, virtual = occupied[-FRONTIER_OCCUPIED:], virtual[:FRONTIER_VIRTUAL]
+        occupied = occupied[-FRONTIER_OCCUPIED:]
+        virtual = virtual[:FRONTIER_VIRTUAL]
     return ActiveSpace(coeff[:, occupied], coeff[:, virtual], energy[occupied], energy[virtual])
 
 

@@ -154,7 +154,8 @@ def geometric_library() -> Any:
 def quiet() -> Iterator[None]:
     """geomeTRIC says nothing in the block; its progress is in our table."""
     logger = logging.getLogger("geometric")
-    handler, propagates = logging.NullHandler(), logger.propagate
+    handler = logging.NullHandler()
+    propagates = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
@@ -380,7 +381,8 @@ class GeomeTRIC:
         """
         optimizer, states = self._optimizer, self._states
         with self._asked():
-            here, gradients = optimizer.X.copy(), optimizer.calcGradNorm()
+            here = optimizer.X.copy()
+            gradients = optimizer.calcGradNorm()
             while optimizer.state not in (states.CONVERGED, states.FAILED):
                 optimizer.step()
                 if optimizer.state == states.NEEDS_EVALUATION:

@@ -49,12 +49,14 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
     tensors : one per spin, of the same fitted integrals
     """
     a, nao = tensors[0].a, len(tensors[0].c_occ)
-    tiles, slices = -(-nao // P), layout.padded_naux(len(a)) // P
+    tiles = -(-nao // P)
+    slices = layout.padded_naux(len(a)) // P
     most = max(t.shape[1] for t in tensors)
     columns = layout.tile_columns(layout.padded_nvir(most))
     if not columns:
         return [()] * len(tensors)
-    once, stored = layout.slices_at_once(tiles, slices), layout.stored_slices(columns, slices * P)
+    once = layout.slices_at_once(tiles, slices)
+    stored = layout.stored_slices(columns, slices * P)
     virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) for t in tensors]
     edge = layout.block_edge(layout.padded_nvir(most), slices * P)
     occupied = [

@@ -247,7 +247,8 @@ def _folded(e: Array, nvir: int) -> Array:
 
 def cross_table(left: Array, right: Array) -> Array:
     """(128, NT*n) table of e_a + e_b, row tile after row tile of the left space."""
-    e, f = pad_virtuals(left), pad_virtuals(right)[: padded_nvir(right.size)]
+    e = pad_virtuals(left)
+    f = pad_virtuals(right)[: padded_nvir(right.size)]
     return _stored(
         np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)])
     )

@@ -320,12 +320,14 @@ def check_pyscf(_s: Surroundings) -> Diagnosis:
 
 def check_torch(s: Surroundings) -> Diagnosis:
     """Can the torch and cuda backends be used? (optional)"""
-    driver, version = (s.root / "proc/driver/nvidia/version").exists(), s.version("torch")
+    driver = (s.root / "proc/driver/nvidia/version").exists()
+    version = s.version("torch")
     if version is None:
         if driver:
             return warn("an NVIDIA driver, but no PyTorch", "pip install 'dfmp2[torch]'")
         return ok("not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
-    command, plain = [sys.executable, "-P", "-c", TORCH_PROBE], dict(s.environ)
+    command = [sys.executable, "-P", "-c", TORCH_PROBE]
+    plain = dict(s.environ)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False
@@ -585,10 +587,8 @@ def check_default_run(_s: Surroundings) -> Diagnosis:
 
 def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
     """Is the energy of the trial molecule what PySCF gives?"""
-    scf, correlation = (
-        result.scf_total_energy - SCF_ENERGY,
-        result.mp2_correlation_energy - CORRELATION_ENERGY,
-    )
+    scf = result.scf_total_energy - SCF_ENERGY
+    correlation = result.mp2_correlation_energy - CORRELATION_ENERGY
     detail = (
         f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) "
         f"in {seconds:.1f} s: E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"

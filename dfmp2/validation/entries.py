@@ -263,7 +263,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _entry(item: dict[str, Any]) -> ReferenceEntry:
     combine = item.pop("combine", {})
-    kernel, published = item.get("kernel"), item.get("published")
+    kernel = item.get("kernel")
+    published = item.get("published")
     return ReferenceEntry(
         **{
             **item,

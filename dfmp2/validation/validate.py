@@ -313,10 +313,8 @@ def _rows(entry: ReferenceEntry, session: Session, other: Other | None) -> list[
         except Interrupted:
             raise
         except Dfmp2Error as error:
-            why, status = (
-                str(error),
-                SKIPPED if isinstance(error, ResourceError | UnsupportedByBackend) else FAIL,
-            )
+            why = str(error)
+            status = SKIPPED if isinstance(error, ResourceError | UnsupportedByBackend) else FAIL
     rows = [_row(entry, quantity, status=status, reason=why) for quantity in entry.quantities]
     if other is None:
         return rows

@@ -55,11 +55,9 @@ def draw_molecule(molecule: Molecule) -> str:
     ).tolist()  # the farthest first, so that nearer balls cover it
     sticks: dict[int, list[str]] = {k: [] for k in order}
     for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
-        (x1, y1), (x2, y2), thick = (
-            points[i].tolist(),
-            points[j].tolist(),
-            max(2.0, min(5.0, scale / 5)),
-        )
+        x1, y1 = points[i].tolist()
+        x2, y2 = points[j].tolist()
+        thick = max(2.0, min(5.0, scale / 5))
         stick = line_element(x1, y1, x2, y2, "bond", stroke_width=thick, data_ends=f"{i} {j}")
         sticks[min(i, j, key=order.index)].append(stick)
     parts = [

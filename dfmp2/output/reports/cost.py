@@ -33,7 +33,8 @@ SHORTEST = 0.01  # s; below, a rate would say more about the clock than about th
 
 
 def cost_section(result: MP2Result) -> Section:
-    spent, predicted = asdict(result.timings), asdict(result.predicted)
+    spent = asdict(result.timings)
+    predicted = asdict(result.predicted)
     # A derived result keeps the times of its original run
     derived = "derived from" in result.frozen_core_note
     work = {} if derived else operations(result)

@@ -74,11 +74,9 @@ def list_pairs(result: MP2Result) -> list[Pair]:
 
 
 def pairs_section(result: MP2Result) -> Section:
-    core, total, eps = (
-        core_orbitals(result),
-        result.pairs.correlation_energy,
-        result.reference.mo_energy,
-    )
+    core = core_orbitals(result)
+    total = result.pairs.correlation_energy
+    eps = result.reference.mo_energy
     pairs = list_pairs(result)
     rows = []
     for pair in pairs[:STRONGEST]:

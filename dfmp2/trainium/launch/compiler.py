@@ -211,7 +211,8 @@ def compile_ahead(spins: tuple[Shape, ...], target: str, nao: int = 0) -> Proof:
     ------
     BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
     """
-    proof, cache = Proof(), NeffCache(environment.cache_folder())
+    proof = Proof()
+    cache = NeffCache(environment.cache_folder())
     for program in programs(spins, target, nao):
         ensure(program, target, cache, proof)
     return proof

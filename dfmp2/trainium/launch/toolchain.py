@@ -188,7 +188,8 @@ def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, s
 def _variables(lane: str, host: Host) -> list[Problem]:
     """Variables that would make a lane something else than it says."""
     env = host.environ
-    wanted, given = env.get("NEURON_PLATFORM_TARGET_OVERRIDE"), env.get("NEURON_RT_VISIBLE_CORES")
+    wanted = env.get("NEURON_PLATFORM_TARGET_OVERRIDE")
+    given = env.get("NEURON_RT_VISIBLE_CORES")
     if host.devices():
         here = device_target(host)
     else:
@@ -351,7 +352,8 @@ def diagnose(surroundings: Any) -> list[Finding]:
     """
     s = surroundings
     host = Host(s.environ, s.root, s.prefix, s.version)
-    devices, found = host.devices(), toolchain_versions(PACKAGES, host)
+    devices = host.devices()
+    found = toolchain_versions(PACKAGES, host)
     fake = [problem for problem in _packages(PACKAGES, found) if "placeholder" in problem.reason]
     if not devices:
         return [_finding("Neuron", "no Neuron device", fake)]
