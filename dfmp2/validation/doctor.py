@@ -118,6 +118,13 @@ def fail(detail: str, code: int, fix: str = "") -> Diagnosis:
     return Diagnosis(status="fail", detail=detail, fix=fix, exit_code=code)
 
 
+def _allowed_cores() -> int:
+    """Cores that this process may run on, without the quota of its control group."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Everything a check may look at, as one value that tests can plant; made before a variable is
@@ -141,13 +148,7 @@ class Surroundings:
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
-    cores: int = field(
-        default_factory=lambda: (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-    )
+    cores: int = field(default_factory=_allowed_cores)
     version: Callable[[str], str | None] = installed_version
     requirements: tuple[str, ...] | None = field(default_factory=lambda: _metadata("dfmp2"))
 
@@ -490,11 +491,10 @@ def check_memory(s: Surroundings) -> Diagnosis:
         if (w := s.words(file)) and w[0].isdigit() and int(w[0]) < UNLIMITED
     ]
     detail = f"{format_bytes(free)} available"
-    detail += (
-        f", control group limit {format_bytes(min(limits))}"
-        if limits
-        else ", no control group limit"
-    )
+    if limits:
+        detail += f", control group limit {format_bytes(min(limits))}"
+    else:
+        detail += ", no control group limit"
     address = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address != resource.RLIM_INFINITY:
         detail += (
