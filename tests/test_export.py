@@ -465,6 +465,18 @@ def test_the_result_itself_is_never_the_target(call: Runner, water: Stored, fold
     assert (folder / "copy.h5").read_bytes() == water.path.read_bytes()
 
 
+@pytest.mark.parametrize("output", [(), ("-o", "."), ("-o", "there")])
+def test_several_results_are_written_into_a_folder(
+    call: Runner, water: Stored, folder: Path, output: tuple[str, ...]
+) -> None:
+    (folder / "there").mkdir()
+    for name in ("one.h5", "two.h5"):
+        (folder / name).write_bytes(water.path.read_bytes())
+    succeed(call("export", "one.h5", "two.h5", "--to", "molden", *output))
+    place = folder / (output[1] if output else ".")
+    assert {path.name for path in place.glob("*.molden")} == {"one.molden", "two.molden"}
+
+
 def test_without_trexio(
     call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
