@@ -144,7 +144,8 @@ TIMES = {
 
 def plan_text(outlook: Outlook) -> str:
     """The plan for reading."""
-    facts, molecule = plan_dict(outlook), outlook.system.molecule
+    facts = plan_dict(outlook)
+    molecule = outlook.system.molecule
     sizes, memory, flops, scratch = (
         facts[key] for key in ("sizes", "memory_bytes", "flops", "scratch")
     )
@@ -197,7 +198,8 @@ def plan_text(outlook: Outlook) -> str:
         f"B: {scratch['fitted_tensor']})",
     ]
     if scratch["bytes"]:
-        speed, source = scratch["bytes_per_second"], "cached" if scratch["cached"] else "read"
+        speed = scratch["bytes_per_second"]
+        source = "cached" if scratch["cached"] else "read"
         if scratch["cached"]:
             where = "it stays in the system's memory"
         else:

@@ -43,11 +43,8 @@ OLDEST_TORCH = (2, 9)
 IMPORT_SECONDS = 120  # for torch in a process of its own; a cold network disk is slow
 LITTLE_DISK = 10**9  # bytes
 LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run hold 110 MB
-OVERRIDDEN = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-)  # a run sets them to 1 itself
+# A run sets them to 1 itself
+OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 QUOTA = "/sys/fs/cgroup/cpu.max"  # version 2 of the control groups, which a run looks at
 OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -323,12 +320,14 @@ def check_pyscf(_s: Surroundings) -> Diagnosis:
 
 def check_torch(s: Surroundings) -> Diagnosis:
     """Can the torch and cuda backends be used? (optional)"""
-    driver, version = (s.root / "proc/driver/nvidia/version").exists(), s.version("torch")
+    driver = (s.root / "proc/driver/nvidia/version").exists()
+    version = s.version("torch")
     if version is None:
         if driver:
             return warn("an NVIDIA driver, but no PyTorch", "pip install 'dfmp2[torch]'")
         return ok("not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
-    command, plain = [sys.executable, "-P", "-c", TORCH_PROBE], dict(s.environ)
+    command = [sys.executable, "-P", "-c", TORCH_PROBE]
+    plain = dict(s.environ)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False
@@ -377,9 +376,8 @@ def check_module_path(s: Surroundings) -> Diagnosis:
         "nki",
     }
     spec = find_spec("dfmp2")
-    package = (
-        None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
-    )  # a fine place, too
+    # A fine place, too
+    package = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
     try:
         here, entries = s.folder.resolve(), list(s.folder.iterdir())
     except OSError:
@@ -589,10 +587,8 @@ def check_default_run(_s: Surroundings) -> Diagnosis:
 
 def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
     """Is the energy of the trial molecule what PySCF gives?"""
-    scf, correlation = (
-        result.scf_total_energy - SCF_ENERGY,
-        result.mp2_correlation_energy - CORRELATION_ENERGY,
-    )
+    scf = result.scf_total_energy - SCF_ENERGY
+    correlation = result.mp2_correlation_energy - CORRELATION_ENERGY
     detail = (
         f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) "
         f"in {seconds:.1f} s: E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"

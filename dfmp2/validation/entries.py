@@ -77,11 +77,12 @@ TAGS = {
     "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
 }
+# What an entry may need, and how to get it
 MODULES = {
     "basis_set_exchange": "pip install 'dfmp2[bse]'",
     "geometric": "pip install 'dfmp2[opt]'",
     "dftd3": "pip install 'dfmp2[disp]'",
-}  # what an entry may need, and how to get it
+}
 
 
 # The published sets, whatever they are, and the solution that was found.
@@ -262,7 +263,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _entry(item: dict[str, Any]) -> ReferenceEntry:
     combine = item.pop("combine", {})
-    kernel, published = item.get("kernel"), item.get("published")
+    kernel = item.get("kernel")
+    published = item.get("published")
     return ReferenceEntry(
         **{
             **item,
@@ -375,9 +377,8 @@ def _trnblas(kernel: SyntheticSizes, workers: int) -> tuple[Array, ActiveSpace]:
     stream = TorchStream(SEED)
     c_occ = (np.float32(0.1) * stream.normal(n * nocc).reshape(n, nocc)).astype(np.float64)
     c_vir = (np.float32(0.1) * stream.normal(n * nvir).reshape(n, nvir)).astype(np.float64)
-    half = np.zeros(
-        (nocc, n * naux)
-    )  # sum_mu C_mui (mu nu|P); the integrals themselves are never held
+    # sum_mu C_mui (mu nu|P); the integrals themselves are never held
+    half = np.zeros((nocc, n * naux))
     rows = max(1, (1 << 24) // (n * naux))
     for start in range(0, n, rows):
         count = min(rows, n - start)

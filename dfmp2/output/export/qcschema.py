@@ -203,7 +203,8 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
 
 def _qcvars(result: MP2Result) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
-    kohn_sham, mean_field = result.reference.xc is not None, result.mean_field_energy
+    kohn_sham = result.reference.xc is not None
+    mean_field = result.mean_field_energy
     double_hybrid = result.options.correlation.double_hybrid
     methods = {result.options.correlation.title.upper(): result.correlation_energy}
     parts: dict[str, float] = {}

@@ -270,7 +270,9 @@ def _stability(r: MP2Result) -> SummaryTile:
 
 def _checks(r: MP2Result) -> SummaryTile:
     """What the run checked of itself, by what, and how many warnings it gave."""
-    certificate, check, count = r.certificate, r.check, len(r.diagnostics.warnings)
+    certificate = r.certificate
+    check = r.check
+    count = len(r.diagnostics.warnings)
     passed, said = {}, []
     if check is not None:
         passed["PySCF check"] = check.passed
