@@ -161,42 +161,6 @@ def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_j
 
 
 @kernels_command.command(
-    "published",
-    cls=AnnouncedCommand,
-    short_help="Published trn1 figures beside the model's and this host's.",
-)
-@click.option(
-    "--target",
-    type=click.Choice(["trn1", "trn2"]),
-    default="trn1",
-    show_default=True,
-    help="Of the model.",
-)
-@click.option("--measure", is_flag=True, help="Also time the same on this host, in float32.")
-@click.option(
-    "--slow", is_flag=True, help="With --measure: also what has more than 1e11 operations."
-)
-@options_of("threads")
-@AS_JSON
-def show_published(
-    target: str, measure: bool, slow: bool, threads: int | None, as_json: bool
-) -> None:
-    """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host
-    takes."""
-    count = prepare_libraries(threads)
-    from dfmp2.trainium.costs import published
-
-    with Console(quiet=as_json, log=None) as console:
-        rows = published.published_table(
-            target, count, measure=measure or slow, slow=slow, listener=console
-        )
-    found = {"target": target, "threads": count, "figures": rows}
-    click.echo(
-        json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json
-    )
-
-
-@kernels_command.command(
     "check", cls=AnnouncedCommand, short_help="Check that a backend keeps the pair-term contract."
 )
 @click.option(
