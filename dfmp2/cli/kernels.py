@@ -94,37 +94,21 @@ def _shapes(
     return plan.trainium_shapes(work), work.nao
 
 
-@kernels_command.command(
-    "list", short_help="Kernels, and the compiled programs a molecule or shape needs."
-)
-@_problem
-@click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
-@click.option(
-    "--cores",
-    type=click.IntRange(1, 128),
-    default=1,
-    show_default=True,
-    help="Physical ones that share the pairs; a trn1 chip has 2, a trn2 chip 8.",
-)
+@kernels_command.command("list", short_help="The kernels, by name.")
 @AS_JSON
-def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
-    """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
-    from dfmp2.trainium.costs import catalogue, text
-    from dfmp2.trainium.costs.model import find_chip
+def list_kernels(as_json: bool) -> None:
+    """List the kernels.
 
-    chip = find_chip(target)
-    if spins:
-        programs = catalogue.listed_programs(spins, chip, nao)
-    else:
-        programs = ()
+    dfmp2 plan MOLECULE --backend nki says how many compiled programs (NEFFs) and calls a molecule
+    needs.
+    """
+    from dfmp2.trainium.costs import catalogue, text
+
     if as_json:
-        if spins:
-            sent = [sum(map(catalogue.b_bytes, spins))] * cores
-        else:
-            sent = []
-        click.echo(json.dumps(catalogue.as_dict(spins, programs, sent), indent=2))
+        kernels = {row.name: {"short": row.short, "about": row.about} for row in catalogue.KERNELS}
+        click.echo(json.dumps({"kernels": kernels}, indent=2))
     else:
-        click.echo(text.catalogue_text(spins, programs, chip, cores), nl=False)
+        click.echo(text.kernels_text(), nl=False)
 
 
 @kernels_command.command(
