@@ -328,9 +328,7 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Kern
     parts = -(-columns // min(BANK, PART // slices))
     _require_program("gemm", batches * -(-rows // P) * slices * parts)
     a, b = (Tensor((batches * contracted, layout.stored_columns(size))) for size in (rows, columns))
-    if batches == 1:
-        return _call("products", "gemm", {"a": a, "b": b, "columns": rows}, 1)
-    return _call("products", "gemm_batch", {"a": a, "b": b, "batches": batches, "columns": rows}, 1)
+    return _call("products", "gemm", {"a": a, "b": b, "batches": batches, "columns": rows}, 1)
 
 
 def _require_program(kernel: str, products: int) -> None:
