@@ -275,7 +275,7 @@ def test_traffic_of_the_medium_shape(prices):
     loads = 16 + turns * 16 - (turns - 1)
     tables = 4 * 128 * (1024 + 512 + 128)
     counted = trace_of(call).instructions
-    read = sum(one.bytes for one in counted if any(access.space == "hbm" for access in one.reads))
+    read = sum(one.bytes for one in counted if "hbm" in one.reads)
     assert engines.read == loads * 1536 * 512 * 4 + tables == read
     assert engines.written == 256 * 24 * 128 * 4
 

@@ -130,10 +130,8 @@ def counted(call):
 
 def moved(trace):
     """Bytes read from device memory and written there."""
-    read = sum(one.bytes for one in trace.instructions if any(a.space == "hbm" for a in one.reads))
-    written = sum(
-        one.bytes for one in trace.instructions if any(a.space == "hbm" for a in one.writes)
-    )
+    read = sum(one.bytes for one in trace.instructions if "hbm" in one.reads)
+    written = sum(one.bytes for one in trace.instructions if "hbm" in one.writes)
     return read, written
 
 
