@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import Workers, each
-from dfmp2.integrals.screening import PairList, every_pair
+from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.spaces import ActiveSpace
 
 Array = NDArray[np.float64]
@@ -210,10 +210,7 @@ class Transformation:
         # Reused: touched first once
         self._parts = [np.empty((0, space.nocc, space.nvir)) for space in spaces]
         self._virtual = [np.ascontiguousarray(space.c_vir) for space in spaces]
-        pairs = every_pair(len(ranges[0]))
-        self._transforms = [
-            half_transform(ranges, self._step, pairs, single=False) for _ in range(threads)
-        ]
+        self._transforms = [TriangleTransform(ranges, self._step) for _ in range(threads)]
 
     def __call__(self, packed: Array) -> list[Array]:
         """(ia|P) of each space, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C
