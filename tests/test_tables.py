@@ -88,6 +88,28 @@ def fields(record: Any) -> str:
     return " ".join(parts)
 
 
+LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
+
+
+def without_sentences(line: str) -> str:
+    """A line whose text is a label, or the numbers of a sentence."""
+    opened, bracket, said = line.rpartition(">")
+    words = said.split()
+    if len(words) > LONGEST:
+        words = [word for word in words if re.search(r"\d", word)] + ["..."]
+    return f"{opened}{bracket}{' '.join(words)}"
+
+
+def called(*arguments: str) -> list[str]:
+    """The lines that a command prints."""
+    out, said = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(said):
+        patch.setenv("COLUMNS", "80")
+        assert main(arguments) == 0, said.getvalue()
+    assert out.getvalue().endswith("\n") and not out.getvalue().endswith("\n\n"), arguments
+    return out.getvalue().splitlines()
+
+
 # --- parameters of commands -----------------------------------------------------------------------
 
 # What a parameter of a command may say of itself, and what it need not say.
@@ -113,22 +135,57 @@ def declared(parameter: click.Parameter) -> str:
     return " ".join(parts)
 
 
-def options() -> list[str]:
-    """Each declaration of a parameter, with the commands that have it."""
-    users: dict[str, list[str]] = {}
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """All commands by the words that they are called with."""
 
-    def visit(command: click.Command, path: str) -> None:
-        for parameter in command.params:
-            users.setdefault(declared(parameter), []).append(path)
+    def visit(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+        yield path, command
         context = click.Context(command)
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
                 inner = command.get_command(context, name)
                 assert inner is not None
-                visit(inner, f"{path} {name}".strip())
+                yield from visit(inner, f"{path} {name}".strip())
 
-    visit(cli, "")
+    yield from visit(cli, "")
+
+
+def options() -> list[str]:
+    """Each declaration of a parameter, with the commands that have it."""
+    users: dict[str, list[str]] = {}
+    for path, command in commands():
+        for parameter in command.params:
+            users.setdefault(declared(parameter), []).append(path)
     return sorted(f"{declaration}: {', '.join(users[declaration])}" for declaration in users)
+
+
+# --- what commands print that compute nothing -----------------------------------------------------
+
+PRINTED = (
+    "methods",
+    "kernels list",
+    "kernels list --shape 5,30,100 --beta 4,31",
+    "kernels list --shape 5,30,100 --json",
+    "kernels cost --kernel K3 --shape 5,30,100",
+    "kernels cost --kernel K3 --shape 5,30,100 --json",
+    "kernels cost --kernel gemm --shape 300,200,100 --target trn2",
+)
+NAMES = 24  # columns of the names of options in a help
+
+
+def printed() -> Iterator[str]:
+    """Numbers and labels; of helps the headings and the names of options."""
+    for command in PRINTED:
+        yield f"--- {command}"
+        yield from map(without_sentences, called(*command.split()))
+    for path, command in commands():
+        parts = [name for one in command.params for name in one.opts]
+        for option in ("--help", "--help-all"):
+            if option in ("--help", *parts):
+                yield f"--- {path} {option}"
+                for line in called(*path.split(), option):
+                    if re.match(r"[A-Z].*:$|  -|  \w+  ", line):
+                        yield line[:NAMES].rstrip()
 
 
 # --- functions of a few arguments -----------------------------------------------------------------
@@ -374,24 +431,6 @@ OF_THE_PROGRAM = re.compile(
     r"/(provenance|creator|sha256|resources|timings|memory|created|stdout)\b"
 )
 NOT_SHOWN = re.compile(r"<(script|style|head)\b.*?</\1>", re.DOTALL)
-LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
-
-
-def without_sentences(line: str) -> str:
-    """A line whose text is a label, or the numbers of a sentence."""
-    opened, bracket, said = line.rpartition(">")
-    words = said.split()
-    if len(words) > LONGEST:
-        words = [word for word in words if re.search(r"\d", word)] + ["..."]
-    return f"{opened}{bracket}{' '.join(words)}"
-
-
-def called(*arguments: str) -> list[str]:
-    """The lines that a command prints."""
-    out, said = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(said):
-        assert main(arguments) == 0, said.getvalue()
-    return out.getvalue().splitlines()
 
 
 def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterator[str]]:
@@ -480,6 +519,7 @@ def made(file: str) -> Iterator[str]:
 
 TABLES: dict[str, Callable[[], Any]] = {
     "options": options,
+    "printed": printed,
     "functions": functions,
     "costs": costs,
     "plans": plans,
