@@ -352,11 +352,6 @@ def costs() -> Iterator[str]:
         yield fields(one)
     yield fields(catalogue.predict_transform(SPINS, 150, "trn1"))
     yield fields(catalogue.predict_product((3, 100, 200, 300), model.CHIPS["trn2"]))
-    for number in (1, 2):
-        needed = catalogue.listed_programs(SPINS[:number], model.CHIPS["trn2"], 150)
-        yield from map(str, needed)
-        chip = model.CHIPS["trn1"]
-        yield from text.catalogue_text(SPINS[:number], needed, chip, number).splitlines()
 
 
 # --- plans ----------------------------------------------------------------------------------------
