@@ -459,7 +459,7 @@ def pages(file: str) -> Iterator[str]:
 def leaves(value: Any, path: str) -> Iterator[str]:
     """The numbers and texts of a JSON value behind their path."""
     if isinstance(value, dict):
-        for name, item in value.items():
+        for name, item in sorted(value.items()):
             yield from leaves(item, f"{path}/{name}")
     elif isinstance(value, list) and any(isinstance(item, list | dict) for item in value):
         for place, item in enumerate(value):
