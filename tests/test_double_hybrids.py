@@ -411,7 +411,9 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     printed = report(stored)
     text = " ".join(printed.split())
     assert (
-        "E(KS), UKS of B2PLYP-D3(BJ)" in text
+        printed.splitlines()[0].endswith(": double hybrid, density-fitted")
+        and "Not checked against PySCF's own Kohn-Sham and DF-MP2" in text
+        and "E(KS), UKS of B2PLYP-D3(BJ)" in text
         and "D3(BJ) of dftd3" in text
         and "s6 0.64, s8 0.9147" in text
     )
@@ -648,7 +650,8 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
     [
         ({"method": "b2plip"}, "did you mean b2plyp?"),
         ({"method": "wb97m(2)"}, "non-local correlation (VV10) is not available"),
-        ({"method": "revdod-pbep86"}, "its factors are not in the table"),
+        ({"method": "revdod-pbep86"}, "not in the table; with both spins it is revdsd-pbep86-d4"),
+        ({"method": "mp2-d3"}, "corrections of dispersion are not here"),
         ({"method": "revDSD-PBEP86-D4/2021"}, "are not those of 2019 (revdsd-pbep86-d4)"),
         ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
         ({"method": "custom-dh", "xc": "pbe0"}, "needs --os-scale and --ss-scale"),
@@ -662,6 +665,11 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "xyg3", "dispersion": "d3bj"}, "no parameters of D3(BJ) are published for "
                                                    "XYG3"),
         ({"method": "xyg3-d4"}, "no parameters of D4 are published"),
+        ({"method": "B2PLYP-D3"}, "D3(BJ) or D4: take --method b2plyp-d3bj or b2plyp-d4"),
+        ({"method": "dsd-pbep86-d3(0)"}, "take --method dsd-pbep86-d3bj or dsd-pbep86-d4"),
+        ({"method": "revDSD-BLYP-NL"}, "D3(BJ) or D4: take --method revdsd-blyp-d3bj"),
+        ({"method": "xyg3-d2"}, "no dispersion correction is published for XYG3: take --method "
+                                "xyg3"),
         ({"method": "ptpss", "dispersion": "d4"}, "take --dispersion d3bj, or none"),
         ({"method": "pbe0-dh", "dispersion": "d3bj"}, "take --dispersion d4, or none"),
         ({"method": "dsd-blyp", "dispersion": "d3bj"}, "take --method dsd-blyp-d3bj"),

@@ -133,9 +133,13 @@ def result_page(entry: Entry, title: str | None) -> str:
     """The page of one result."""
     r = entry.result
     name, level = r.options.correlation.title, method_name(r)
+    correlation = []
+    if r.options.correlation.kind != "none":
+        energy = energy_text(r.correlation_energy)
+        correlation.append(SummaryTile(f"E({name}, correlation) / Eh", energy))
     tiles = [
         SummaryTile(f"E({name}, total) / Eh", energy_text(r.total_energy)),
-        SummaryTile(f"E({name}, correlation) / Eh", energy_text(r.correlation_energy)),
+        *correlation,
         *(
             []
             if r.gradient is None
