@@ -31,6 +31,7 @@ from dfmp2.scf import kohn_sham
 from dfmp2.scf.integrals import jk_builder
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
+from dfmp2.validation.psi4 import find_psi4, run_psi4
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
 
@@ -159,6 +160,52 @@ def test_b2plyp_has_the_energies_of_psi4(
     )
     assert found.scf_total_energy == pytest.approx(functional, abs=1e-6)
     assert found.total_energy == pytest.approx(total, abs=1e-6)
+
+
+ON_THIS_MACHINE = {  # angstrom, charge, multiplicity
+    "H2O": ("O 0.02 0 0.117; H 0 0.757 -0.47; H 0 -0.76 -0.45", 0, 1),
+    "HCN": ("H 0 0 -1.06; C 0 0 0; N 0.02 0 1.16", 0, 1),
+    "H2CO": ("C 0 0 -0.53; O 0 0 0.68; H 0 0.94 -1.11; H 0.05 -0.93 -1.13", 0, 1),
+    "NH2": ("N 0 0 0.14; H 0 0.80 -0.49; H 0 -0.80 -0.5", 0, 2),
+    "O2": ("O 0 0 0; O 0 0 1.21", 0, 3),
+    "H2CO+": ("C 0 0 -0.53; O 0 0 0.68; H 0 0.96 -1.11; H 0.05 -0.97 -1.13", 1, 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_psi4() is None, reason="psi4 is not on PATH")
+@pytest.mark.parametrize("method", ["b2plyp", "dsd-pbep86", "pbe0-dh"])
+@pytest.mark.parametrize("name", ON_THIS_MACHINE)
+def test_psi4_computes_the_same_energies(name: str, method: str) -> None:
+    """The same fitting sets and as many points, which the programs prune in different ways: 2e-6
+    Eh."""
+    text, charge, multiplicity = ON_THIS_MACHINE[name]
+    atoms = [atom.split() for atom in text.split(";")]
+    places = np.array([atom[1:] for atom in atoms], dtype=float) * ANGSTROM
+    ours = dfmp2.run(
+        Molecule(
+            tuple(atom[0] for atom in atoms), places, charge=charge, multiplicity=multiplicity
+        ),
+        basis="cc-pvdz",
+        auxbasis="cc-pvdz-ri",
+        scf_auxbasis="cc-pvdz-jkfit",
+        method=method,
+        grid="99,590",
+        **EXACT,
+    )
+    theirs = run_psi4(ours, 1)
+    total = theirs.scf_total_energy + ours.options.correlation.apply(
+        theirs.opposite_spin, theirs.same_spin
+    )
+    same, opposite = ours.components
+    found = {
+        "E(KS)": ours.scf_total_energy - theirs.scf_total_energy,
+        "E(SS)": same - theirs.same_spin,
+        "E(OS)": opposite - theirs.opposite_spin,
+        "total": ours.total_energy - total,
+    }
+    print(name, method, *(f"{energy} {value:+.1e}" for energy, value in found.items()))
+    assert max(map(abs, found.values())) <= 2e-6
 
 
 def test_a_functional_of_factors_has_the_energies_of_orca() -> None:
