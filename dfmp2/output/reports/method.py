@@ -133,11 +133,11 @@ def method_section(result: Calculated) -> Section:
     blocks: list[Block] = [
         f"{method_name(result)}. Cite: {citations(result)}.",
         Facts(facts),
-        *(
-            [Code("Even-tempered fitting functions", "\n".join(exponents), folded=True)]
-            if exponents
-            else []
-        ),
+    ]
+    if exponents:
+        text = "\n".join(exponents)
+        blocks.append(Code("Even-tempered fitting functions", text, folded=True))
+    blocks += [
         _orbital_classes(result),
         Table(
             "SHA-256 of exponents and coefficients",
