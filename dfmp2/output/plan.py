@@ -172,8 +172,9 @@ def plan_text(outlook: Outlook) -> str:
         )
     ]
     facts_of_run = [
-        f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} "
-        f"functions, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
+        f"{molecule.name}: {molecule.formula}, {counted_text(sizes['nelectron'], 'electron')}, "
+        f"{counted_text(sizes['nao'], 'function')}, fitting sets of {sizes['naux_scf']} (SCF) and "
+        f"{sizes['naux']} (MP2)",
         f"correlated: {_of_spins(sizes['nocc'])} occupied, {_of_spins(sizes['nvir'])} virtual "
         "orbitals",
         f"frozen core: {sizes['frozen_core']}; {counted_text(sizes['tiles'], 'tile')} of pairs",
