@@ -47,6 +47,7 @@ references unless the column of costs says otherwise. [How to choose one](../how
 SEARCH_WEIGHTS = {  # the first that fits; 1 for others
     "tutorials/": 2,
     "howto/": 1.5,
+    "project/trainium/": 0.5,
     "project/": 0.05,
     "changelog": 0.02,
     "reference/commands/index": 0.5,
@@ -57,13 +58,8 @@ SEARCH_WEIGHTS = {  # the first that fits; 1 for others
     "explanation/": 1.2,
 }
 AUDIT = Path(__file__).parent.parent / "docs/project/trainium/audit.tsv"
-PAGES = (
-    "NKI backend of trnblas",
-    "its kernels",
-    "simulator of trnfft",
-    "trntensor",
-    "overview",
-)  # of the column page
+# Of the column page
+PAGES = ("NKI backend of trnblas", "its kernels", "simulator of trnfft", "trntensor", "overview")
 VERDICTS = {
     "better": "and more",
     "works": "here",
