@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
 
 COMMAND = Path(sys.executable).with_name("dfmp2")
+# s for what takes a few on a machine that is idle: it ends a test that would wait for ever, and says
+# nothing of how fast anything is.
+PATIENCE = 300.0
 
 MOLECULES = {
     "h2": "2\n\nH 0 0 0\nH 0 0 0.74\n",
@@ -183,10 +187,21 @@ def run_command(
         env={**os.environ, "NO_COLOR": "1", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def wait_until(condition: Callable[[], Any]) -> Any:
+    """The first true value of a condition."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it never happened")
 
 
 def succeed(finished: Finished) -> Finished:

@@ -595,7 +595,7 @@ def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
 # --- one process at a time ------------------------------------------------------------------------
 
 SLEEPER = "import sys, time; from pathlib import Path; from dfmp2.host import files as lock; "
-SLEEPER += "print(lock.acquire_lock(Path(sys.argv[1])), flush=True); time.sleep(60)"
+SLEEPER += "print(lock.acquire_lock(Path(sys.argv[1])), flush=True); time.sleep(600)"
 
 
 def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> None:

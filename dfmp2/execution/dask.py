@@ -111,9 +111,15 @@ class DaskSlot:
         return self.address in self._pool.workers
 
     def submit(self, call: Call) -> None:
-        """Give it something to do."""
+        """Give it something to do; ResourceError where the scheduler has gone in this moment."""
         given = provenance.versions(), self._process, call._replace(tag=None), self.share
-        self.call, self.future = call, self._executor.submit(run_call, *given)
+        try:
+            future = self._executor.submit(run_call, *given)
+        except Exception as error:
+            if self._pool.client.status == "running":
+                raise
+            raise self._pool.lost(error) from error
+        self.call, self.future = call, future
 
     def result(self) -> Any:
         """What its call gives; Died when the worker has, or was asked to stop before it began; or
@@ -186,7 +192,7 @@ class DaskPool(Pool):
                 self._address, security=security, set_as_default=False, timeout=ANSWER
             )
         except (OSError, ValueError, TypeError) as error:
-            raise self._gone(error) from error
+            raise self.lost(error) from error
         with suppress(ValueError):  # of a scheduler that executes nothing itself
             if (
                 self.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl)
@@ -237,7 +243,7 @@ class DaskPool(Pool):
                 self.client.scheduler.identity, callback_timeout=ANSWER
             )["workers"]
         except OSError as error:
-            raise self._gone(error) from error
+            raise self.lost(error) from error
         if self.workers:
             self._since = now
         elif now - self._since > WAIT:
@@ -250,7 +256,8 @@ class DaskPool(Pool):
             DaskSlot(self, address) for address in sorted(new)[: self._size - len(self.slots)]
         ]
 
-    def _gone(self, error: Exception) -> ResourceError:
+    def lost(self, error: Exception) -> ResourceError:
+        """What is raised where the scheduler cannot be reached."""
         return ResourceError(
             f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS "
             "name the certificates; finished items are kept, and the same command goes on"
