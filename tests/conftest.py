@@ -246,8 +246,8 @@ MODULES = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def known_heap() -> None:
-    """Free what eight modules have left behind: to look through all of it takes 0.4 s."""
-    if next(MODULES) % 8 == 0:
+    """Free what thirty modules have left behind: to look through all of it takes 0.4 s."""
+    if next(MODULES) % 30 == 0:
         gc.unfreeze()
 
 
@@ -276,12 +276,24 @@ def dfmp2(folder: Path) -> Runner:
 
 
 @pytest.fixture
-def call(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Runner]:
-    """The same command line in this process: no start-up time, and its parts can be replaced."""
-    from dfmp2.cli.main import main
+def workers() -> None:
+    """Workers that `call` needs are processes of their own."""
 
+
+@pytest.fixture
+def call(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> Iterator[Runner]:
+    """The same command line in this process, and its workers too: no start-up time, and its parts
+    can be replaced."""
+    from dfmp2.cli.main import main
+    from tests.here import HereSlot
+
+    if "workers" not in request.fixturenames:
+        monkeypatch.setattr("dfmp2.execution.pool.Slot", HereSlot)
     environment = dict(os.environ)
     monkeypatch.chdir(folder)
 

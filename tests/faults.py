@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,17 +140,30 @@ def finished_in_stops(call: Runner, *command: str, every: int) -> tuple[Finished
     return done, stops
 
 
+class Saved(Sequence[State]):
+    """States as files hold them, each read anew when it is asked for."""
+
+    def __init__(self) -> None:
+        self.files: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, place: Any) -> Any:
+        return decode(self.files[place])
+
+
 @contextmanager
-def recorded() -> Iterator[list[State]]:
+def recorded() -> Iterator[Saved]:
     """Every state that runs save in the block, at every SCF iteration and tile; no file is
     written."""
-    found: list[State] = []
+    found = Saved()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(EACH, "0")
         patch.setattr(
             checkpoint_files,
             "write_atomically",
-            lambda _, content, **__: found.append(decode(content)),
+            lambda _, content, **__: found.files.append(content),
         )
         yield found
 

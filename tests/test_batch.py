@@ -573,6 +573,7 @@ def test_two_batches_at_once_share_the_items(folder, call):
     assert not list((folder / "out").glob(".*"))
 
 
+@pytest.mark.usefixtures("workers")
 def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatch):
     """This process holds the lock of one item: the batch computes the other one and exits with
     75."""

@@ -76,7 +76,7 @@ def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
 
 
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+def planted(workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers with the faults of `broken_worker`."""
     monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.begin)
 

@@ -111,15 +111,11 @@ class DaskSlot:
         return self.address in self._pool.workers
 
     def submit(self, call: Call) -> None:
-        """Give it something to do; ResourceError where the scheduler has gone in this moment."""
+        """Give it something to do; ResourceError where the scheduler has gone meanwhile."""
         given = provenance.versions(), self._process, call._replace(tag=None), self.share
-        try:
-            future = self._executor.submit(run_call, *given)
-        except Exception as error:
-            if self._pool.client.status == "running":
-                raise
-            raise self._pool.lost(error) from error
-        self.call, self.future = call, future
+        if self._pool.client.status != "running":
+            raise self._pool.lost(OSError("the connection was lost"))
+        self.call, self.future = call, self._executor.submit(run_call, *given)
 
     def result(self) -> Any:
         """What its call gives; Died when the worker has, or was asked to stop before it began; or
