@@ -99,6 +99,5 @@ def test_pytest_alone_keeps_them_out_too():
         text=True,
         timeout=PATIENCE,
     )
-    assert (
-        done.stdout == "['OMP_WAIT_POLICY', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONPATH']\n"
-    )  # two of the tests' own
+    # Two of the tests' own
+    assert done.stdout == "['OMP_WAIT_POLICY', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONPATH']\n"

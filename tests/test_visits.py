@@ -57,9 +57,8 @@ def test_a_student(call: Runner, folder: Path) -> None:
         done.out,
         re.MULTILINE,
     )
-    assert told and float(told[2]) == pytest.approx(
-        1.7250, abs=2e-4
-    )  # PySCF: test_the_dipole_moment_is_that_of_pyscf
+    # PySCF: test_the_dipole_moment_is_that_of_pyscf
+    assert told and float(told[2]) == pytest.approx(1.7250, abs=2e-4)
     assert "comment: H2O; the geometry of the README" in done.out
     for words in (
         "HOMO          5  -0.391",
@@ -411,15 +410,8 @@ SENTENCES = (
     "rates measured",
     "- ",
 )
-NAMES = ("pair_energy_block-", "    pair_energy_block-")  # of compiled programs
-OF_THE_MACHINE = (
-    "doctor",
-    "backends",
-    "plan",
-    "bench",
-    "energy",
-    "kernels warmup",
-)  # only the widths are held
+# Only the widths are held
+OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy", "kernels warmup")
 
 
 def furnished(folder: Path) -> Path:
@@ -497,7 +489,7 @@ def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(tmp_path: Pat
             if "==> " in text:  # a script of Slurm is shown as it is
                 continue
             for line in text.splitlines():
-                if len(line) > 80 and not line.startswith((*SENTENCES, *NAMES)):
+                if len(line) > 80 and not line.startswith(SENTENCES):
                     wide.append((typed, line))
         if typed.startswith(OF_THE_MACHINE):
             continue

@@ -109,7 +109,7 @@ COMMANDS = {
     "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": (
         "dfmp2.cli.kernels:kernels_command",
-        "Trainium kernels: list, cost, published, checks.",
+        "Trainium kernels: list, cost, checks.",
     ),
     "completion": ("dfmp2.cli.checks:completion", "Completion of names by bash, zsh or fish."),
 }
@@ -203,9 +203,8 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
             signals.settle_signal()
-            said = signals.received() or _said(
-                error
-            )  # a signal may look like an import that failed
+            # A signal may look like an import that failed
+            said = signals.received() or _said(error)
             if said is None:
                 raise  # a fault in dfmp2, whose traceback helps to find it
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):

@@ -255,18 +255,16 @@ class Slot:
             return future.result()
         if isinstance(error, Dfmp2Error):
             raise error
-        if not isinstance(
-            error, BrokenExecutor
-        ):  # what the process holds is not to be trusted any more
+        # What the process holds is not to be trusted any more
+        if not isinstance(error, BrokenExecutor):
             self.close()
             raise fault(error) from error
         code = exit_code(self._process)
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
         errors = self._errors.read().decode(errors="replace")
         died = process_death(code, self.share, errors, self._peak)
-        if (
-            isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated
-        ):  # no fault of its call
+        # No fault of its call
+        if isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated:
             died.terminated, self._failed_starts = True, self._failed_starts + 1
             if self._failed_starts == TRIES:
                 raise Dfmp2Error(

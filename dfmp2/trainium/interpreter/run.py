@@ -187,10 +187,8 @@ def run_kernel(
         takes = ", ".join(signature.parameters)
         raise InputError(f"{kernel} takes {takes}; given: {', '.join(arguments)}") from error
     bound = {name: _argument(core, name, value) for name, value in arguments.items()}
-    core.running = True
     with kernel_code(core):
         returned = entry.function(**bound)
-    core.running = False
     outputs = tuple(
         _output(core, value) for value in (returned if isinstance(returned, tuple) else (returned,))
     )
@@ -203,9 +201,8 @@ def kernel_code(core: Core) -> Iterator[None]:
     """Code of kernel files runs inside: its own Python errors become violations, ours pass
     through."""
     try:
-        with np.errstate(
-            all="ignore"
-        ):  # overflow to inf and invalid to NaN are what the engines do
+        # Overflow to inf and invalid to NaN are what the engines do
+        with np.errstate(all="ignore"):
             yield
     except AssertionError as error:
         raise Violation(
