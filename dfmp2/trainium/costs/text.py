@@ -76,7 +76,7 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
     sizes = ", ".join(f"{name} {size}" for name, size in zip(row.sizes, shape, strict=True))
     lines = [
         f"{row.name}, {sizes}: predicted, not measured",
-        f"variant {price.variant}: {price.calls} calls of {price.neffs} programs, one {chip.name} "
+        f"variant {price.variant}: calls {price.calls}, programs {price.neffs}; one {chip.name} "
         "core, float32",
     ]
     if row.name.startswith("pair_energy"):
