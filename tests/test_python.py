@@ -496,26 +496,22 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
     ],
 )
 def test_tables_name_the_method_of_their_energies(
-    changes: dict[str, Any], title: str, tmp_path: Path, call: Runner
+    changes: dict[str, Any], title: str, call: Runner
 ) -> None:
     """In a batch, in its status and its tables, and of one result; energies of MP2 only where they
     are."""
     pandas = pytest.importorskip("pandas")
-    folder = tmp_path / "out"
-    found = dfmp2.batch(
-        {"h": dfmp2.Molecule.from_string("Li 0 0 0; H 0 0 1.6")},
-        "sto-3g",
-        folder,
-        **changes,
-        **SMALL,
-    )
+    Path("h.xyz").write_text("2\n\nLi 0 0 0\nH 0 0 1.6\n")
+    asked = [f"--{name}={value}" for name, value in changes.items()]
+    succeed(call("batch", "run", "h.xyz", "--basis", "sto-3g", "--output", "out", *asked))
+    found = dfmp2.batch(["h.xyz"], "sto-3g", "out", listener=dfmp2.Listener(), **changes)
     energy = found["h"].total_energy
     assert f"E({title}, total) / Eh" in str(found)
-    assert f"E({title}) = {energy:.10f} Eh" in succeed(call("batch", "status", str(folder))).out
+    assert f"E({title}) = {energy:.10f} Eh" in succeed(call("batch", "status", "out")).out
     row = found.to_dataframe().loc["h"]
     assert (row["method"], row["total_energy"]) == (title, energy)
     assert pandas.isna(row["mp2_total_energy"]) == (title != "MP2")
-    succeed(call("batch", "collect", str(folder), "-o", "t.csv"))
+    succeed(call("batch", "collect", "out", "-o", "t.csv"))
     for table in (pandas.read_csv("t.csv").iloc[0], found["h"].to_dataframe().iloc[0]):
         assert table["method"] == found["h"].method
         assert table["total_energy"] == pytest.approx(energy, abs=1e-12)
