@@ -363,11 +363,13 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
         x.value if isinstance(x, DeviceArray) else device.send(_host(name, x))
         for name, x in given.items()
     ]
-    likes = [
-        x.like if isinstance(x, DeviceArray) else x[:0] if _is_torch(x) else None
-        for x in given.values()
-    ]
-    return _Job(device, values, dtype, bool(there), likes[0])
+    first = next(iter(given.values()))
+    like = None
+    if isinstance(first, DeviceArray):
+        like = first.like
+    elif _is_torch(first):
+        like = first[:0]
+    return _Job(device, values, dtype, bool(there), like)
 
 
 def _contraction(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console, styled
+from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import (
     LAST_LINE,
@@ -68,12 +68,10 @@ def show(
     else:
         verified = hdf5.verify(result)
     if of_study and run is None:
-        if pairs or (as_json and as_csv):
-            raise InputError(
-                "--pairs needs --run NAME"
-                if pairs
-                else "--json and --csv exclude each other: choose one"
-            )
+        if pairs:
+            raise InputError("--pairs needs --run NAME")
+        if as_json and as_csv:
+            raise InputError("--json and --csv exclude each other: choose one")
         study = read_study(result, verify=not verify)
         if as_json:
             shown = study_json(study, result)
@@ -171,7 +169,7 @@ def report_command(
     require_writable(target, overwrite=overwrite)
     signals.commit()
     write_atomically(target, text, overwrite=overwrite)
-    click.echo(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
+    conclude(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
 
 
 OF_THE_RUN = (
@@ -211,7 +209,7 @@ def _of_the_run(command: Any) -> Any:
     help="Of a double hybrid.  [default: as stored]",
 )
 @click.option(
-    "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
+    "-o", "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
 )
 @OVERWRITE
 @REPORT_AS_JSON
@@ -253,8 +251,10 @@ def derive_command(
     ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
     if as_json:
         click.echo(to_json(derived, output), nl=False)
-    else:
-        click.echo(ending if quiet else styled(brief_report(derived, output)) + ending)
+        return
+    if not quiet:
+        click.echo(styled(brief_report(derived, output)), nl=False)
+    conclude(ending)
 
 
 # Those of `dfmp2.output.export.FORMATS`, which --help need not import.
@@ -350,13 +350,13 @@ def export_command(
         if len(results) == 1:
             signals.commit()
         write_atomically(target, content, overwrite=overwrite)
-        click.echo(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
+        conclude(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
     if together:
         target = Path(str(output))
         require_writable(target, overwrite=overwrite)
         signals.commit()
         write_atomically(target, b"".join(contents), overwrite=overwrite)
-        click.echo(f"dfmp2 export: {len(contents)} frames -> {target} ({FORMATS[to].holds})")
+        conclude(f"dfmp2 export: {len(contents)} frames -> {target} ({FORMATS[to].holds})")
 
 
 def _stored_result(path: str, run: str | None) -> MP2Result:
@@ -380,12 +380,9 @@ def _stem(path: str, run: str | None) -> str:
 def _shown(given: dict[str, Any]) -> str:
     """What is exported besides the SCF orbitals, for the name of the file."""
     parts: list[str] = [name for name in ("density", "spin") if name in given]
-    parts += (
-        ["natural"]
-        if given.get("orbitals") == "natural"
-        else ["orbital"]
-        if "orbital" in given
-        else []
-    )
+    if given.get("orbitals") == "natural":
+        parts.append("natural")
+    elif "orbital" in given:
+        parts.append("orbital")
     parts += [str(given[name]) for name in ("orbital", "of") if name in given]
     return f".{'-'.join(parts)}" if parts else ""

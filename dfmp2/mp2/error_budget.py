@@ -273,15 +273,15 @@ class ErrorBudget:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: shares by source and energy, sums in hartree."""
-        shares = {
-            key: {
-                "scf_total_energy": None if source.scf is None else asdict(source.scf),
-                "mp2_correlation_energy": None
-                if source.correlation is None
-                else asdict(source.correlation),
+        shares = {}
+        for key, source in self.sources.items():
+            energies = {
+                "scf_total_energy": source.scf,
+                "mp2_correlation_energy": source.correlation,
             }
-            for key, source in self.sources.items()
-        }
+            shares[key] = {
+                name: None if share is None else asdict(share) for name, share in energies.items()
+            }
         sums = {"scf_total_energy": self.scf, "mp2_correlation_energy": self.correlation}
         said = {"decimals": self.decimals, "largest": self.largest, "summary": self.summary}
         return {
@@ -323,9 +323,6 @@ UNKNOWN_BASIS = Share(None, UNKNOWN, "one basis set cannot tell; dfmp2 cbs estim
 
 
 NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
-NO_CORRELATION = Share(
-    0.0, BOUNDED, "the method has no correlation energy apart from its functional"
-)
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
@@ -349,15 +346,12 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         elif result.reference.xc is not None:
             sources[key] = _grid(result)
     if _fitted_energy(result) == 0.0:
-        nothing = NO_PAIRS
+        nothing: Share | None = NO_PAIRS
         if result.options.correlation.kind == "none":
-            nothing = NO_CORRELATION
-        sources = {
-            key: source
-            if source.correlation is None
-            else replace(source, correlation=nothing, both=None)
-            for key, source in sources.items()
-        }
+            nothing = None
+        for key, source in sources.items():
+            if source.correlation is not None:
+                sources[key] = replace(source, correlation=nothing, both=None)
     method, energy = result.options.correlation, "E(MP2, total)"
     if not method.plain or method.double_hybrid:
         energy = f"E({method.title}, total)"

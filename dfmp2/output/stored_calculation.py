@@ -145,12 +145,11 @@ def read_calculation(groups: Groups, records: dict[str, Any]) -> dict[str, Any]:
     KeyError, TypeError, ValueError, InputError : something is missing, damaged, or does not belong
         together
     """
-    bases = {
-        field: basis_from(stored(groups, f"dfmp2/bases/{name}"))
-        if f"dfmp2/bases/{name}" in groups
-        else None
-        for name, field in BASES.items()
-    }
+    bases: dict[str, BasisSet | None] = dict.fromkeys(BASES.values())
+    for name, field in BASES.items():
+        group = f"dfmp2/bases/{name}"
+        if group in groups:
+            bases[field] = basis_from(stored(groups, group))
     if bases["orbital_basis"] is None or bases["mp2_fitting"] is None:
         raise KeyError("dfmp2/bases")
     sizes = records["sizes"]

@@ -263,16 +263,14 @@ def time_text(
         rounding = built / REORDERED
     metric = work.naux**2 * METRIC_SECONDS
     read = disk.cached if moved.cached else disk.read
+    if moved.fit_written:
+        reordering = moved.fit_written / disk.write + moved.fit_read / read
+    else:
+        reordering = built / REORDERED
     stages = {
         "scf": _scf(work, rates, moved, disk),
         "integrals": work.integrals()["integrals"] / rates.integrals,
-        "fit": metric
-        + flops["fit"] / rates.solve
-        + (
-            moved.fit_written / disk.write + moved.fit_read / read
-            if moved.fit_written
-            else built / REORDERED
-        ),
+        "fit": metric + flops["fit"] / rates.solve + reordering,
         "transform": flops["transform"] / rates.transform + (built + frontier) / REORDERED,
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
@@ -396,15 +394,17 @@ def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> floa
 
 def pace(work: Workload, rates: Rates) -> Pace:
     """Predicted seconds of parts of a run, what is read from scratch not counted."""
+    if work.precision == "fp64":
+        certificate = 0.0
+    else:
+        certificate = work.flops()["pairs_fp64"] / rates.pairs_fp64
     return Pace(
         integrals=work.integrals()["scf"] / rates.integrals if work.naux_scf else 0.0,
         cycle=_build(work, rates) + _matrices(work, rates) + CYCLE_SECONDS,
         cycles=work.cycles,
         starts=work.starts,
         examined=_examined(work, rates) / work.starts,
-        certificate=0.0
-        if work.precision == "fp64"
-        else work.flops()["pairs_fp64"] / rates.pairs_fp64,
+        certificate=certificate,
         check=_check(work, rates),
     )
 

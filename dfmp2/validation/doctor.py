@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResourceError
 from dfmp2.host import resources
 from dfmp2.host.provenance import installed_version
+from dfmp2.output.document import counted_text
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
@@ -118,6 +119,13 @@ def fail(detail: str, code: int, fix: str = "") -> Diagnosis:
     return Diagnosis(status="fail", detail=detail, fix=fix, exit_code=code)
 
 
+def _allowed_cores() -> int:
+    """Cores that this process may run on, without the quota of its control group."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Everything a check may look at, as one value that tests can plant; made before a variable is
@@ -141,13 +149,7 @@ class Surroundings:
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
-    cores: int = field(
-        default_factory=lambda: (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-    )
+    cores: int = field(default_factory=_allowed_cores)
     version: Callable[[str], str | None] = installed_version
     requirements: tuple[str, ...] | None = field(default_factory=lambda: _metadata("dfmp2"))
 
@@ -490,11 +492,10 @@ def check_memory(s: Surroundings) -> Diagnosis:
         if (w := s.words(file)) and w[0].isdigit() and int(w[0]) < UNLIMITED
     ]
     detail = f"{format_bytes(free)} available"
-    detail += (
-        f", control group limit {format_bytes(min(limits))}"
-        if limits
-        else ", no control group limit"
-    )
+    if limits:
+        detail += f", control group limit {format_bytes(min(limits))}"
+    else:
+        detail += ", no control group limit"
     address = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address != resource.RLIM_INFINITY:
         detail += (
@@ -589,8 +590,9 @@ def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
     """Is the energy of the trial molecule what PySCF gives?"""
     scf = result.scf_total_energy - SCF_ENERGY
     correlation = result.mp2_correlation_energy - CORRELATION_ENERGY
+    threads = counted_text(result.provenance.threads, "thread")
     detail = (
-        f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) "
+        f"H2/{BASIS} on {result.backend} ({result.precision}, {threads}) "
         f"in {seconds:.1f} s: E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"
     )
     if max(abs(scf), abs(correlation)) > LARGEST_ERROR:

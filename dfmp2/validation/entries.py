@@ -265,23 +265,23 @@ def _entry(item: dict[str, Any]) -> ReferenceEntry:
     combine = item.pop("combine", {})
     kernel = item.get("kernel")
     published = item.get("published")
+    quantities = []
+    for name, value in item["quantities"].items():
+        if name in combine:
+            parts = combine[name]
+            quantity = Quantity(
+                name=name, of=parts["of"], value=value, factors=tuple(parts["factors"])
+            )
+        else:
+            quantity = Quantity(name, name, value)
+        quantities.append(quantity)
     return ReferenceEntry(
         **{
             **item,
             "source": tuple(item["source"]),
             "needs": tuple(item["needs"]),
             "tags": frozenset(item["tags"]),
-            "quantities": tuple(
-                Quantity(
-                    name=name,
-                    of=combine[name]["of"],
-                    value=value,
-                    factors=tuple(combine[name]["factors"]),
-                )
-                if name in combine
-                else Quantity(name, name, value)
-                for name, value in item["quantities"].items()
-            ),
+            "quantities": tuple(quantities),
             "calculations": tuple(map(_calculation, item.get("calculations", ()))),
             "kernel": None if kernel is None else SyntheticSizes(**kernel),
             "published": None if published is None else Published(**published),

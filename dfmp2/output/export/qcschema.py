@@ -130,15 +130,13 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         "protocols": {"wavefunction": "all"},
         "extras": {},
     }
+    if version != 1:
+        specification = {"specification": {"program": "dfmp2", **specification}}
     return {
         "schema_name": INPUT_NAMES[version],
         "schema_version": version,
         "molecule": _molecule(result.molecule, version),
-        **(
-            specification
-            if version == 1
-            else {"specification": {"program": "dfmp2", **specification}}
-        ),
+        **specification,
     }
 
 
@@ -161,8 +159,7 @@ def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
 
 def _properties(result: MP2Result) -> dict[str, float | int]:
     alpha, beta = result.molecule.check_electrons(result.orbital_basis.ecp_electrons)
-    plain = _of_plain_mp2(result)
-    return {
+    properties = {
         "calcinfo_nbasis": result.sizes.nao,
         "calcinfo_nmo": result.sizes.nmo,
         "calcinfo_nalpha": alpha,
@@ -172,13 +169,11 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
         "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
-        **(
-            {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
-            if plain
-            else {}
-        ),
-        **({"mp2_doubles_energy": result.pairs.correlation_energy} if plain else {}),
     }
+    if _of_plain_mp2(result):
+        properties |= {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
+        properties["mp2_doubles_energy"] = result.pairs.correlation_energy
+    return properties
 
 
 def _of_plain_mp2(result: MP2Result) -> bool:

@@ -135,12 +135,14 @@ def result_page(entry: Entry, title: str | None) -> str:
     name, level = r.options.correlation.title, method_name(r)
     tiles = [
         SummaryTile(f"E({name}, total) / Eh", energy_text(r.total_energy)),
-        SummaryTile(f"E({name}, correlation) / Eh", energy_text(r.correlation_energy)),
-        *(
-            []
-            if r.gradient is None
-            else [SummaryTile("|gradient| / Eh/bohr", f"{r.gradient.norm:.8f}", r.gradient.scaling)]
-        ),
+    ]
+    if r.options.correlation.kind != "none":
+        correlation = energy_text(r.correlation_energy)
+        tiles.append(SummaryTile(f"E({name}, correlation) / Eh", correlation))
+    if r.gradient is not None:
+        norm = f"{r.gradient.norm:.8f}"
+        tiles.append(SummaryTile("|gradient| / Eh/bohr", norm, r.gradient.scaling))
+    tiles += [
         *_errors(r),
         SummaryTile("method", *level.split(" on ", 1)),
         _stability(r),
@@ -180,7 +182,7 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
     facts = [
         ("molecule", shorten(molecule.name, LONGEST_NAME)),
         ("formula", formula(molecule.formula, molecule.charge)),
-        ("atoms", f"{len(molecule.real_symbols)}, {r.sizes.nelectron} electrons"),
+        ("atoms", f"{len(molecule.real_symbols)}, {counted_text(r.sizes.nelectron, 'electron')}"),
     ]
     if len(molecule.real_symbols) < molecule.natom:
         facts.append(("ghost centres", str(molecule.natom - len(molecule.real_symbols))))
@@ -287,13 +289,15 @@ def _checks(r: MP2Result) -> SummaryTile:
         said.append(f"certificate, {certificate.sampled} of {certificate.pairs} pairs: {found}")
     failed = [f"{name} failed" for name, good in passed.items() if not good]
     words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
-    words.append(counted_text(count, "warning") if count else "no warnings")
-    return SummaryTile(
-        "checks",
-        ", ".join(words),
-        "; ".join(said),
-        "failure" if failed else "warning" if count else "",
-    )
+    mood = ""
+    if count:
+        words.append(counted_text(count, "warning"))
+        mood = "warning"
+    else:
+        words.append("no warnings")
+    if failed:
+        mood = "failure"
+    return SummaryTile("checks", ", ".join(words), "; ".join(said), mood)
 
 
 def _common(entries: Sequence[Entry]) -> list[SummaryTile]:

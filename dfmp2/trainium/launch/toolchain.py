@@ -108,16 +108,10 @@ def problems(
     runs, compiles = NEEDED[lane]
     target = device_target(host) or ""
     cheap += _packages(runs, toolchain_versions(runs, host), target)
-    cheap += (
-        []
-        if compiled or not compiles
-        else _packages(compiles, toolchain_versions(compiles, host, host.python), target)
-    )
-    cheap += (
-        []
-        if compiled or any("installed" in problem.reason for problem in cheap)
-        else _tools(lane, host)
-    )
+    if compiles and not compiled:
+        cheap += _packages(compiles, toolchain_versions(compiles, host, host.python), target)
+    if not compiled and not any("installed" in problem.reason for problem in cheap):
+        cheap += _tools(lane, host)
     if lane == "nki-xla":
         cheap += _torch(toolchain_versions(("torch", "torch-xla"), host))
     if lane == "nki" and not has_bindings(host):
