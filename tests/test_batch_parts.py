@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import Future
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dfmp2.errors import InputError
-from dfmp2.execution import parts
+from dfmp2.execution import items, parts
 from dfmp2.execution.batch import BatchRun
+from dfmp2.execution.dask import DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
-from dfmp2.execution.manifest import make_batch
+from dfmp2.execution.manifest import make_batch, options_of_item
+from dfmp2.execution.pool import Died, WorkerShare, process_death
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.host.resources import pinning
 from dfmp2.options import Options
+from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
 
 
@@ -179,3 +184,163 @@ def test_what_is_told_of_an_item_that_failed(length: int, shown: int) -> None:
     run._cost_done = 0.0
     BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
     assert told["left"] is None
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+SHARE = WorkerShare(threads=2, memory=4 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "item", "terminated", "words"),
+    [
+        (-9, "", 7, False, "killed (SIGKILL)"),
+        (-11, "", 1, False, "crashed (SIGSEGV): a fault"),
+        (-15, "", 1, True, "crashed (SIGTERM)"),
+        (-200, "", 1, False, "crashed (signal 200)"),
+        (3, "first\nno memory\n \n", 1, False, "failed (exit code 3): no memory"),
+        (75, "", 1, True, "failed (exit code 75): it said nothing"),
+        (0, "x" * 400, 1, False, f"(exit code 0): {'x' * 300}"),
+    ],
+)
+def test_why_a_worker_died(code: int, errors: str, item: int, terminated: bool, words: str) -> None:
+    died = process_death(code, SHARE, errors, peak=123)
+    assert (died.exit_code, died.terminated, died.share) == (item, terminated, SHARE)
+    assert died.errors == errors and words in str(died)
+    assert len(str(died)) < 360
+    assert died.peak == 123 * (code == -9)
+
+
+@pytest.mark.parametrize(
+    ("peak", "need", "expected"),
+    [
+        (0, None, "died; it was allowed 4.00 GB"),
+        (10**9, None, "with 1.00 GB"),
+        (2 * 10**9, None, "died; it was allowed 4.00 GB"),
+        (10**9, (1, 4 * 10**9), "with 1.00 GB"),
+        (10**9, (2 * 10**9, 4 * 10**9 + 1), "use fewer --workers or more --memory"),
+        (3 * 10**9, (2 * 10**9, 4 * 10**9), "use fewer --workers or less --memory"),
+    ],
+)
+def test_what_is_said_of_a_worker_that_was_killed(
+    peak: int, need: tuple[int, int] | None, expected: str
+) -> None:
+    """One that had less than half of its share was not killed for its memory."""
+    told = str(Died("died", 7, SHARE, peak=peak).message(need))
+    if expected.startswith("with"):
+        assert f"It had {expected[5:]} when it was last looked at" in told
+        assert told.endswith("use fewer --workers") and "the same command tries it again" in told
+    else:
+        assert told.startswith("died; it was allowed 4.00 GB") and told.endswith(expected)
+    fits = need is not None and (
+        f": about 4.00 GB per worker would fit ({format_bytes(need[0])} with large arrays on disk)"
+    )
+    assert not fits or fits in told
+    assert str(Died("a fault", 1, None).message(need)) == "a fault"
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked", "enough"),
+    [
+        ("energies", "energies", True),
+        ("energies", "properties", False),
+        ("properties", "energies", True),
+        ("properties", "all", False),
+        ("all", "all", True),
+        ("nothing known", "energies", False),
+    ],
+)
+def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
+    kept: str, asked: str, enough: bool
+) -> None:
+    assert items._keeps(kept, SimpleNamespace(keep=asked)) is enough  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"frame": 1, "multiplicity": 1, "charge": -2}, ""),
+        ({"frame": 0}, "frame"),
+        ({"multiplicity": 0}, "multiplicity"),
+        ({"multiplicity": 2.0}, "a whole number"),
+        ({"charge": True}, "a whole number"),
+        ({"smiles": 3}, "text in quotes"),
+        ({"units": "pm"}, "expected one of angstrom, bohr"),
+        ({"backend": "abacus"}, "expected one of auto, cpu"),
+        ({"os_scale": 1}, ""),
+        ({"threads": "two"}, "threads"),
+        ({"frozen_core": "gaussian"}, "expected none, auto"),
+        ({"frozen_core": "7"}, ""),
+    ],
+)
+def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str) -> None:
+    if refused:
+        with pytest.raises(InputError, match=refused):
+            options_of_item({"basis": "sto-3g", **given}, "item 3")
+        return
+    made = options_of_item({"basis": "sto-3g", **given}, "item 3")
+    options = {name: value for name, value in given.items() if name in Options.__slots__}
+    assert made == Options(basis="sto-3g", **options)
+    with pytest.raises(InputError, match="item 3: no basis"):
+        options_of_item(given, "item 3")
+
+
+class Cluster(SimpleNamespace):
+    """What a slot asks its pool and the Dask client."""
+
+    def get_executor(self, **how: Any) -> str:
+        self.asked = how
+        return "executor"
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "memory", "threads"),
+    [
+        (10**9, WorkerShare(0, 0), 8 * 10**8, 5),
+        (10**9, WorkerShare(3, 7), 7, 3),
+        (0, WorkerShare(0, 9), 9, 5),
+        (None, WorkerShare(1, 0), 0, 0),
+    ],
+)
+def test_a_dask_worker_has_four_fifths_of_its_limit_or_what_it_is_given(
+    limit: int | None, share: WorkerShare, memory: int, threads: int
+) -> None:
+    known = {"tcp://a": {"memory_limit": limit, "nthreads": 5, "local_directory": "/x"}}
+    cluster = Cluster()
+    pool: Any = SimpleNamespace(workers=known, share=share, token=Path("/t"), client=cluster)
+    if not memory:
+        with pytest.raises(InputError, match="tcp://a has no memory limit"):
+            DaskSlot(pool, "tcp://a")
+        return
+    slot = DaskSlot(pool, "tcp://a")
+    assert slot.share == WorkerShare(threads, memory, Path("/t")) and slot.ready
+    assert cluster.asked == {
+        "workers": ["tcp://a"],
+        "allow_other_workers": False,
+        "pure": False,
+        "retries": 0,
+    }
+    known.clear()
+    assert not slot.ready
+
+
+@pytest.mark.parametrize(
+    ("ready", "done", "closed"), [(True, False, 0), (False, True, 0), (False, False, 1)]
+)
+def test_what_a_lost_dask_worker_does_is_given_up(
+    ready: bool, done: bool, closed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it has ended before its worker went."""
+    count = [0]
+    future: Any = Future()
+    if done:
+        future.set_result(1)
+    slot = SimpleNamespace(
+        ready=ready, future=future, close=lambda: count.__setitem__(0, count[0] + 1)
+    )
+    looked: list[int] = []
+    monkeypatch.setattr(DaskPool, "_look", lambda self: looked.append(1))
+    monkeypatch.setattr("dfmp2.execution.pool.Pool.finished", lambda self: [slot])
+    pool = DaskPool.__new__(DaskPool)
+    pool.slots = [slot]
+    assert pool.finished() == [slot] and count == [closed] and len(looked) == 2

@@ -103,7 +103,7 @@ def test_a_lane_that_cannot_run_ends_before_the_scf_with_reason_and_fix(
     assert code == 6
     assert f"--backend {lane}" in message
     assert all(part in message for part in told), message
-    assert seconds < 5.0
+    assert seconds < 60.0
 
 
 def refuse(machine, capsys, *options):
@@ -160,7 +160,7 @@ def test_variables_are_read_when_a_run_starts(machine, capsys, variables, option
     code, message, seconds = refuse(machine, capsys, *options)
     assert code == 6
     assert all(part in message for part in told), message
-    assert seconds < 5.0
+    assert seconds < 60.0
 
 
 def test_requiring_nki_allows_the_interpreter_and_takes_xla_where_only_that_runs(machine):

@@ -64,10 +64,10 @@ def compare_command(
     """Recompute RESULT (.h5) from scratch: SCF, then the method, with the stored basis sets.
 
     Both use the fitting sets of the run. --exact uses none: its differences are the fitting errors
-    of this molecule. PySCF's MP2 is compared with; kappa-MP2, dRPA and ROHF are written out over
-    PySCF's integrals. Psi4 has MP2 alone. Exit code 8 when an energy differs by more than
-    --tolerance, 6 when there is no Psi4 or it fails, 7 when the four-centre integrals do not fit
-    into memory.
+    of this molecule. PySCF's Kohn-Sham and MP2 are compared with; kappa-MP2, dRPA and ROHF are
+    written out over PySCF's integrals. Psi4 repeats MP2 and double hybrids, but not those of the
+    XYG3 type or with range separation. Exit code 8 when an energy differs by more than --tolerance,
+    6 when there is no Psi4 or it fails, 7 when the four-centre integrals do not fit into memory.
     """
     if tolerance is not None and not 0 < tolerance < math.inf:
         raise InputError(f"--tolerance {tolerance}: expected a finite number above zero")
@@ -138,22 +138,28 @@ def _show(
     for name, found in energies.items():
         values = f"{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}"
         label = ENERGIES.get(name, f"E({stored.options.correlation.title})")
+        if name == "mp2_correlation_energy" and "correlation_energy" in energies:
+            label = "unscaled sum"  # of both components, beside the E(corr) of the method
         click.echo(f"{label:<15}{values}")
 
 
 def _agreement(stored: MP2Result, check: Comparison, tolerance: float, *, exact: bool) -> str:
     """The last line of a comparison that passed, with what it could not see."""
+    alone = stored.options.correlation.kind == "none"
     if not exact:
-        if stored.scf_fitting is not None:
-            shared = "fitting sets"
+        if stored.scf_fitting is not None and not alone:
+            shared = ", same fitting sets"
+        elif stored.scf_fitting is not None:
+            shared = ", same SCF fitting set"
+        elif not alone:
+            shared = ", same MP2 fitting set"
         else:
-            shared = "MP2 fitting set"
-        return f"agrees with {check.program} within {tolerance:.1e} Eh, same {shared}"
-    return (
-        f"fitting errors per atom: {_per_atom(stored, check.scf_difference)} Eh in E(SCF), "
-        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} "
-        "Eh"
-    )
+            shared = ""
+        return f"agrees with {check.program} within {tolerance:.1e} Eh{shared}"
+    errors = [f"{_per_atom(stored, check.scf_difference)} Eh in E(SCF)"]
+    if not alone:
+        errors.append(f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr)")
+    return f"fitting errors per atom: {', '.join(errors)}; within {tolerance:.1e} Eh"
 
 
 def _suspect(stored: MP2Result, check: Comparison) -> str:

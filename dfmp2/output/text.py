@@ -27,7 +27,7 @@ from dfmp2.output.document import (
     size,
 )
 from dfmp2.output.reports.energies import quoted_energies
-from dfmp2.output.reports.method import method_name
+from dfmp2.output.reports.method import heading, method_name
 from dfmp2.output.reports.molecule import point_charge_line
 from dfmp2.output.reports.pairs import list_pairs
 from dfmp2.output.reports.reference import spin_fact
@@ -78,8 +78,11 @@ def report(result: MP2Result) -> str:
     parts = summary_blocks(result)
     at = 1 + next(k for k, part in enumerate(parts) if part.anchor == "energies")
     orbitals = [*_dipole(result), *_frontier(result), *_strongest(result)]
-    parts.insert(at, Section("orbitals", "Orbitals and pairs", orbitals))
-    return document_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
+    title = "Orbitals and pairs"
+    if result.options.correlation.kind != "pairs":
+        title = "Orbitals"
+    parts.insert(at, Section("orbitals", title, orbitals))
+    return document_text([f"dfmp2 {result.provenance.version}: {heading(result)}"], parts)
 
 
 def brief_report(result: MP2Result, path: str | None) -> str:
