@@ -20,9 +20,9 @@ from .conftest import write_molecules
 METHODS_ELSEWHERE = {
     "B2NC-PLYP": "dfmp2 methods lists the double hybrids",
     "DSD-XYZ": "dfmp2 methods lists the double hybrids",
-    "DLPNO-MP2": "local approximations are not here",
-    "LMP2": "local approximations are not here",
-    "DLPNO-CCSD(T)": "local approximations are not here",
+    "DLPNO-MP2": "local approximations are not available",
+    "LMP2": "local approximations are not available",
+    "DLPNO-CCSD(T)": "local approximations are not available",
     "CCSD(T)": "coupled cluster",
     "CC2": "coupled cluster",
     "QCISD(T)": "coupled cluster",

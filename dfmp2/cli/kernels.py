@@ -22,6 +22,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.errors import BackendUnavailable, ComparisonFailed
 from dfmp2.options import BACKEND_WORDS, BACKENDS, Options
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
@@ -32,8 +33,8 @@ def kernels_command() -> None:
     """The Trainium kernels: list them, predict their cost, check a backend.
 
     Costs are predicted in closed form from documented instruction costs; nothing is measured on a
-    device. Exit codes: 3 for an unknown kernel, shape or chip; 6 when a backend is not there or a
-    kernel breaks a rule of the chip; 8 when a backend misses its contract.
+    device. Exit codes: 3 for an unknown kernel, shape or chip; 6 if a backend is unavailable or a
+    kernel breaks a rule of the chip; 8 if a backend misses its contract.
     """
 
 
@@ -98,13 +99,15 @@ def _shapes(
     "list", short_help="Kernels, and the compiled programs a molecule or shape needs."
 )
 @_problem
-@click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
+@click.option(
+    "--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip to compile for."
+)
 @click.option(
     "--cores",
     type=click.IntRange(1, 128),
     default=1,
     show_default=True,
-    help="Physical ones that share the pairs; a trn1 chip has 2, a trn2 chip 8.",
+    help="Physical cores that share the pairs; a trn1 chip has 2, a trn2 chip 8.",
 )
 @AS_JSON
 def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
@@ -135,7 +138,11 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
     "--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."
 )
 @click.option(
-    "--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."
+    "--target",
+    default="trn1",
+    show_default=True,
+    metavar="trn1|trn2",
+    help="Chip; the model is of one physical core.",
 )
 @click.option(
     "--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"
@@ -170,7 +177,7 @@ def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_j
     type=click.Choice(["trn1", "trn2"]),
     default="trn1",
     show_default=True,
-    help="Of the model.",
+    help="Chip of the model.",
 )
 @click.option("--measure", is_flag=True, help="Also time the same on this host, in float32.")
 @click.option(
@@ -215,7 +222,7 @@ def show_published(
 def kernels_check(lane: str, target: str | None, threads: int | None) -> None:
     """Compare blocks of pair terms of a backend with their definition in float64.
 
-    Exit code 8 when a block is wrong, 6 when the backend cannot be used here.
+    Exit code 8 if a block is wrong, 6 if the backend cannot be used here.
     """
     count = prepare_libraries(threads)
     from dfmp2.backends import contract, registry
@@ -253,7 +260,9 @@ def kernels_check(lane: str, target: str | None, threads: int | None) -> None:
     show_default=True,
     help="nki needs the compiler and no device, nki-xla needs the device.",
 )
-@click.option("--transform", is_flag=True, help="Also what run --transform device launches.")
+@click.option(
+    "--transform", is_flag=True, help="Also compile what run --transform device launches."
+)
 @click.option(
     "--target", metavar="trn1|trn2", help="Chip to compile for.  [default: the one here, else trn1]"
 )
@@ -265,8 +274,8 @@ def warmup(
 
     Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting
     functions to 128) and whose last block of occupied orbitals is as long, so that some of them
-    serve a whole batch. SIGTERM is held back until the program at work is compiled. Exit code 6
-    when nothing can be compiled here or the compiler refuses a kernel.
+    serve a whole batch. After SIGTERM the current program is still compiled. Exit code 6 if nothing
+    can be compiled here or the compiler refuses a kernel.
     """
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.model import find_chip
@@ -284,10 +293,11 @@ def warmup(
         place = environment.settings(lane, chip)["NEURON_COMPILE_CACHE_URL"]
     else:
         proof, place = compiler.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
+    programs = proof.compiled + proof.cache_hits
     found = {
         "lane": lane,
         "target": chip,
-        "programs": proof.compiled + proof.cache_hits,
+        "programs": programs,
         "compiled": proof.compiled,
         "cache_hits": proof.cache_hits,
         "compile_seconds": round(proof.compile_seconds, 3),
@@ -297,7 +307,7 @@ def warmup(
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(
-        f"{found['programs']} programs for {chip}: {proof.compiled} compiled now in "
+        f"{counted_text(programs, 'program')} for {chip}: {proof.compiled} compiled now in "
         f"{proof.compile_seconds:.1f} s, {proof.cache_hits} found in {place}"
     )
 

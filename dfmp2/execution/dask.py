@@ -253,5 +253,5 @@ class DaskPool(Pool):
     def _gone(self, error: Exception) -> ResourceError:
         return ResourceError(
             f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS "
-            "name the certificates; finished items are kept, and the same command goes on"
+            "name the certificates; finished items are kept; repeat the command to continue"
         )

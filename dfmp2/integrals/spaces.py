@@ -187,7 +187,7 @@ def guard_gap(gap: float, denominator: float, allow_small_gap: bool) -> str | No
                 "meaningful for a nearly degenerate reference; "
             ),
             Option("allow_small_gap", True),
-            " goes on all the same",
+            " continues anyway",
         )
     if gap < SMALL_GAP:
         return (

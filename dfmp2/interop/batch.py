@@ -29,6 +29,7 @@ from dfmp2.options import OF_THE_MACHINE, Keywords, make_options
 from dfmp2.output.hdf5 import read
 from dfmp2.output.table import UNITS, frame
 from dfmp2.progress import Listener
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -90,9 +91,8 @@ class BatchResult(Mapping[str, MP2Result]):
         failed = ""
         if self.failed:
             failed = f", {len(self.failed)} failed"
-        return (
-            f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
-        )
+        items = counted_text(len(self.rows), "item")
+        return f"BatchResult({len(self)} of {items} complete{failed} -> {self.output})"
 
     def __str__(self) -> str:
         lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]

@@ -153,7 +153,7 @@ def complete_files(
         if len(complete) < len(rows):
             missing = [row.name for row in rows if row.status != "complete"]
             warn(
-                f"{source}: {len(missing)} of {len(rows)} items are not complete and left out: "
+                f"{source}: incomplete items are left out ({len(missing)} of {len(rows)}): "
                 f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
             )
     return files

@@ -26,7 +26,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.elements import atomic_number, internal_coordinate, normalise_symbol
 from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre it is a wrong unit or a broken file
 MIN_DISTANCE = 0.2 * BOHR_PER_ANGSTROM  # bohr; the shortest bond, H2, is 0.74 angstrom
@@ -358,7 +358,7 @@ class Molecule:
             ecp = " besides those of the core potential"
         else:
             ecp = ""
-        has = f"{self.formula}{state} has {electrons} electron{'s' * (electrons != 1)}{ecp}"
+        has = f"{self.formula}{state} has {counted_text(electrons, 'electron')}{ecp}"
         if electrons < 1:
             raise InputError(f"{has}: expected at least one; pass a smaller ", Option("charge"))
         if unpaired > electrons:

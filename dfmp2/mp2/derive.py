@@ -34,6 +34,7 @@ from dfmp2.options.methods import (
 )
 from dfmp2.options.values import parse_grid
 from dfmp2.progress import Collector, Listener
+from dfmp2.units import counted_text
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32.
 # For all larger frozen cores of 60 molecules the sums over the pairs left out had at most a seventh
@@ -116,7 +117,7 @@ def derive(
         more = core.orbitals - result.sizes.frozen_core
         derived, certificate = _cut(result, more), widened(result, more)
         if more:
-            notes.append(f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out")
+            notes.append(f"pairs of {counted_text(more, 'more orbital')} per spin left out")
         if more and certificate is not None:
             notes.append(
                 "certificate made for all pairs and widened by a limit on the error of those left "

@@ -12,6 +12,7 @@ from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Collector
 from dfmp2.scf.reference import GIVEN, Reference
+from dfmp2.units import counted_text
 
 GRAVE_GAIN, GRAVE_SPIN = (
     0.01,
@@ -90,7 +91,8 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
     solutions = reference.solutions
     internal = any(not _is_external(kind) for kind in stability.gains)
     if options.stability == "follow" and solutions is not None and internal:
-        text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
+        steps = counted_text(solutions.followed, "step")
+        text += f"; {steps} along instabilities did not end in a minimum"
     return Message(f"{text}. ", _remedies(reference, options, list(stability.gains)))
 
 

@@ -12,13 +12,13 @@ from typing import Any
 from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
-from dfmp2.output.document import WIDTH, Table, aligned, counted_text
+from dfmp2.output.document import WIDTH, Table, aligned
 from dfmp2.output.json import fitting_error_of_atoms
 from dfmp2.output.reports.cost import AFTER
 from dfmp2.output.reports.method import fitting_errors
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 
 FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
 
@@ -172,8 +172,8 @@ def plan_text(outlook: Outlook) -> str:
         )
     ]
     facts_of_run = [
-        f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} "
-        f"functions, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
+        f"{molecule.name}: {molecule.formula}, {counted_text(sizes['nelectron'], 'electron')}, "
+        f"{sizes['nao']} functions, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
         f"correlated: {_of_spins(sizes['nocc'])} occupied, {_of_spins(sizes['nvir'])} virtual "
         "orbitals",
         f"frozen core: {sizes['frozen_core']}; {counted_text(sizes['tiles'], 'tile')} of pairs",
@@ -254,7 +254,8 @@ def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
         (f"{_place(one)}: {one.obstacle}", "", "", "", "")
         if one.obstacle
         else (
-            f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
+            f"{_place(one)}, lane {one.lane}, {counted_text(one.calls, 'call')}, "
+            f"{counted_text(one.neffs, 'NEFF')}",
             f"{one.device:.4f} to {one.slowest:.4f}",
             f"{one.queued:.4f} to {one.dispatch:.4f}",
             f"{one.link:.4f}",

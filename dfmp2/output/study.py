@@ -50,6 +50,7 @@ from dfmp2.output.safe_hdf5 import (
     read_attribute,
     read_contents,
 )
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
@@ -173,7 +174,7 @@ class Study:
             ),
             "",
         )
-        return f"Study({self.title}: {self.status}, {len(self.runs)} runs{said})"
+        return f"Study({self.title}: {self.status}, {counted_text(len(self.runs), 'run')}{said})"
 
     def __str__(self) -> str:
         return str(presentation().study_report(self)).rstrip("\n")

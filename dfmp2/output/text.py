@@ -20,7 +20,6 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
-    counted_text,
     document_text,
     fitted_lines,
     size,
@@ -33,7 +32,7 @@ from dfmp2.output.reports.reference import spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
 from dfmp2.output.reports.study import of_study, study_warnings
 from dfmp2.output.reports.study_tables import cell
-from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
+from dfmp2.units import DEBYE, EV_PER_HARTREE, counted_text, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.mp2.prepared import Prepared
@@ -116,7 +115,7 @@ def brief_report(result: MP2Result, path: str | None) -> str:
     spent += f", peak memory {format_bytes(result.memory.measured_peak)}"
     if path is not None:
         more = printable(shlex.join(["dfmp2", "show", path]))
-        spent += f"; all of it: {more}"
+        spent += f"; full report: {more}"
     return "\n".join([f"{text}{quality[0]}", *quality[1:], spent, ""])
 
 
@@ -320,7 +319,11 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
         ),
         ("SCF made with", f"--precision {prepared.options.precision}"),
         ("wall time", f"{spent}; peak memory {memory}"),
-        ("made", f"{made.created} on {made.host}, {made.threads} threads: {made.command}"),
+        (
+            "made",
+            f"{made.created} on {made.host}, {counted_text(made.threads, 'thread')}: "
+            f"{made.command}",
+        ),
         *(("warning", text) for text in prepared.diagnostics.warnings),
     ]
     if not brief:
@@ -369,7 +372,7 @@ def result_html(result: MP2Result) -> str:
 
 def study_html(study: Study) -> str:
     """Tables of the values and of the table of a study, for notebooks."""
-    caption = f"{study.title}: {study.status}, {len(study.runs)} runs"
+    caption = f"{study.title}: {study.status}, {counted_text(len(study.runs), 'run')}"
     values = "".join(
         f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>"
         f"{cell(item.value, item.units)}</td><td>{html.escape(item.units)}</td></tr>"

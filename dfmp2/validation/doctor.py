@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResourceError
 from dfmp2.host import resources
 from dfmp2.host.provenance import installed_version
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
@@ -593,8 +593,9 @@ def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
         result.scf_total_energy - SCF_ENERGY,
         result.mp2_correlation_energy - CORRELATION_ENERGY,
     )
+    threads = counted_text(result.provenance.threads, "thread")
     detail = (
-        f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) "
+        f"H2/{BASIS} on {result.backend} ({result.precision}, {threads}) "
         f"in {seconds:.1f} s: E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"
     )
     if max(abs(scf), abs(correlation)) > LARGEST_ERROR:

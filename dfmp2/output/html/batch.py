@@ -35,6 +35,7 @@ from dfmp2.output.drawings.plots import Bar, bars
 from dfmp2.output.html.page import Summary, render
 from dfmp2.output.reports.energies import energies
 from dfmp2.output.reports.method import asked_for
+from dfmp2.units import counted_text
 
 ERROR_SUFFIX = ".error.json"
 LOST = "the index calls it complete, but its result file is missing: run the batch again"
@@ -114,7 +115,7 @@ def batch_page(source: Path, title: str | None) -> str:
         item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)
     }
     sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
-    subtitle = f"{len(items)} items of {folder}"
+    subtitle = f"{counted_text(len(items), 'item')} of {folder}"
     overview = sections[0]
     blocks: list[Block] = [
         block for block in overview.blocks if not isinstance(block, Table | Figure)
@@ -152,7 +153,7 @@ def _overview(
         chosen = (f"{name.replace('_', ' ')} {value}" for name, value in known.items())
         blocks.append(f"All complete items: {', '.join(chosen)}.")
     if len(done) == len(items):
-        blocks.append(Note("ok", f"All {len(items)} items are complete."))
+        blocks.append(Note("ok", "All items are complete."))
     rows = []
     for item in items:
         if item.code is None:

@@ -12,8 +12,8 @@ from dfmp2.output.document import (
     Facts,
     Section,
     Table,
-    counted_text,
 )
+from dfmp2.units import counted_text
 
 CITATION = (
     "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. "
@@ -95,7 +95,8 @@ def method_section(result: Calculated) -> Section:
                     f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2"
                     for shell in element.shells
                 ]
-    asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
+    orbitals = counted_text(sizes.frozen_core, "orbital")
+    asked = f"{orbitals} per spin (--frozen-core {options.frozen_core})"
     between = result.reference.interatomic_fitting_error
     lines = [
         *fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between),

@@ -22,7 +22,7 @@ from dfmp2.trainium.interpreter.rules import MOVED_BYTES, Settings
 from dfmp2.trainium.interpreter.run import run_kernel
 from dfmp2.trainium.interpreter.trace import Trace
 from dfmp2.trainium.layout import padded_naux, padded_nvir
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 
 NAMES = {
     "tensor": "Tensor Engine",
@@ -79,8 +79,8 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
     sizes = ", ".join(f"{name} {size}" for name, size in zip(row.sizes, shape, strict=True))
     lines = [
         f"{row.name}, {sizes}: predicted, not measured",
-        f"variant {price.variant}: {price.calls} calls of {price.neffs} programs, one {chip.name} "
-        "core, float32",
+        f"variant {price.variant}: {counted_text(price.calls, 'call')} of "
+        f"{counted_text(price.neffs, 'program')}, one {chip.name} core, float32",
     ]
     if row.name.startswith("pair_energy"):
         lines.append(
@@ -130,10 +130,12 @@ def catalogue_text(
             f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of nvir "
             f"{padded_nvir(shape.nvir)}, naux {padded_naux(shape.naux)}",
         ]
-    lines += ["", f"{len(programs)} compiled programs (NEFFs) for {chip.name}"]
+    compiled = counted_text(len(programs), "compiled program")
+    lines += ["", f"{compiled} (NEFF) for {chip.name}"]
     for program in programs:
         lines.append(
-            f"  {program.kernel}, {program.purpose}: {program.calls} calls\n    {program.neff}"
+            f"  {program.kernel}, {program.purpose}: {counted_text(program.calls, 'call')}\n"
+            f"    {program.neff}"
         )
     if cores > 1:
         whole = format_bytes(sum(map(b_bytes, spins)))
