@@ -105,9 +105,8 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
             with pytest.raises(Died, match="SIGKILL"):
                 slot.result()
         slot.submit(Call(broken_worker.surroundings, ()))
-        os.kill(
-            slot.result()["pid"], signal.SIGKILL
-        )  # while it has nothing to do, so the next task is not to blame
+        # While it has nothing to do, so the next task is not to blame
+        os.kill(slot.result()["pid"], signal.SIGKILL)
         wait_for(lambda: not set(multiprocessing.active_children()) - others)
         slot.submit(Call(broken_worker.surroundings, ()))
         assert slot.result()["pid"] != pid
@@ -199,7 +198,9 @@ def test_a_broken_device_ends_the_run(
         done.code == 7
         and "not complete: kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202)" in done.message
     )
-    assert "take this host out of use; repeat the command on another host to continue" in done.message
+    assert (
+        "take this host out of use; repeat the command on another host to continue" in done.message
+    )
     value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert value["failed"] == 1 and value["pending"] >= 3 and value["running"] == 0
     monkeypatch.undo()

@@ -262,9 +262,8 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     assert wavefunction.restricted == (result.reference.nspin == 1)
     occupied = 2.0 if wavefunction.restricted else 1.0
     molecule = record.molecule
-    np.testing.assert_allclose(
-        molecule.geometry, result.molecule.coordinates, rtol=0, atol=5.1e-9
-    )  # it rounds
+    # It rounds
+    np.testing.assert_allclose(molecule.geometry, result.molecule.coordinates, rtol=0, atol=5.1e-9)
     points = np.reshape(document["molecule"]["geometry"], (-1, 3))
     assert np.array_equal(points, result.molecule.coordinates)
     centres = [
@@ -311,13 +310,10 @@ def test_orders_are_those_of_the_formats() -> None:
     """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA
     from -l to +l."""
     assert conventions.molden_conventions(2) == [0, 1, -1, 2, -2]
+    # x, y, z
     assert [
         conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden_conventions)
-    ] == [
-        1,
-        -1,
-        0,
-    ]  # x, y, z
+    ] == [1, -1, 0]
     assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
     assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
 
@@ -356,9 +352,8 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
         done = succeed(call("export", str(water.path), "--to", name))
         assert done.out.startswith(f"dfmp2 export: {name} -> h2o{form.ending}")
         written = (folder / f"h2o{form.ending}").read_bytes()
-        assert (
-            written == export(dfmp2.read(water.path), name) or name == "trexio"
-        )  # HDF5 may hold times
+        # HDF5 may hold times
+        assert written == export(dfmp2.read(water.path), name) or name == "trexio"
     assert succeed(
         call(
             "export", str(water.path), "--to", "qcschema", "--schema-version", "2", "-o", "v2.json"

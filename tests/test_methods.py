@@ -150,12 +150,8 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
             e, turn = np.linalg.eigh(part.T @ fock[spin] @ part)
             blocks.append((e, part @ turn))
         (e, o), (x, v) = blocks
-        e, o, x, v = (
-            e[1:],
-            o[:, 1:],
-            x[:-2],
-            v[:, :-2],
-        )  # a frozen core orbital, two frozen virtual ones
+        # A frozen core orbital, two frozen virtual ones
+        e, o, x, v = (e[1:], o[:, 1:], x[:-2], v[:, :-2])
         f = o.T @ fock[spin] @ v
         singles += float((f**2 / (e[:, None] - x)).sum())
         for kept, new in zip((c_occ, c_vir, e_occ, e_vir), (o, v, e, x), strict=True):
@@ -185,17 +181,15 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
     ours = dfmp2.run(RADICAL, **settings)
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-10)
     assert ours.mp2_singles_energy == pytest.approx(singles, abs=1e-9)
-    assert ours.mp2_correlation_energy == pytest.approx(
-        singles + doubles, abs=2e-6
-    )  # fitting, in the doubles alone
+    # Fitting, in the doubles alone
+    assert ours.mp2_correlation_energy == pytest.approx(singles + doubles, abs=2e-6)
     assert ours.reference.spin_square == 0.75
     scaled = dfmp2.derive(ours, method="scs-mp2")
     parts = (
         1.2 * ours.mp2_opposite_spin_correlation_energy + ours.mp2_same_spin_correlation_energy / 3
     )
-    assert scaled.correlation_energy == pytest.approx(
-        parts + ours.mp2_singles_energy, abs=1e-14
-    )  # never scaled
+    # Never scaled
+    assert scaled.correlation_energy == pytest.approx(parts + ours.mp2_singles_energy, abs=1e-14)
     more = dfmp2.derive(ours, frozen_core=2)
     again = dfmp2.run(RADICAL, **settings | {"frozen_core": "2"})
     assert more.mp2_singles_energy == pytest.approx(again.mp2_singles_energy, abs=1e-9)

@@ -294,9 +294,8 @@ def test_far_pairs_whose_integrals_cancel_are_no_false_alarm():
     rng = np.random.default_rng(1)
     near, far = (rng.standard_normal((8, 20, 40)) * 0.3 for _ in "ab")
     basis = np.linalg.qr(rng.standard_normal((400, 80)))[0]
-    b = np.concatenate(
-        [near @ basis[:, :40].T, far @ (basis[:, 40:] + 1e-6 * basis[:, :40]).T]
-    )  # (ia|jb) of 1e-7
+    # (ia|jb) of 1e-7
+    b = np.concatenate([near @ basis[:, :40].T, far @ (basis[:, 40:] + 1e-6 * basis[:, :40]).T])
     backend = GuardedBackend(NkiBackend("k", InterpreterExecutor()), every=1)
     operand = backend.put(b, np.linspace(-2, -0.5, 16), np.linspace(0.2, 3, 20), "mixed")
     terms = backend.pair_terms(operand, operand, Tile(0, 8, 8, 16, False))
@@ -358,10 +357,8 @@ def test_warm_up_needs_no_device(machine, capsys):
         == 0
     )
     found = json.loads(capsys.readouterr().out)
-    assert (found["programs"], found["cache_hits"]) == (
-        4,
-        2,
-    )  # both spins have one bucket: K12, and that of two
+    # Both spins have one bucket: K12, and that of two
+    assert (found["programs"], found["cache_hits"]) == (4, 2)
 
 
 def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
@@ -461,9 +458,8 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     told = backend.describe()
     assert told["kernel launches"].split()[0] == str(6 + 3 + 6)
     whole = 4 * 128 * 128 * (33 + 17)  # B of both spins
-    tables = (
-        15 * 4 * 128 * 2 * 256 + 8 * 4 * 128 * 128
-    )  # at most: energies of each call, once per operand and kernel
+    # At most: energies of each call, once per operand and kernel
+    tables = 15 * 4 * 128 * 2 * 256 + 8 * 4 * 128 * 128
     for part in by_core(told["transfers"]):
         assert 0 < part <= whole + tables
 

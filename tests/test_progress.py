@@ -112,9 +112,8 @@ def test_time_left_is_right_within_a_third_and_calm(
             assert seconds == pytest.approx(end - now, rel=0.35), (now - begun, seconds)
     late = [(now, seconds) for now, seconds in told.estimates if now > begun + 0.35 * (end - begun)]
     for (before, first), (now, second) in pairwise(late):
-        assert second <= first - (now - before) + 0.1 * (
-            end - before
-        )  # what is expected later than before
+        # What is expected later than before
+        assert second <= first - (now - before) + 0.1 * (end - before)
 
 
 def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
@@ -256,9 +255,8 @@ def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
     with watch("scf"):
         for cycle in range(1, 12):
             clock.wait(4.0)
-            forecast.cycle(
-                cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle)
-            )  # it does not converge
+            # It does not converge
+            forecast.cycle(cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle))
         assert forecast.left() is None
         forecast.cycle(12, 1e-4)
         forecast.cycle(13, 1e-6)
@@ -340,9 +338,8 @@ def test_a_terminal_is_never_silent_and_left_clean(monkeypatch: pytest.MonkeyPat
     with Console(quiet=False, log=None) as shown:
         show(shown)
     text = stream.getvalue()
-    assert (
-        text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2
-    )  # of the clock alone
+    # Of the clock alone
+    assert text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2
     assert "\r  0:00" in text and "\r  integrals [##############################] 10/10" in text
     lines = text.split("\n")
     assert [re.sub(r".*\r", "", line) for line in lines] == [

@@ -50,9 +50,8 @@ def test_every_figure_has_a_source_and_what_can_be_repeated_is():
     up, down, kernel = (
         published.model(by_id[name], "trn1") for name in ("up-2048", "down-2048", "kernel-2048")
     )
-    assert (
-        up == (pytest.approx(2 * 4 * 2048 * 2049 / 4.6e6),) * 2
-    )  # operands, stored with one column more
+    # Operands, stored with one column more
+    assert up == (pytest.approx(2 * 4 * 2048 * 2049 / 4.6e6),) * 2
     assert down == (pytest.approx(4 * 2048**2 / 5.6e6),) * 2
     assert 4 * 2048**3 / 128**2 / 2.8e6 < kernel[0] < 0.85 < kernel[1]
 

@@ -69,12 +69,10 @@ def show(
     else:
         verified = hdf5.verify(result)
     if of_study and run is None:
-        if pairs or (as_json and as_csv):
-            raise InputError(
-                "--pairs needs --run NAME"
-                if pairs
-                else "--json and --csv exclude each other: choose one"
-            )
+        if pairs:
+            raise InputError("--pairs needs --run NAME")
+        if as_json and as_csv:
+            raise InputError("--json and --csv exclude each other: choose one")
         study = read_study(result, verify=not verify)
         if as_json:
             shown = study_json(study, result)
@@ -384,12 +382,9 @@ def _stem(path: str, run: str | None) -> str:
 def _shown(given: dict[str, Any]) -> str:
     """What is exported besides the SCF orbitals, for the name of the file."""
     parts: list[str] = [name for name in ("density", "spin") if name in given]
-    parts += (
-        ["natural"]
-        if given.get("orbitals") == "natural"
-        else ["orbital"]
-        if "orbital" in given
-        else []
-    )
+    if given.get("orbitals") == "natural":
+        parts.append("natural")
+    elif "orbital" in given:
+        parts.append("orbital")
     parts += [str(given[name]) for name in ("orbital", "of") if name in given]
     return f".{'-'.join(parts)}" if parts else ""

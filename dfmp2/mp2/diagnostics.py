@@ -14,10 +14,8 @@ from dfmp2.progress import Collector
 from dfmp2.scf.reference import GIVEN, Reference
 from dfmp2.units import counted_text
 
-GRAVE_GAIN, GRAVE_SPIN = (
-    0.01,
-    0.3,
-)  # Eh and <S^2> from which MP2 on an unstable solution is doubtful
+# Eh and <S^2> from which MP2 on an unstable solution is doubtful
+GRAVE_GAIN, GRAVE_SPIN = (0.01, 0.3)
 MORE_STARTS = 10  # of the SCF, as advised
 
 

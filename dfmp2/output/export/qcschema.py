@@ -127,15 +127,13 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         "protocols": {"wavefunction": "all"},
         "extras": {},
     }
+    if version != 1:
+        specification = {"specification": {"program": "dfmp2", **specification}}
     return {
         "schema_name": INPUT_NAMES[version],
         "schema_version": version,
         "molecule": _molecule(result.molecule, version),
-        **(
-            specification
-            if version == 1
-            else {"specification": {"program": "dfmp2", **specification}}
-        ),
+        **specification,
     }
 
 
@@ -158,8 +156,7 @@ def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
 
 def _properties(result: MP2Result) -> dict[str, float | int]:
     alpha, beta = result.molecule.check_electrons(result.orbital_basis.ecp_electrons)
-    plain = result.options.correlation.plain
-    return {
+    properties = {
         "calcinfo_nbasis": result.sizes.nao,
         "calcinfo_nmo": result.sizes.nmo,
         "calcinfo_nalpha": alpha,
@@ -169,13 +166,11 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
         "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
-        **(
-            {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
-            if plain
-            else {}
-        ),
-        **({"mp2_doubles_energy": result.pairs.correlation_energy} if plain else {}),
     }
+    if result.options.correlation.plain:
+        properties |= {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
+        properties["mp2_doubles_energy"] = result.pairs.correlation_energy
+    return properties
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -194,7 +189,8 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
 
 def _qcvars(result: MP2Result) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
-    kohn_sham, mean_field = result.reference.xc is not None, result.mean_field_energy
+    kohn_sham = result.reference.xc is not None
+    mean_field = result.mean_field_energy
     double_hybrid = result.options.correlation.double_hybrid
     methods = {
         "MP2": result.mp2_correlation_energy,

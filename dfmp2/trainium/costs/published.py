@@ -82,7 +82,8 @@ def model(figure: PublishedFigure, chip: str) -> tuple[float, float] | None:
         return MS * (one.device + one.queued), MS * (one.slowest + one.dispatch)
     g, k, m, n = figure.sizes
     one = catalogue.predict_product((g, k, m, n), CHIPS[chip])
-    up, down = one.uploaded / catalogue.UPLOAD, 4 * g * m * n / catalogue.DOWNLOAD
+    up = one.uploaded / catalogue.UPLOAD
+    down = 4 * g * m * n / catalogue.DOWNLOAD
     calls = tuple(MS * (time + one.dispatch) for time in (one.device, one.slowest))
     if figure.kind == "resident":  # five calls
         low, high = (5 * (call + up + down) / (5 * call + up + down) for call in calls)
@@ -122,7 +123,8 @@ def measured(figure: PublishedFigure, threads: int, *, slow: bool) -> float | No
 
 
 def _best(work: Callable[[], object], figure: PublishedFigure, threads: int) -> float:
-    seconds, clock = [], time.process_time if threads == 1 else time.perf_counter
+    seconds = []
+    clock = time.process_time if threads == 1 else time.perf_counter
     for _ in range(1 if figure.operations > LONG else 3):
         start = clock()
         work()
