@@ -119,7 +119,7 @@ class Molecule:
         Parameters
         ----------
         units : of the coordinates in the file, "angstrom" or "bohr"
-        charge, multiplicity : win over the comment line when given
+        charge, multiplicity : override the comment line if given
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Molecule:
 
         Raises
         ------
-        InputError : ASE is not installed, or has no words for ghosts and point charges
+        InputError : ASE is not installed, or cannot represent ghosts and point charges
         """
         return _reader("foreign").to_ase(self)
 
@@ -237,7 +237,8 @@ class Molecule:
         return {(i + 1, j + 1): length for (i, j), length in found}
 
     def angles(self) -> dict[tuple[int, int, int], float]:
-        """Angles of two bonds that meet in degrees, by atoms counted from 1, the middle one second."""
+        """Angles between bonds that share an atom, in degrees, by atoms counted from 1, the shared
+        one second."""
         found = _reader("structure").structure(self).angles
         return {(i + 1, j + 1, k + 1): angle for (i, j, k), angle in found}
 

@@ -83,7 +83,7 @@ def derive(
 
     Raises
     ------
-    InputError : it is no result; the change does not follow from pair energies, or leaves nothing
+    InputError : it is not a result; the change does not follow from pair energies, or leaves nothing
         to correlate
     """
     if not isinstance(result, MP2Result):
