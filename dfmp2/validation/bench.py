@@ -490,8 +490,8 @@ class Machine:
         """The header of a report."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
-            f"machine: {self.processor}, {self.cores} usable cores, {format_bytes(self.memory)}; "
-            f"{platform.platform()}",
+            f"machine: {self.processor}, {counted_text(self.cores, 'usable core')}, "
+            f"{format_bytes(self.memory)}; {platform.platform()}",
             f"versions: {versions}",
             f"date: {self.date}; load average {self.load:.2f}; others used {self.busy:.2f} cores "
             "before the start",

@@ -130,8 +130,8 @@ def catalogue_text(
             f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of nvir "
             f"{padded_nvir(shape.nvir)}, naux {padded_naux(shape.naux)}",
         ]
-    compiled = counted_text(len(programs), "compiled program")
-    lines += ["", f"{compiled} (NEFF) for {chip.name}"]
+    compiled = counted_text(len(programs), "compiled program (NEFF)", "compiled programs (NEFFs)")
+    lines += ["", f"{compiled} for {chip.name}"]
     for program in programs:
         lines.append(
             f"  {program.kernel}, {program.purpose}: {counted_text(program.calls, 'call')}\n"
