@@ -21,7 +21,6 @@ from dfmp2.output.document import (
 from dfmp2.output.drawings.elements import Array
 from dfmp2.output.drawings.maps import pair_map
 from dfmp2.output.reports.method import core_orbitals
-from dfmp2.units import counted_text
 
 MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
 STRONGEST = 15  # pairs listed
@@ -92,9 +91,9 @@ def pairs_section(result: MP2Result) -> Section:
     else:
         frozen = ""
     caption = (
-        f"The {len(rows)} strongest of {counted_text(len(pairs), 'pair')}, with their share of "
-        f"E(corr); both orders (ij, ji) are counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs "
-        "prints all of them"
+        f"Strongest pairs ({len(rows)} of {len(pairs)}), with their share of E(corr); both orders "
+        f"(ij, ji) are counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs prints "
+        "all of them"
     )
     heads = (
         "i, j",
