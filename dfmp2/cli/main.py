@@ -109,7 +109,7 @@ COMMANDS = {
     "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": (
         "dfmp2.cli.kernels:kernels_command",
-        "Trainium kernels: list, cost, published, checks.",
+        "Trainium kernels: list, cost, checks.",
     ),
     "completion": ("dfmp2.cli.checks:completion", "Command completion for bash, zsh or fish."),
 }

@@ -323,19 +323,19 @@ def export_command(
     if "schema_version" in given:
         given["schema_version"] = int(given["schema_version"])
     together = to == "extxyz" and len(results) > 1
-    folder = Path(".")
+    folder, file = Path("."), None
     if together and output is None:
         raise InputError("--output: name the file that all frames go to")
-    if len(results) > 1 and output is not None and not together:
+    if output is not None and (together or len(results) == 1):
+        file = Path(output)
+    elif output is not None:
         folder = Path(output)
         if not folder.is_dir():
             raise InputError(f"--output {output}: expected an existing folder for several results")
     targets: dict[Path, str] = {}
     contents = []
     for result in results:
-        target = folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
-        if output is not None and folder == Path("."):
-            target = Path(output)
+        target = file or folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
         if targets.get(target) is not None and not together:
             raise InputError(
                 f"{targets[target]} and {result} would both be written to {target}: export them "
