@@ -59,8 +59,8 @@ WISHES = {  # what users of other programs type for a command: what exists here
     "print": "dfmp2 show prints a stored result",
     "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer "
     "drawn",
-    "published": "the figures are a page of the documentation, project/trainium/published; dfmp2 "
-    "kernels cost predicts a shape of yours",
+    "published": "the figures are on the page project/trainium/published of the documentation; "
+    "dfmp2 kernels cost predicts the time of any shape",
 }
 
 

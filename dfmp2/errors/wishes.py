@@ -199,7 +199,14 @@ OPTIONS: dict[str, Message] = {
     ),
     **dict.fromkeys(
         ("functional", "dft", "dft_functional", "ks"),
-        Message("the functional of ", Option("method", "drpa"), " is ", Option("xc")),
+        Message(
+            "the functional of ",
+            Option("method", "ks"),
+            " and ",
+            Option("method", "drpa"),
+            " is ",
+            Option("xc"),
+        ),
     ),
     **dict.fromkeys(
         ("symmetry", "point_group", "symm"),
