@@ -84,7 +84,10 @@ def test_the_way_out_in_every_front_end(
     (tmp_path / "b.toml").write_text(
         'basis = "sto-3g"\noutput = "o"\nfunctional = "pbe"\n[[item]]\nmolecule = "h2.xyz"\n'
     )
-    assert 'the functional of method = "ks" and method = "drpa" is xc' in call("batch", "run", "b.toml").message
+    assert (
+        'the functional of method = "ks" and method = "drpa" is xc'
+        in call("batch", "run", "b.toml").message
+    )
     document = {
         "driver": "energy",
         "model": {"method": "DLPNO-MP2", "basis": "sto-3g"},
