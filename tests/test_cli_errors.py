@@ -293,9 +293,10 @@ def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
 # --- cases that need more than files --------------------------------------------------------------
 
 
-def test_cuda_without_a_device(dfmp2: Runner, folder: Path) -> None:
+def test_cuda_without_a_device(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = listing(folder)
-    done = dfmp2("run", H2O, *STO3G, "--backend", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = call("run", H2O, *STO3G, "--backend", "cuda")
     assert done.code == 6 and "--backend cuda" in done.message and done.out == ""
     assert listing(folder) == before
 
@@ -313,10 +314,10 @@ def test_pipe_and_socket_are_refused_at_once(call: Runner, folder: Path) -> None
         assert call("run", f"{short}/s", *STO3G).code == 3
 
 
-def test_huge_file_is_refused_by_its_size(dfmp2: Runner, folder: Path) -> None:
+def test_huge_file_is_refused_by_its_size(dfmp2: Runner, call: Runner, folder: Path) -> None:
     with open(folder / "huge.xyz", "wb") as handle:
         handle.truncate(10**12)  # sparse
-    done = dfmp2("run", "huge.xyz", *STO3G)
+    done = call("run", "huge.xyz", *STO3G)
     assert done.code == 3 and "more than 64 MB" in done.message
     endless = dfmp2("run", "-", *STO3G, stdin="1\n\nHe 0 0 0\n" + "\n" * 65_000_000)
     assert endless.code == 3 and "more than 64 MB" in endless.message

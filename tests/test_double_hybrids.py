@@ -31,6 +31,7 @@ from dfmp2.scf import kohn_sham
 from dfmp2.scf.integrals import jk_builder
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
+from dfmp2.validation.psi4 import find_psi4, run_psi4
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
 
@@ -159,6 +160,52 @@ def test_b2plyp_has_the_energies_of_psi4(
     )
     assert found.scf_total_energy == pytest.approx(functional, abs=1e-6)
     assert found.total_energy == pytest.approx(total, abs=1e-6)
+
+
+ON_THIS_MACHINE = {  # angstrom, charge, multiplicity
+    "H2O": ("O 0.02 0 0.117; H 0 0.757 -0.47; H 0 -0.76 -0.45", 0, 1),
+    "HCN": ("H 0 0 -1.06; C 0 0 0; N 0.02 0 1.16", 0, 1),
+    "H2CO": ("C 0 0 -0.53; O 0 0 0.68; H 0 0.94 -1.11; H 0.05 -0.93 -1.13", 0, 1),
+    "NH2": ("N 0 0 0.14; H 0 0.80 -0.49; H 0 -0.80 -0.5", 0, 2),
+    "O2": ("O 0 0 0; O 0 0 1.21", 0, 3),
+    "H2CO+": ("C 0 0 -0.53; O 0 0 0.68; H 0 0.96 -1.11; H 0.05 -0.97 -1.13", 1, 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_psi4() is None, reason="psi4 is not on PATH")
+@pytest.mark.parametrize("method", ["b2plyp", "dsd-pbep86", "pbe0-dh"])
+@pytest.mark.parametrize("name", ON_THIS_MACHINE)
+def test_psi4_computes_the_same_energies(name: str, method: str) -> None:
+    """The same fitting sets and as many points, which the programs prune in different ways: 2e-6
+    Eh."""
+    text, charge, multiplicity = ON_THIS_MACHINE[name]
+    atoms = [atom.split() for atom in text.split(";")]
+    places = np.array([atom[1:] for atom in atoms], dtype=float) * ANGSTROM
+    ours = dfmp2.run(
+        Molecule(
+            tuple(atom[0] for atom in atoms), places, charge=charge, multiplicity=multiplicity
+        ),
+        basis="cc-pvdz",
+        auxbasis="cc-pvdz-ri",
+        scf_auxbasis="cc-pvdz-jkfit",
+        method=method,
+        grid="99,590",
+        **EXACT,
+    )
+    theirs = run_psi4(ours, 1)
+    total = theirs.scf_total_energy + ours.options.correlation.apply(
+        theirs.opposite_spin, theirs.same_spin
+    )
+    same, opposite = ours.components
+    found = {
+        "E(KS)": ours.scf_total_energy - theirs.scf_total_energy,
+        "E(SS)": same - theirs.same_spin,
+        "E(OS)": opposite - theirs.opposite_spin,
+        "total": ours.total_energy - total,
+    }
+    print(name, method, *(f"{energy} {value:+.1e}" for energy, value in found.items()))
+    assert max(map(abs, found.values())) <= 2e-6
 
 
 def test_a_functional_of_factors_has_the_energies_of_orca() -> None:
@@ -411,7 +458,9 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     printed = report(stored)
     text = " ".join(printed.split())
     assert (
-        "E(KS), UKS of B2PLYP-D3(BJ)" in text
+        printed.splitlines()[0].endswith(": double hybrid, density-fitted")
+        and "Not checked against PySCF's own Kohn-Sham and DF-MP2" in text
+        and "E(KS), UKS of B2PLYP-D3(BJ)" in text
         and "D3(BJ) of dftd3" in text
         and "s6 0.64, s8 0.9147" in text
     )
@@ -648,7 +697,8 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
     [
         ({"method": "b2plip"}, "did you mean b2plyp?"),
         ({"method": "wb97m(2)"}, "non-local correlation (VV10) is not available"),
-        ({"method": "revdod-pbep86"}, "its factors are not in the table"),
+        ({"method": "revdod-pbep86"}, "not in the table; with both spins it is revdsd-pbep86-d4"),
+        ({"method": "mp2-d3"}, "corrections of dispersion are not here"),
         ({"method": "revDSD-PBEP86-D4/2021"}, "are not those of 2019 (revdsd-pbep86-d4)"),
         ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
         ({"method": "custom-dh", "xc": "pbe0"}, "needs --os-scale and --ss-scale"),
@@ -662,6 +712,11 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "xyg3", "dispersion": "d3bj"}, "no parameters of D3(BJ) are published for "
                                                    "XYG3"),
         ({"method": "xyg3-d4"}, "no parameters of D4 are published"),
+        ({"method": "B2PLYP-D3"}, "D3(BJ) or D4: take --method b2plyp-d3bj or b2plyp-d4"),
+        ({"method": "dsd-pbep86-d3(0)"}, "take --method dsd-pbep86-d3bj or dsd-pbep86-d4"),
+        ({"method": "revDSD-BLYP-NL"}, "D3(BJ) or D4: take --method revdsd-blyp-d3bj"),
+        ({"method": "xyg3-d2"}, "no dispersion correction is published for XYG3: take --method "
+                                "xyg3"),
         ({"method": "ptpss", "dispersion": "d4"}, "take --dispersion d3bj, or none"),
         ({"method": "pbe0-dh", "dispersion": "d3bj"}, "take --dispersion d4, or none"),
         ({"method": "dsd-blyp", "dispersion": "d3bj"}, "take --method dsd-blyp-d3bj"),

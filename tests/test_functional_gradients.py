@@ -394,8 +394,19 @@ def test_kohn_sham_alone_is_stored_shown_and_compared(call: Runner, tmp_path: Pa
     assert found["correlation_energy"] == 0.0 and found["mp2_correlation_energy"] is None
     assert found["auxbasis"] is None
     shown = succeed(call("show", found["output"])).out
-    assert "KS total" in shown and "E(OS)" not in shown and "MP2 fitting: none" in shown
-    assert "agrees with PySCF" in succeed(call("compare", found["output"])).out
+    assert shown.splitlines()[0].endswith(": Kohn-Sham")
+    assert "KS total" in shown and "E(OS)" not in shown and "reference: rks" in shown
+    assert "DF-RKS(tpss0)/6-31g. Cite: PySCF:" in shown
+    of_pairs = [word for word in ("MP2", "E(corr)", "pair", "frozen") if word in shown]
+    assert of_pairs == ["MP2"] and shown.count("MP2") == 1 == shown.count("MP2 fitting: none")
+    assert "Not checked against PySCF's own Kohn-Sham (now: dfmp2 compare)." in shown
+    compared = succeed(call("compare", found["output"])).out
+    assert "agrees with PySCF" in compared and compared.endswith("same SCF fitting set\n")
+    exact = succeed(call("compare", found["output"], "--exact", "--json")).json
+    assert list(exact["energies"]) == ["scf_total_energy"]
+    assert 1e-7 < abs(exact["energies"]["scf_total_energy"]["difference"]) < 1e-4
+    planned = succeed(call("plan", "w.xyz", *asked)).out
+    assert "fitting set of" in planned and "MP2" not in planned and "pair" not in planned
     derived = call("derive", found["output"], "--os-scale", "1.2")
     assert derived.code == 3 and "only plain pair energies can be scaled" in derived.message
 

@@ -134,7 +134,10 @@ def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
     assert said["scf_total_energy"] < said["hf_total_energy"] - 0.1
     assert said["stability"] is None
     printed = report(stored)
+    assert printed.splitlines()[0].endswith(": density-fitted dRPA")
     assert "UKS(pbe)" in printed and "Kohn-Sham reference" in printed and "E(EXX)" in printed
+    assert "reference: uks" in printed
+    assert "Not checked against PySCF (now: dfmp2 compare)." in printed
     hartree_fock = dfmp2.run(RADICAL, **EXACT)
     assert (hartree_fock.to_dict()["xc"], hartree_fock.to_dict()["reference"]) == (None, "uhf")
     assert hartree_fock.hf_total_energy == hartree_fock.scf_total_energy
@@ -276,8 +279,10 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
             'which has a correlation energy of its own: take method="wb97x-2(tqz)"',
         ),
         ({"xc": "b2plyp"}, "is a double hybrid, which has a correlation energy of its own"),
-        ({"xc": "gga_x_mpw91(_no=1),lyp"}, "libxc has no such functional"),
-        ({"xc": "pbe-d3bj"}, "a dispersion correction"),
+        ({"xc": "gga_x_mpw91(_no=1),lyp"}, "libxc has no such functional or parameter"),
+        ({"xc": "gga_x_no(_bt=1),lyp"}, "libxc has no functional gga_x_no;"),
+        ({"xc": "0.5*hf+0.5*pbe,r4scan"}, "libxc has no correlation functional r4scan; similar"),
+        ({"xc": "pbe-d3bj"}, "a dispersion correction, which is not available: take pbe"),
         ({"xc": "b88,lyp+*"}, "libxc has no such functional"),
     ],
     ids=str,

@@ -18,15 +18,16 @@ from dfmp2.errors import (
     NumericalError,
     UnsupportedByBackend,
 )
+from dfmp2.host.processes import exit_code
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
 from dfmp2.trainium.backend import NkiBackend
+from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
-from tests.conftest import MOLECULES
+from tests.conftest import MOLECULES, PATIENCE
 from tests.test_backends import fitted, oracle
-from tests.test_batch import wait_for
 
 GEOMETRIES = {
     **{name: MOLECULES[name] for name in ("h2o", "nh2", "o2")},
@@ -181,12 +182,11 @@ def test_a_process_that_dies_ends_the_run():
     backend.close()
 
 
-def test_all_processes_end_although_one_has_died():
+def test_all_processes_end_although_one_has_died(monkeypatch):
+    monkeypatch.setattr(cores, "PATIENCE", PATIENCE)
     backend = CoresBackend("nki-interpreter", (0, 1))
     first, second = (process._process for process in backend._all)
     first.kill()
-    first.join()
+    assert exit_code(first) == -signal.SIGKILL
     backend.close()
-    # The executor's own thread takes the exit code, perhaps a moment after the process has ended.
-    wait_for(lambda: second.exitcode is not None)
-    assert second.exitcode == 0
+    assert exit_code(second) == 0

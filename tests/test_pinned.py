@@ -28,7 +28,7 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import cli
 from dfmp2.validation import doctor
-from tests.conftest import COMMAND, WRITTEN, Runner, run_command
+from tests.conftest import COMMAND, PATIENCE, WRITTEN, Runner, run_command
 
 SHOWN: dict[str, dict[str, Any]] = json.loads(
     lzma.decompress((WRITTEN / "shown.json.xz").read_bytes())
@@ -453,6 +453,6 @@ def test_a_signal_ends_a_run(number: int, code: int, folder: Path) -> None:
         assert run.stderr is not None
         assert run.stderr.readline()
         run.send_signal(number)
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=PATIENCE)
     assert (run.returncode, out) == (code, ""), err
     assert not list(folder.glob("*.h5*"))

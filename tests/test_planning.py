@@ -548,7 +548,7 @@ def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, ca
     assert facts["rates"] == "measured on this host"
     assert facts["read_bytes"] > facts["written_bytes"] > 0
     assert rates.load_disk(tmp_path).read == facts["bytes_per_second"]["read"]
-    assert rates.load_disk(tmp_path).cached > 1e8
+    assert rates.load_disk(tmp_path).cached > 1e7
     assert main([*command, "--memory", "200MB"]) == 0  # far less than is free
     assert "it stays in the system's memory" in capsys.readouterr().out
     monkeypatch.setattr(planning.resources, "available_memory", lambda: 0)

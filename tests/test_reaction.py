@@ -278,6 +278,7 @@ def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers")
 def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
     """By the same command, to the numbers of one that was never stopped (2e-9 Eh: SCFs that go on
     take other iterations); with workers too."""

@@ -16,6 +16,7 @@ import lzma
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -29,33 +30,50 @@ import h5py
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Shape
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.console import about
 from dfmp2.cli.main import cli, main
 from dfmp2.errors import Dfmp2Error
+from dfmp2.errors.messages import Option
+from dfmp2.fitting.sets import find_partners
+from dfmp2.integrals import grid
 from dfmp2.integrals.three_center import shell_blocks
+from dfmp2.molecule import basis
+from dfmp2.molecule.basis_library import edits, nearest
 from dfmp2.molecule.elements import SYMBOLS, fills_inner_shell, mass, radius
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.mp2.composite import CORRELATION_NAMES, SCF_NAMES, correlation_formula, scf_formula
 from dfmp2.mp2.laplace import quadrature
+from dfmp2.options import values
 from dfmp2.output import document
+from dfmp2.output import text as texts
 from dfmp2.output.drawings import elements as drawn
+from dfmp2.output.study import is_study, read_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import memory, time
 from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
+from dfmp2.scf.solvent import _key as key_of_solvent
+from dfmp2.studies import coordinate, extrema, species
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs import catalogue, model, text
 from dfmp2.trainium.kernels import sizes
 from dfmp2.units import counted_text, format_bytes
+from tests.awkward import MOLECULES
+from tests.conftest import WRITTEN
 from tests.test_outputs import same
 
 STORED = Path(__file__).parent / "data" / "tables"
 ROUNDING = 1e-13  # what may be zero on another processor
 RUNS = Path(__file__).parent / "data" / "stored_runs"  # commands.sh says how each was made
+OLD = [
+    WRITTEN / f"{name}.h5.xz"
+    for name in ("core-potential", "x2c", "broken-symmetry", "conventional", "prepared")
+]
 
 
 def shown(value: Any) -> str:
@@ -88,6 +106,27 @@ def fields(record: Any) -> str:
     return " ".join(parts)
 
 
+LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
+
+
+def without_sentences(line: str) -> str:
+    """A line whose text is a label, or the numbers of a sentence."""
+    opened, bracket, said = line.rpartition(">")
+    words = said.split()
+    if len(words) > LONGEST:
+        words = [word for word in words if re.search(r"\d", word)] + ["..."]
+    return f"{opened}{bracket}{' '.join(words)}"
+
+
+def called(*arguments: str) -> list[str]:
+    """The lines that a command prints."""
+    out, said = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(said):
+        patch.setenv("COLUMNS", "80")
+        assert main(arguments) == 0, said.getvalue()
+    return out.getvalue().splitlines()
+
+
 # --- parameters of commands -----------------------------------------------------------------------
 
 # What a parameter of a command may say of itself, and what it need not say.
@@ -113,22 +152,55 @@ def declared(parameter: click.Parameter) -> str:
     return " ".join(parts)
 
 
-def options() -> list[str]:
-    """Each declaration of a parameter, with the commands that have it."""
-    users: dict[str, list[str]] = {}
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """All commands by the words that they are called with."""
 
-    def visit(command: click.Command, path: str) -> None:
-        for parameter in command.params:
-            users.setdefault(declared(parameter), []).append(path)
+    def visit(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+        yield path, command
         context = click.Context(command)
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
                 inner = command.get_command(context, name)
                 assert inner is not None
-                visit(inner, f"{path} {name}".strip())
+                yield from visit(inner, f"{path} {name}".strip())
 
-    visit(cli, "")
+    yield from visit(cli, "")
+
+
+def options() -> list[str]:
+    """Each declaration of a parameter, with the commands that have it."""
+    users: dict[str, list[str]] = {}
+    for path, command in commands():
+        for parameter in command.params:
+            users.setdefault(declared(parameter), []).append(path)
     return sorted(f"{declaration}: {', '.join(users[declaration])}" for declaration in users)
+
+
+# --- what commands print that compute nothing -----------------------------------------------------
+
+PRINTED = (
+    "methods",
+    "kernels list",
+    "kernels cost --kernel K3 --shape 5,30,100",
+    "kernels cost --kernel K3 --shape 5,30,100 --json",
+    "kernels cost --kernel gemm --shape 300,200,100 --target trn2",
+)
+NAMES = 24  # columns of the names of options in a help
+
+
+def printed() -> Iterator[str]:
+    """Numbers and labels; of helps the headings and the names of options."""
+    for command in PRINTED:
+        yield f"--- {command}"
+        yield from map(without_sentences, called(*command.split()))
+    for path, command in commands():
+        parts = [name for one in command.params for name in one.opts]
+        for option in ("--help", "--help-all"):
+            if option in ("--help", *parts):
+                yield f"--- {path} {option}"
+                for line in called(*path.split(), option):
+                    if re.match(r"[A-Z].*:$|  -|  \w+  ", line):
+                        yield line[:NAMES].rstrip()
 
 
 # --- functions of a few arguments -----------------------------------------------------------------
@@ -208,6 +280,93 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
 )
 
 
+NAMED = Option("moving")
+CURVE = tuple(0.1 * k for k in range(9))
+HEIGHTS = (3.0, 1.0, 0.2, 0.9, 1.4, 1.1, 0.5, 0.7, 2.0)
+GAP = (3.0, 1.0, math.nan, 0.9, 1.4, 1.1, 0.5, 0.7, 2.0)
+TURN = tuple(45.0 * k - 180.0 for k in range(9))
+ROUND = (2.0, 1.0, 0.5, 1.5, 2.5, 1.25, 0.75, 1.0, 2.0)
+BASES = ("cc-pVDZ", "aug-cc-pv(t+d)z", "6-31G(d,p)", "6-311++g**", "def2-TZVP", "sto 3g", "pcseg_1")
+FITTING_SETS = ("cc-pvdz-ri", "aug-cc-pvtz-mp2fit", "def2-universal-jkfit", "def2-svp-rifit", "x")
+OF_TEXTS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
+    (
+        *(values.parse_bytes,),
+        (
+            (
+                "8GB",
+                "8 g",
+                "7.5GiB",
+                "100kib",
+                "1B",
+                ".5MB",
+                "0B",
+                "8",
+                "-1GB",
+                "9e3",
+                "9999999999TB",
+            ),
+        ),
+    ),
+    (
+        *(values.parse_grid,),
+        (
+            (
+                "5",
+                9,
+                10,
+                "99,590",
+                (75, 302),
+                "99, 589",
+                "1,590",
+                "9999,590",
+                "a",
+                True,
+                "1,2,3",
+                2.0,
+            ),
+        ),
+    ),
+    (
+        values.dielectric_constant,
+        (("water", "eps=10.4", "EPS = 1.01", "eps=1", "eps=inf", "e=4", " "),),
+    ),
+    (
+        species.make_coefficient,
+        (("2", " 1/2 ", 1.5, "0", -1, True, "x", "1e9", 100, 101), (NAMED,)),
+    ),
+    (species.parse_term, (("h2.xyz", "2*h2.xyz", " 3/2 * o2.xyz ", "2*", "0*a", "x*a"), (NAMED,))),
+    (
+        coordinate.parse_atoms,
+        (("3", "1-3+7", "7+1-2", "4-2", "0", "1-8", "1+1-2", "a", ""), (7,), (NAMED,)),
+    ),
+    (coordinate.show_atoms, (((0,), (0, 1, 2, 6), (5, 3, 4, 1), ()),)),
+    (
+        *(coordinate.parse_place,),
+        (
+            (NAMED,),
+            ("bond", "angle", "dihedral"),
+            ("1,2", "3,2,1", "4,3,2,1", "1,1", "1,9", "1,a"),
+            (4,),
+        ),
+    ),
+    (basis.squash, (BASES + FITTING_SETS,)),
+    (basis.readable, (("631g*", "6311++g**", "ccpvdz", "321g"),)),
+    (basis.kind, (BASES + FITTING_SETS,)),
+    (basis.purpose, (BASES + FITTING_SETS,)),
+    (basis.is_mp2_fitting_set, (BASES + FITTING_SETS,)),
+    (find_partners, (BASES,)),
+    (edits, (("abcd", "", "acbd"), ("abcd", "abdc", "bacd", "xabcd", "ab"))),
+    (
+        nearest,
+        (("cc-pvd", "ri-cc-pvdz", "6-31g(2d)", "zzz"), (("cc-pvdz", "cc-pvtz", "cc-pvdz-ri"),)),
+    ),
+    (grid.default_level, (("pbe", "b3lyp", "m06-2x", "scan", "tpss", "wb97x"),)),
+    (grid._two_levels_up, (("0", "7", "8", "9", "99,590", "500,5810", "30,50"),)),
+    (extrema.find_minimum, ((CURVE,), (HEIGHTS, HEIGHTS[::-1], sorted(HEIGHTS)), (3, 5))),
+    (key_of_solvent, (("Water", "N,N-dimethyl formamide", "1,4-Dioxane"),)),
+)
+
+
 def in_digits(value: Any) -> Any:
     """A value with the digits that are held of each number."""
     if isinstance(value, tuple | list):
@@ -217,15 +376,13 @@ def in_digits(value: Any) -> Any:
 
 def functions() -> Iterator[str]:
     """Values of functions for many arguments, or which error they raise."""
-    for function, choices in OF_NUMBERS:
+    for function, choices in OF_NUMBERS + OF_TEXTS:
         for given in itertools.product(*choices):
             try:
                 value = in_digits(function(*given))
             except Dfmp2Error as error:
                 value = type(error).__name__
-            places = [
-                str(k) if isinstance(one, Limits) else repr(one) for k, one in enumerate(given)
-            ]
+            places = [repr(one) for one in given if not isinstance(one, Limits | Option)]
             yield f"{function.__name__}({', '.join(places)}) = {value}"
     for given in TRAVERSALS:
         steps = sizes.traversal(*given)
@@ -253,6 +410,32 @@ def functions() -> Iterator[str]:
                 except Dfmp2Error as error:
                     weights = type(error).__name__
                 yield f"{make.__name__} {name} {family} {lower} {upper} = {weights}"
+    for places, heights, period in (
+        (CURVE, HEIGHTS, None),
+        (CURVE, GAP, None),
+        (TURN, ROUND, 360.0),
+    ):
+        curve = extrema.make_curve(places[::-1], heights[::-1], period)
+        turns = extrema.find_extrema(curve)
+        yield f"extrema {in_digits(turns)} {in_digits(extrema.barriers(curve, turns))}"
+    for kind, atoms, steps in (
+        ("bond", "1,2", "0.9:1.2:4"),
+        ("angle", "2,1,3", (95.0, 101.0)),
+        ("dihedral", "2,1,3,4", "0:90:3"),
+        ("bond", "1,2", "1:1:3"),
+        ("bond", "1,2", "1:2:1"),
+        ("angle", "2,1,3", "0:190:3"),
+    ):
+        for moving in (None, "3", "2", "3-4"):
+            try:
+                made = coordinate.make_coordinate(
+                    kind, atoms, steps, MOLECULES["chloramine"], moving=moving
+                )
+            except Dfmp2Error as error:
+                yield f"coordinate {kind} {atoms} {moving}: {type(error).__name__}"
+                continue
+            last = made.at(MOLECULES["chloramine"], made.values[-1]).coordinates.ravel().tolist()
+            yield f"coordinate {kind} {atoms} {moving}: {made} {in_digits(last)}"
     for lowest, highest, error in ((0.3, 5.0, 1e-6), (0.01, 40.0, 1e-9), (0.5, 0.5, 1e-8)):
         rule = quadrature(lowest, highest, error)
         yield f"quadrature {lowest} {highest} {error} = {len(rule.w)} points"
@@ -369,24 +552,6 @@ OF_THE_PROGRAM = re.compile(
     r"/(provenance|creator|sha256|resources|timings|memory|created|stdout)\b"
 )
 NOT_SHOWN = re.compile(r"<(script|style|head)\b.*?</\1>", re.DOTALL)
-LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
-
-
-def without_sentences(line: str) -> str:
-    """A line whose text is a label, or the numbers of a sentence."""
-    opened, bracket, said = line.rpartition(">")
-    words = said.split()
-    if len(words) > LONGEST:
-        words = [word for word in words if re.search(r"\d", word)] + ["..."]
-    return f"{opened}{bracket}{' '.join(words)}"
-
-
-def called(*arguments: str) -> list[str]:
-    """The lines that a command prints."""
-    out, said = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(said):
-        assert main(arguments) == 0, said.getvalue()
-    return out.getvalue().splitlines()
 
 
 def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterator[str]]:
@@ -397,10 +562,13 @@ def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterato
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
-                for packed in sorted(RUNS.glob("*.xz")):
-                    Path(packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
-                    yield f"--- {packed.stem}"
-                    lines = of_file(packed.stem)
+                for packed in (*sorted(RUNS.glob("*.xz")), *OLD):
+                    name = packed.stem
+                    if packed in OLD:
+                        name = f"old-{name}"
+                    Path(name).write_bytes(lzma.decompress(packed.read_bytes()))
+                    yield f"--- {name}"
+                    lines = of_file(name)
                     yield from (line for line in lines if not OF_THE_PROGRAM.search(line))
             finally:
                 os.chdir(before)
@@ -410,20 +578,26 @@ def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterato
 
 def pages(file: str) -> Iterator[str]:
     """The report and what `show` prints, without sentences."""
-    called("report", file, "--output", "page.html")
+    if file != "old-prepared.h5":  # which has no page
+        yield from page_of(file)
+    yield from map(without_sentences, called("show", file))
+
+
+def page_of(source: str) -> Iterator[str]:
+    """The elements of a report."""
+    called("report", source, "--output", "page.html")
     page = NOT_SHOWN.sub("", Path("page.html").read_text())
     Path("page.html").unlink()
     for element in re.split(r"(?=<)", page):
         line = without_sentences(element)
         if line and not line.startswith("</"):
             yield line
-    yield from map(without_sentences, called("show", file))
 
 
 def leaves(value: Any, path: str) -> Iterator[str]:
     """The numbers and texts of a JSON value behind their path."""
     if isinstance(value, dict):
-        for name, item in value.items():
+        for name, item in sorted(value.items()):
             yield from leaves(item, f"{path}/{name}")
     elif isinstance(value, list) and any(isinstance(item, list | dict) for item in value):
         for place, item in enumerate(value):
@@ -437,6 +611,8 @@ EXPORTS = {
     "restricted-open.h5": ("molden", "qcschema", "trexio"),
     "gradient.h5": ("qcschema", "extxyz"),
     "polarizability.h5": ("cube --density --spacing 1.1",),
+    "old-core-potential.h5": ("molden", "qcschema", "trexio"),
+    "old-x2c.h5": ("molden", "xyz"),
     "double-hybrid.h5": ("molden", "cube --orbital 5 --spacing 0.9 --margin 2"),
     "interaction.h5": ("xyz --run complex",),
 }
@@ -447,8 +623,34 @@ DERIVED = {
 }
 
 
+def batch() -> Iterator[str]:
+    """The page of a batch of two results and a failure."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
+        os.chdir(folder)
+        try:
+            for packed in Path("batch").glob("*.xz"):
+                packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+                packed.unlink()
+            yield from page_of("batch")
+        finally:
+            os.chdir(before)
+
+
 def made(file: str) -> Iterator[str]:
-    """JSON of a result, files of other formats, and what is derived from it."""
+    """JSON of a result, its pairs and how a notebook shows it, files of other formats, and what is
+    derived from it."""
+    if is_study(file):
+        stored: Any = read_study(file)
+    elif file == "old-prepared.h5":
+        return
+    else:
+        stored = dfmp2.read(file)
+        yield from called("show", file, "--pairs")
+        yield from map(without_sentences, texts.brief_report(stored, file).splitlines())
+    yield from re.split(r"(?=<)", stored._repr_html_())
+    yield from map(without_sentences, repr(stored).splitlines())
     yield from leaves(json.loads("\n".join(called("show", file, "--json"))), "")
     for number, given in enumerate(EXPORTS.get(file, ())):
         target = f"{Path(file).stem}-{number}.{given.partition(' ')[0]}"
@@ -475,9 +677,11 @@ def made(file: str) -> Iterator[str]:
 
 TABLES: dict[str, Callable[[], Any]] = {
     "options": options,
+    "printed": printed,
     "functions": functions,
     "costs": costs,
     "plans": plans,
+    "batch": batch,
     "pages": in_a_folder(pages),
     "made": in_a_folder(made),
 }

@@ -228,7 +228,12 @@ class CommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The arguments, with `help COMMAND` for `COMMAND --help`; an option is refused as by a
-        command."""
+        command.
+
+        Where there are none, the help stands above the error that says so.
+        """
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True, color=ctx.color)
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
 
 
-@click.group("kernels", cls=CommandGroup)
+@click.group("kernels", cls=CommandGroup, no_args_is_help=False)
 def kernels_command() -> None:
     """The Trainium kernels: list them, predict their cost, check a backend.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console, styled
+from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import (
     LAST_LINE,
@@ -170,7 +170,7 @@ def report_command(
     require_writable(target, overwrite=overwrite)
     signals.commit()
     write_atomically(target, text, overwrite=overwrite)
-    click.echo(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
+    conclude(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
 
 
 OF_THE_RUN = (
@@ -210,7 +210,7 @@ def _of_the_run(command: Any) -> Any:
     help="Dispersion correction of a double hybrid.  [default: as stored]",
 )
 @click.option(
-    "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
+    "-o", "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
 )
 @OVERWRITE
 @REPORT_AS_JSON
@@ -252,8 +252,10 @@ def derive_command(
     ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
     if as_json:
         click.echo(to_json(derived, output), nl=False)
-    else:
-        click.echo(ending if quiet else styled(brief_report(derived, output)) + ending)
+        return
+    if not quiet:
+        click.echo(styled(brief_report(derived, output)), nl=False)
+    conclude(ending)
 
 
 # Those of `dfmp2.output.export.FORMATS`, which --help need not import.
@@ -351,14 +353,14 @@ def export_command(
         if len(results) == 1:
             signals.commit()
         write_atomically(target, content, overwrite=overwrite)
-        click.echo(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
+        conclude(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
     if together:
         target = Path(str(output))
         require_writable(target, overwrite=overwrite)
         signals.commit()
         write_atomically(target, b"".join(contents), overwrite=overwrite)
         frames = counted_text(len(contents), "frame")
-        click.echo(f"dfmp2 export: {frames} -> {target} ({FORMATS[to].holds})")
+        conclude(f"dfmp2 export: {frames} -> {target} ({FORMATS[to].holds})")
 
 
 def _stored_result(path: str, run: str | None) -> MP2Result:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console, styled
+from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
 from dfmp2.cli.options import (
     LAST_LINE,
@@ -223,7 +223,10 @@ def frequencies_command(
 )
 @SYMMETRY_NUMBER
 @click.option(
-    "--output", metavar="FILE.h5", help="File to store the result in.  [default: print it only]"
+    "-o",
+    "--output",
+    metavar="FILE.h5",
+    help="File to store the result in.  [default: print it only]",
 )
 @OVERWRITE
 @REPORT_AS_JSON
@@ -264,10 +267,9 @@ def thermo_command(
     free = study.values["gibbs_energy"].value
     temperature = study.values["temperature"].value
     ending = f"dfmp2 finished: G({temperature:g} K) = {free:.10f} Eh -> {where}"
-    if quiet:
-        click.echo(ending)
-    else:
-        click.echo(styled(study_report(study, brief=True) + ending))
+    if not quiet:
+        click.echo(styled(study_report(study, brief=True)), nl=False)
+    conclude(ending)
 
 
 @click.command("rank", cls=GroupedCommand)

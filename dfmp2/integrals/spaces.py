@@ -162,8 +162,16 @@ def smallest_denominator(spaces: list[ActiveSpace]) -> float:
     return min(opposite + same, default=float("inf"))
 
 
-def guard_gap(gap: float, denominator: float, allow_small_gap: bool) -> str | None:
+def guard_gap(
+    gap: float, denominator: float, allow_small_gap: bool, method: str = "MP2"
+) -> str | None:
     """Refuse denominators MP2 cannot be trusted with; return a warning for doubtful ones.
+
+    Parameters
+    ----------
+    gap, denominator : smallest ones, Eh
+    allow_small_gap : whether to go on with a gap below 0.02 Eh
+    method : as people write it
 
     Raises
     ------
@@ -184,15 +192,15 @@ def guard_gap(gap: float, denominator: float, allow_small_gap: bool) -> str | No
     if gap < REFUSED_GAP and not allow_small_gap:
         raise NumericalError(
             (
-                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: MP2 is not "
-                "meaningful for a nearly degenerate reference; "
+                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: {method} is "
+                "not meaningful for a nearly degenerate reference; "
             ),
             Option("allow_small_gap", True),
             " continues anyway",
         )
     if gap < SMALL_GAP:
         return (
-            f"the HOMO-LUMO gap is only {gap:.4f} Eh (below {SMALL_GAP}): the MP2 energy may "
-            "be unreliable"
+            f"the HOMO-LUMO gap is only {gap:.4f} Eh (below {SMALL_GAP}): the {method} "
+            "energy may be unreliable"
         )
     return None

@@ -223,10 +223,12 @@ def warn_of_small_gap(
     NumericalError
         The gap is too small for MP2.
     """
+    options = calculation.options
     gap = homo_lumo_gap(reference.mo_energy, reference.mo_occ)
-    frozen = calculation.core.orbitals, calculation.options.frozen_virtual
+    frozen = calculation.core.orbitals, options.frozen_virtual
+    title = options.correlation.title
     for doubt in (
-        guard_gap(gap, smallest_denominator(spaces), calculation.options.allow_small_gap),
+        guard_gap(gap, smallest_denominator(spaces), options.allow_small_gap, title),
         arbitrary_cut(reference.mo_energy, reference.mo_occ, *frozen),
     ):
         if doubt:

@@ -323,9 +323,6 @@ UNKNOWN_BASIS = Share(None, UNKNOWN, "one basis set cannot tell; dfmp2 cbs estim
 
 
 NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
-NO_CORRELATION = Share(
-    0.0, BOUNDED, "the method has no correlation energy apart from its functional"
-)
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
@@ -349,9 +346,9 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         elif result.reference.xc is not None:
             sources[key] = _grid(result)
     if _fitted_energy(result) == 0.0:
-        nothing = NO_PAIRS
+        nothing: Share | None = NO_PAIRS
         if result.options.correlation.kind == "none":
-            nothing = NO_CORRELATION
+            nothing = None
         for key, source in sources.items():
             if source.correlation is not None:
                 sources[key] = replace(source, correlation=nothing, both=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from dataclasses import dataclass
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
@@ -12,6 +13,8 @@ from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.errors.wishes import way_out_of_method
 
 KAPPA = 1.1  # 1/Eh, of Shee et al.
+# How names end that ask for another dispersion correction than D3(BJ) and D4.
+OTHER_DISPERSION = re.compile(r"[-_ ](?:d2|d3|d3m|d3mbj|d3zero|d3\(0\)|nl|v)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +280,7 @@ def without_dispersion(row: DoubleHybrid) -> Message:
 
 def way_out_behind(name: str) -> Message:
     """What is said behind an unknown method: the one that is meant, or what there is instead."""
-    way_out = way_out_of_method(name)
+    way_out = _with_available_dispersion(name) or way_out_of_method(name)
     close = difflib.get_close_matches(name.lower(), method_names(), n=1, cutoff=0.8)
     very_close = difflib.get_close_matches(name.lower(), table(), n=1, cutoff=0.9)
     if close and (not way_out or name.lower() in METHODS or very_close):
@@ -285,3 +288,22 @@ def way_out_behind(name: str) -> Message:
     if way_out:
         return Message("; ", way_out)
     return way_out
+
+
+def _with_available_dispersion(name: str) -> Message:
+    """What to take for a double hybrid with another dispersion correction than there are; "" for
+    all other names."""
+    stem = OTHER_DISPERSION.sub("", name)
+    row = look_up(stem)
+    if stem == name or row is None or row.unavailable:
+        return Message()
+    available = []
+    for dispersion in DISPERSIONS:
+        corrected = look_up(f"{stem}-{dispersion}")
+        if corrected is not None and corrected.parameters_in(dispersion):
+            available.append(corrected.name)
+    if not available:
+        unknown = f"no dispersion correction is published for {row.title}: take "
+        return Message(unknown, Option("method", row.name))
+    others = "".join(f" or {other}" for other in available[1:])
+    return Message("dispersion is D3(BJ) or D4: take ", Option("method", available[0]), others)

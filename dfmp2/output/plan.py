@@ -168,8 +168,12 @@ def plan_text(outlook: Outlook) -> str:
         "transform": flops["transform"],
         "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],
     }
+    alone = outlook.setup.options.correlation.kind == "none"
+    without_work = set(AFTER)
+    if alone:
+        without_work |= {"integrals", "fit", "transform", "pair_energies"}
     seconds = {
-        name: value for name, value in facts["seconds"].items() if value or name not in AFTER
+        name: value for name, value in facts["seconds"].items() if value or name not in without_work
     }
     stages = [
         (
@@ -181,12 +185,24 @@ def plan_text(outlook: Outlook) -> str:
             seconds.items(), key=lambda stage: stage[0] in ("total", "command")
         )
     ]
-    facts_of_run = [
+    subject = (
         f"{molecule.name}: {molecule.formula}, {counted_text(sizes['nelectron'], 'electron')}, "
-        f"{sizes['nao']} functions, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
-        f"correlated: {_of_spins(sizes['nocc'])} occupied, {_of_spins(sizes['nvir'])} virtual "
-        "orbitals",
-        f"frozen core: {sizes['frozen_core']}; {counted_text(sizes['tiles'], 'tile')} of pairs",
+        f"{counted_text(sizes['nao'], 'function')}"
+    )
+    orbitals = f"{_of_spins(sizes['nocc'])} occupied, {_of_spins(sizes['nvir'])} virtual orbitals"
+    if alone:
+        system = [f"{subject}, fitting set of {sizes['naux_scf']} (SCF)", orbitals]
+    else:
+        system = [
+            f"{subject}, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
+            f"correlated: {orbitals}",
+            f"frozen core: {sizes['frozen_core']}; {counted_text(sizes['tiles'], 'tile')} of pairs",
+        ]
+    places = [f"SCF integrals: {scratch['scf_integrals']}"]
+    if not alone:
+        places.append(f"B: {scratch['fitted_tensor']}")
+    facts_of_run = [
+        *system,
         *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
         f"backend {facts['backend']}: {facts['reason']}; "
         f"{counted_text(facts['threads'], 'thread')}",
@@ -201,10 +217,10 @@ def plan_text(outlook: Outlook) -> str:
             f"memory, {label:<13}{format_bytes(memory[name]):>13}"
             for name, label in MEMORY.items()
             if memory[name] or name not in ("gradient", "scf_gathered")
+            if not (alone and name == "mp2")
         ),
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, "
-        f"{format_bytes(scratch['free_bytes'])} free (SCF integrals: {scratch['scf_integrals']}, "
-        f"B: {scratch['fitted_tensor']})",
+        f"{format_bytes(scratch['free_bytes'])} free ({', '.join(places)})",
     ]
     if scratch["bytes"]:
         speed = scratch["bytes_per_second"]

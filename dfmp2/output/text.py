@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
+    WIDEST,
     WIDTH,
     Block,
     Facts,
@@ -25,7 +26,7 @@ from dfmp2.output.document import (
     size,
 )
 from dfmp2.output.reports.energies import quoted_energies
-from dfmp2.output.reports.method import method_name
+from dfmp2.output.reports.method import heading, method_name
 from dfmp2.output.reports.molecule import point_charge_line
 from dfmp2.output.reports.pairs import list_pairs
 from dfmp2.output.reports.reference import spin_fact
@@ -76,8 +77,11 @@ def report(result: MP2Result) -> str:
     parts = summary_blocks(result)
     at = 1 + next(k for k, part in enumerate(parts) if part.anchor == "energies")
     orbitals = [*_dipole(result), *_frontier(result), *_strongest(result)]
-    parts.insert(at, Section("orbitals", "Orbitals and pairs", orbitals))
-    return document_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
+    title = "Orbitals and pairs"
+    if result.options.correlation.kind != "pairs":
+        title = "Orbitals"
+    parts.insert(at, Section("orbitals", title, orbitals))
+    return document_text([f"dfmp2 {result.provenance.version}: {heading(result)}"], parts)
 
 
 def brief_report(result: MP2Result, path: str | None) -> str:
@@ -101,7 +105,6 @@ def brief_report(result: MP2Result, path: str | None) -> str:
         if isinstance(block, Note) and block.mood in ("warning", "failure")
     ]
     head = [
-        f"dfmp2 {result.provenance.version}: density-fitted MP2",
         *_subject(result),
         "",
         *fitted_lines(quoted_energies(result)),
@@ -123,22 +126,26 @@ def _subject(result: MP2Result) -> list[str]:
     """Molecule, method and basis sets in a line each, and the point charges around the molecule."""
     molecule, sizes = result.molecule, result.sizes
     charge = f"{molecule.charge:+d}" if molecule.charge else "0"
-    sets = [f"{result.orbital_basis.names} ({sizes.nao} functions)"]
-    for kind, basis, count in (
-        ("SCF fitting", result.scf_fitting, sizes.naux_scf),
-        ("MP2 fitting", result.mp2_fitting, sizes.naux),
-    ):
-        if basis is not None and basis.elements:
-            sets.append(f"{kind} {basis.names} ({count})")
     subject = (
-        f"{molecule.name}: {molecule.formula}, charge {charge}, multiplicity "
-        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}"
+        f"dfmp2 {result.provenance.version}: {molecule.name} ({molecule.formula}), charge {charge}, "
+        f"multiplicity {molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}"
     )
+    functions = counted_text(sizes.nao, "function")
+    fitting = [
+        f"{basis.names} ({count}, {use})"
+        for use, basis, count in (
+            ("SCF", result.scf_fitting, sizes.naux_scf),
+            ("MP2", result.mp2_fitting, sizes.naux),
+        )
+        if basis is not None and basis.elements
+    ]
+    if fitting:
+        functions += f"; fitted with {', '.join(fitting)}"
+    charges = point_charge_line(molecule, result.orbital_basis)
     return [
-        *wrap(subject, WIDTH, break_long_words=False, break_on_hyphens=False),
-        method_name(result),
-        *wrap(", ".join(sets), WIDTH, break_on_hyphens=False),
-        *wrap(point_charge_line(molecule, result.orbital_basis), WIDTH, break_on_hyphens=False),
+        line
+        for text in (subject, method_name(result), functions, charges)
+        for line in wrap(text, WIDEST, break_long_words=False, break_on_hyphens=False)
     ]
 
 
@@ -323,8 +330,7 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
         ("wall time", f"{spent}; peak memory {memory}"),
         (
             "made",
-            f"{made.created} on {made.host}, {counted_text(made.threads, 'thread')}: "
-            f"{made.command}",
+            f"{made.created} on {made.host}, {counted_text(made.threads, 'thread')}: {made.command}",
         ),
         *(("warning", text) for text in prepared.diagnostics.warnings),
     ]

@@ -126,30 +126,55 @@ def require_functional(xc: str) -> None:
             nonlocal_part = libxc.is_nlc(code)
             libxc.rsh_coeff(code)
         except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError) as error:
-            near = get_close_matches(xc.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)
+            term, kind = _unknown_term(xc)
+            near = get_close_matches(term.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)
             if near:
                 names = ", ".join(dict.fromkeys(name.lower() for name in near))
                 suggestion = f"; similar names: {names}"
             else:
                 suggestion = ""
+            if term != xc:
+                subject = f"{kind} {term}"
+            elif PARAMETERS.search(xc):
+                subject = "such functional or parameter"
+            else:
+                subject = "such functional"
             raise InputError(
                 Option("xc", xc),
-                f": libxc has no such functional{suggestion}. Name one as PySCF does: pbe, tpss, "
+                f": libxc has no {subject}{suggestion}. Name one as PySCF does: pbe, tpss, "
                 "pbe0, b3lyp, or exchange and correlation with a comma between them such as "
                 "b88,lyp",
             ) from error
+    without = "a functional without it, such as pbe, tpss, pbe0 or camb3lyp"
+    corrected = re.fullmatch(r"(.+)-d[34]\w*", xc)
     parts = {
-        "a non-local correlation functional (VV10)": nonlocal_part,
-        "the Laplacian of the density": laplacian,
-        "a dispersion correction": any(end in xc for end in ("-d3", "-d4", "-3c")),
+        "a non-local correlation functional (VV10)": (nonlocal_part, without),
+        "the Laplacian of the density": (laplacian, without),
+        "a dispersion correction": (corrected is not None, corrected and corrected[1]),
+        "corrections to it of its own": ("-3c" in xc, without),
     }
-    for part, present in parts.items():
+    for part, (present, instead) in parts.items():
         if present:
             raise InputError(
-                Option("xc", xc),
-                f" has {part}, which is not available: take a functional without it, such as pbe, "
-                "tpss, pbe0 or camb3lyp",
+                Option("xc", xc), f" has {part}, which is not available: take {instead}"
             )
+
+
+def _unknown_term(xc: str) -> tuple[str, str]:
+    """The term of a functional that libxc does not know, and what it should have been; all of it
+    where each term is known by itself."""
+    from pyscf.dft import libxc
+
+    first, comma, second = without_parameters(xc).partition(",")
+    places = [(first, f"{{}}{comma}", "functional"), (second, ",{}", "correlation functional")]
+    for terms, place, kind in places:
+        for term in filter(None, terms.split("+")):
+            name = term.rpartition("*")[2].strip()
+            try:
+                libxc.parse_xc(place.format(name))
+            except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError):
+                return name, kind
+    return xc, "functional"
 
 
 def exact_exchange(xc: str) -> ExactExchange:

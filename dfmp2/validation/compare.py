@@ -230,6 +230,8 @@ def recompute_exact(
             )
         atoms = max(1, result.molecule.ghost.count(False))
         allowed = tolerance * atoms
+        if result.options.correlation.kind == "none":
+            return _of_functional(result, reference, allowed)
         listener.stage(f"four-centre {result.options.correlation.title} with PySCF")
         if not _is_written_out(result):
             energies = check.exact_energies(
@@ -272,10 +274,9 @@ def _fitted(
     reference : Reference
         The record of `mf`.
     """
-    listener.stage(f"{result.options.correlation.title} with PySCF")
     if result.options.correlation.kind == "none":
-        energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
-        return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
+        return _of_functional(result, reference, allowed)
+    listener.stage(f"{result.options.correlation.title} with PySCF")
     data = fitting_data(result.molecule, result.mp2_fitting)
     if not _is_written_out(result):
         theirs = check.native_energies(
@@ -287,6 +288,12 @@ def _fitted(
     spins = _correlated(mf, result)
     rows = formulas.fitted_rows(mole, data, spins)
     return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
+
+
+def _of_functional(result: MP2Result, reference: Reference, allowed: float) -> Comparison:
+    """The energy of a functional alone beside that of another SCF, whose record is `reference`."""
+    energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
+    return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
 
 
 def _written_out(

@@ -151,7 +151,11 @@ def _overview(
         chosen = (f"{name.replace('_', ' ')} {value}" for name, value in known.items())
         blocks.append(f"All complete items: {', '.join(chosen)}.")
     if len(done) == len(items):
-        blocks.append(Note("ok", "All items are complete."))
+        if len(items) == 1:
+            said = "The only item is complete."
+        else:
+            said = f"All {len(items)} items are complete."
+        blocks.append(Note("ok", said))
     rows = []
     for item in items:
         if item.code is None:

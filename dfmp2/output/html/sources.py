@@ -134,8 +134,10 @@ def result_page(entry: Entry, title: str | None) -> str:
     name, level = r.options.correlation.title, method_name(r)
     tiles = [
         SummaryTile(f"E({name}, total) / Eh", energy_text(r.total_energy)),
-        SummaryTile(f"E({name}, correlation) / Eh", energy_text(r.correlation_energy)),
     ]
+    if r.options.correlation.kind != "none":
+        correlation = energy_text(r.correlation_energy)
+        tiles.append(SummaryTile(f"E({name}, correlation) / Eh", correlation))
     if r.gradient is not None:
         norm = f"{r.gradient.norm:.8f}"
         tiles.append(SummaryTile("|gradient| / Eh/bohr", norm, r.gradient.scaling))
@@ -179,10 +181,7 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
     facts = [
         ("molecule", shorten(molecule.name, LONGEST_NAME)),
         ("formula", formula(molecule.formula, molecule.charge)),
-        (
-            "atoms",
-            f"{len(molecule.real_symbols)}, {counted_text(r.sizes.nelectron, 'electron')}",
-        ),
+        ("atoms", f"{len(molecule.real_symbols)}, {counted_text(r.sizes.nelectron, 'electron')}"),
     ]
     if len(molecule.real_symbols) < molecule.natom:
         facts.append(("ghost centres", str(molecule.natom - len(molecule.real_symbols))))

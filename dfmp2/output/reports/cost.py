@@ -39,7 +39,10 @@ def cost_section(result: MP2Result) -> Section:
     derived = "derived from" in result.frozen_core_note
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
-    stages = STAGES | {name: title for name, title in AFTER.items() if spent[name]}
+    stages = STAGES
+    if result.options.correlation.kind == "none":
+        stages = {"scf": STAGES["scf"]}
+    stages = stages | {name: title for name, title in AFTER.items() if spent[name]}
     for name, title in stages.items():
         count, seconds = work.get(name, 0), spent[name]
         if not count or not seconds >= SHORTEST:
@@ -59,12 +62,15 @@ def cost_section(result: MP2Result) -> Section:
     heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#10^9/s")
     facts = [("threads", str(result.provenance.threads))]
     facts += record_facts(result.memory)
+    left_out: tuple[str, ...] = ()
+    if result.options.correlation.kind == "none":
+        left_out = ("fitted_tensor",)
     for record, start in (
         (result.storage, "storage: "),
         (result.ranks, "ranks: "),
         (result.preparation, "prepared: "),
     ):
-        facts += [] if record is None else record_facts(record, start)
+        facts += [] if record is None else record_facts(record, start, leave=left_out)
     blocks: list[Block] = [
         Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
         Facts(facts),

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
 
 def budget_blocks(budget: ErrorBudget) -> list[Block]:
-    """How many digits are good, and the sources of error with what each adds, Eh."""
-    energies = ("scf", "correlation")
+    """How many digits are good, and the sources of error with what each adds, Eh.
+
+    A functional alone has no column for E(corr), and no row for what makes an error there only.
+    """
+    sources = [source for source in budget.sources.values() if source.shares]
+    energies = {"scf": "#in E(SCF) / Eh", "correlation": "#in E(corr) / Eh"}
+    if all(source.correlation is None for source in sources):
+        del energies["correlation"]
     rows = [
         (
             source.name,
@@ -32,14 +38,17 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
             source.kinds,
             source.how,
         )
-        for source in budget.sources.values()
+        for source in sources
     ]
-    sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
+    sums = []
+    for energy in energies:
+        value = getattr(budget, energy)
+        sums.append(ABSENT if value is None else size(value))
     how = "magnitudes added"
-    shares = [share for source in budget.sources.values() for share in source.shares]
+    shares = [share for source in sources for share in source.shares]
     if any(share.error is not None for share in shares):
         how = "magnitudes added; the total takes measured errors with their signs"
-    heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
+    heads = ("source of error", *energies.values(), "kind", "~how it is known")
     return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", how)])]
 
 
@@ -121,11 +130,23 @@ def trust_section(result: MP2Result) -> Section:
 
 
 def _not_checked(result: MP2Result) -> str:
-    """What can check a result that was not checked: --check belongs to plain pair energies."""
+    """What this run was not compared with, and the command that does it."""
     method = result.options.correlation
+    if method.kind == "none":
+        return "Not checked against PySCF's own Kohn-Sham (now: dfmp2 compare)."
+    if result.quadrature is not None:
+        return (
+            "Not checked against PySCF (now: dfmp2 compare). The error of the quadrature is in the "
+            "table above."
+        )
     if method.kind != "pairs" or method.regularised:
-        return "Not compared with PySCF (now by dfmp2 compare)."
-    return "Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare)."
+        return "Not checked against PySCF (now: dfmp2 compare)."
+    if method.double_hybrid:
+        return (
+            "Not checked against PySCF's own Kohn-Sham and DF-MP2 (now: dfmp2 compare; run --check "
+            "for DF-MP2 alone)."
+        )
+    return "Not checked against PySCF's own DF-MP2 (now: dfmp2 compare; in a new run: --check)."
 
 
 def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:

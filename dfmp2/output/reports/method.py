@@ -15,11 +15,33 @@ from dfmp2.output.document import (
 )
 from dfmp2.units import counted_text
 
-CITATION = (
-    "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. "
-    "Chem. Phys. 153, 024109 (2020)"
-)
+OF_FITTED_MP2 = "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993)"
+OF_PYSCF = "PySCF: J. Chem. Phys. 153, 024109 (2020)"
+OF_LIBXC = "libxc: SoftwareX 7, 1 (2018)"
 RELATIVITY = {"none": "none", "x2c": "spin-free one-electron X2C"}
+
+
+def heading(result: Calculated) -> str:
+    """What a report is about, beside the version of the program."""
+    correlation = result.options.correlation
+    if correlation.kind == "none":
+        return "Kohn-Sham"
+    if correlation.kind == "rpa":
+        return "density-fitted dRPA"
+    if correlation.double_hybrid:
+        return "double hybrid, density-fitted"
+    return "density-fitted MP2"
+
+
+def citations(result: Calculated) -> str:
+    """The papers on what every calculation of this kind is made with."""
+    papers = []
+    if result.options.correlation.kind != "none":
+        papers.append(OF_FITTED_MP2)
+    papers.append(OF_PYSCF)
+    if result.reference.xc is not None:
+        papers.append(OF_LIBXC)
+    return "; ".join(papers)
 
 
 def method_name(result: Calculated) -> str:
@@ -40,7 +62,8 @@ def method_name(result: Calculated) -> str:
 
 
 def method_on_reference(result: Calculated) -> str:
-    """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"."""
+    """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"; of a functional alone
+    "DF-RKS(pbe0)/cc-pvdz"."""
     if result.options.relativity == "x2c":
         relativistic = "X2C-"
     else:
@@ -52,7 +75,10 @@ def method_on_reference(result: Calculated) -> str:
     surroundings = ""
     if result.options.solvent is not None:
         surroundings = f" in {result.options.solvent_title}"
-    return f"{result.level} on {relativistic}{fitted}{reference_title(result)}{surroundings}"
+    reference = f"{relativistic}{fitted}{reference_title(result)}"
+    if result.options.correlation.kind == "none":
+        return f"{reference}/{result.orbital_basis.name}{surroundings}"
+    return f"{result.level} on {reference}{surroundings}"
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
@@ -76,7 +102,7 @@ def method_section(result: Calculated) -> Section:
             facts.append((role, "none: conventional four-centre integrals"))
             continue
         if not basis.elements:
-            facts.append((role, "none: there is no correlation energy"))
+            facts.append((role, "none: a functional alone has no second-order energy"))
             continue
         first, *others = basis.describe()
         facts += [
@@ -95,18 +121,44 @@ def method_section(result: Calculated) -> Section:
                     f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2"
                     for shell in element.shells
                 ]
-    orbitals = counted_text(sizes.frozen_core, "orbital")
-    asked = f"{orbitals} per spin (--frozen-core {options.frozen_core})"
     between = result.reference.interatomic_fitting_error
     lines = [
         *fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between),
         result.frozen_core_note,
     ]
-    facts += [*(("", line) for line in lines if line), ("frozen core", asked)]
+    facts += [("", line) for line in lines if line]
+    if options.correlation.kind != "none":
+        asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
+        facts.append(("frozen core", asked))
+    blocks: list[Block] = [
+        f"{method_name(result)}. Cite: {citations(result)}.",
+        Facts(facts),
+    ]
+    if exponents:
+        text = "\n".join(exponents)
+        blocks.append(Code("Even-tempered fitting functions", text, folded=True))
+    blocks += [
+        _orbital_classes(result),
+        Table(
+            "SHA-256 of exponents and coefficients",
+            ("basis", "element", "SHA-256"),
+            hashes,
+            details=True,
+        ),
+    ]
+    return Section("method", "Method and basis sets", blocks)
+
+
+def _orbital_classes(result: Calculated) -> Table:
+    """How many orbitals of each spin are frozen, correlated and empty."""
+    sizes = result.sizes
     if result.reference.nspin == 1:
         spins = ["all"]
     else:
         spins = ["alpha", "beta"]
+    if result.options.correlation.kind == "none":
+        rows = zip(spins, sizes.nocc, sizes.nvir, [sizes.nmo] * len(spins), strict=False)
+        return Table("Orbitals", ("spin", "#occupied", "#virtual", "#all"), list(rows))
     classes = [
         (spin, core, nocc, nvir, sizes.frozen_virtual, sizes.nmo)
         for spin, core, nocc, nvir in zip(
@@ -121,23 +173,7 @@ def method_section(result: Calculated) -> Section:
         "#frozen virtual",
         "#all",
     )
-    blocks: list[Block] = [
-        f"{method_name(result)}. Cite: {CITATION}.",
-        Facts(facts),
-    ]
-    if exponents:
-        text = "\n".join(exponents)
-        blocks.append(Code("Even-tempered fitting functions", text, folded=True))
-    blocks += [
-        Table("Orbitals", heads, classes),
-        Table(
-            "SHA-256 of exponents and coefficients",
-            ("basis", "element", "SHA-256"),
-            hashes,
-            details=True,
-        ),
-    ]
-    return Section("method", "Method and basis sets", blocks)
+    return Table("Orbitals", heads, classes)
 
 
 def fitting_errors(

@@ -55,6 +55,12 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
 }
 UNITS = {"hartree": " Eh", "hartree/bohr": " Eh/bohr", "s": " s"}
 FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; said of the bases
+OF_CORRELATION = (  # of the diagnostics
+    "smallest_denominator",
+    "metric_condition",
+    "metric_dropped",
+    "metric_threshold",
+)
 OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # said in other words
 SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
 

@@ -21,7 +21,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.drawings.plots import Curve, curves
 from dfmp2.output.reports.method import RELATIVITY, signed_energy
-from dfmp2.output.reports.records import FITTING, LABELS, record_facts
+from dfmp2.output.reports.records import FITTING, LABELS, OF_CORRELATION, record_facts
 from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
 
 ITERATION = ("#iteration", "#E(SCF) / Eh", "#change / Eh", "#orbital gradient / Eh")
@@ -30,7 +30,8 @@ ITERATION = ("#iteration", "#E(SCF) / Eh", "#change / Eh", "#orbital gradient / 
 def reference_section(result: Calculated) -> Section:
     reference, stability = result.reference, result.reference.stability
     facts = dict(record_facts(reference, leave=("grid_level", *_among_energies(result)))) | {
-        "relativity": RELATIVITY[result.options.relativity]
+        LABELS["kind"]: reference.name,
+        "relativity": RELATIVITY[result.options.relativity],
     }
     name, spin = spin_fact(result)
     facts[name] = spin
@@ -39,8 +40,11 @@ def reference_section(result: Calculated) -> Section:
         examined = [("orbital stability", "not examined")]
     else:
         examined = record_facts(stability)
+    left_out: tuple[str, ...] = FITTING
+    if result.options.correlation.kind == "none":
+        left_out = (*FITTING, *OF_CORRELATION)
     blocks: list[Block] = [
-        Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])
+        Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=left_out)])
     ]
     if stability is not None and stability.unstable:
         blocks.insert(0, Note("warning", _lower_solutions(stability)))

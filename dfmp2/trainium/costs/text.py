@@ -19,7 +19,7 @@ from dfmp2.trainium.interpreter.rules import MOVED_BYTES, Settings
 from dfmp2.trainium.interpreter.run import run_kernel
 from dfmp2.trainium.interpreter.trace import Trace
 from dfmp2.trainium.layout import padded_naux, padded_nvir
-from dfmp2.units import counted_text, format_bytes
+from dfmp2.units import format_bytes
 
 NAMES = {
     "tensor": "Tensor Engine",
@@ -76,8 +76,8 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
     sizes = ", ".join(f"{name} {size}" for name, size in zip(row.sizes, shape, strict=True))
     lines = [
         f"{row.name}, {sizes}: predicted, not measured",
-        f"variant {price.variant}: {counted_text(price.calls, 'call')} of "
-        f"{counted_text(price.neffs, 'program')}, one {chip.name} core, float32",
+        f"variant {price.variant}: calls {price.calls}, programs {price.neffs}; one {chip.name} "
+        "core, float32",
     ]
     if row.name.startswith("pair_energy"):
         lines.append(
