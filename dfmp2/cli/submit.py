@@ -75,7 +75,7 @@ OPTIONS = (
         "--backend",
         type=Words(BACKENDS, BACKEND_WORDS),
         metavar="NAME",
-        help="Slurm: backend for the pair energies of a prepared file.",
+        help="Slurm: backend for a prepared file.",
     ),
     click.option("--partition", metavar="NAME", help="Slurm: partition."),
     click.option("--account", metavar="NAME", help="Slurm: account."),
