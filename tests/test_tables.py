@@ -580,7 +580,8 @@ def pages(file: str) -> Iterator[str]:
     """The report and what `show` prints, without sentences."""
     if file != "old-prepared.h5":  # which has no page
         yield from page_of(file)
-    yield from map(without_sentences, called("show", file))
+    if not is_study(file):  # whose text is that of a notebook, below
+        yield from map(without_sentences, called("show", file))
 
 
 def page_of(source: str) -> Iterator[str]:

@@ -69,7 +69,7 @@ def status(batch: Batch, as_json: bool) -> None:
         if row.exit_code:
             state += f" ({row.exit_code})"
         if row.status == "complete":
-            parts = [said_energy(item, row.energy), f"{row.seconds or 0.0:.1f} s"]
+            parts = [said_energy(item, row), f"{row.seconds or 0.0:.1f} s"]
             remark = ", ".join(filter(None, parts))
         else:
             remark = row.error or row.remark

@@ -271,8 +271,9 @@ OPTIONS: dict[str, Message] = {
     **dict.fromkeys(
         ("shape", "beta", "cores"),
         Message(
-            "dfmp2 plan counts the compiled programs and calls of a molecule, dfmp2 kernels cost "
-            "those of a shape"
+            Command("plan"),
+            " counts the compiled programs and calls of a molecule, dfmp2 kernels cost those of a "
+            "shape",
         ),
     ),
     "one_zero_hint": Message("zeros and ones earn no credit any more: leave it out"),
