@@ -336,5 +336,5 @@ def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Pa
     assert running.returncode == 7, err
     # How the loss is noticed depends on what the connection was at.
     assert re.search(r"does not answer \(.+\): start it", err.splitlines()[-1])
-    assert "finished items are kept, and the same command goes on" in err.splitlines()[-1]
+    assert "finished items are kept; repeat the command to continue" in err.splitlines()[-1]
     assert results(folder / "alone") == before and not list((folder / "alone").glob("*.error.json"))

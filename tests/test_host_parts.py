@@ -80,24 +80,21 @@ def test_projections_are_added(count: int) -> None:
     np.testing.assert_allclose(sums, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_packed_symmetric_matrices_are_multiplied(dtype: Any) -> None:
+def test_packed_symmetric_matrices_are_multiplied() -> None:
     """Sets of several sizes, one of them empty; used twice."""
     n = 5
-    sets = [np.ascontiguousarray(RNG.standard_normal((m, n)).astype(dtype)) for m in (3, 0, 1)]
+    sets = [RNG.standard_normal((m, n)) for m in (3, 0, 1)]
     made = SymmetricProducts(sets)
     for k in (4, 2):
         packed = RNG.standard_normal((k, n * (n + 1) // 2))
-        out = [np.full((k, len(one), n), np.nan, dtype) for one in sets]
+        out = [np.full((k, len(one), n), np.nan) for one in sets]
         made(packed, out)
         for number in range(k):
             square = np.zeros((n, n))
             square[np.tril_indices(n)] = packed[number]
             square = square + square.T - np.diag(square.diagonal())
             for one, found in zip(sets, out, strict=True):
-                close = 1e-12 if dtype == np.float64 else 2e-5
-                np.testing.assert_allclose(found[number], one @ square, atol=close)
-                assert found.dtype == dtype
+                np.testing.assert_allclose(found[number], one @ square, atol=1e-12)
 
 
 def test_arrays_that_would_be_read_wrongly_are_refused(lower: Any) -> None:
@@ -165,6 +162,24 @@ def test_workers_are_as_many_as_they_should_be_and_stop_after_an_error() -> None
         threads.each(1000, fail, 1)
     assert done[:3] == [0, 1, 2] and len(done) < 1000
     threads.each(0, fail, 2)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_what_comes_next_is_fetched_ahead_and_no_more(count: int) -> None:
+    asked: list[int] = []
+
+    def load(k: int) -> int:
+        asked.append(k)
+        return 10 * k
+
+    taken = []
+    for value in threads.prefetched(load, count):
+        taken.append(value)
+        deadline = time.monotonic() + 5.0
+        while len(asked) < min(len(taken) + 1, count) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(asked) == min(len(taken) + 1, count)
+    assert taken == [10 * k for k in range(count)] and asked == list(range(count))
 
 
 def test_the_next_is_fetched_while_one_is_worked_on() -> None:

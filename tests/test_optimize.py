@@ -253,7 +253,7 @@ def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
     )
     failed = call(*command, "--scf-max-cycles", "5")
     assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
-    assert "(finished runs are in x.h5; the same command goes on)" in failed.message
+    assert "(finished runs are in x.h5; repeat the command to continue)" in failed.message
     assert list(read_study(folder / "x.h5").runs) == ["step-000"]
     going_on = call(*command, "--resume")
     assert going_on.code == 4 and "step 0: finished before" in going_on.err
@@ -499,7 +499,7 @@ def test_what_is_not_a_minimum_in_the_end(
     done = call(*command, "--verify")
     assert done.code == 4 and "NOT FINISHED: saddle point of order 2 after" in done.out
     assert "no minimum, but a saddle point of order 2 (2 imaginary modes)" in done.message
-    assert "--resume goes on" not in done.message
+    assert "repeat the command" not in done.message
     found = call("show", "w.optimization.h5", "--json").json
     assert found["stationary_point"] == "saddle point of order 2"
     assert found["imaginary_modes"] == 2 and len(found["wavenumbers"]) == 4
