@@ -80,14 +80,16 @@ QUICK = {
 # Files that take longest, the longest first (`--durations=0`): where they are shared out, each
 # worker begins with one, so that none is left alone with one in the end.
 LONG = (
+    "test_optimize.py",
+    "test_nki_lanes.py",
     "test_functional_gradients.py",
     "test_double_hybrids.py",
+    "test_grid.py",
     "test_composite.py",
     "test_kohn_sham.py",
     "test_checkpoint.py",
     "test_compare.py",
-    "test_optimize.py",
-    "test_nki_lanes.py",
+    "test_nki_kernels.py",
     "test_awkward.py",
     "test_gradients.py",
     "test_outputs.py",

@@ -494,6 +494,7 @@ def test_what_is_not_a_minimum_in_the_end(
     """Exit code 4 and the number of imaginary modes where no new start is left; the same command
     does not go on."""
     monkeypatch.setattr("dfmp2.studies.optimize.MOST_RESTARTS", 0)
+    on_springs(monkeypatch, STRAIGHT_WATER)
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0 0 0.94\nH 0 0 -0.94\n")
     command = ("optimize", "w.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
     done = call(*command, "--verify")
