@@ -47,6 +47,9 @@ references unless the column of costs says otherwise. [How to choose one](../how
 SEARCH_WEIGHTS = {  # the first that fits; 1 for others
     "tutorials/": 2,
     "howto/": 1.5,
+    "project/trainium/add-a-kernel": 2,
+    "project/trainium/costs": 1,
+    "project/trainium/": 0.5,
     "project/": 0.05,
     "changelog": 0.02,
     "reference/commands/index": 0.5,

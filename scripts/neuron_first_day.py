@@ -165,7 +165,7 @@ def steps(lane: str, folder: Path) -> list[Step]:
         ),
         Step(
             name=f"water-{lane}",
-            about="the energy of water beside PySCF's, and the guard's verdict",
+            about="the energy of water beside PySCF's, and the certificate's verdict",
             command=(*water, "--json", "--overwrite", "--output", output),
             decides=f"dfmp2 run --backend {lane} can be trusted with a molecule",
             then="send the archive: energies must not be used",

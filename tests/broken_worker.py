@@ -17,13 +17,17 @@ from dfmp2.execution import pool
 early: list[str] = []  # what was loaded before the worker was set up
 
 
-def begin(*given: Any) -> None:
-    """The initializer of a worker, which then replaces the calculation and the writing of its
-    result."""
+def begin_light(*given: Any) -> None:
+    """The initializer of a worker, which notes what was loaded before."""
     early.extend(
         name for name in ("numpy", "pyscf", "torch", "tests.conftest") if name in sys.modules
     )
     pool.begin(*given)
+
+
+def begin(*given: Any) -> None:
+    """The same, which then replaces the calculation and the writing of its result."""
+    begin_light(*given)
     from dfmp2.mp2 import energy
     from dfmp2.output import hdf5
 
@@ -62,9 +66,13 @@ def end_at_once(*_: Any) -> None:
     os._exit(3)
 
 
+def load_nothing() -> None:
+    """In place of the libraries of a calculation."""
+
+
 def wait(share: Any) -> None:
     """Does nothing, for long."""
-    time.sleep(60)
+    time.sleep(600)
 
 
 def surroundings(share: Any) -> dict[str, Any]:

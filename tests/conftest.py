@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
 
 COMMAND = Path(sys.executable).with_name("dfmp2")
+# s for what takes a few on a machine that is idle: it ends a test that would wait for ever, and says
+# nothing of how fast anything is.
+PATIENCE = 300.0
 
 MOLECULES = {
     "h2": "2\n\nH 0 0 0\nH 0 0 0.74\n",
@@ -183,10 +187,21 @@ def run_command(
         env={**os.environ, "NO_COLOR": "1", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def wait_until(condition: Callable[[], Any]) -> Any:
+    """The first true value of a condition."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it never happened")
 
 
 def succeed(finished: Finished) -> Finished:
@@ -231,8 +246,8 @@ MODULES = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def known_heap() -> None:
-    """Free what eight modules have left behind: to look through all of it takes 0.4 s."""
-    if next(MODULES) % 8 == 0:
+    """Free what thirty modules have left behind: to look through all of it takes 0.4 s."""
+    if next(MODULES) % 30 == 0:
         gc.unfreeze()
 
 
@@ -261,12 +276,24 @@ def dfmp2(folder: Path) -> Runner:
 
 
 @pytest.fixture
-def call(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Runner]:
-    """The same command line in this process: no start-up time, and its parts can be replaced."""
-    from dfmp2.cli.main import main
+def workers() -> None:
+    """Workers that `call` needs are processes of their own."""
 
+
+@pytest.fixture
+def call(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> Iterator[Runner]:
+    """The same command line in this process, and its workers too: no start-up time, and its parts
+    can be replaced."""
+    from dfmp2.cli.main import main
+    from tests.here import HereSlot
+
+    if "workers" not in request.fixturenames:
+        monkeypatch.setattr("dfmp2.execution.pool.Slot", HereSlot)
     environment = dict(os.environ)
     monkeypatch.chdir(folder)
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,17 +140,30 @@ def finished_in_stops(call: Runner, *command: str, every: int) -> tuple[Finished
     return done, stops
 
 
+class Saved(Sequence[State]):
+    """States as files hold them, each read anew when it is asked for."""
+
+    def __init__(self) -> None:
+        self.files: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, place: Any) -> Any:
+        return decode(self.files[place])
+
+
 @contextmanager
-def recorded() -> Iterator[list[State]]:
+def recorded() -> Iterator[Saved]:
     """Every state that runs save in the block, at every SCF iteration and tile; no file is
     written."""
-    found: list[State] = []
+    found = Saved()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(EACH, "0")
         patch.setattr(
             checkpoint_files,
             "write_atomically",
-            lambda _, content, **__: found.append(decode(content)),
+            lambda _, content, **__: found.files.append(content),
         )
         yield found
 
@@ -186,7 +199,7 @@ class Server:
     def close(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
@@ -217,14 +230,22 @@ def kill_and_resume(
     code, whole = server.wait(server.start(command, folder))
     assert code == 0
     target.unlink()
-    while counts["kills"] < kills or target.with_name(target.name + ".checkpoint").exists():
-        counts["resumed"] += target.with_name(target.name + ".checkpoint").exists()
+    checkpoint = target.with_name(target.name + ".checkpoint")
+    tries = 0
+    # Where others slow a run down, it may be killed before its first checkpoint or end too often.
+    while (
+        counts["kills"] < kills
+        or counts["kills with a checkpoint"] <= kills // 4
+        or not counts["chains"]
+        or checkpoint.exists()
+    ):
+        tries += 1
+        assert tries < 20 * kills, counts
+        counts["resumed"] += checkpoint.exists()
         code, _ = server.wait(server.start(command, folder), rng.uniform(0.0, 1.1 * whole))
         assert code in (0, -signal.SIGKILL), (folder.parent / "last.out").read_text()
         counts["kills"] += code != 0
-        counts["kills with a checkpoint"] += (
-            code != 0 and target.with_name(target.name + ".checkpoint").exists()
-        )
+        counts["kills with a checkpoint"] += code != 0 and checkpoint.exists()
         if target.exists():
             try:
                 counts["different"] += not close(numbers(target), reference)
@@ -235,7 +256,7 @@ def kill_and_resume(
                 left = [path.name for path in folder.iterdir() if path.name.startswith(target.name)]
                 assert left == [target.name], left
             target.unlink()
-            target.with_name(target.name + ".checkpoint").unlink(missing_ok=True)
+            checkpoint.unlink(missing_ok=True)
     return counts
 
 

@@ -32,8 +32,8 @@ from dfmp2.execution.manifest import read_manifest
 from dfmp2.execution.schedule import of_shard
 from dfmp2.host.s3 import Copies, asking, kept
 from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Cloud, cloud
-from tests.conftest import Finished, Runner, run_command, succeed
-from tests.test_batch import chain, items, wait_for
+from tests.conftest import Finished, Runner, run_command, succeed, wait_until
+from tests.test_batch import chain, items
 
 HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
 BASE = (
@@ -493,7 +493,7 @@ def test_copies_are_tried_again_until_the_end() -> None:
         pytest.raises(Interrupted, match="SlowDown; what did not arrive"),
         kept([Failing()], 0.01, heard.append),
     ):
-        wait_for(lambda: len(heard) >= 2)
+        wait_until(lambda: len(heard) >= 2)
     assert set(heard) == {"SlowDown; it is tried again"}
 
 
@@ -592,7 +592,7 @@ def test_a_stopped_container_goes_on_elsewhere(
     checkpoint away."""
     job, energy = long
     first = aws.container(job, None, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
-    wait_for(lambda: CHECKPOINT in aws.names())
+    wait_until(lambda: CHECKPOINT in aws.names())
     if how == "SIGTERM":
         first.send_signal(signal.SIGTERM)
     else:

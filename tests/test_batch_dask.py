@@ -17,9 +17,9 @@ import pytest
 
 import dfmp2
 from dfmp2.execution import dask
-from tests.conftest import MOLECULES, Runner
+from tests.conftest import MOLECULES, PATIENCE, Runner, wait_until
 from tests.faults import numbers
-from tests.test_batch import chain, results, start, wait_for, worker_of
+from tests.test_batch import chain, results, start, worker_of
 
 COMMON = ("--precision", "fp64", "--threads", "1")
 LONG = 16  # waters, which take some ten seconds
@@ -32,7 +32,7 @@ class Cluster:
         self.file, self._folder = folder / "scheduler.json", folder
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
-        wait_for(self.file.exists)
+        wait_until(self.file.exists)
 
     def add(self, count: int) -> None:
         """Start workers; without nannies, so that a dead one stays dead."""
@@ -43,7 +43,7 @@ class Cluster:
         """End all processes."""
         for process in [*self.workers, self.scheduler]:
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE)
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -197,12 +197,12 @@ def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Pa
 
     def begun(output: str) -> tuple[subprocess.Popen[str], int]:
         running = start(folder, *command, "--output", output)
-        wait_for((folder / output / "h2.h5").exists)
+        wait_until((folder / output / "h2.h5").exists)
         return running, worker_of(folder / output / "chain.h5")
 
     running, _ = begun("stopped")
     running.send_signal(signal.SIGTERM)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=PATIENCE)
     assert (
         running.returncode == 75 and "1 of 2 items complete (0 of them before), 1 pending" in out
     ), err
@@ -210,7 +210,7 @@ def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Pa
 
     running, worker = begun("killed")
     os.kill(worker, signal.SIGKILL)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=PATIENCE)
     assert (
         running.returncode == 9 and "1 of 2 items complete (0 of them before), 1 failed" in out
     ), err
@@ -222,7 +222,7 @@ def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Pa
     running, _ = begun("alone")
     before = results(folder / "alone")
     mortal.scheduler.kill()
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 7, err
     # How the loss is noticed depends on what the connection was at.
     assert re.search(r"does not answer \(.+\): start it", err.splitlines()[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import multiprocessing
+import multiprocessing.popen_fork
 import os
 import signal
 import subprocess
@@ -18,13 +19,15 @@ import pytest
 from dfmp2.errors import Dfmp2Error, DiskFull, ResourceError
 from dfmp2.execution.items import compute_item, error_file, read_input
 from dfmp2.execution.manifest import make_batch
-from dfmp2.execution.pool import Call, Died, Slot, WorkerShare, stops
+from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare, stops
+from dfmp2.host import processes
+from dfmp2.host.processes import exit_code
 from dfmp2.host.scratch import Space, require_space
 from dfmp2.output.checkpoint import VARIABLE
 from tests import broken_worker
-from tests.conftest import COMMAND, MOLECULES, Runner, succeed
+from tests.conftest import COMMAND, MOLECULES, Runner, succeed, wait_until
 from tests.control_group import killed, limited_memory
-from tests.test_batch import HEAD, chain, items, results, wait_for
+from tests.test_batch import HEAD, chain, items, results
 from tests.writers import failing
 
 MB = 10**6
@@ -73,13 +76,20 @@ def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
 
 
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+def planted(workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers with the faults of `broken_worker`."""
     monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.begin)
 
 
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that compute nothing."""
+    monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.begin_light)
+    monkeypatch.setattr("dfmp2.execution.pool.load_libraries", broken_worker.load_nothing)
+
+
 def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
-    planted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    light: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before NumPy is imported, and with nothing from the working directory; tasks run where
     signals are heard."""
@@ -107,12 +117,46 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
         slot.submit(Call(broken_worker.surroundings, ()))
         # While it has nothing to do, so the next task is not to blame
         os.kill(slot.result()["pid"], signal.SIGKILL)
-        wait_for(lambda: not set(multiprocessing.active_children()) - others)
+        wait_until(lambda: not set(multiprocessing.active_children()) - others)
         slot.submit(Call(broken_worker.surroundings, ()))
         assert slot.result()["pid"] != pid
     finally:
         slot.close()
     assert not set(multiprocessing.active_children()) - others
+
+
+def test_a_worker_that_ends_in_the_moment_of_a_call_is_replaced(
+    light: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its executor may know before the slot does."""
+    with Pool([{}], WorkerShare(1, 10**9)) as pool:
+        pool.grow(1)
+        (slot,) = pool.slots
+        slot.submit(Call(broken_worker.surroundings, ()))
+        pid = slot.result()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        assert exit_code(slot._process) == -signal.SIGKILL
+        wait_until(lambda: slot._executor._broken)
+        with monkeypatch.context() as blind:
+            blind.setattr("dfmp2.execution.pool.has_ended", lambda process: False)
+            slot.submit(Call(broken_worker.surroundings, ()))
+        assert slot.result()["pid"] != pid
+
+
+def test_how_a_process_ended_may_have_been_told_to_others(
+    light: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that waits for all of its children."""
+    monkeypatch.setattr(processes, "REAPED", 0.1)
+    monkeypatch.setattr(multiprocessing.popen_fork.Popen, "poll", lambda *_: None)
+    slot = Slot(WorkerShare(1, 10**9), {})
+    slot.submit(Call(broken_worker.wait, ()))
+    slot._process.kill()
+    with pytest.raises(Died, match="another part of this program was told how") as death:
+        slot.result()
+    assert death.value.exit_code == 1
+    monkeypatch.undo()
+    slot.close()
 
 
 def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPatch) -> None:

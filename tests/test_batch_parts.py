@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import Future
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dfmp2.errors import InputError
-from dfmp2.execution import parts
+from dfmp2.backends.base import Shape
+from dfmp2.cli import batch_run
+from dfmp2.errors import DeviceFault, InputError, Interrupted, ResourceError, SomeFailed
+from dfmp2.execution import items, parts
 from dfmp2.execution.batch import BatchRun
+from dfmp2.execution.dask import DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
-from dfmp2.execution.manifest import make_batch
+from dfmp2.execution.manifest import make_batch, options_of_item
+from dfmp2.execution.pool import Died, WorkerShare, process_death
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.host.resources import pinning
 from dfmp2.options import Options
+from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
 
 
@@ -179,3 +186,298 @@ def test_what_is_told_of_an_item_that_failed(length: int, shown: int) -> None:
     run._cost_done = 0.0
     BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
     assert told["left"] is None
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+SHARE = WorkerShare(threads=2, memory=4 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "item", "terminated", "words"),
+    [
+        (-9, "", 7, False, "killed (SIGKILL)"),
+        (-11, "", 1, False, "crashed (SIGSEGV): a fault"),
+        (-15, "", 1, True, "crashed (SIGTERM)"),
+        (-200, "", 1, False, "crashed (signal 200)"),
+        (3, "first\nno memory\n \n", 1, False, "failed (exit code 3): no memory"),
+        (75, "", 1, True, "failed (exit code 75): it said nothing"),
+        (0, "x" * 400, 1, False, f"(exit code 0): {'x' * 300}"),
+    ],
+)
+def test_why_a_worker_died(code: int, errors: str, item: int, terminated: bool, words: str) -> None:
+    died = process_death(code, SHARE, errors, peak=123)
+    assert (died.exit_code, died.terminated, died.share) == (item, terminated, SHARE)
+    assert died.errors == errors and words in str(died)
+    assert len(str(died)) < 360
+    assert died.peak == 123 * (code == -9)
+
+
+@pytest.mark.parametrize(
+    ("peak", "need", "expected"),
+    [
+        (0, None, "died; it was allowed 4.00 GB"),
+        (10**9, None, "with 1.00 GB"),
+        (2 * 10**9, None, "died; it was allowed 4.00 GB"),
+        (10**9, (1, 4 * 10**9), "with 1.00 GB"),
+        (10**9, (2 * 10**9, 4 * 10**9 + 1), "use fewer --workers or more --memory"),
+        (3 * 10**9, (2 * 10**9, 4 * 10**9), "use fewer --workers or less --memory"),
+    ],
+)
+def test_what_is_said_of_a_worker_that_was_killed(
+    peak: int, need: tuple[int, int] | None, expected: str
+) -> None:
+    """One that had less than half of its share was not killed for its memory."""
+    told = str(Died("died", 7, SHARE, peak=peak).message(need))
+    if expected.startswith("with"):
+        assert f"It had {expected[5:]} when it was last looked at" in told
+        assert told.endswith("use fewer --workers") and "the same command tries it again" in told
+    else:
+        assert told.startswith("died; it was allowed 4.00 GB") and told.endswith(expected)
+    fits = need is not None and (
+        f": about 4.00 GB per worker would fit ({format_bytes(need[0])} with large arrays on disk)"
+    )
+    assert not fits or fits in told
+    assert str(Died("a fault", 1, None).message(need)) == "a fault"
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked", "enough"),
+    [
+        ("energies", "energies", True),
+        ("energies", "properties", False),
+        ("properties", "energies", True),
+        ("properties", "all", False),
+        ("all", "all", True),
+        ("nothing known", "energies", False),
+    ],
+)
+def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
+    kept: str, asked: str, enough: bool
+) -> None:
+    assert items._keeps(kept, SimpleNamespace(keep=asked)) is enough  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"frame": 1, "multiplicity": 1, "charge": -2}, ""),
+        ({"frame": 0}, "frame"),
+        ({"multiplicity": 0}, "multiplicity"),
+        ({"multiplicity": 2.0}, "a whole number"),
+        ({"charge": True}, "a whole number"),
+        ({"smiles": 3}, "text in quotes"),
+        ({"units": "pm"}, "expected one of angstrom, bohr"),
+        ({"backend": "abacus"}, "expected one of auto, cpu"),
+        ({"os_scale": 1}, ""),
+        ({"threads": "two"}, "threads"),
+        ({"frozen_core": "gaussian"}, "expected none, auto"),
+        ({"frozen_core": "7"}, ""),
+    ],
+)
+def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str) -> None:
+    if refused:
+        with pytest.raises(InputError, match=refused):
+            options_of_item({"basis": "sto-3g", **given}, "item 3")
+        return
+    made = options_of_item({"basis": "sto-3g", **given}, "item 3")
+    options = {name: value for name, value in given.items() if name in Options.__slots__}
+    assert made == Options(basis="sto-3g", **options)
+    with pytest.raises(InputError, match="item 3: no basis"):
+        options_of_item(given, "item 3")
+
+
+class Cluster(SimpleNamespace):
+    """What a slot asks its pool and the Dask client."""
+
+    def get_executor(self, **how: Any) -> str:
+        self.asked = how
+        return "executor"
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "memory", "threads"),
+    [
+        (10**9, WorkerShare(0, 0), 8 * 10**8, 5),
+        (10**9, WorkerShare(3, 7), 7, 3),
+        (0, WorkerShare(0, 9), 9, 5),
+        (None, WorkerShare(1, 0), 0, 0),
+    ],
+)
+def test_a_dask_worker_has_four_fifths_of_its_limit_or_what_it_is_given(
+    limit: int | None, share: WorkerShare, memory: int, threads: int
+) -> None:
+    known = {"tcp://a": {"memory_limit": limit, "nthreads": 5, "local_directory": "/x"}}
+    cluster = Cluster()
+    pool: Any = SimpleNamespace(workers=known, share=share, token=Path("/t"), client=cluster)
+    if not memory:
+        with pytest.raises(InputError, match="tcp://a has no memory limit"):
+            DaskSlot(pool, "tcp://a")
+        return
+    slot = DaskSlot(pool, "tcp://a")
+    assert slot.share == WorkerShare(threads, memory, Path("/t")) and slot.ready
+    assert cluster.asked == {
+        "workers": ["tcp://a"],
+        "allow_other_workers": False,
+        "pure": False,
+        "retries": 0,
+    }
+    known.clear()
+    assert not slot.ready
+
+
+@pytest.mark.parametrize(
+    ("ready", "done", "closed"), [(True, False, 0), (False, True, 0), (False, False, 1)]
+)
+def test_what_a_lost_dask_worker_does_is_given_up(
+    ready: bool, done: bool, closed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it has ended before its worker went."""
+    count = [0]
+    future: Any = Future()
+    if done:
+        future.set_result(1)
+    slot = SimpleNamespace(
+        ready=ready, future=future, close=lambda: count.__setitem__(0, count[0] + 1)
+    )
+    looked: list[int] = []
+    monkeypatch.setattr(DaskPool, "_look", lambda self: looked.append(1))
+    monkeypatch.setattr("dfmp2.execution.pool.Pool.finished", lambda self: [slot])
+    pool = DaskPool.__new__(DaskPool)
+    pool.slots = [slot]
+    assert pool.finished() == [slot] and count == [closed] and len(looked) == 2
+
+
+# --- the end of a batch ---------------------------------------------------------------------------
+
+
+class Ended(SimpleNamespace):
+    """A batch that has ended with so many items in each state."""
+
+    def __init__(self, **states: int) -> None:
+        rows = [
+            ItemStatus(f"{state}-{k}", f"{k}.xyz", state, 4, "no convergence", remark="by pid 7")
+            for state, count in states.items()
+            for k in range(count)
+        ]
+        super().__init__(rows=rows, complete_before=1, full="", fault="")
+
+    def in_state(self, state: str) -> list[ItemStatus]:
+        return [row for row in self.rows if row.status == state]
+
+    def disk_full(self) -> Exception:
+        return ResourceError("the disk is full")
+
+
+OUTPUT: Any = SimpleNamespace(output=Path("out"))
+
+
+@pytest.mark.parametrize(("failed", "shown"), [(0, 0), (20, 20), (21, 20)])
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_first_items_that_failed_are_printed(
+    failed: int, shown: int, quiet: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: Any = Ended(complete=3, failed=failed, pending=2)
+    batch_run._report(OUTPUT, run, 0, quiet=quiet)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("failed (4)") for line in lines) == shown * (not quiet)
+    assert ("... and 1 more: see dfmp2 batch status" in lines) == (failed == 21 and not quiet)
+    said = f", {failed} failed" * bool(failed)
+    last = f"3 of {5 + failed} items complete (1 of them before){said}, 2 pending -> out"
+    assert lines[-1] == f"dfmp2 batch finished: {last}"
+    batch_run._report(OUTPUT, run, 1, quiet=True)
+    assert capsys.readouterr().out == f"dfmp2 batch stopped: {last}\n"
+
+
+@pytest.mark.parametrize(
+    ("states", "stopped", "more", "expected"),
+    [
+        ({"complete": 3}, 0, {}, 0),
+        ({"complete": 3}, 1, {}, 0),
+        ({"pending": 1}, 2, {}, "stopped at once: 1 item not complete"),
+        ({"pending": 2}, 0, {"full": "x"}, ResourceError("the disk is full")),
+        ({"pending": 2, "running": 1}, 1, {"full": "x"}, Interrupted("stopped: 3 items not")),
+        ({"pending": 2}, 0, {"fault": "broken"}, DeviceFault("2 items not complete: broken;")),
+        ({"complete": 1}, 0, {"fault": "broken"}, 0),
+        (
+            {"running": 1, "failed": 1},
+            0,
+            {},
+            Interrupted("1 item not complete: running-0: by pid 7"),
+        ),
+        ({"running": 1}, 1, {}, Interrupted("stopped: 1 item not complete")),
+        ({"failed": 2, "complete": 1}, 0, {}, SomeFailed("2")),
+    ],
+)
+def test_how_a_batch_ends(
+    states: dict[str, int],
+    stopped: int,
+    more: dict[str, str],
+    expected: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run: Any = Ended(**states)
+    vars(run).update(more)
+    if isinstance(expected, Exception):
+        with pytest.raises(type(expected), match=str(expected)):
+            batch_run._conclude(OUTPUT, run, stopped)
+    elif expected:
+        assert batch_run._conclude(OUTPUT, run, stopped) == 130
+        assert expected in capsys.readouterr().err
+    else:
+        assert batch_run._conclude(OUTPUT, run, stopped) == expected
+
+
+@pytest.mark.parametrize(("codes", "expected"), [((0, 0), 0), ((3, 0), 3)])
+def test_programs_are_compiled_once_for_each_bucket_of_sizes(
+    codes: tuple[int, ...], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = {
+        "a": (Shape(5, 30, 100),),
+        "b": (Shape(5, 31, 99), Shape(4, 32, 99)),
+        "c": (Shape(9, 20, 80),),
+        "d": (),
+        "e": (Shape(5, 30, 100),),
+    }
+    backends = dict.fromkeys(shapes, "nki") | {"e": "cpu"}
+    batch: Any = SimpleNamespace(
+        items=[SimpleNamespace(options=SimpleNamespace(backend=backends[k])) for k in shapes],
+        asks_for=lambda *lanes: lanes[0],
+    )
+    asked: list[list[str]] = []
+
+    class Child(nullcontext[Any]):
+        def __init__(self, command: list[str], start_new_session: bool) -> None:
+            assert start_new_session
+            self.returncode = codes[len(asked)]
+            asked.append(command[5:])
+
+        def __enter__(self) -> Any:
+            return self
+
+        def poll(self) -> int:
+            return self.returncode
+
+        def terminate(self) -> None:
+            pass
+
+    works = [SimpleNamespace(load=name) for name in shapes]
+    monkeypatch.setattr("dfmp2.execution.items.read_inputs", lambda _: [])
+    monkeypatch.setattr("dfmp2.execution.schedule.works", lambda _: works)
+    monkeypatch.setattr("dfmp2.planning.plan.trainium_shapes", lambda name: shapes[name])
+    accelerator = SimpleNamespace(bucket=lambda spins: (len(spins), spins[0].nocc))
+    monkeypatch.setattr("dfmp2.backends.registry.accelerator", lambda: accelerator)
+    monkeypatch.setattr(batch_run.subprocess, "Popen", Child)
+    signals: Any = SimpleNamespace(count=0)
+    codes = (*codes, 0)
+    assert batch_run._compile_programs(batch, signals) == expected
+    of_lane = ["warmup", "--lane", "nki"]
+    every = [
+        [*of_lane, "--shape", "5,30,100"],
+        [*of_lane, "--shape", "9,20,80"],
+        [*of_lane, "--shape", "5,31,99", "--beta", "4,32"],
+    ]
+    assert asked == every[: 1 if expected else 3]
+    signals.count, asked[:] = 1, []
+    with pytest.raises(Interrupted, match="stopped while kernels were compiled"):
+        batch_run._compile_programs(batch, signals)

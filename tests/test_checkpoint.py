@@ -32,7 +32,7 @@ from dfmp2.output.state import decode, encode
 from dfmp2.scf import ladder
 from dfmp2.scf.reference import StartOrbitals
 from tests.conftest import Heard, Runner, listing, succeed
-from tests.faults import Stopping, close, numbers, recorded
+from tests.faults import Saved, Stopping, close, numbers, recorded
 from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -75,18 +75,26 @@ def compute(name: str, options: Options, checkpoint: Checkpoint = NOTHING, **mor
     )
 
 
+def passing(name: str, options: Options, folder: Path) -> tuple[Bits, Saved]:
+    """The numbers of a run, and all states it has passed through."""
+    with recorded() as passed:
+        return compute(name, options, FileCheckpoint(folder / "x.h5")), passed
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bits, Saved]]:
+    """Those of both molecules."""
+    folder = tmp_path_factory.mktemp("passing")
+    return {name: passing(name, SMALL, folder) for name in ("h2o", "nh2")}
+
+
 @pytest.fixture
 def states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Bits, list[State]]]:
-    """The numbers of a run, and all states it has passed through."""
+    computed: dict[str, tuple[Bits, Saved]], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, tuple[Bits, Saved]]:
+    """The same; what goes on is saved wherever it can be."""
     monkeypatch.setenv(VARIABLE, "0")
-
-    def run(name: str, options: Options) -> tuple[Bits, list[State]]:
-        with recorded() as passed:
-            return compute(name, options, FileCheckpoint(tmp_path / "x.h5")), passed
-
-    return run
+    return computed
 
 
 def small_ladder(patch: pytest.MonkeyPatch) -> None:
@@ -119,13 +127,13 @@ def test_resumed_from_any_state(
     name: str,
     options: dict[str, Any],
     prepare: Any,
-    states: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prepare(monkeypatch)
+    monkeypatch.setenv(VARIABLE, "0")
     chosen = Options(basis="sto-3g", threads=1, **options)
-    whole, (found, passed) = compute(name, chosen), states(name, chosen)
+    whole, (found, passed) = compute(name, chosen), passing(name, chosen, tmp_path)
     assert found == whole  # saving changes nothing
     within = [state for state in passed if state.reference is None]
     after = [state for state in passed if state.reference is not None]
@@ -148,7 +156,7 @@ def test_resumed_from_any_state(
 def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None:
     """A tile counts by its place: one of another width is computed again, as is one of the
     repetition in float64."""
-    whole, passed = states("nh2", SMALL)
+    whole, passed = states["nh2"]
     state = passed[-1]
     assert state.tiles
     for (number, left, right, tile), terms in list(state.tiles.items()):
@@ -166,7 +174,7 @@ def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None
 def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
     """B on disk that is gone is made again, perhaps from other blocks of integrals: its last bits
     may differ."""
-    whole, passed = states("nh2", SMALL)
+    whole, passed = states["nh2"]
     state = passed[-1]
     for key, terms in state.tiles.items():
         state.tiles[key] = PairTerms(*(None if part is None else part + 1.0 for part in terms))
@@ -334,7 +342,7 @@ FOREIGN = [
 def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
     """Start orbitals count by their numbers, and so do bases: two spellings of a name are one
     basis."""
-    whole, passed = states("h2o", SMALL)
+    whole, passed = states["h2o"]
     kept = FileCheckpoint(tmp_path / "x.h5", passed[-1])
     for change, named in FOREIGN:
         with pytest.raises(
@@ -353,7 +361,7 @@ def test_a_run_that_goes_on_elsewhere_says_so(
 ) -> None:
     """A checkpoint of another kind of processor is no other calculation, but its last bits are
     others."""
-    _, passed = states("h2o", SMALL)
+    _, passed = states["h2o"]
     here = passed[-1].identity[PROCESSOR]
     monkeypatch.setattr("dfmp2.mp2.identity.threads.kernels", lambda: "Zen9 (NumPy), AVX1024")
     said = Heard()
@@ -540,7 +548,7 @@ def same(first: Any, second: Any) -> bool:
 
 def test_a_state_keeps_every_bit(states: Any) -> None:
     """Orbitals, reference, tiles, B elsewhere, texts that are no UTF-8."""
-    _, passed = states("nh2", SMALL)
+    _, passed = states["nh2"]
     for state in (example(), passed[0], passed[len(passed) // 2], passed[-1]):
         assert same(state, decode(encode(state)))
     odd = replace(example(), b=StoredB("/scr\udcff/\u00e4", ((2, 3, 4),), (("a",),), 1.5, 1, 0.1))
@@ -583,7 +591,7 @@ def test_version_2_is_read(name: str) -> None:
 
 
 def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
-    whole, passed = states("nh2", SMALL)
+    whole, passed = states["nh2"]
     state = decode((NPZ / "tiles.checkpoint").read_bytes())
     state.identity = passed[-1].identity
     said = Heard()
@@ -594,7 +602,7 @@ def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
 # --- one process at a time ------------------------------------------------------------------------
 
 SLEEPER = "import sys, time; from pathlib import Path; from dfmp2.host import files as lock; "
-SLEEPER += "print(lock.acquire_lock(Path(sys.argv[1])), flush=True); time.sleep(60)"
+SLEEPER += "print(lock.acquire_lock(Path(sys.argv[1])), flush=True); time.sleep(600)"
 
 
 def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 SHELL = {
     "PYTHONUNBUFFERED": "1",
@@ -51,7 +53,7 @@ def test_the_test_command_keeps_the_variables_of_the_shell_out(tmp_path):
     (programs / "python3").chmod(0o755)
     given = {"HOME": "/home", "PATH": f"{programs}:/usr/bin:/bin", **SHELL, **INSTALLER}
     done = subprocess.run(
-        [tmp_path / ".ci/run"], env=given, capture_output=True, text=True, timeout=60
+        [tmp_path / ".ci/run"], env=given, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     lines = set(seen.read_text().split("\n"))
@@ -81,7 +83,7 @@ def test_pages_that_cannot_be_built_are_a_failure(tmp_path):
         env={"PATH": os.environ["PATH"], "PYTHON": str(python)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 1 and "pip install --editable '.[test,docs]'" in done.stderr
 
@@ -95,7 +97,7 @@ def test_pytest_alone_keeps_them_out_too():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     # Two of the tests' own
     assert done.stdout == "['OMP_WAIT_POLICY', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONPATH']\n"

@@ -208,14 +208,11 @@ def test_memory_too_small_names_required_and_available(dfmp2: Runner) -> None:
     )
 
 
-def test_threads(dfmp2: Runner) -> None:
+def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option wins over the environment, and is what the result says."""
-    done = dfmp2("run", "h2.xyz", *STO3G, "--threads", "2", env={"OMP_NUM_THREADS": "5"})
-    assert done.json["provenance"]["threads"] == 2
-    assert (
-        dfmp2("run", "h2.xyz", *STO3G, env={"OMP_NUM_THREADS": "1"}).json["provenance"]["threads"]
-        == 1
-    )
+    for more, variable, count in ((("--threads", "2"), "5", 2), ((), "1", 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+        assert json_of("h2.xyz", *STO3G, *more)["provenance"]["threads"] == count
 
 
 def test_threads_reach_openmp_and_are_given_back(

@@ -127,7 +127,7 @@ def test_a_run_prints_one_screen(call: Runner, water: Stored) -> None:
     for name, key in names.items():
         assert re.search(rf"^{name} +{water.json[key]:.10f} ", done.out, re.MULTILINE), name
     assert "E(HF) + 1.2 OS + 0.333333 SS" in done.out and "the line above" not in done.out
-    assert "h2o: H2O, charge 0, multiplicity 1, 10 electrons" in lines
+    assert lines[0].endswith(": h2o (H2O), charge 0, multiplicity 1, 10 electrons")
     assert "is good to 3 decimals" in done.out
     assert lines[-2].endswith("all of it: dfmp2 show h2o.dfmp2.h5")
     full = succeed(call("show", "h2o.dfmp2.h5")).out

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import compare, formulas
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input, run_psi4
-from tests.conftest import COMMAND, Runner, Stored, succeed
+from tests.conftest import COMMAND, PATIENCE, Runner, Stored, succeed, wait_until
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data" / "psi4"
@@ -757,14 +756,14 @@ def test_a_difference_is_exit_8(
             "echo 'Failed to converge: '; cp $RECORDED output.dat",
             "integrals over the core potential did not converge",
         ),
-        ("sleep 60", "stopped after --timeout 0.3 s"),
+        ("sleep 600", "stopped after --timeout 0.3 s"),
     ],
     ids=["message", "last lines", "silent", "crash", "no output", "inexact", "slow"],
 )
 def test_a_failing_psi4_is_exit_6(call: Runner, stored: Path, stand_in, script, fragment):
     stand_in(script)
     done = call(
-        "compare", "nh2.h5", "--with", "psi4", "--timeout", "0.3" if "sleep" in script else "60"
+        "compare", "nh2.h5", "--with", "psi4", "--timeout", "0.3" if "sleep" in script else "300"
     )
     assert (done.code, done.out) == (6, "")
     assert fragment in done.message
@@ -789,26 +788,20 @@ def test_psi4_missing_or_without_a_folder(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_signal_ends_psi4_and_removes_its_folder(stored: Path, stand_in, tmp_path, number, code):
-    scratch = stand_in(f"echo $$ > {tmp_path}/pid; sleep 60 & echo $! >> {tmp_path}/pid; wait")
+    scratch = stand_in(f"echo $$ > {tmp_path}/pid; sleep 600 & echo $! >> {tmp_path}/pid; wait")
     arguments = [str(COMMAND), "compare", "nh2.h5", "--with", "psi4"]
     process = subprocess.Popen(
         arguments, cwd=stored.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 20
     pids = tmp_path / "pid"
-    while not (pids.exists() and pids.read_text().count("\n") == 2) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: pids.exists() and pids.read_text().count("\n") == 2)
     assert len(list(scratch.iterdir())) == 1
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (code, "")
     assert len([line for line in err.splitlines() if line.startswith("dfmp2: ")]) == 1
     # a killed process that nobody waits for may be on its way out for a moment
-    while (
-        left := [pid for pid in pids.read_text().split() if running(pid)]
-    ) and time.monotonic() < deadline + 40:
-        time.sleep(0.02)
-    assert not left
+    wait_until(lambda: not any(map(running, pids.read_text().split())))
 
 
 def running(pid: str) -> bool:

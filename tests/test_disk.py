@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from dfmp2.planning import memory
 from dfmp2.scf import jk, ladder
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
-from tests.conftest import COMMAND, Runner, succeed, write_molecules
+from tests.conftest import COMMAND, PATIENCE, Runner, succeed, wait_until, write_molecules
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DISK_RUN = (
@@ -556,10 +555,9 @@ def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    deadline = time.monotonic() + 30
-    while not list(root.glob(f"{PREFIX}-*-{process.pid}-*/scf.raw")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    begun = f"{PREFIX}-*-{process.pid}-*/scf.raw"
+    wait_until(lambda: list(root.glob(begun)) or process.poll() is not None)
+    assert process.poll() is None
     return process
 
 
@@ -569,7 +567,7 @@ def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
 def test_signal_leaves_nothing(number: signal.Signals, code: int, root: Path, folder: Path) -> None:
     process = start(root, folder)
     process.send_signal(number)
-    assert process.wait(20) == code
+    assert process.wait(PATIENCE) == code
     assert list(root.iterdir()) == [] and not list(folder.glob("*.h5"))
 
 
@@ -577,6 +575,7 @@ def test_killed_run_is_cleaned_up_by_the_next_and_a_living_one_is_not(
     call: Runner, root: Path, folder: Path
 ) -> None:
     process = start(root, folder)
+    process.send_signal(signal.SIGSTOP)  # it lives for as long as it is looked at
     h2 = ("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--scratch", str(root))
     succeed(call(*h2))
     assert len(list(root.iterdir())) == 1

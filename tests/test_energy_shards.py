@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -35,6 +34,7 @@ from dfmp2.output.prepared import opened
 from dfmp2.output.state import decode, encode
 from tests.conftest import Finished, Heard, Runner, listing, run_command, succeed
 from tests.faults import Stopping, numbers
+from tests.here import HereSlot
 from tests.test_prepared import set_disk
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -92,34 +92,27 @@ def prepared(made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- a pool in this process -----------------------------------------------------------------------
 
 
-class HereSlot:
-    """A slot as of `dfmp2.execution.pool`; what it is given is pickled, and dies where `fates` says
-    so."""
-
-    share, ready = WorkerShare(1, 4 * 10**9), True
-    future: Any = None
-    call: Any = None
+class MortalSlot(HereSlot):
+    """What it is given dies where `fates` says so."""
 
     def __init__(self, fates: Iterator[bool]) -> None:
+        super().__init__(WorkerShare(1, 4 * 10**9), {})
         self.fates = fates
 
-    def submit(self, call: Call) -> None:
-        self.call, self.future = call, pickle.dumps(call)
-
     def result(self) -> Any:
-        call, self.future = pickle.loads(self.future), None
         if next(self.fates, False):
+            self.future = None
             raise Died("died", 7, self.share)
-        return pickle.loads(pickle.dumps(call.function(*call.given, self.share)))
+        return super().result()
 
 
 class HerePool(Pool):
     """Slots that end in the reverse of the order in which they began."""
 
     def __init__(self, count: int, fates: Iterator[bool] = iter(())) -> None:  # noqa: B008 - empty
-        self.slots = [HereSlot(fates) for _ in range(count)]
+        self.slots = [MortalSlot(fates) for _ in range(count)]
 
-    def finished(self) -> list[HereSlot]:
+    def finished(self) -> list[MortalSlot]:
         return self.busy[::-1]
 
 
@@ -175,6 +168,7 @@ def test_any_cut_gives_the_bits_of_a_run(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers")
 def test_processes_that_are_killed_and_stopped(
     prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,11 +37,6 @@ def killed(server: Server, name: str, folder: Path, kills: int) -> None:
     code, _ = server.wait(server.start([*command, "--output", "whole.h5"], folder))
     assert code == 0
     counts = kill_and_resume(server, command, folder, kills, 20261121, numbers(folder / "whole.h5"))
-    assert (
-        counts["kills"] >= kills
-        and counts["kills with a checkpoint"] > kills // 4
-        and counts["chains"] > 0
-    )
     assert (counts["different"], counts["unreadable"]) == (0, 0)
     assert not [path for path in folder.iterdir() if path.suffix == ".checkpoint"]
 

@@ -16,6 +16,7 @@ import pytest
 
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.interpreter import arithmetic
+from tests.conftest import PATIENCE
 from tests.stand_in_nki.site import planted
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +65,7 @@ def test_what_is_missing_is_said_before_anything_starts(machine, tmp_path, capsy
 def test_one_command_shows_all_steps_in_their_order(tmp_path, capsys):
     command = [sys.executable, str(SCRIPTS / "neuron_first_day.py"), "--dry-run"]
     done = subprocess.run(
-        [*command, "--lane", "nki"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [*command, "--lane", "nki"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     for file in re.findall(r"(?:scripts|tests|inputs)/[\w./-]+\.(?:py|sh|xyz)", done.stdout):
@@ -84,12 +85,12 @@ def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(
     steps = (
         script("wrong", "import sys; print('came back wrong'); sys.exit(5)"),
         script("needs it", "print(1)", after=("wrong",)),
-        script("hangs", "import time; time.sleep(60)", seconds=0.2),
+        script("hangs", "import time; time.sleep(600)", seconds=0.2),
         script("well", "print('it is')"),
         script("fault", "import sys; print('NRT_EXEC_HW_ERR'); sys.exit(7)"),
         script("launch", "print(1)"),
     )
-    end = day.time.monotonic() + 60
+    end = day.time.monotonic() + PATIENCE
     assert day.run(tmp_path, steps, end) == 5
     printed = capsys.readouterr().out
     assert "found: came back wrong" in printed and "then: wrong failed" in printed

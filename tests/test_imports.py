@@ -17,6 +17,7 @@ import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule import pyscf_shield
 from dfmp2.molecule.pyscf_shield import EVALUATING, FLAG, import_pyscf, pyscf_version, shielded
+from tests.conftest import PATIENCE
 
 ROOT = str(Path(dfmp2.__file__).parents[1])
 PLANT = "import pathlib; pathlib.Path('marker').touch()\n"
@@ -123,15 +124,15 @@ def test_switches_stay_closed_until_the_last_thread_leaves(monkeypatch: pytest.M
     def other() -> None:
         with shielded():
             entered.set()
-            leave.wait(10)
+            leave.wait(PATIENCE)
 
     thread = threading.Thread(target=other)
     with shielded():
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(PATIENCE)
     assert all(flags())
     leave.set()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not any(flags())
 
 

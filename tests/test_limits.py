@@ -18,10 +18,10 @@ from scipy.stats import t as student
 import dfmp2
 from dfmp2.errors import InputError, NumericalError, ResourceError, ResultFileError
 from dfmp2.execution import items
+from dfmp2.execution import pool as workers
 from dfmp2.execution.manifest import BatchItem
 from dfmp2.execution.pool import SHARE_OF_FREE, WorkerShare, local_pool
 from dfmp2.host import files
-from dfmp2.host.resources import available_memory
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
 from dfmp2.integrals.spaces import guard_gap
 from dfmp2.molecule.molecule import Molecule
@@ -148,12 +148,15 @@ def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
 
 
 @pytest.mark.parametrize(("count", "others"), [(1, 0), (3, 0), (2, 1), (5, 2)])
-def test_workers_and_those_beside_them_share_the_memory(count: int, others: int) -> None:
+def test_workers_and_those_beside_them_share_the_memory(
+    count: int, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = local_pool("cpu", count, 1, 10**9, others=others)
     assert pool.share.memory == 10**9 // (count + others)
     assert pool.share.memory * (count + others) <= 10**9
+    monkeypatch.setattr(workers, "available_memory", lambda: 10**10)
     free = local_pool("cpu", count, 1, None, others=others)
-    assert free.share.memory * (count + others) <= SHARE_OF_FREE * available_memory() * 1.2
+    assert free.share.memory == SHARE_OF_FREE * 10**10 // (count + others)
 
 
 def test_a_disk_is_too_full_below_what_is_expected(

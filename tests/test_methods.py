@@ -22,9 +22,12 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
 from dfmp2.options.methods import METHODS
 from dfmp2.output import hdf5
+from dfmp2.output.reports.errors import trust_section
+from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.scan import over_frames, scan_energies
+from dfmp2.validation.compare import recompute
 from tests.conftest import succeed
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
@@ -108,6 +111,30 @@ def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: 
     assert asked.total_energy == pytest.approx(
         plain.scf_total_energy + plain.scs_mp2_correlation_energy, abs=1e-10
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_check"),
+    [
+        ({}, True),
+        ({"method": "b2plyp", "dispersion": "none"}, True),
+        ({"method": "kappa-mp2"}, False),
+        ({"method": "sos-laplace"}, False),
+        ({"method": "drpa"}, False),
+        ({"method": "ks", "xc": "pbe0", "auxbasis": None}, False),
+    ],
+)
+def test_a_report_names_the_checks_that_there_are(changes: dict[str, Any], has_check: bool) -> None:
+    """--check where the options take it, and dfmp2 compare, which takes every method."""
+    options = EXACT | changes
+    result = dfmp2.run(WATER, **options)
+    said = " ".join(text for text in trust_section(result).blocks if isinstance(text, str))
+    assert "dfmp2 compare" in said
+    assert ("--check" in said) == has_check
+    assert recompute(result, 1e-6, 1, Listener()).passed
+    if not has_check:
+        with pytest.raises(InputError, match="check"):
+            make_options(**options, check=True)
 
 
 def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:

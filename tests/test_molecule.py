@@ -304,7 +304,7 @@ def test_distance_limit_in_every_direction() -> None:
 def test_ten_thousand_atoms_take_no_time() -> None:
     grid = np.stack(np.meshgrid(*[np.arange(22.0)] * 3), axis=-1).reshape(-1, 3)[:10_000] * 3.0
     plane = np.stack(np.meshgrid(*[np.arange(100.0)] * 2, [0.0]), axis=-1).reshape(-1, 3) * 3.0
-    start = time.perf_counter()
+    start = time.thread_time()
     for points in (grid, plane):
         assert Molecule(("H",) * 10_000, points).natom == 10_000
     points[9999] = points[17] + 0.1
@@ -312,7 +312,7 @@ def test_ten_thousand_atoms_take_no_time() -> None:
         Molecule(("H",) * 10_000, points)
     with pytest.raises(InputError, match="atoms 1 H and 2 H"):
         Molecule(("H",) * 10_000, np.zeros((10_000, 3)))
-    assert time.perf_counter() - start < 2.0
+    assert time.thread_time() - start < 2.0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
 SHELL = ("run_xla_tests", "install_for_tests")
@@ -20,7 +22,7 @@ def shell(name, *arguments, cwd=ROOT):
     environment = {**os.environ, "PYTHON": sys.executable}
     return subprocess.run(
         ["bash", str(SCRIPTS / f"{name}.sh"), *arguments], cwd=cwd, env=environment, capture_output=True, text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )  # fmt: skip
 
 

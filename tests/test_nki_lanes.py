@@ -32,10 +32,9 @@ from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import compiler, cores, environment, executors, faults, proof, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
-from dfmp2.trainium.launch.guard import GuardedBackend, redo
 from tests.conftest import MOLECULES, Heard
 from tests.stand_in_nki.site import planted
-from tests.test_backends import fitted, oracle
+from tests.test_backends import fitted
 from tests.test_disk import both
 from tests.test_nki_backend import Quiet
 
@@ -78,7 +77,6 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
     assert "nki 0.6.0" in told["versions"] and "neuronx-cc 2.27.5334.0" in told["versions"]
     assert told["kernel sources"] == f"sha256 {source_hash()[:16]}"
     assert told["kernel launches"] == "1"  # five occupied orbitals are one block
-    assert told["pairs redone in float64 meanwhile"].startswith("1, largest relative difference ")
     assert result.certificate.sampled == 15
     if lane == "nki":
         assert told["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
@@ -209,13 +207,6 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
         ("nki", "time-out", DeviceFault, 7, r"on host .*NRT_TIMEOUT\(5\).*did not answer"),
         ("nki", "out-of-bounds", KernelFailed, 1, r"NRT_EXEC_OOB\(1006\).*there is no result"),
         ("nki", "not-a-number", NumericalError, 5, r"\(1003\).*NaN"),
-        (
-            "nki",
-            "wrong-numbers",
-            NumericalError,
-            5,
-            r"pair \(1, 1\) came back as .* computes wrong numbers",
-        ),
         ("nki", "core-busy", BackendUnavailable, 6, r"belongs to another process: name a free one"),
         ("nki", "deaf-device", BackendUnavailable, 6, r"does not give back what was written"),
         ("nki", "other-chip", KernelFailed, 1, r"NRT_FAILURE\(6\): Failed to load model"),
@@ -228,7 +219,6 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
             r"has taken the device CPU and not NEURON",
         ),
         ("nki-simulator", "kernel-raises", KernelFailed, 1, r"AssertionError: tensor_tensor"),
-        ("nki-simulator", "wrong-numbers", NumericalError, 5, r"computes wrong numbers"),
     ],
 )
 def test_what_goes_wrong_ends_the_run_and_is_never_a_result(
@@ -238,6 +228,14 @@ def test_what_goes_wrong_ends_the_run_and_is_never_a_result(
     with pytest.raises(error, match=told) as caught:
         block(lane)
     assert caught.value.exit_code == code
+
+
+@pytest.mark.parametrize("lane", ["nki", "nki-simulator"])
+def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numbers(machine, lane):
+    machine.sound().fault("wrong-numbers")
+    with pytest.raises(NumericalError, match="the precision error may be") as caught:
+        water(machine, lane)
+    assert caught.value.exit_code == 5
 
 
 @pytest.mark.parametrize(
@@ -254,53 +252,6 @@ def test_what_goes_wrong_ends_the_run_and_is_never_a_result(
 )
 def test_status_codes_of_the_runtime(text, error):
     assert type(faults.translate(RuntimeError(text), "kernel k")) is error
-
-
-def test_the_guard_finds_one_wrong_pair_and_accepts_what_float32_does():
-    space = fitted(9, 40, 30)
-
-    class Wrong(NkiBackend):
-        factor = 1 + 5e-5
-
-        def pair_terms(self, left, right, tile):
-            terms = super().pair_terms(left, right, tile)
-            terms.direct[0, 0] *= self.factor
-            return terms
-
-    class NotANumber(Wrong):
-        factor = np.nan
-
-    for kind, passes in ((NkiBackend, True), (Wrong, False), (NotANumber, False)):
-        backend = GuardedBackend(kind("k", InterpreterExecutor()))
-        operand = backend.put(*space, "mixed")
-        if passes:
-            backend.pair_terms(operand, operand, Tile(0, 8, 0, 8, True))
-            assert backend.describe()["pairs redone in float64 meanwhile"].startswith("1,")
-        else:
-            with pytest.raises(NumericalError, match=r"pair \(1, 1\)"):
-                backend.pair_terms(operand, operand, Tile(0, 8, 0, 8, True))
-    rounded = (space[0].astype(np.float32), *space[1:])  # as B comes from the disk
-    for given in (space, rounded):
-        operand = backend.put(*given, "mixed")
-        direct, exchange, _ = redo(operand, operand, 2, 5)
-        exact = (given[0].astype(np.float64), *given[1:])
-        expected = oracle(exact, exact)
-        np.testing.assert_allclose(
-            (direct, exchange), (expected[0][2, 5], expected[1][2, 5]), rtol=1e-12
-        )
-
-
-def test_far_pairs_whose_integrals_cancel_are_no_false_alarm():
-    rng = np.random.default_rng(1)
-    near, far = (rng.standard_normal((8, 20, 40)) * 0.3 for _ in "ab")
-    basis = np.linalg.qr(rng.standard_normal((400, 80)))[0]
-    # (ia|jb) of 1e-7
-    b = np.concatenate([near @ basis[:, :40].T, far @ (basis[:, 40:] + 1e-6 * basis[:, :40]).T])
-    backend = GuardedBackend(NkiBackend("k", InterpreterExecutor()), every=1)
-    operand = backend.put(b, np.linspace(-2, -0.5, 16), np.linspace(0.2, 3, 20), "mixed")
-    terms = backend.pair_terms(operand, operand, Tile(0, 8, 8, 16, False))
-    assert np.abs(terms.direct).max() < 1e-10
-    assert backend.describe()["pairs redone in float64 meanwhile"].startswith("1, ")
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # outputs that nobody computed
@@ -484,4 +435,3 @@ def test_b_on_disk(machine):
     assert (
         details(stored)["kernel launches"].split()[0] == details(held)["kernel launches"].split()[0]
     )
-    assert not details(stored)["pairs redone in float64 meanwhile"].startswith("none")

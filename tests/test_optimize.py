@@ -777,6 +777,7 @@ def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers")
 def test_workers_give_the_same_bits(call: Runner, folder: Path) -> None:
     (folder / "hf.xyz").write_text("2\n\nF 0 0 0\nH 0 0 0.94\n")
     command = ("frequencies", "hf.xyz", *COMMAND, "--allow-gradient", "--json")

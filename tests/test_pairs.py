@@ -94,7 +94,7 @@ class Watched(CpuBackend):
         self.begun += 1
         if self.begun == self.failing:
             raise MemoryError("planted")
-        time.sleep(0.03)
+        time.sleep(0.1)
         return super().pair_terms(left, right, tile)
 
 

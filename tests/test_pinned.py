@@ -28,7 +28,7 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import cli
 from dfmp2.validation import doctor
-from tests.conftest import COMMAND, WRITTEN, Runner, run_command
+from tests.conftest import COMMAND, PATIENCE, WRITTEN, Runner, run_command
 
 SHOWN: dict[str, dict[str, Any]] = json.loads(
     lzma.decompress((WRITTEN / "shown.json.xz").read_bytes())
@@ -37,7 +37,8 @@ DROPPED_KEYS: dict[
     str, str
 ] = {  # command, as in json_keys.txt: its dropped keys, with all below them
     "plan": "transform",  # no longer chosen automatically
-    "kernels list": "transform kernels.pair_fused",  # a slower form of pair_energy
+    # a slower form of pair_energy; dfmp2 plan counts programs and calls of a molecule
+    "kernels list": "transform kernels.pair_fused b_bytes_by_core buckets neffs programs shapes",
 }
 DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of their choices
     "dfmp2 run": "--ranks --max-restarts",
@@ -54,6 +55,7 @@ DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of
     "--scf-max-cycles --guess --scf-from --scf-starts --stability --auxbasis --frozen-core "
     "--frozen-virtual --os-scale --ss-scale --backend --precision --tolerance --transform --memory "
     "--scratch --threads --allow-small-gap --allow-poor-fit",
+    "dfmp2 kernels list": "--basis --shape --beta --target --cores",
     "dfmp2 kernels cost": "--lane --recompile --one-zero-hint",
     "dfmp2 kernels "
     "timeline": "--kernel --shape --target --variant --one-zero-hint --call --begin --length "
@@ -319,7 +321,7 @@ JSON_COMMANDS = {
     "validate": ("validate", "--only", "h2o-sto-3g-weigend", "--table", "trnsci", "--json"),
     "doctor": ("doctor", "--json"),
     "backends": ("backends", "--json"),
-    "kernels list": ("kernels", "list", "--shape", "small", "--json"),
+    "kernels list": ("kernels", "list", "--json"),
     "kernels cost": ("kernels", "cost", "--kernel", "K3", "--shape", "small", "--json"),
     "qcschema": ("qcschema", "input.json"),
 }
@@ -451,6 +453,6 @@ def test_a_signal_ends_a_run(number: int, code: int, folder: Path) -> None:
         assert run.stderr is not None
         assert run.stderr.readline()
         run.send_signal(number)
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=PATIENCE)
     assert (run.returncode, out) == (code, ""), err
     assert not list(folder.glob("*.h5*"))

@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from dfmp2.trainium.launch.toolchain import PLACEHOLDERS, RELEASES
+from tests.conftest import PATIENCE
 
 
 def ended(code: str, **options) -> subprocess.CompletedProcess:
@@ -45,7 +46,9 @@ def test_progress_that_cannot_be_written_is_no_failure_and_a_report_is(stream, c
             f"{PROGRAM} p.main = lambda **_: sys.{stream}.write('said') and 0; "
             "sys.exit(p.program())"
         )
-        done = subprocess.run([sys.executable, "-c", work], **{stream: full}, env={}, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", work], **{stream: full}, env={}, timeout=PATIENCE
+        )
     assert done.returncode == code
 
 
@@ -115,7 +118,9 @@ def test_pip_resolves_the_pinned_releases_against_an_index(tmp_path, extra, nki,
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
     command += ["--no-index", "--find-links", str(tmp_path), "--report", str(report)]
-    subprocess.run([*command, *project["optional-dependencies"][extra]], check=True, timeout=120)
+    subprocess.run(
+        [*command, *project["optional-dependencies"][extra]], check=True, timeout=PATIENCE
+    )
     found = {
         one["metadata"]["name"]: one["metadata"]["version"]
         for one in json.loads(report.read_text())["install"]

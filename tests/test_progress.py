@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 import sys
 import time
@@ -23,10 +24,19 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning.time import Pace, TimeLeft, Timings
-from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted_blocks
+from dfmp2.progress import (
+    Collector,
+    Listener,
+    LoggingListener,
+    Relay,
+    Silent,
+    Stopwatch,
+    Wordless,
+    counted_blocks,
+)
 from dfmp2.studies import forecast
 from dfmp2.studies.task import Step
-from tests.conftest import Heard
+from tests.conftest import Heard, wait_until
 
 FORESEEN = Timings(
     scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0
@@ -314,17 +324,25 @@ class Terminal(io.StringIO):
         return True
 
 
-def show(shown: Console) -> None:
+def drawn(stream: io.StringIO, words: str, times: int = 1) -> None:
+    """Wait until `words` were drawn on a terminal so often."""
+    wait_until(lambda: stream.getvalue().count(words) >= times)
+
+
+SHARE = "\r  integrals [#########.....................] 3/10, about 3 min left"
+
+
+def show(shown: Console, stream: io.StringIO) -> None:
     """Events of a run in which nothing is told for a while."""
     shown.stage("RHF (df)")
     shown.time_left(200.0)
     shown.scf_cycle(1, -76.0, 0.0, 1e-1)
     shown.step(3, 10, "integrals")
-    time.sleep(0.3)
+    drawn(stream, SHARE, 3)  # of the clock alone
     shown.warning("a doubt")
     shown.time_left(None)
     shown.step(10, 10, "integrals")
-    time.sleep(0.2)
+    drawn(stream, "\r  0:0")
     shown.step(1, 4, "pairs")
     shown.step(4, 4, "pairs")
 
@@ -336,11 +354,9 @@ def test_a_terminal_is_never_silent_and_left_clean(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(console, "BAR_EVERY", 0.0)
     monkeypatch.setenv("NO_COLOR", "1")
     with Console(quiet=False, log=None) as shown:
-        show(shown)
+        show(shown, stream)
     text = stream.getvalue()
-    # Of the clock alone
-    assert text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2
-    assert "\r  0:00" in text and "\r  integrals [##############################] 10/10" in text
+    assert "\r  integrals [##############################] 10/10" in text
     lines = text.split("\n")
     assert [re.sub(r".*\r", "", line) for line in lines] == [
         "RHF (df)",
@@ -363,7 +379,8 @@ def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(console, "TICK", 0.04)
         with Console(quiet=False, log=log, passing=True) as shown:
             shown.stage("RHF (df)")
-            time.sleep(0.2)
+            if stream.isatty():
+                drawn(stream, "RHF (df)  0:0")
             shown.scf_cycle(7, -76.0, -1e-3, 1e-2)
             shown.note("step-001: E = -76.0 Eh")
             shown.stage("pair energies")
@@ -372,9 +389,88 @@ def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatc
         assert begins == ["RHF", "SCF", "step-001:", "pair"]
         if stream.isatty():
             assert kept == ["step-001: E = -76.0 Eh", ""]
-            assert "RHF (df)  0:00" in stream.getvalue() and "SCF   7" in stream.getvalue()
+            assert "SCF   7" in stream.getvalue()
         else:
             assert kept[:-1] == _lines(log)
+
+
+def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is rewritten, what stays, and what the log gets, at times of our own."""
+    clock, said, log = Clock(), list[str](), io.StringIO()
+    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(console, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(console, "_columns", lambda: 50)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def shown(text: str, *, nl: bool = True) -> None:
+        said.append(text + "\n" * nl)
+
+    def heard() -> list[str]:
+        found = said.copy()
+        said.clear()
+        return found
+
+    monkeypatch.setattr(console, "_show", shown)
+    screen = Console(quiet=False, log=log)
+    screen.stage("RHF")
+    assert heard() == ["RHF\n"]
+    clock.wait(0.05)
+    screen.step(1, 9, "blocks")  # too early to be drawn
+    assert heard() == []
+    clock.wait(0.06)
+    screen.time_left(400.0)
+    screen.step(2, 9, "blocks")
+    bar = "  blocks [######........................] 2/9, about 7 min left"[:49]
+    assert heard() == ["\r" + bar]
+    clock.wait(0.06)
+    screen.warning("2.5 doubts")
+    assert heard() == ["\r" + " " * 49 + "\r", "\x1b[33mwarning: 2.5 doubts\x1b[0m\n", "\r" + bar]
+    clock.wait(29.9)
+    screen.step(9, 9, "blocks")  # the last one says no time left; a line for the log
+    done = "  blocks [##############################] 9/9"
+    assert heard() == ["\r" + done.ljust(49)]
+    clock.wait(0.2)
+    screen.step(1, 0, "pairs")
+    assert heard()[0].startswith("\r  pairs [##############################] 1/0")
+    screen.note("written")
+    assert heard()[1:] == ["written\n", f"\r{'  0:00, about 6 min left'}"]
+    clock.wait(125.0)
+    screen._draw_status()
+    assert heard() == ["\r  2:05, about 4 min left".ljust(1 + len("  0:00, about 6 min left"))]
+    screen.time_left(None)
+    screen._draw_status()
+    assert heard() == ["\r  2:05".ljust(1 + len("  2:05, about 4 min left"))]
+    screen.finish("the end")
+    assert heard() == ["\r      \r"]
+    assert log.getvalue().splitlines() == [
+        "RHF",
+        "warning: 2.5 doubts",
+        "  blocks 9/9",
+        "written",
+        "the end",
+    ]
+    passing = Console(quiet=False, log=log, passing=True)
+    passing.stage("amplitudes")
+    clock.wait(61.0)
+    passing._draw_status()
+    assert heard() == ["\ramplitudes", "\ramplitudes  1:01"]
+    passing.scf_cycle(3, -1.5, -2e-3, 4e-4)
+    cycle = "  SCF   3  E =      -1.5000000000 Eh  change  -2.0e-03  gradient  4.0e-04"
+    passing._draw_status()
+    assert heard() == ["\r" + cycle[:49]] * 2
+    passing.show("printed")
+    assert heard() == ["\r" + " " * 49 + "\r"]
+    study = Console(quiet=True, log=None, several=True)
+    for text in ("atom 1 is 0.5 away", "atom 2 is 0.7 away", "another"):
+        study.warning(text)
+    assert heard() == [
+        "\x1b[33mwarning: atom 1 is 0.5 away\x1b[0m\n",
+        "\x1b[33mwarning: another\x1b[0m\n",
+    ]
+    study.substage("pairs")
+    study.note("step 1")
+    assert heard() == []
 
 
 def _lines(log: io.StringIO) -> list[str]:
@@ -512,3 +608,60 @@ def test_a_run_tells_its_steps_and_the_time_left() -> None:
     assert all(done <= total for found in heard.steps.values() for done, total in found)
     assert len(heard.left) > result.reference.cycles
     assert all(seconds is None or 0 <= seconds < 60 for seconds in heard.left)
+
+
+class Recorder(Listener):
+    """Every event with what it was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in EVENTS:
+            return lambda *given: self.heard.append((name, *given))
+        return super().__getattribute__(name)
+
+
+EVENTS: dict[str, tuple[Any, ...]] = {
+    "stage": ("pairs",),
+    "substage": ("[1/2] a",),
+    "note": ("done",),
+    "scf_cycle": (3, -1.5, -2e-3, 4e-4),
+    "step": (2, 9, "blocks"),
+    "spent": ("fit", 1.0, 2.5),
+    "time_left": (7.5,),
+    "warning": ("a doubt",),
+}
+
+
+@pytest.mark.parametrize(
+    ("listener", "silent"),
+    [
+        (Relay, set()),
+        (Wordless, {"stage", "note", "scf_cycle", "warning"}),
+        (Collector, set()),
+    ],
+)
+def test_events_are_passed_on_as_they_are(listener: type[Any], silent: set[str]) -> None:
+    heard = Recorder()
+    passing = listener(heard)
+    for name, given in EVENTS.items():
+        getattr(passing, name)(*given)
+    expected = [(name, *given) for name, given in EVENTS.items() if name not in silent]
+    assert heard.heard == expected
+    if listener is Collector:
+        assert passing.warnings == ["a doubt"]
+
+
+def test_a_logger_hears_levels_and_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("of a test")
+    listener = LoggingListener(logger)
+    with caplog.at_level(logging.DEBUG, logger.name):
+        for name in ("stage", "scf_cycle", "step", "warning"):
+            getattr(listener, name)(*EVENTS[name])
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("INFO", "pairs"),
+        ("DEBUG", "SCF 3: -1.5000000000 Eh, gradient 4.0e-04"),
+        ("DEBUG", "blocks: 2 of 9"),
+        ("WARNING", "a doubt"),
+    ]

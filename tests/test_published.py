@@ -7,79 +7,88 @@ from pathlib import Path
 
 import pytest
 
-from dfmp2.trainium.costs import published
-from dfmp2.validation import entries
-from tests.conftest import succeed
+from dfmp2.backends.base import Shape
+from dfmp2.trainium.costs import catalogue
+from dfmp2.trainium.costs.model import CHIPS
 
 ROOT = Path(__file__).parent.parent
 # What the sources say of their own figures: NKI over PyTorch on the same machine, in words of the
 # table.
 RATIOS = {
-    "pair": 53,
-    "four-index": 1.0,
-    "einsum-512": 3.0,
-    "batch-256": 2.3,
-    "einsum-1024": 1.2,
-    "einsum-2048": 1 / 1.6,
-    "batch-1024": 1.5,
-    "mp2-5": 10,
-    "mp2-16": 1.6,
-    "medium-fused": 1 / 1.48,
-    "large-fused": 1 / 1.47,
+    "einsum ap,bp->ab 48x128": 53,
+    "einsum mi,mnP->inP 32x8, 32x32x64": 1.0,
+    "einsum ij,jk->ik 512^3": 3.0,
+    "einsum bij,bjk->bik 16x256^3": 2.3,
+    "einsum ij,jk->ik 1024^3": 1.2,
+    "einsum ij,jk->ik 2048^3": 1 / 1.6,
+    "einsum bij,bjk->bik 32x1024^3": 1.5,
+    "mp2_energy 5x19x72, fused": 10,
+    "mp2_energy 16x128x128, fused": 1.6,
+    "MP2 energy of T, medium, fused": 1 / 1.48,
+    "MP2 energy of T, large, fused": 1 / 1.47,
 }
 VERDICTS = {"better", "works", "different", "not here", "device"}
 
 
-def test_every_figure_has_a_source_and_what_can_be_repeated_is():
-    sources, figures = published.load_published()
-    assert {one.source for one in figures} <= set(sources) and len(
-        {one.id for one in figures}
-    ) == len(figures)
-    by_id = {one.id: one for one in figures}
-    for name, ratio in RATIOS.items():
-        assert by_id[name].published / by_id[name].torch == pytest.approx(ratio, rel=0.08), name
-    assert {name for name, one in by_id.items() if one.torch} == set(RATIOS)
-    known = {entry.id for entry in entries.load_entries("trnsci")}
-    assert {one.entry for one in figures if one.entry} <= known
-    for one in figures:
-        predicted = published.model(one, "trn1") if one.operations < 1e10 else None
-        assert one.operations >= 1e10 or (predicted is None) == (not one.kind), one
-        if predicted is not None:
-            assert 0 < predicted[0] <= predicted[1]
-            assert one.unit != "x" or 2 < predicted[0] < 4
-    up, down, kernel = (
-        published.model(by_id[name], "trn1") for name in ("up-2048", "down-2048", "kernel-2048")
-    )
-    # Operands, stored with one column more
-    assert up == (pytest.approx(2 * 4 * 2048 * 2049 / 4.6e6),) * 2
-    assert down == (pytest.approx(4 * 2048**2 / 5.6e6),) * 2
-    assert 4 * 2048**3 / 128**2 / 2.8e6 < kernel[0] < 0.85 < kernel[1]
+def figures():
+    with (ROOT / "docs/project/trainium/published.tsv").open(newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
 
 
-def test_the_table_is_labelled_and_measures_when_it_is_told_to(call, monkeypatch):
-    sources, figures = published.load_published()
-    short = tuple(one for one in figures if one.id in ("pair", "mp2-5", "cached", "h2o"))
-    monkeypatch.setattr(published, "load_published", lambda: (sources, short))
-    told = succeed(call("kernels", "published", "--threads", "1")).out
-    assert (
-        "measured by others on trn1" in told
-        and "predicted, one trn1 core" in told
-        and "source: trns" in told
-    )
-    rows = succeed(call("kernels", "published", "--threads", "1", "--json")).json["figures"]
-    assert [row["host"] for row in rows] == [None] * 4
-    rows = succeed(call("kernels", "published", "--measure", "--threads", "1", "--json")).json[
-        "figures"
+def number(text):
+    return float(text.replace(",", ""))
+
+
+def predicted(again):
+    """Least and largest prediction of a column `repeated as`; ms, a ratio where B stays."""
+    kind, _, sizes = again.partition(" ")
+    sizes = tuple(map(int, sizes.split("/")))
+    if kind == "pairs":
+        (one,) = catalogue.predict((Shape(*sizes),), chips=("trn1",))
+        return 1e3 * (one.device + one.queued), 1e3 * (one.slowest + one.dispatch)
+    one = catalogue.predict_product(sizes, CHIPS["trn1"])
+    batches, _, rows, columns = sizes
+    up, down = one.uploaded / 4.6e6, 4 * batches * rows * columns / 5.6e6
+    calls = [1e3 * (time + one.dispatch) for time in (one.device, one.slowest)]
+    if kind == "resident":  # five calls
+        return sorted(5 * (call + up + down) / (5 * call + up + down) for call in calls)
+    if kind == "product":
+        return [call + up + down for call in calls]
+    return {"up": (up, up), "down": (down, down), "kernel": (1e3 * one.device, 1e3 * one.slowest)}[
+        kind
     ]
-    times = {row["id"]: row["host"] for row in rows}
-    assert 0 < times["pair"] < times["mp2-5"] < 1e3 and times["cached"] is times["h2o"] is None
-    assert "trntensor" in rows[1]["source"]
 
 
-def test_what_takes_long_is_measured_only_when_asked_for():
-    medium = next(one for one in published.load_published()[1] if one.id == "medium-fused")
-    assert medium.operations == 64 * 65 * 448**2 * 1536
-    assert published.measured(medium, 1, slow=False) is None
+def short(value):
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def table():
+    """The lines of docs/project/trainium/published.tsv, predictions made anew."""
+    rows = figures()
+    yield "\t".join(rows[0])
+    for row in rows:
+        if row["repeated as"] != "-":
+            row["predicted, trn1 core"] = " to ".join(
+                dict.fromkeys(map(short, predicted(row["repeated as"])))
+            )
+        yield "\t".join(row.values())
+
+
+def test_every_figure_has_a_source_and_what_can_be_predicted_is():
+    rows = {row["what"]: row for row in figures()}
+    assert len(rows) == 20 and all(row["source"].startswith("trnsci") for row in rows.values())
+    for name, ratio in RATIOS.items():
+        row = rows[name]
+        published, torch = row["published, NKI on trn1"], row["published, PyTorch on its CPU"]
+        assert number(published) / number(torch) == pytest.approx(ratio, rel=0.08), name
+    assert {
+        name for name, row in rows.items() if row["published, PyTorch on its CPU"] != "-"
+    } == set(RATIOS)
+    page = (ROOT / "docs/project/trainium/published.tsv").read_text()
+    assert page.splitlines() == list(table())
+    resident = predicted(rows["5 x 2048^3, operands sent / resident"]["repeated as"])
+    assert 2 < resident[0] < resident[1] < 4
 
 
 def test_every_published_idea_has_a_verdict_and_a_test_that_exists():
@@ -99,3 +108,7 @@ def test_every_published_idea_has_a_verdict_and_a_test_that_exists():
                 "test_nki_on_lanes.py",
                 "test_nki_xla.py",
             ), row
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

@@ -191,6 +191,7 @@ def test_a_point_that_fails_and_passes_that_disagree(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers")
 def test_workers_find_the_same_points(call: Runner, folder: Path) -> None:
     (folder / "p.xyz").write_text(PEROXIDE)
     scan = ("scan", "p.xyz", "--dihedral", "3,1,2,4", "60:120:3", "--relaxed", *OPTIONS, "--json")

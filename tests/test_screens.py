@@ -138,6 +138,87 @@ def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.Monk
             assert console.styled(line) == line
 
 
+# --- lines of a terminal ---------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """One of 80 columns, since it has no size of its own."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+ENDINGS = (  # a line, and where it is broken
+    (
+        "dfmp2 finished: E(MP2, total) = -76.2307247547 Eh, E(corr) = -0.2039736142 Eh -> h2o.dfmp2.h5",
+        ["E(corr) = -0.2039736142 Eh", "    -> h2o.dfmp2.h5"],
+    ),
+    (
+        "dfmp2 finished: E(B2PLYP-D3(BJ), total) = -93.3906123002 Eh, E(corr) = -0.1163371325 Eh "
+        "-> hcn.b2plyp.h5",
+        [" Eh, E(corr)", "    = -0.1163371325 Eh -> hcn.b2plyp.h5"],
+    ),
+    (
+        "dfmp2 prepared: E(SCF) = -74.9631099110 Eh -> h2o.prepared.h5; go on: dfmp2 energy --from "
+        "h2o.prepared.h5",
+        ["h2o.prepared.h5; go on:", "    dfmp2 energy --from h2o.prepared.h5"],
+    ),
+    (
+        "dfmp2: h2o.xyz: the SCF did not converge: start from other orbitals with dfmp2 run "
+        "h2o.xyz --scf-from other.h5; the rest is unchanged",
+        [
+            "start from other orbitals with",
+            "    dfmp2 run h2o.xyz --scf-from other.h5; the rest is unchanged",
+        ],
+    ),
+    (
+        "dfmp2: /a/folder/that/is/long" + 60 * "x" + " is a folder",
+        ["dfmp2:", 60 * "x", "    is a folder"],
+    ),
+    ("dfmp2 finished -> a.h5", ["dfmp2 finished -> a.h5"]),
+)
+
+
+@pytest.mark.parametrize(("line", "ends"), ENDINGS)
+def test_a_line_is_broken_between_words_on_a_terminal(line: str, ends: list[str]) -> None:
+    """Never inside a path, a command or a value with its unit; elsewhere it stays one line, which
+    programs read."""
+    shown = console.fitted(line, Terminal()).split("\n")
+    assert [part[-len(end) :] for part, end in zip(shown, ends, strict=True)] == ends
+    for part in shown:
+        assert displayed_width(part) <= 80 or " " not in part.removeprefix("dfmp2: ").strip()
+    assert " ".join(part.strip() for part in shown) == line
+    assert console.fitted(line, io.StringIO()) == line
+
+
+def test_messages_and_last_lines_fit_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Notes and warnings on stderr, the last line on stdout; the log gets each as one line."""
+    log = io.StringIO()
+    monkeypatch.setenv("NO_COLOR", "1")
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+    with console.Console(quiet=False, log=log) as shown:
+        shown.warning(SCF_FAILED)
+        shown.note(SCF_FAILED)
+    console.conclude(SCF_FAILED)
+    out, err = capsys.readouterr()
+    for text in (out, err):
+        assert max(map(len, text.splitlines())) <= 80
+        assert SCF_FAILED.split()[-1] in text
+    assert log.getvalue().splitlines() == [f"warning: {SCF_FAILED}", SCF_FAILED]
+
+
+def test_headings_are_bold_and_warnings_yellow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "takes_colour", lambda stream: True)
+    shown = console.styled("Times\n----------\nSCF  1.5\nwarning: slow\nno warning: here\n---\n")
+    assert shown == (
+        "\x1b[1mTimes\x1b[0m\n----------\nSCF  1.5\n\x1b[33mwarning:\x1b[0m slow\n"
+        "no warning: here\n---\n"
+    )
+
+
 # --- energies -------------------------------------------------------------------------------------
 
 

@@ -20,8 +20,8 @@ import pytest
 
 from dfmp2.cli.submit import parse_walltime
 from dfmp2.errors import InputError
-from tests.conftest import Runner, succeed
-from tests.test_batch import HEAD, chain, items, start, wait_for
+from tests.conftest import PATIENCE, Runner, succeed, wait_until
+from tests.test_batch import HEAD, chain, items, start
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # a script's folder may be called so
 HOSTILE = f'{ODD} "x"'  # and everything else so
@@ -197,7 +197,7 @@ printf '%s\\n' "$@" >"$SEEN/arguments"
 env >"$SEEN/environment"
 trap 'sleep 0.2; echo saved >>"$SEEN/scontrol"; kill -TERM $PPID; exit 75' TERM
 touch "$SEEN/started"
-for _ in {1..100}; do [[ -e $SEEN/go ]] && exit "$(cat "$SEEN/go")"; sleep 0.1; done
+for _ in {1..3000}; do [[ -e $SEEN/go ]] && exit "$(cat "$SEEN/go")"; sleep 0.1; done
 """
 
 
@@ -241,12 +241,12 @@ class Node:
             ["bash", self.script], env=environment, start_new_session=True, **pipes
         )
         if wait:
-            wait_for((self.seen / "started").exists)
+            wait_until((self.seen / "started").exists)
         return running
 
     def finish(self, running: subprocess.Popen[str]) -> tuple[int, str]:
         """Exit code and what it said."""
-        _, err = running.communicate(timeout=30)
+        _, err = running.communicate(timeout=PATIENCE)
         assert not list((self.folder / "scratch").iterdir())
         return running.returncode, err
 
@@ -357,11 +357,11 @@ def test_two_sigterm_at_once_are_one_request(folder: Path) -> None:
     with 75."""
     (folder / "chain.xyz").write_text(chain(5))
     running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
-    wait_for(lambda: list((folder / "out").glob(".chain.lock")))
+    wait_until(lambda: list((folder / "out").glob(".chain.lock")))
     running.send_signal(signal.SIGTERM)
     time.sleep(0.05)
     running.send_signal(signal.SIGTERM)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 75, err
 
 

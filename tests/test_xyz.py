@@ -298,7 +298,7 @@ def test_write_is_read_by_pyscf_and_by_us() -> None:
 # --- arbitrary input: a molecule or an InputError, within a second, nothing else ------------------
 
 
-LIMITS = settings(deadline=1000, max_examples=60, derandomize=True)
+LIMITS = settings(deadline=None, max_examples=60, derandomize=True)
 
 
 ODD = st.one_of(
@@ -356,7 +356,9 @@ def outcome(read: Any, *given: Any, **named: Any) -> XyzFile | InputError:
 
 
 def check(text: str) -> None:
+    begin = time.thread_time()
     found = outcome(parse_xyz, text, file="fuzz.xyz")
+    assert time.thread_time() - begin < 1.0
     if isinstance(found, InputError):
         assert (
             found.file == "fuzz.xyz" and str(found).startswith("fuzz.xyz") and len(str(found)) < 300
@@ -386,9 +388,7 @@ def test_arbitrary_text(text: str) -> None:
     ],
 )
 def test_pathological_text_is_refused_or_read_quickly(text: str) -> None:
-    start = time.perf_counter()
     check(text)
-    assert time.perf_counter() - start < 1.0
 
 
 def test_a_file_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

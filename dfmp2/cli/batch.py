@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli.batch_run import batch_run, folder_options, item_lines, status_json
-from dfmp2.cli.console import Console, styled
+from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import AS_JSON, MOST_WORKERS, OVERWRITE
 from dfmp2.cli.submit import batch_submit
@@ -26,6 +26,7 @@ DATASETS = ("extxyz", "h5", "parquet", "csv", "json", "ase.db")
 @click.group(
     "batch",
     cls=CommandGroup,
+    no_args_is_help=False,
     short_help="Run many molecules, restart them, check their state, collect their energies.",
 )
 def batch_command() -> None:
@@ -69,7 +70,7 @@ def status(batch: Batch, as_json: bool) -> None:
         if row.exit_code:
             state += f" ({row.exit_code})"
         if row.status == "complete":
-            parts = [said_energy(item, row.energy), f"{row.seconds or 0.0:.1f} s"]
+            parts = [said_energy(item, row), f"{row.seconds or 0.0:.1f} s"]
             remark = ", ".join(filter(None, parts))
         else:
             remark = row.error or row.remark
@@ -125,7 +126,7 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     remark = ""
     if not outlook["measured"]:
         remark = " (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)"
-    click.echo(
+    conclude(
         f"{counted_text(outlook['total'], 'item')} in {counted_text(shards, 'shard')}: "
         f"{duration(sum(loads))} in all, the longest shard {duration(max(loads))}, the shortest "
         f"{duration(min(loads))}{remark}"
@@ -168,7 +169,7 @@ def batch_collect(
     destination = Destination.chosen(batch.output, table, to, split, overwrite=overwrite)
     console = Console(quiet=False, log=None)
     for line in destination.collect(batch, console.warning, **how):
-        click.echo(printable(line))
+        conclude(printable(line))
 
 
 def duration(seconds: float) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.console import Console, open_log, styled
+from dfmp2.cli.console import Console, conclude, open_log, styled
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import ALL as EVERY_OPTION
 from dfmp2.cli.options import (
@@ -424,7 +424,7 @@ def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
         end = "stopped"
     else:
         end = "finished"
-    click.echo(f"dfmp2 batch {end}: {', '.join(parts)} -> {printable(str(batch.output))}")
+    conclude(f"dfmp2 batch {end}: {', '.join(parts)} -> {printable(str(batch.output))}")
 
 
 def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dfmp2.cli.console import Console
+from dfmp2.cli.console import Console, conclude
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     AS_JSON,
@@ -86,7 +86,7 @@ def compare_command(
 
     stored = hdf5.read(result)
     allowed = tolerance or (FITTING_TOLERANCE if exact else TOLERANCE)
-    with Console(quiet=quiet, log=None) as console:
+    with Console(quiet=quiet, log=None, passing=True) as console:
         if exact:
             check = recompute_exact(stored, allowed, count, console)
         else:
@@ -103,7 +103,7 @@ def compare_command(
             f"more than --tolerance {allowed:.1e} {unit}{about}"
         )
     if not as_json:
-        click.echo(_agreement(stored, check, allowed, exact=exact))
+        conclude(_agreement(stored, check, allowed, exact=exact))
 
 
 def _show(

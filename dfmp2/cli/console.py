@@ -21,6 +21,7 @@ import click
 from dfmp2.cli import signals
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.molecule.text import printable
+from dfmp2.output.document import displayed_width
 from dfmp2.progress import Listener
 
 BAR_WIDTH = 30
@@ -28,6 +29,16 @@ LINE_EVERY = 30.0  # s between progress lines where they are not rewritten
 BAR_EVERY = 0.1  # s between redraws of the bar
 TICK = 1.0  # s after which the last line is rewritten though nothing was told
 SHORT = 5.0  # s; so little time left is not worth a number
+# What is never broken at the end of a line: a command with its options and files, an equals sign or
+# an arrow with what follows it, E(MP2, total), and any other word.
+UNBROKEN = re.compile(
+    r"dfmp2 [a-z]+(?=\s)(?: (?:--?[a-z][\w-]*(?: [^\s-][^\s;]*)?|[^\s;,]*[./][^\s;,]*))*\S*"
+    r"|= \S+(?: [A-Za-z][\w/]*\b,?)?"
+    r"|-> \S+"
+    r"|\w+\([^()]+\)\S*"
+    r"|\S+"
+)
+HANGING = "    "  # before the lines that go on
 HEADING = re.compile(r"^.+(?=\n-{10,}$)", re.MULTILINE)
 NUMBER = re.compile(r"-?\d[\d.]*(?:e[-+]\d+)?")  # what alone differs in warnings of one kind
 WARNED = re.compile(r"^warning:", re.MULTILINE)
@@ -157,9 +168,9 @@ class Console(Listener):
             self._write(message)
             return
         self._kinds.add(kind)
-        shown = message
+        shown = fitted(message, sys.stderr)
         if takes_colour(sys.stderr):
-            shown = click.style(message, fg="yellow")
+            shown = click.style(shown, fg="yellow")
         self._put(shown)
         self._write(message)
 
@@ -223,7 +234,7 @@ class Console(Listener):
 
     def _draw(self, text: str) -> None:
         """Rewrite the last line."""
-        text = text[: max(20, _columns() - 1)]  # a line that wraps cannot be rewritten
+        text = text[: max(20, _columns(sys.stderr) - 1)]  # a line that wraps cannot be rewritten
         _show("\r" + text.ljust(self._shown), nl=False)
         self._shown, self._drawn = len(text), time.monotonic()
 
@@ -245,7 +256,7 @@ class Console(Listener):
     def _line(self, text: str) -> None:
         text = printable(text)
         if not self._quiet:
-            self._put(text)
+            self._put(fitted(text, sys.stderr))
         self._write(text)
         self._line_at = time.monotonic()
 
@@ -301,6 +312,11 @@ def without_colour() -> bool:
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
+def conclude(text: str) -> None:
+    """Print what a command ends with on standard output, in lines that fit a terminal."""
+    click.echo(styled(fitted(text, sys.stdout)))
+
+
 def styled(report: str) -> str:
     """A report with bold headings, warnings in yellow, failures and imaginary modes in red, where
     standard output takes colour."""
@@ -311,9 +327,34 @@ def styled(report: str) -> str:
     return HEADING.sub(lambda match: click.style(match[0], bold=True), report)
 
 
-def _columns() -> int:
+def fitted(text: str, stream: TextIO) -> str:
+    """A text whose lines are broken between words, never inside a path or a command, where a
+    terminal would break them anywhere; unchanged where the stream is none."""
+    if not is_terminal(stream):
+        return text
+    width = _columns(stream)
+    return "\n".join(line for whole in text.split("\n") for line in _broken(whole, width))
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """The lines of one that is wider than a terminal."""
+    if displayed_width(text) <= width:
+        return [text]
+    indent = text[: len(text) - len(text.lstrip())]
+    lines = [""]
+    for word in UNBROKEN.findall(text):
+        if not lines[-1]:
+            lines[-1] = indent + word
+        elif displayed_width(lines[-1]) + 1 + displayed_width(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(indent + HANGING + word)
+    return lines
+
+
+def _columns(stream: TextIO) -> int:
     try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
 

@@ -57,6 +57,8 @@ WISHES = {  # what users of other programs type for a command: what exists here
     "print": "dfmp2 show prints a stored result",
     "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer "
     "drawn",
+    "published": "the figures are a page of the documentation, project/trainium/published; dfmp2 "
+    "kernels cost predicts a shape of yours",
 }
 
 
@@ -224,7 +226,12 @@ class CommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The arguments, with `help COMMAND` for `COMMAND --help`; an option is refused as by a
-        command."""
+        command.
+
+        Where there are none, the help stands above the error that says so.
+        """
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True, color=ctx.color)
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         try:

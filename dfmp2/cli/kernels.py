@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
 
 
-@click.group("kernels", cls=CommandGroup)
+@click.group("kernels", cls=CommandGroup, no_args_is_help=False)
 def kernels_command() -> None:
     """The Trainium kernels: list them, predict their cost, check a backend.
 
@@ -94,37 +94,21 @@ def _shapes(
     return plan.trainium_shapes(work), work.nao
 
 
-@kernels_command.command(
-    "list", short_help="Kernels, and the compiled programs a molecule or shape needs."
-)
-@_problem
-@click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
-@click.option(
-    "--cores",
-    type=click.IntRange(1, 128),
-    default=1,
-    show_default=True,
-    help="Physical ones that share the pairs; a trn1 chip has 2, a trn2 chip 8.",
-)
+@kernels_command.command("list", short_help="The kernels, by name.")
 @AS_JSON
-def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
-    """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
-    from dfmp2.trainium.costs import catalogue, text
-    from dfmp2.trainium.costs.model import find_chip
+def list_kernels(as_json: bool) -> None:
+    """List the kernels.
 
-    chip = find_chip(target)
-    if spins:
-        programs = catalogue.listed_programs(spins, chip, nao)
-    else:
-        programs = ()
+    dfmp2 plan MOLECULE --backend nki says how many compiled programs (NEFFs) and calls a molecule
+    needs.
+    """
+    from dfmp2.trainium.costs import catalogue, text
+
     if as_json:
-        if spins:
-            sent = [sum(map(catalogue.b_bytes, spins))] * cores
-        else:
-            sent = []
-        click.echo(json.dumps(catalogue.as_dict(spins, programs, sent), indent=2))
+        kernels = {row.name: {"short": row.short, "about": row.about} for row in catalogue.KERNELS}
+        click.echo(json.dumps({"kernels": kernels}, indent=2))
     else:
-        click.echo(text.catalogue_text(spins, programs, chip, cores), nl=False)
+        click.echo(text.kernels_text(), nl=False)
 
 
 @kernels_command.command(
@@ -160,42 +144,6 @@ def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_j
         click.echo(json.dumps(text.price_dict(price, trace), indent=2))
     else:
         click.echo(text.price_text(row, wanted, chip, price, trace), nl=False)
-
-
-@kernels_command.command(
-    "published",
-    cls=AnnouncedCommand,
-    short_help="Published trn1 figures beside the model's and this host's.",
-)
-@click.option(
-    "--target",
-    type=click.Choice(["trn1", "trn2"]),
-    default="trn1",
-    show_default=True,
-    help="Of the model.",
-)
-@click.option("--measure", is_flag=True, help="Also time the same on this host, in float32.")
-@click.option(
-    "--slow", is_flag=True, help="With --measure: also what has more than 1e11 operations."
-)
-@options_of("threads")
-@AS_JSON
-def show_published(
-    target: str, measure: bool, slow: bool, threads: int | None, as_json: bool
-) -> None:
-    """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host
-    takes."""
-    count = prepare_libraries(threads)
-    from dfmp2.trainium.costs import published
-
-    with Console(quiet=as_json, log=None) as console:
-        rows = published.published_table(
-            target, count, measure=measure or slow, slow=slow, listener=console
-        )
-    found = {"target": target, "threads": count, "figures": rows}
-    click.echo(
-        json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json
-    )
 
 
 @kernels_command.command(

@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import takes_colour, without_colour
+from dfmp2.cli.console import fitted, takes_colour, without_colour
 from dfmp2.cli.help import CommandGroup
 from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
@@ -109,7 +109,7 @@ COMMANDS = {
     "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": (
         "dfmp2.cli.kernels:kernels_command",
-        "Trainium kernels: list, cost, published, checks.",
+        "Trainium kernels: list, cost, checks.",
     ),
     "completion": ("dfmp2.cli.checks:completion", "Completion of names by bash, zsh or fish."),
 }
@@ -193,12 +193,6 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
         defer_unused()
         try:
             _require_one_process()
-            if not given:
-                click.echo(
-                    cli.get_help(cli.make_context("dfmp2", [], resilient_parsing=True)),
-                    err=True,
-                    color=color,
-                )
             code = cli.main(args=given, prog_name="dfmp2", standalone_mode=False, color=color)
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
@@ -209,10 +203,9 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
                 raise  # a fault in dfmp2, whose traceback helps to find it
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
                 _drop_stdout()
-            name = "dfmp2:"
+            line = fitted(f"dfmp2: {printable(said[0])}", sys.stderr)
             if takes_colour(sys.stderr):
-                name = click.style(name, fg="red")
-            line = f"{name} {printable(said[0])}"
+                line = line.replace("dfmp2:", click.style("dfmp2:", fg="red"), 1)
             if "--json" in given and given[0] != "bench":  # whose --json names a file
                 line = json.dumps(
                     {"error": said[0], "kind": type(error).__name__, "exit_code": said[1]}

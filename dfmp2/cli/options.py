@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2.cli.console import styled
+from dfmp2.cli.console import conclude, styled
 from dfmp2.double_hybrids import look_up
 from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
@@ -256,7 +256,7 @@ def refused(names: Iterable[str], reason: str) -> Decorator:
 
     def refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
         if value not in (None, False):
-            raise InputError(f"{option.opts[0]} {reason}")
+            raise InputError(f"{option.opts[-1]} {reason}")
 
     hidden = [
         click.Option(
@@ -380,7 +380,9 @@ def output_options(
     resume : what the option does beyond going on, which needs none
     """
     options = (
-        click.option("--output", metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
+        click.option(
+            "-o", "--output", metavar="FILE.h5", help=f"{file}.  [default: {default} here]"
+        ),
         click.option(
             "--overwrite",
             is_flag=True,
@@ -440,9 +442,10 @@ def print_report(
         click.echo(json(), nl=False)
         return
     if display.quiet:
-        click.echo(styled(ending))
+        conclude(ending)
         return
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
-    click.echo(styled(shown() + ending))
+    click.echo(styled(shown()), nl=False)
+    conclude(ending)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
@@ -180,12 +181,16 @@ def reaction_command(
     """
     chosen = None
     prepare_libraries(options["threads"])
-    if options["basis"] is not None:
-        chosen = level.of(Options(**options))
     reaction = asked.read()
-    from dfmp2.studies.reaction import reaction_energy
+    from dfmp2.studies.reaction import reaction_energy, require_basis
     from dfmp2.studies.species import read_species
 
+    if options["basis"] is not None:
+        chosen = level.of(Options(**options))
+    else:
+        source = click.get_current_context().get_parameter_source
+        names = [*options, *(field.name for field in fields(level))]
+        require_basis(name for name in names if source(name) is ParameterSource.COMMANDLINE)
     plan = computed.plan(gas.conditions())
     species = read_species(reaction, units)
     name = "reaction"

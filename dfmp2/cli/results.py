@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console, styled
+from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import (
     LAST_LINE,
@@ -169,7 +169,7 @@ def report_command(
     require_writable(target, overwrite=overwrite)
     signals.commit()
     write_atomically(target, text, overwrite=overwrite)
-    click.echo(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
+    conclude(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
 
 
 OF_THE_RUN = (
@@ -209,7 +209,7 @@ def _of_the_run(command: Any) -> Any:
     help="Of a double hybrid.  [default: as stored]",
 )
 @click.option(
-    "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
+    "-o", "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
 )
 @OVERWRITE
 @REPORT_AS_JSON
@@ -251,8 +251,10 @@ def derive_command(
     ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
     if as_json:
         click.echo(to_json(derived, output), nl=False)
-    else:
-        click.echo(ending if quiet else styled(brief_report(derived, output)) + ending)
+        return
+    if not quiet:
+        click.echo(styled(brief_report(derived, output)), nl=False)
+    conclude(ending)
 
 
 # Those of `dfmp2.output.export.FORMATS`, which --help need not import.
@@ -320,19 +322,19 @@ def export_command(
     if "schema_version" in given:
         given["schema_version"] = int(given["schema_version"])
     together = to == "extxyz" and len(results) > 1
-    folder = Path(".")
+    folder, file = Path("."), None
     if together and output is None:
         raise InputError("--output: name the file that all frames go to")
-    if len(results) > 1 and output is not None and not together:
+    if output is not None and (together or len(results) == 1):
+        file = Path(output)
+    elif output is not None:
         folder = Path(output)
         if not folder.is_dir():
             raise InputError(f"--output {output}: expected an existing folder for several results")
     targets: dict[Path, str] = {}
     contents = []
     for result in results:
-        target = folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
-        if output is not None and folder == Path("."):
-            target = Path(output)
+        target = file or folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
         if targets.get(target) is not None and not together:
             raise InputError(
                 f"{targets[target]} and {result} would both be written to {target}: export them "
@@ -348,13 +350,13 @@ def export_command(
         if len(results) == 1:
             signals.commit()
         write_atomically(target, content, overwrite=overwrite)
-        click.echo(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
+        conclude(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
     if together:
         target = Path(str(output))
         require_writable(target, overwrite=overwrite)
         signals.commit()
         write_atomically(target, b"".join(contents), overwrite=overwrite)
-        click.echo(f"dfmp2 export: {len(contents)} frames -> {target} ({FORMATS[to].holds})")
+        conclude(f"dfmp2 export: {len(contents)} frames -> {target} ({FORMATS[to].holds})")
 
 
 def _stored_result(path: str, run: str | None) -> MP2Result:

@@ -163,7 +163,10 @@ OPTIONS = (
 @click.option(SLURM, "scheduler", flag_value=SLURM, help="An array job of Slurm.")
 @click.option(AWS, "scheduler", flag_value=AWS, help="An array job of AWS Batch.")
 @click.option(
-    "--output", metavar="DIR|FILE", help="Folder of the results; file of the result of PREPARED.h5."
+    "-o",
+    "--output",
+    metavar="DIR|FILE",
+    help="Folder of the results; file of the result of PREPARED.h5.",
 )
 @click.option(
     "--root",
@@ -252,7 +255,7 @@ def _require_own_options(ctx: click.Context, scheduler: str) -> None:
             continue
         if ctx.get_parameter_source(option.name or "") == ParameterSource.COMMANDLINE:
             raise click.UsageError(
-                f"{option.opts[0]} belongs to {other}, and this is {scheduler}: leave it out"
+                f"{option.opts[-1]} belongs to {other}, and this is {scheduler}: leave it out"
             )
 
 

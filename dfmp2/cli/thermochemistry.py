@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console, styled
+from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
 from dfmp2.cli.options import (
     LAST_LINE,
@@ -209,7 +209,7 @@ def frequencies_command(
     help="As 1=2H, H=2H or 1=2.0141; may be repeated.",
 )
 @SYMMETRY_NUMBER
-@click.option("--output", metavar="FILE.h5", help="Store it.  [default: print it only]")
+@click.option("-o", "--output", metavar="FILE.h5", help="Store it.  [default: print it only]")
 @OVERWRITE
 @REPORT_AS_JSON
 @LAST_LINE
@@ -249,10 +249,9 @@ def thermo_command(
     free = study.values["gibbs_energy"].value
     temperature = study.values["temperature"].value
     ending = f"dfmp2 finished: G({temperature:g} K) = {free:.10f} Eh -> {where}"
-    if quiet:
-        click.echo(ending)
-    else:
-        click.echo(styled(study_report(study, brief=True) + ending))
+    if not quiet:
+        click.echo(styled(study_report(study, brief=True)), nl=False)
+    conclude(ending)
 
 
 @click.command("rank", cls=GroupedCommand)

@@ -80,7 +80,7 @@ class TableOutput:
     help="Recompute the references with pyscf, psi4 or pyscf,psi4 instead of quoting.",
 )
 @click.option("--require-all", is_flag=True, help="A skipped entry is a failure.")
-@click.option("--output", metavar="FILE.h5", help="Also write the table to an HDF5 file.")
+@click.option("-o", "--output", metavar="FILE.h5", help="Also write the table to an HDF5 file.")
 @OVERWRITE
 @AS_JSON
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")

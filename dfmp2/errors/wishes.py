@@ -261,6 +261,14 @@ OPTIONS: dict[str, Message] = {
     ),
     "lane": Message("predictions are of compiled programs, which torch-xla launches alike"),
     "recompile": Message("every lane compiles before it launches: leave it out"),
+    **dict.fromkeys(
+        ("shape", "beta", "cores"),
+        Message(
+            Command("plan"),
+            " counts the compiled programs and calls of a molecule, dfmp2 kernels cost those of a "
+            "shape",
+        ),
+    ),
     "one_zero_hint": Message("zeros and ones earn no credit any more: leave it out"),
     **dict.fromkeys(("scs", "sos"), Message("it is ", Option("method", "scs-mp2"), " or sos-mp2")),
     **dict.fromkeys(

@@ -248,7 +248,7 @@ class BatchRun:
                 Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )
         else:
-            result = said_energy(self.batch.items[place], row.energy) or row.status
+            result = said_energy(self.batch.items[place], row) or row.status
             self.listener.stage(
                 f"[{self._ended}/{total}] {row.name}: {result}, {row.seconds or 0.0:.1f} s"
             )

@@ -32,7 +32,7 @@ from dfmp2.host.provenance import version
 from dfmp2.mp2.identity import METHOD, method_differences, with_common_basis
 from dfmp2.output.batch_index import IndexWriter
 from dfmp2.output.dataset import SPLITS, WRITERS, DataRecord, make_record, write_dataset
-from dfmp2.output.table import write_rows
+from dfmp2.output.table import NUMBERS, write_rows
 
 COLLECTED = "batch.collected.jsonl"
 TABLES = (".h5", ".csv", ".json")
@@ -222,7 +222,7 @@ def _keep(batch: Batch, readings: Mapping[str, Reading], rows: Sequence[ItemStat
 
 def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]:
     """Records by name, each with the stamp of the file that it was read from; none where another
-    version has written them."""
+    version has written them, or with other numbers."""
     found = {}
     try:
         with open(path, encoding="utf-8") as stream:
@@ -232,6 +232,8 @@ def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]
                 value = json.loads(line)
                 size, changed_at = value["stamp"]
                 record = DataRecord(**value["record"])
+                if record.numbers.keys() != NUMBERS.keys():
+                    return {}
                 found[record.name] = ((size, changed_at), record)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}

@@ -113,8 +113,10 @@ class DaskSlot:
         return self.address in self._pool.workers
 
     def submit(self, call: Call) -> None:
-        """Give it something to do."""
+        """Give it something to do; ResourceError where the scheduler has gone meanwhile."""
         given = provenance.versions(), self._process, call._replace(tag=None), self.share
+        if self._pool.client.status != "running":
+            raise self._pool.lost(OSError("the connection was lost"))
         self.call, self.future = call, self._executor.submit(run_call, *given)
 
     def result(self) -> Any:
@@ -188,7 +190,7 @@ class DaskPool(Pool):
                 self._address, security=security, set_as_default=False, timeout=ANSWER
             )
         except (OSError, ValueError, TypeError) as error:
-            raise self._gone(error) from error
+            raise self.lost(error) from error
         with suppress(ValueError):  # of a scheduler that executes nothing itself
             if (
                 self.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl)
@@ -239,7 +241,7 @@ class DaskPool(Pool):
                 self.client.scheduler.identity, callback_timeout=ANSWER
             )["workers"]
         except OSError as error:
-            raise self._gone(error) from error
+            raise self.lost(error) from error
         if self.workers:
             self._since = now
         elif now - self._since > WAIT:
@@ -252,7 +254,8 @@ class DaskPool(Pool):
             DaskSlot(self, address) for address in sorted(new)[: self._size - len(self.slots)]
         ]
 
-    def _gone(self, error: Exception) -> ResourceError:
+    def lost(self, error: Exception) -> ResourceError:
+        """What is raised where the scheduler cannot be reached."""
         return ResourceError(
             f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS "
             "name the certificates; finished items are kept, and the same command goes on"

@@ -22,7 +22,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import threads
-from dfmp2.host.processes import clean_start
+from dfmp2.host.processes import exit_code, has_ended, start_process
 from dfmp2.host.resources import available_memory, peak_of_process, pinning, usable_cores
 from dfmp2.units import format_bytes
 
@@ -183,9 +183,13 @@ def fault(error: BaseException) -> Died:
     return Died(f"a fault in dfmp2: {type(error).__name__}: {error}", FAULT, None, text)
 
 
-def process_death(code: int, share: WorkerShare, errors: str, peak: int = 0) -> Died:
-    """The death of a process with an exit code, negative for a signal; `peak` is the memory that it
-    was last seen with, bytes, 0 where nobody has looked."""
+def process_death(code: int | None, share: WorkerShare, errors: str, peak: int = 0) -> Died:
+    """The death of a process with an exit code, negative for a signal, None where another part of
+    the program was told; `peak` is the memory that it was last seen with, bytes, 0 where nobody has
+    looked."""
+    if code is None:
+        cause = "its worker process ended, and another part of this program was told how"
+        return Died(cause, FAULT, share, errors)
     if code == -signal.SIGKILL:
         cause = "its worker process was killed (SIGKILL), as the system's out-of-memory killer does"
         return Died(cause, ResourceError.exit_code, share, errors, peak=peak)
@@ -219,14 +223,9 @@ class Slot:
     def _start(self) -> None:
         """Begin a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
-        given = (self.share.threads, self._variables, self._errors.name)
-        before = set(multiprocessing.active_children())
-        with clean_start():
-            self._executor = ProcessPoolExecutor(
-                1, multiprocessing.get_context("spawn"), begin, given
-            )
-            self._loaded = self._executor.submit(load_libraries)
-        (self._process,) = set(multiprocessing.active_children()) - before
+        self._executor, self._loaded, self._process = start_process(
+            begin, (self.share.threads, self._variables, self._errors.name), load_libraries
+        )
 
     @property
     def ready(self) -> bool:
@@ -235,13 +234,17 @@ class Slot:
 
     def submit(self, call: Call) -> None:
         """Give it something to do."""
-        if self._process.exitcode is not None:
+        if has_ended(self._process):  # while it had nothing to do
             self.close()
             self._start()
-        self.call, self.future = (
-            call,
-            self._executor.submit(call._replace(tag=None).run, self.share),
-        )
+        run = call._replace(tag=None).run
+        try:
+            future = self._executor.submit(run, self.share)
+        except BrokenExecutor:  # in this moment
+            self.close()
+            self._start()
+            future = self._executor.submit(run, self.share)
+        self.call, self.future = call, future
 
     def result(self) -> Any:
         """What its call gives or raises; Died where the process has, Dfmp2Error where none can
@@ -256,12 +259,10 @@ class Slot:
         if not isinstance(error, BrokenExecutor):
             self.close()
             raise fault(error) from error
-        self._executor.shutdown(wait=True)
-        while self._process.exitcode is None:  # the thread of the executor may be about to hear it
-            self._process.join(0.1)
+        code = exit_code(self._process)
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
         errors = self._errors.read().decode(errors="replace")
-        died = process_death(self._process.exitcode, self.share, errors, self._peak)
+        died = process_death(code, self.share, errors, self._peak)
         # No fault of its call
         if isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated:
             died.terminated, self._failed_starts = True, self._failed_starts + 1

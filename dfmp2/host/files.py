@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
 from dfmp2.errors.messages import Option
-from dfmp2.host.resources import free_disk
+from dfmp2.host.resources import free_disk, is_alive
 from dfmp2.units import format_bytes
 
 NO_FILE = (0, 0)
@@ -220,6 +220,7 @@ def stamp(path: Path) -> tuple[int, int]:
 # --- locks ----------------------------------------------------------------------------------------
 
 PATIENCE = 0.3  # s: another process that only looks who holds a lock has it for a moment
+UNNAMED = 3.0  # s: which is longer on a busy machine; nobody who computes is named meanwhile
 LARGEST = 4096  # bytes of a lock file
 
 _held: dict[
@@ -234,6 +235,10 @@ class Holder:
     pid: int
     host: str
     since: str
+
+    def computes(self) -> bool:
+        """Whether it is known and may be alive, rather than a process that only looks."""
+        return self.pid > 0 and (self.host != socket.gethostname() or is_alive(self.pid))
 
     def __str__(self) -> str:
         if self.pid:
@@ -282,14 +287,14 @@ def acquire_lock(target: Path) -> Holder | None:
         return None
     lock = FileLock(path, thread_local=False)
     try:
-        lock.acquire(timeout=PATIENCE, poll_interval=PATIENCE / 10)
+        other = _take(lock, path, PATIENCE)
+        if other is not None:
+            return other
         locks.append(lock)
         since = datetime.now(UTC).isoformat(timespec="seconds")
         path.write_text(
             json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), since))), encoding="utf-8"
         )
-    except Timeout:
-        return _read(path)
     except OSError as error:
         release_lock(target)
         raise disk_refusal(error)(
@@ -325,13 +330,31 @@ def lock_holder(target: Path) -> Holder | None:
         return _read(path)
     if not path.exists():
         return None
+    lock = FileLock(path, thread_local=False)
     try:
-        with FileLock(path, timeout=0, thread_local=False):
-            return None
-    except Timeout:
-        return _read(path)
-    except OSError:  # a folder that cannot be written: nobody can hold the lock either
+        other = _take(lock, path, 0)
+        if other is None and not path.stat().st_size:
+            path.unlink()  # it names nobody: this look has made it, as the holder left
+    except OSError:  # it is gone, or its folder cannot be written: nobody can hold it then
         return None
+    finally:
+        lock.release()
+    return other
+
+
+def _take(lock: FileLock, path: Path, patience: float) -> Holder | None:
+    """The process that has a lock; None where this one has taken it, within `patience` seconds or
+    the longer ones for those that only look."""
+    other = None
+    for seconds in (patience, UNNAMED):
+        try:
+            lock.acquire(timeout=seconds, poll_interval=PATIENCE / 10)
+            return None
+        except Timeout:
+            other = _read(path)
+        if other.computes():
+            break
+    return other
 
 
 def _key(path: Path) -> tuple[int, str]:

@@ -7,12 +7,72 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
+from typing import Any
 
 from dfmp2.errors import Interrupted
 from dfmp2.host import threads
+
+REAPED = 10.0  # s that the thread which has waited for a process has to say how it ended
+
+
+class OneProcess(SpawnContext):
+    """Spawns processes as usual, and remembers the last one."""
+
+    process: SpawnProcess
+
+    def Process(self, *given: Any, **named: Any) -> SpawnProcess:  # type: ignore[override] # noqa: N802
+        """As of `multiprocessing`."""
+        self.process = SpawnProcess(*given, **named)
+        return self.process
+
+
+def start_process(
+    initializer: Callable[..., None],
+    given: tuple[Any, ...],
+    first: Callable[..., Any],
+    *arguments: Any,
+) -> tuple[ProcessPoolExecutor, Future[Any], SpawnProcess]:
+    """Start a process that does what it is given, one call after the other.
+
+    Parameters
+    ----------
+    initializer : called in the process with `given`, its signals blocked
+    first : its first call, with `arguments`
+
+    Returns
+    -------
+    the executor that leads to the process, the future of the first call, and the process
+    """
+    context = OneProcess()
+    with clean_start():
+        executor = ProcessPoolExecutor(1, context, initializer, given)
+        future = executor.submit(first, *arguments)
+    return executor, future, context.process
+
+
+def has_ended(process: SpawnProcess) -> bool:
+    """Whether a process is no more, also where nobody has been told yet how it ended."""
+    return bool(connection.wait([process.sentinel], 0))
+
+
+def exit_code(process: SpawnProcess) -> int | None:
+    """How a process ended, once it has; negative for a signal.
+
+    Several threads may wait for it, the executor's and this one: the system tells one of them, which
+    notes it for the others a moment later. None where somebody else was told.
+    """
+    connection.wait([process.sentinel])
+    deadline = time.monotonic() + REAPED
+    while process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process.exitcode
 
 
 @contextmanager

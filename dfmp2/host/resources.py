@@ -61,6 +61,17 @@ def peak_resident_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number on this host."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def peak_of_process(pid: int) -> int | None:
     """Largest resident size of another process so far, bytes; None where it has ended or the system
     does not say."""

@@ -25,7 +25,7 @@ from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.errors.messages import Option, Part
 from dfmp2.host.arrays_on_disk import FileRegion
 from dfmp2.host.files import disk_refusal
-from dfmp2.host.resources import free_disk
+from dfmp2.host.resources import free_disk, is_alive
 from dfmp2.units import format_bytes
 
 VARIABLE = "DFMP2_SCRATCH"
@@ -341,7 +341,7 @@ def remove_stale(root: Path) -> list[str]:
         return []
     for match in filter(None, map(_NAME.fullmatch, entries)):
         name, folder = match[0], root / match[0]
-        if match["host"] != _host() or _alive(int(match["pid"])) or _is_kept(folder):
+        if match["host"] != _host() or is_alive(int(match["pid"])) or _is_kept(folder):
             continue
         remove_kept(folder)
         if not os.path.lexists(folder):
@@ -393,13 +393,3 @@ def _locked(folder: Path) -> int:
 
 def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", platform.node()) or "localhost"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -135,12 +135,20 @@ def _limit_openmp(path: str, threads: int) -> Callable[[], None]:
 def _loaded(*names: str) -> list[str]:
     """Paths of the shared libraries of this process whose file name holds one of `names`."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        maps = Path("/proc/self/maps").read_text()
     except OSError:
         return []
-    named = [line for line in lines if any(name in line for name in names)]  # few of thousands
-    paths = {line[line.index("/") :] for line in named if ".so" in line and "/" in line}
-    return sorted(path for path in paths if any(name in os.path.basename(path) for name in names))
+    paths = set()
+    for name in names:
+        place = maps.find(name)
+        while place >= 0:  # in few of thousands of lines
+            begin = maps.rfind("\n", 0, place) + 1
+            end = maps.find("\n", place)
+            _, slash, path = maps[begin:end].partition("/")
+            if ".so" in path and name in os.path.basename(path):
+                paths.add(slash + path)
+            place = maps.find(name, end)
+    return sorted(paths)
 
 
 class Workers(ThreadPoolExecutor):

@@ -26,6 +26,7 @@ from dfmp2.interop.python import (
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Keywords, make_options
+from dfmp2.options.methods import MP2
 from dfmp2.output.hdf5 import read
 from dfmp2.output.table import UNITS, frame
 from dfmp2.progress import Listener
@@ -65,9 +66,12 @@ class BatchResult(Mapping[str, MP2Result]):
         InputError : pandas is not installed
         """
         columns = {
-            name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "energy")
+            name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "method")
         }
-        columns["mp2_total_energy"] = columns.pop("energy")
+        columns["total_energy"] = [row.energy for row in self.rows]
+        columns["mp2_total_energy"] = [
+            row.energy if row.method in ("", MP2.title) else None for row in self.rows
+        ]
         return frame(columns, UNITS, [row.name for row in self.rows])
 
     def __getitem__(self, name: str) -> MP2Result:
@@ -95,7 +99,11 @@ class BatchResult(Mapping[str, MP2Result]):
         )
 
     def __str__(self) -> str:
-        lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]
+        titles = {row.method or MP2.title for row in self.rows if row.energy is not None}
+        energy = "total energy / Eh"
+        if len(titles) == 1:
+            energy = f"E({titles.pop()}, total) / Eh"
+        lines = [f"{'item':<24}{'status':<10}{energy:>18}"]
         for row in self.rows:
             if row.energy is not None:
                 said = f"{row.energy:18.10f}"

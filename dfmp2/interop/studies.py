@@ -43,7 +43,7 @@ from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_condition
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction import ReactionPlan, reaction_energy
+from dfmp2.studies.reaction import ReactionPlan, reaction_energy, require_basis
 from dfmp2.studies.reaction_path import reaction_path
 from dfmp2.studies.runs import CarryOutKeywords
 from dfmp2.studies.scan import along_written, over_frames, scan_energies
@@ -565,6 +565,8 @@ def reaction(
     level = None
     if basis is not None:
         level = _level(basis, options)
+    else:
+        require_basis(options)
     species = read_species(asked, _units(options))
     computed = ReactionPlan(
         optimize=search,

@@ -88,7 +88,10 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
     solutions = reference.solutions
     internal = any(not _is_external(kind) for kind in stability.gains)
     if options.stability == "follow" and solutions is not None and internal:
-        text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
+        if solutions.followed:
+            text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
+        else:
+            text += "; no SCF from along it ended lower"
     return Message(f"{text}. ", _remedies(reference, options, list(stability.gains)))
 
 
@@ -121,9 +124,9 @@ def _remedies(reference: Reference, options: Options, kinds: list[str]) -> Messa
 def _remedy(reference: Reference, options: Options, kind: str, solution: str) -> Message:
     """What leads to the solution below an instability of a kind."""
     if _is_external(kind):
-        return Message(Option("reference", "uhf"), f" finds {solution}")
+        return Message(Option("reference", "uhf"), f" looks for {solution}")
     if options.stability != "follow":
-        return Message(Option("stability", "follow"), f" finds {solution}")
+        return Message(Option("stability", "follow"), f" looks for {solution}")
     more = []
     if reference.kind == "uhf" and options.guess != "mix" and options.scf_from is None:
         more.append(Option("guess", "mix"))

@@ -146,7 +146,7 @@ def _lines(block: Block) -> list[str]:
             mood = {"ok": "", "info": "note: "}.get(block.mood, f"{block.mood}: ")
             return wrap(mood + block.text, WIDTH, break_on_hyphens=False)
         case Table() if not block.details:
-            return ["", *wrap(block.caption, WIDTH), *fitted_lines(block)]
+            return ["", *wrap(block.caption, WIDTH, break_on_hyphens=False), *fitted_lines(block)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []
@@ -305,7 +305,7 @@ def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
         return []
     lines = []
     for start, text in zip(starts, texts, strict=True):
-        first, *more = wrap(text, room) or [""]
+        first, *more = wrap(text, room, break_on_hyphens=False) or [""]
         lines.append(f"{padded(start, indent)}{first}".rstrip())
         lines += [" " * indent + part for part in more]
     return lines

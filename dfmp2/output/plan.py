@@ -186,8 +186,8 @@ def plan_text(outlook: Outlook) -> str:
         )
     ]
     subject = (
-        f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} "
-        "functions"
+        f"{molecule.name}: {molecule.formula}, {counted_text(sizes['nelectron'], 'electron')}, "
+        f"{counted_text(sizes['nao'], 'function')}"
     )
     orbitals = f"{_of_spins(sizes['nocc'])} occupied, {_of_spins(sizes['nvir'])} virtual orbitals"
     if alone:

@@ -31,6 +31,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
+from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import (
     Dataset,
     by_group,
@@ -173,7 +174,7 @@ class Study:
             ),
             "",
         )
-        return f"Study({self.title}: {self.status}, {len(self.runs)} runs{said})"
+        return f"Study({self.title}: {self.status}, {counted_text(len(self.runs), 'run')}{said})"
 
     def __str__(self) -> str:
         return str(presentation().study_report(self)).rstrip("\n")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
+    WIDEST,
     WIDTH,
     Block,
     Facts,
@@ -105,7 +106,6 @@ def brief_report(result: MP2Result, path: str | None) -> str:
         if isinstance(block, Note) and block.mood in ("warning", "failure")
     ]
     head = [
-        f"dfmp2 {result.provenance.version}: {heading(result)}",
         *_subject(result),
         "",
         *fitted_lines(quoted_energies(result)),
@@ -127,22 +127,26 @@ def _subject(result: MP2Result) -> list[str]:
     """Molecule, method and basis sets in a line each, and the point charges around the molecule."""
     molecule, sizes = result.molecule, result.sizes
     charge = f"{molecule.charge:+d}" if molecule.charge else "0"
-    sets = [f"{result.orbital_basis.names} ({sizes.nao} functions)"]
-    for kind, basis, count in (
-        ("SCF fitting", result.scf_fitting, sizes.naux_scf),
-        ("MP2 fitting", result.mp2_fitting, sizes.naux),
-    ):
-        if basis is not None and basis.elements:
-            sets.append(f"{kind} {basis.names} ({count})")
     subject = (
-        f"{molecule.name}: {molecule.formula}, charge {charge}, multiplicity "
-        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}"
+        f"dfmp2 {result.provenance.version}: {molecule.name} ({molecule.formula}), charge {charge}, "
+        f"multiplicity {molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}"
     )
+    functions = counted_text(sizes.nao, "function")
+    fitting = [
+        f"{basis.names} ({count}, {use})"
+        for use, basis, count in (
+            ("SCF", result.scf_fitting, sizes.naux_scf),
+            ("MP2", result.mp2_fitting, sizes.naux),
+        )
+        if basis is not None and basis.elements
+    ]
+    if fitting:
+        functions += f"; fitted with {', '.join(fitting)}"
+    charges = point_charge_line(molecule, result.orbital_basis)
     return [
-        *wrap(subject, WIDTH, break_long_words=False, break_on_hyphens=False),
-        method_name(result),
-        *wrap(", ".join(sets), WIDTH, break_on_hyphens=False),
-        *wrap(point_charge_line(molecule, result.orbital_basis), WIDTH, break_on_hyphens=False),
+        line
+        for text in (subject, method_name(result), functions, charges)
+        for line in wrap(text, WIDEST, break_long_words=False, break_on_hyphens=False)
     ]
 
 
@@ -325,7 +329,10 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
         ),
         ("SCF made with", f"--precision {prepared.options.precision}"),
         ("wall time", f"{spent}; peak memory {memory}"),
-        ("made", f"{made.created} on {made.host}, {made.threads} threads: {made.command}"),
+        (
+            "made",
+            f"{made.created} on {made.host}, {counted_text(made.threads, 'thread')}: {made.command}",
+        ),
         *(("warning", text) for text in prepared.diagnostics.warnings),
     ]
     if not brief:
@@ -374,7 +381,7 @@ def result_html(result: MP2Result) -> str:
 
 def study_html(study: Study) -> str:
     """Tables of the values and of the table of a study, for notebooks."""
-    caption = f"{study.title}: {study.status}, {len(study.runs)} runs"
+    caption = f"{study.title}: {study.status}, {counted_text(len(study.runs), 'run')}"
     values = "".join(
         f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>"
         f"{cell(item.value, item.units)}</td><td>{html.escape(item.units)}</td></tr>"

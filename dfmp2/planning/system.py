@@ -196,10 +196,12 @@ def assemble(
     mole = build_mole(molecule, orbital, setup.budget)
     free = int(mole.nao) - int(max(mole.nelec))
     if free <= 0:
+        electrons = max(mole.nelec)
         raise InputError(
             (
-                f"{molecule.formula} with charge {molecule.charge} has {max(mole.nelec)} "
-                f"electrons of one spin and {orbital.name} only {mole.nao} functions, which "
+                f"{molecule.formula} with charge {molecule.charge} has {electrons} "
+                f"electron{'s' * (electrons != 1)} of one spin and {orbital.name} only {mole.nao} "
+                f"function{'s' * (mole.nao != 1)}, which "
                 "leaves no virtual orbitals: use a larger "
             ),
             Option("basis"),

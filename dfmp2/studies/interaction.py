@@ -289,12 +289,13 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
 
 
 def precision_error(weighted: Iterable[tuple[float, MP2Result]]) -> dict[str, Dataset]:
-    """The value `precision_error` of an energy that is a sum of runs with weights."""
-    errors = [
-        abs(weight) * run.certificate.correlation_error
-        for weight, run in weighted
-        if run.certificate is not None and run.precision != "fp64"
-    ]
+    """The value `precision_error` of an energy that is a sum of runs with weights; a run at a
+    composite level counts as what it is made of."""
+    errors = []
+    for weight, result in weighted:
+        for (_, own), run in result.terms:
+            if run.certificate is not None and run.precision != "fp64":
+                errors.append(abs(weight * own) * run.certificate.correlation_error)
     about = "sum of the 95 % bounds on the precision errors of all runs"
     return {"precision_error": Dataset(math.fsum(errors), "hartree", about)}
 

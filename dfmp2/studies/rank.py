@@ -253,7 +253,7 @@ def rank_conformers(
         notes += [
             f"{candidate.name}: {text}"
             for text in study.notes
-            if text.startswith(("IMAGINARY", "NO STATIONARY POINT"))
+            if text.startswith(("IMAGINARY", "NO STATIONARY POINT", "TOO COLD"))
         ]
     if quantity == GIBBS:
         notes.insert(0, _about_gas(conditions))

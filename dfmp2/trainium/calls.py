@@ -101,14 +101,17 @@ class KernelCall:
     arguments : by name; `interpreter.rules.Shape` placeholders for tensors, the rest compile-time
         constants
     count : how often a calculation makes it
-    neff : name of the compiled program; equal names are the same program
     """
 
     source: str
     kernel: str
     arguments: dict[str, Any]
     count: int
-    neff: str
+
+    @property
+    def program(self) -> Program:
+        """What is compiled for it."""
+        return program_of(self.source, self.kernel, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,9 +328,7 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Kern
     parts = -(-columns // min(BANK, PART // slices))
     _require_program("gemm", batches * -(-rows // P) * slices * parts)
     a, b = (Tensor((batches * contracted, layout.stored_columns(size))) for size in (rows, columns))
-    if batches == 1:
-        return _call("products", "gemm", {"a": a, "b": b, "columns": rows}, 1)
-    return _call("products", "gemm_batch", {"a": a, "b": b, "batches": batches, "columns": rows}, 1)
+    return _call("products", "gemm", {"a": a, "b": b, "batches": batches, "columns": rows}, 1)
 
 
 def _require_program(kernel: str, products: int) -> None:
@@ -393,7 +394,7 @@ def _block(edge: int, naux: int, columns: int) -> Tensor:
 
 
 def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> KernelCall:
-    """The program's name is made of everything that it was compiled for.
+    """A call whose tensors fit.
 
     Raises
     ------
@@ -409,10 +410,7 @@ def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Ke
                 ),
                 Option("backend", "cpu"),
             )
-    words = [
-        "x".join(map(str, v.shape)) if isinstance(v, Tensor) else str(v) for v in arguments.values()
-    ]
-    return KernelCall(f"{KERNELS}.{module}", kernel, arguments, count, "-".join([kernel, *words]))
+    return KernelCall(f"{KERNELS}.{module}", kernel, arguments, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,26 +480,19 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
         spins = one_bucket(spins)
         for shape in spins:
             made += transform_calls(nao, *shape)
-    made += [call for *_, call in pair_calls(spins, GENERATION[target])]
-    return tuple(
-        dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in made)
-    )
+    made += pair_calls(spins, GENERATION[target])
+    return tuple(dict.fromkeys(call.program for call in made))
 
 
-def pair_calls(spins: Sequence[Shape], target: str) -> list[tuple[str, str, KernelCall]]:
-    """Kernel and variant, what for, and the call, of all pair energies of one or two spins as runs
-    make them; `target` : "gen2" or "gen3"."""
-    names = ["all"]
-    if len(spins) == 2:
-        names = ["alpha", "beta"]
-    found = []
-    for name, shape in zip(names, spins, strict=True):
+def pair_calls(spins: Sequence[Shape], target: str) -> list[KernelCall]:
+    """Calls of all pair energies of one or two spins as runs make them; `target` : "gen2" or
+    "gen3"."""
+    found: list[KernelCall] = []
+    for shape in spins:
         variant = variants(shape.nvir, shape.naux, target)[-1]
-        for call in pair_energy_calls(*shape, target, variant):
-            found.append((f"pair_energy ({variant})", f"{name} pairs", call))
+        found += pair_energy_calls(*shape, target, variant)
     if len(spins) == 2:
-        for call in mixed_calls(spins, target):
-            found.append((call.kernel, "alpha-beta pairs", call))
+        found += mixed_calls(spins, target)
     return found
 
 

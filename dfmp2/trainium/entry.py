@@ -28,7 +28,6 @@ from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.environment import HERE, cache_folder
 from dfmp2.trainium.launch.executors import InterpreterExecutor, XlaExecutor, executor
-from dfmp2.trainium.launch.guard import GuardedBackend
 from dfmp2.trainium.launch.proof import Proof
 from dfmp2.trainium.layout import padded_naux, padded_nvir
 
@@ -48,8 +47,7 @@ def refusal(lane: str) -> str | None:
 
 
 def make(name: str, threads: int) -> Backend:
-    """The backend of a lane: one process per visible NeuronCore, pairs of it recomputed on the host
-    now and then.
+    """The backend of a lane: one process per visible NeuronCore.
 
     Raises
     ------
@@ -60,8 +58,8 @@ def make(name: str, threads: int) -> Backend:
         return interpreter(HERE.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn1")
     cores = visible_cores()
     if name in ("nki", "nki-xla") and len(cores) > 1:
-        return GuardedBackend(CoresBackend(name, cores))
-    return GuardedBackend(NkiBackend(name, executor(name)))
+        return CoresBackend(name, cores)
+    return NkiBackend(name, executor(name))
 
 
 def interpreter(target: str) -> Backend:

@@ -80,7 +80,7 @@ class NkiTensors(Tensors):
         return replace(value, shape=shape)
 
     def product(self, a: Held, b: Held, how: tuple[Folding, Folding]) -> Held:
-        """One call of `gemm`, or of `gemm_batch`."""
+        """One call of `gemm`."""
         (batches, contracted, rows), columns = how[0].sizes, how[1].sizes[2]
         call = calls.product_call(batches, contracted, rows, columns)
         return self._made(

@@ -35,7 +35,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import certify_precision
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import BACKEND_WORDS
-from dfmp2.output.document import WIDEST, Table, fitted_lines, size
+from dfmp2.output.document import WIDEST, Table, counted_text, fitted_lines, size
 from dfmp2.planning import rates
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
@@ -216,7 +216,8 @@ def shape_text(found: dict[str, Any]) -> str:
     lines = [
         *header(found),
         f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting "
-        f"functions; {found['operations']:.3g} operations; {found['threads']} threads; "
+        f"functions; {found['operations']:.3g} operations; "
+        f"{counted_text(found['threads'], 'thread')}; "
         f"{len(found['measurements']) // len(found['results'])} runs of each, alternating",
         *(
             f"{name}: " + ", ".join(f"{word} {value}" for word, value in device.items())

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResourceError
 from dfmp2.host import resources
 from dfmp2.host.provenance import installed_version
+from dfmp2.output.document import counted_text
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
@@ -589,8 +590,9 @@ def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
     """Is the energy of the trial molecule what PySCF gives?"""
     scf = result.scf_total_energy - SCF_ENERGY
     correlation = result.mp2_correlation_energy - CORRELATION_ENERGY
+    threads = counted_text(result.provenance.threads, "thread")
     detail = (
-        f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) "
+        f"H2/{BASIS} on {result.backend} ({result.precision}, {threads}) "
         f"in {seconds:.1f} s: E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"
     )
     if max(abs(scf), abs(correlation)) > LARGEST_ERROR:

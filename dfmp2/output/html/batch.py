@@ -28,6 +28,7 @@ from dfmp2.output.document import (
     Section,
     SummaryTile,
     Table,
+    counted_text,
     fixed,
     without_folders,
 )
@@ -112,7 +113,7 @@ def batch_page(source: Path, title: str | None) -> str:
         item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)
     }
     sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
-    subtitle = f"{len(items)} items of {folder}"
+    subtitle = f"{counted_text(len(items), 'item')} of {folder}"
     overview = sections[0]
     blocks: list[Block] = [
         block for block in overview.blocks if not isinstance(block, Table | Figure)
@@ -150,7 +151,11 @@ def _overview(
         chosen = (f"{name.replace('_', ' ')} {value}" for name, value in known.items())
         blocks.append(f"All complete items: {', '.join(chosen)}.")
     if len(done) == len(items):
-        blocks.append(Note("ok", f"All {len(items)} items are complete."))
+        if len(items) == 1:
+            said = "The only item is complete."
+        else:
+            said = f"All {len(items)} items are complete."
+        blocks.append(Note("ok", said))
     rows = []
     for item in items:
         if item.code is None:

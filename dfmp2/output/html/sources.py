@@ -182,7 +182,7 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
     facts = [
         ("molecule", shorten(molecule.name, LONGEST_NAME)),
         ("formula", formula(molecule.formula, molecule.charge)),
-        ("atoms", f"{len(molecule.real_symbols)}, {r.sizes.nelectron} electrons"),
+        ("atoms", f"{len(molecule.real_symbols)}, {counted_text(r.sizes.nelectron, 'electron')}"),
     ]
     if len(molecule.real_symbols) < molecule.natom:
         facts.append(("ghost centres", str(molecule.natom - len(molecule.real_symbols))))

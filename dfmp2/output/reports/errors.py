@@ -109,7 +109,7 @@ def trust_section(result: MP2Result) -> Section:
     if result.fitting_certificate is not None:
         blocks.append(Facts(certified_fit(result.fitting_certificate)))
     if check is None:
-        blocks.append(_unchecked(result))
+        blocks.append(_not_checked(result))
     else:
         verdict = (
             f"{'agrees' if check.passed else 'differs'}: largest difference "
@@ -128,8 +128,8 @@ def trust_section(result: MP2Result) -> Section:
     return Section("trust", "Errors, precision and backend", blocks)
 
 
-def _unchecked(result: MP2Result) -> str:
-    """What this run was not held against, and the command that does it."""
+def _not_checked(result: MP2Result) -> str:
+    """What this run was not compared with, and the command that does it."""
     method = result.options.correlation
     if method.kind == "none":
         return "Not checked against PySCF's own Kohn-Sham (now: dfmp2 compare)."
@@ -138,12 +138,14 @@ def _unchecked(result: MP2Result) -> str:
             "Not checked against PySCF (now: dfmp2 compare). The error of the quadrature is in the "
             "table above."
         )
+    if method.kind != "pairs" or method.regularised:
+        return "Not checked against PySCF (now: dfmp2 compare)."
     if method.double_hybrid:
         return (
             "Not checked against PySCF's own Kohn-Sham and DF-MP2 (now: dfmp2 compare; run --check "
             "for DF-MP2 alone)."
         )
-    return "Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare)."
+    return "Not checked against PySCF's own DF-MP2 (now: dfmp2 compare; in a new run: --check)."
 
 
 def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:

@@ -1,5 +1,5 @@
-"""The kernels by name, the price of a shape, and the compiled programs (NEFFs) that a molecule
-needs; predicted time and device memory of a calculation.
+"""The kernels by name, the price of a shape, and the predicted time and device memory of a
+calculation.
 
     time = sum over calls of count * `model.engines`        floor = multiplications / (128 * 128) * passes / clock
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dfmp2.backends.base import Prediction, Shape
 from dfmp2.errors import InputError, KernelError
@@ -67,16 +67,6 @@ class Row(NamedTuple):
         return ("plain",)
 
 
-class Requirement(NamedTuple):
-    """A compiled program that a molecule needs: its name, the kernel, what for, and how often it is
-    called."""
-
-    neff: str
-    kernel: str
-    purpose: str
-    calls: int
-
-
 @dataclass(frozen=True, slots=True)
 class Price:
     """What all calls that cover a shape cost on one core; times in ns, sums over calls.
@@ -113,7 +103,7 @@ class Price:
     @property
     def neffs(self) -> int:
         """Number of compiled programs."""
-        return len({call.neff for call, _ in self.parts})
+        return len({call.program for call, _ in self.parts})
 
 
 def price(variant: str, made: Iterable[KernelCall], multiplications: int, chip: Chip) -> Price:
@@ -255,53 +245,10 @@ def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
         )
 
 
-def listed_programs(
-    spins: tuple[Shape, ...], chip: Chip, nao: int | None = None
-) -> tuple[Requirement, ...]:
-    """Compiled programs for one (restricted) or two spins, those of the device transformation
-    included.
-
-    Parameters
-    ----------
-    nao : basis functions, None for as many as there are orbitals
-    """
-    for shape in spins:
-        require_partition("pair_energy", shape, chip)
-    wanted = calls.pair_calls(spins, chip.target)
-    functions = nao or max(shape.nao for shape in spins)
-    for shape in calls.one_bucket(spins):
-        for call in calls.transform_calls(functions, *shape):
-            wanted.append((call.kernel, "transformation, where it is done on the device", call))
-    merged: dict[str, Requirement] = {}
-    for kernel, purpose, call in wanted:
-        known = merged.get(call.neff, Requirement(call.neff, kernel, purpose, 0))
-        both = known.purpose
-        if purpose != known.purpose:
-            both = f"{known.purpose}, {purpose}"
-        merged[call.neff] = known._replace(purpose=both, calls=known.calls + call.count)
-    return tuple(merged.values())
-
-
 def uploaded(made: Iterable[KernelCall]) -> int:
     """Bytes of the tensors of one call of each kind."""
     tensors = [v for call in made for v in call.arguments.values() if isinstance(v, Tensor)]
     return FLOAT32 * sum(prod(tensor.shape) for tensor in tensors)
-
-
-def as_dict(
-    spins: Sequence[Shape], needed: Sequence[Requirement], sent: Sequence[int]
-) -> dict[str, Any]:
-    """The object `dfmp2 kernels list --json` prints; `sent` : bytes of B that each core is sent."""
-    return {
-        "kernels": {row.name: {"short": row.short, "about": row.about} for row in KERNELS},
-        "shapes": [list(shape) for shape in spins],
-        "buckets": [
-            [layout.padded_nvir(shape.nvir), layout.padded_naux(shape.naux)] for shape in spins
-        ],
-        "neffs": len(needed) if spins else None,
-        "programs": [one._asdict() for one in needed],
-        "b_bytes_by_core": list(sent),
-    }
 
 
 def queued_ms(prices: Sequence[Price]) -> float:
@@ -362,7 +309,7 @@ def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
         queued=queued_ms(prices) / MS / cores,
         link=(cores * operands / UPLOAD + results / DOWNLOAD) / MS,
         calls=sum(one.calls for one in prices),
-        neffs=len({call.neff for one in prices for call, _ in one.parts}),
+        neffs=len({call.program for one in prices for call, _ in one.parts}),
         memory=memory,
         available=chip.hbm,
         obstacle=short,

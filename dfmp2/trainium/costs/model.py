@@ -369,7 +369,7 @@ def _transform(found: Engines, call: KernelCall) -> None:
 
 
 def _products(found: Engines, call: KernelCall) -> None:
-    """gemm, gemm_batch and syrk: panels of A stay, B is streamed beside each."""
+    """gemm and syrk: panels of A stay, B is streamed beside each."""
     given = call.arguments
     triangle = call.kernel == "syrk"
     batches = given.get("batches", 1)
@@ -441,7 +441,6 @@ KERNELS: dict[str, Callable[[Engines, KernelCall], None]] = {
     "ao_to_mo": _transform,
     "ao_to_mo_next": _transform,
     "gemm": _products,
-    "gemm_batch": _products,
     "syrk": _products,
     "trsm": _solve,
     "mp2_energy": _energies,

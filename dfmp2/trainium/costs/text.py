@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
@@ -12,9 +11,7 @@ from dfmp2.trainium.costs.catalogue import (
     KERNELS,
     ROUND_TRIP,
     Price,
-    Requirement,
     Row,
-    b_bytes,
     queued_ms,
 )
 from dfmp2.trainium.costs.model import SLOWEST, USUAL, Chip
@@ -79,7 +76,7 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
     sizes = ", ".join(f"{name} {size}" for name, size in zip(row.sizes, shape, strict=True))
     lines = [
         f"{row.name}, {sizes}: predicted, not measured",
-        f"variant {price.variant}: {price.calls} calls of {price.neffs} programs, one {chip.name} "
+        f"variant {price.variant}: calls {price.calls}, programs {price.neffs}; one {chip.name} "
         "core, float32",
     ]
     if row.name.startswith("pair_energy"):
@@ -113,29 +110,9 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
     return "\n".join(lines) + "\n"
 
 
-def catalogue_text(
-    spins: Sequence[Shape], programs: Sequence[Requirement], chip: Chip, cores: int
-) -> str:
-    """The kernels, and the programs of a molecule."""
-    lines = [
-        fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25)
+def kernels_text() -> str:
+    """The kernels, one after the other."""
+    return "".join(
+        fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25) + "\n"
         for row in KERNELS
-    ]
-    if not spins:
-        lines += ["", "give a molecule with --basis, or --shape, for the programs it needs"]
-        return "\n".join(lines) + "\n"
-    for shape in spins:
-        lines += [
-            "",
-            f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of nvir "
-            f"{padded_nvir(shape.nvir)}, naux {padded_naux(shape.naux)}",
-        ]
-    lines += ["", f"{len(programs)} compiled programs (NEFFs) for {chip.name}"]
-    for program in programs:
-        lines.append(
-            f"  {program.kernel}, {program.purpose}: {program.calls} calls\n    {program.neff}"
-        )
-    if cores > 1:
-        whole = format_bytes(sum(map(b_bytes, spins)))
-        lines.append(f"B on {cores} cores: the blocks of its tiles to each, at most {whole}")
-    return "\n".join(lines) + "\n"
+    )

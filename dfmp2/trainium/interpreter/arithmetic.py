@@ -104,9 +104,3 @@ def reduce_rows(values: Array, op: str, keep: int) -> Array:
         return last
     reduced: Array = BINARY[op].reduce(rows, axis=-1)  # type: ignore[attr-defined]
     return reduced
-
-
-def contract(stationary: Array, moving: Array, exact: bool) -> Array:
-    """stationary^T moving of one instruction: (K, M), (K, N) -> (M, N)."""
-    product: Array = working(stationary, exact).T @ working(moving, exact)
-    return product

@@ -28,7 +28,6 @@ from dfmp2.trainium.interpreter.arithmetic import (
     UNARY,
     Array,
     cast,
-    contract,
     reduce_rows,
     working,
 )
@@ -75,8 +74,6 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
     """`value` as an engine operand: a view in SBUF or PSUM that obeys partition and access-pattern
     rules."""
     tensor = _tensor(core, value, role)
-    if tensor.checked:
-        return tensor
     if tensor.storage.space == "hbm":
         raise core.refuse(
             "operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only"
@@ -95,7 +92,6 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
     sizes, strides = tensor.shape[1:], tensor.strides[1:]
     if len(sizes) > MOST_FREE_DIMENSIONS or max(sizes) > MOST_SIZE or max(strides) > MOST_STRIDE:
         raise core.refuse("access-pattern", f"{role}: free sizes {sizes}, strides {strides}")
-    tensor.checked = True
     return tensor
 
 
@@ -241,31 +237,30 @@ def _apart(core: Core, out: Tensor, inputs: tuple[float | Tensor, ...]) -> None:
             )
 
 
-def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | None:
+def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[float | Array] | None:
     """Reads the inputs as working values that broadcast along the first; None where one is not
     known."""
-    found: list[Array | None] = []
-    shape: tuple[int, ...] = ()
+    tensors = [operand for operand in inputs if isinstance(operand, Tensor)]
+    for tensor in tensors:
+        note_read(core, tensor)
+    shape = tensors[0].shape
+    found: list[float | Array] = []
     for operand in inputs:
         if not isinstance(operand, Tensor):
-            found.append(np.full(1, operand, dtype=np.float64 if core.exact else np.float32))
+            found.append(operand)
             continue
-        note_read(core, operand)
-        shape = shape or operand.shape
-        if operand.elements > 1:
-            own = shape
-        else:
+        values = operand.values()
+        if values is None:
+            return None
+        own = shape
+        if operand.elements == 1:
             own = (shape[0],) + (1,) * (len(shape) - 1)
-        raw = operand.values()
-        found.append(None if raw is None else working(raw, core.exact).reshape(own))
-    known = [values for values in found if values is not None]
-    if len(known) == len(found):
-        return known
-    return None
+        found.append(working(values, core.exact).reshape(own))
+    return found
 
 
 def store(core: Core, out: Tensor, values: Array | None) -> None:
-    """Writes working values into the destination."""
+    """Writes values into the destination, in its format."""
     note_write(core, out)
     target = out.values()
     if target is None or values is None:
@@ -275,17 +270,10 @@ def store(core: Core, out: Tensor, values: Array | None) -> None:
 
 
 def _copy(core: Core, out: Tensor, source: Tensor) -> None:
-    """Moves elements, converted through float32 where the formats differ."""
+    """Moves elements, converted where the formats differ."""
     _apart(core, out, (source,))
-    raw = source.values()
     note_read(core, source)
-    if raw is None or out.dtype != source.dtype:
-        store(core, out, None if raw is None else working(raw, core.exact))
-    else:
-        note_write(core, out)
-        target = out.values()
-        if target is not None:
-            target[...] = raw.reshape(out.shape)
+    store(core, out, source.values())
 
 
 def issue(
@@ -299,14 +287,12 @@ def issue(
     moved: int = 0,
 ) -> None:
     """Adds an instruction to the trace; `written` : its destination first, `moved` : bytes."""
-    reads = tuple(operand.access for operand in inputs if isinstance(operand, Tensor))
     instruction = Instruction(
         name=name,
         engine=engine,
         elements=written[0].elements,
-        reads=reads,
-        writes=tuple(tensor.access for tensor in written),
-        line=core.place(),
+        reads=tuple(one.storage.space for one in inputs if isinstance(one, Tensor)),
+        writes=tuple(tensor.storage.space for tensor in written),
         one_zero=one_zero,
         bytes=moved,
     )
@@ -397,10 +383,7 @@ def memset(core: Core, given: Given) -> None:
     if type(given.value) is not (float if out.dtype.floating else int):
         raise core.refuse("value-type", f"value={given.value!r} for {out.dtype.name}")
     where = placed(core, given.engine, ("vector", "gpsimd"), (out,))
-    note_write(core, out)
-    values = out.values()
-    if values is not None:
-        values[...] = cast(np.full(1, given.value), out.dtype, core.exact)
+    store(core, out, np.full(out.shape, given.value))
     issue(core, "memset", where, [out], [])
 
 
@@ -460,7 +443,7 @@ def tensor_scalar_reduce(core: Core, given: Given) -> None:
 
 
 def _overlap(first: Tensor, second: Tensor) -> bool:
-    return first.storage is second.storage and overlap(first.access[2:], second.access[2:])
+    return first.storage is second.storage and overlap(first.rectangle, second.rectangle)
 
 
 def activation(core: Core, given: Given) -> None:
@@ -597,8 +580,7 @@ def nc_matmul(core: Core, given: Given) -> None:
     else:
         note_write(core, out, matmul=True)
         open_group(out)
-    if core.arithmetic:
-        _multiply(core, out, left, right, accumulate)
+    _multiply(core, out, left, right, accumulate)
     hinted = any(flag for flag, _ in flagged)
     issue(core, "nc_matmul", "tensor", [out], [left, right], one_zero=hinted)
 
@@ -622,12 +604,10 @@ def nc_transpose(core: Core, given: Given) -> None:
     if max(source.shape) > most:
         raise core.refuse("matmul-size", f"data {source.shape} on the {where} engine")
     note_read(core, source)
-    note_write(core, out)
-    values, target = source.values(), out.values()
-    if target is None or values is None:
-        out.storage.array = None
-    else:
-        target[...] = values.T
+    values = source.values()
+    if values is not None:
+        values = values.T
+    store(core, out, values)
     issue(core, "nc_transpose", where, [out], [source])
 
 
@@ -646,7 +626,8 @@ def _check_geometry(core: Core, out: Tensor, left: Tensor, right: Tensor) -> Non
     if left.elements > MOST_STATIONARY or right.elements > MOST_MOVING:
         raise core.refuse("matmul-size", f"stationary {left.shape}, moving {right.shape}")
     expected = (left.shape[1], right.shape[1])
-    if out.access.byte_start // PSUM_BANK_BYTES != (out.access.byte_stop - 1) // PSUM_BANK_BYTES:
+    first, end = out.rectangle[2:]
+    if first // PSUM_BANK_BYTES != (end - 1) // PSUM_BANK_BYTES:
         raise core.refuse("psum-bank", f"dst {out.shape} lies in several banks")
     if out.shape != expected or out.start != 0:
         raise core.refuse(
@@ -672,35 +653,23 @@ def _check_dtypes(core: Core, out: Tensor, left: Tensor, right: Tensor, transpos
 
 
 def _check_transpose(core: Core, right: Tensor, accumulate: bool) -> None:
-    if core.arithmetic:
-        values = right.values()
-    else:
-        values = None
-    square = right.shape[0] == right.shape[1]
-    if (
-        accumulate
-        or not square
-        or (values is not None and not np.array_equal(values, np.eye(len(values))))
-    ):
+    values = right.values()
+    identity = values is None or np.array_equal(values, np.eye(len(values)))
+    if accumulate or right.shape[0] != right.shape[1] or not identity:
         raise core.refuse("matmul-transpose", f"moving {right.shape}, accumulate={accumulate}")
 
 
 def _holds_one_zero(tensor: Tensor) -> bool:
-    """Whether all elements are 0 or 1 (True when only counting); remembered until the storage is
-    written again."""
-    version, known = tensor.one_zero
-    if version != tensor.storage.version:
-        values = tensor.values()
-        known = values is None or bool(((values == 0) | (values == 1)).all())
-        tensor.one_zero = (tensor.storage.version, known)
-    return known
+    """Whether all elements are 0 or 1 (True when only counting)."""
+    values = tensor.values()
+    return values is None or bool(((values == 0) | (values == 1)).all())
 
 
 def _multiply(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: bool) -> None:
     a, b, c = left.values(), right.values(), out.values()
     if a is None or b is None or c is None:
         return
-    product = contract(a, b, core.exact)
+    product = working(a, core.exact).T @ working(b, core.exact)
     if accumulate:
         c += product
     else:

@@ -47,10 +47,8 @@ class Names(SimpleNamespace):
 def package(core: Core) -> Names:
     """The package `nki`: jit, language, isa."""
 
-    def jit(function: object = None, **options: object) -> Kernel:
+    def jit(function: Callable[..., object]) -> Kernel:
         """Marks a kernel."""
-        if options or not callable(function):
-            raise core.refuse("jit", f"@nki.jit({', '.join(sorted(options))})")
         return Kernel(core, function)
 
     calls = {name: _checked(core, name) for name in INSTRUCTIONS}
@@ -87,8 +85,6 @@ def _checked(core: Core, name: str) -> Callable[..., object]:
             raise core.refuse(
                 "positional", f"nisa.{name} with {len(positional)} positional arguments"
             )
-        if not core.running:
-            raise core.refuse("purity", f"nisa.{name} outside a kernel")
         names = given.keys()
         if not required <= names <= legal:
             wrong = [f"unknown {word}" for word in sorted(names - legal)]
@@ -124,8 +120,6 @@ def functions(core: Core) -> dict[str, object]:
         address: object = None,
     ) -> Tensor:
         """A new, uninitialised tensor."""
-        if not core.running:
-            raise core.refuse("purity", "nl.ndarray outside a kernel")
         sizes = tensor_shape(shape, core.refuse)
         if not isinstance(dtype, DType):
             raise core.refuse("tensor-dtype", f"dtype={dtype!r}")

@@ -31,7 +31,6 @@ from dfmp2.trainium.interpreter.rules import (
 )
 from dfmp2.trainium.interpreter.signatures import Region
 from dfmp2.trainium.interpreter.trace import (
-    Access,
     Allocation,
     Rectangle,
     Space,
@@ -50,9 +49,7 @@ class TileStorage:
 
     life : what the trace keeps of it;
     array : the elements, C order (None: counts only);
-    written : a bit per element (None: all written); fresh : elements written since the last look at
-        all bits;
-    version : number of writes;
+    written : a bit per element (None: all written);
     ordered_in : the no_reorder block of the last store (HBM only);
     groups : open matmul groups (PSUM only).
     """
@@ -64,8 +61,6 @@ class TileStorage:
     array: Array | None = None
     written: NDArray[np.bool_] | None = None
     readonly: bool = False
-    version: int = 0
-    fresh: int = 0
     ordered_in: int = 0
     groups: list[Rectangle] = field(default_factory=list)
 
@@ -102,7 +97,6 @@ class Core:
         self.files: dict[str, str] = {}
         self.no_reorder = 0
         self.no_reorder_seen = 0
-        self.running = False
         self.arithmetic = settings.arithmetic
         self.exact = settings.exact
 
@@ -110,14 +104,11 @@ class Core:
     def index(self) -> int:
         return len(self.trace.instructions)
 
-    def place(self, *, callers: bool = False) -> str:
-        return kernel_place(self.files, callers=callers)
-
     def refuse(self, rule: str, done: str) -> Violation:
-        return Violation(rule, done, self.place(callers=True))
+        return Violation(rule, done, kernel_place(self.files))
 
     def outside(self, done: str) -> NotInSubset:
-        return NotInSubset(done, self.place(callers=True))
+        return NotInSubset(done, kernel_place(self.files))
 
     def declare(
         self,
@@ -133,7 +124,7 @@ class Core:
         known."""
         space = region.space
         held = held_as(dtype, self.exact)
-        here = self.place(callers=True)
+        here = kernel_place(self.files)
         life = Allocation(len(self.lives), name, space, 0, self.index, self.index, here)
         storage = TileStorage(life, region, dtype, shape)
         life.bytes = storage.row * storage.element_bytes
@@ -210,20 +201,15 @@ class Tensor:
     the rest.
 
     start, partitions : on-chip partitions (0, 1 in HBM); elements : per partition (all in HBM);
-    access : what a trace records; checked : the engine rules hold (filled on first use).
+    rectangle : the part of the storage that it covers.
     """
 
     __slots__ = (
-        "_array",
-        "_bits",
-        "_children",
         "_core",
-        "access",
-        "checked",
         "elements",
         "offset",
-        "one_zero",
         "partitions",
+        "rectangle",
         "shape",
         "start",
         "storage",
@@ -244,11 +230,6 @@ class Tensor:
         self.shape = shape
         self.strides = strides
         self.offset = offset
-        self._array: Array | None = None
-        self._bits: Array | None = None
-        self._children: dict[tuple[object, ...], Tensor] = {}
-        self.checked = False
-        self.one_zero = (-1, False)
         count = prod(shape)
         self.whole = count == storage.elements
         item = storage.element_bytes
@@ -261,14 +242,8 @@ class Tensor:
         reach = (
             sum((n - 1) * step for n, step in zip(shape[inner:], strides[inner:], strict=True)) + 1
         )
-        self.access = Access(
-            storage.life.tensor,
-            storage.space,
-            self.start,
-            self.start + self.partitions,
-            free * item,
-            (free + reach) * item,
-        )
+        bytes_ = free * item, (free + reach) * item
+        self.rectangle: Rectangle = (self.start, self.start + self.partitions, *bytes_)
 
     @property
     def dtype(self) -> DType:
@@ -277,12 +252,6 @@ class Tensor:
     @property
     def buffer(self) -> Region:
         return self.storage.region
-
-    @property
-    def free_shape(self) -> tuple[int, ...]:
-        if self.storage.space == "hbm":
-            return self.shape
-        return self.shape[1:]
 
     def of(self, base: Array) -> Array:
         """This view of an array that has the storage's shape in C order."""
@@ -304,15 +273,7 @@ class Tensor:
         base = self.storage.array
         if base is None:
             return None
-        if self._array is None:
-            self._array = self.of(base)
-        return self._array
-
-    def bits(self, written: Array) -> Array:
-        """The written bits of the elements (a view)."""
-        if self._bits is None:
-            self._bits = self.of(written)
-        return self._bits
+        return self.of(base)
 
     def places(self) -> NDArray[np.int64]:
         """Where the elements lie in the storage."""
@@ -328,40 +289,20 @@ class Tensor:
         on_chip = self.storage.space != "hbm"
         if prod(sizes) != prod(self.shape) or (on_chip and sizes[0] != self.shape[0]):
             raise core.refuse("reshape", f"{self.shape} to {sizes}")
-        if self.run() != prod(self.free_shape):
-            raise core.refuse("reshape", f"{self.shape}, whose rows are not contiguous")
-        steps = [1]
-        for size in reversed(sizes[1:]):
-            steps.append(steps[-1] * size)
-        strides = list(reversed(steps))
+        free = self.shape
         if on_chip:
-            strides[0] = self.storage.row
-        view = Tensor(core, self.storage, sizes, tuple(strides), self.offset)
+            free = self.shape[1:]
+        if self.strides[-len(free) :] != contiguous(free):
+            raise core.refuse("reshape", f"{self.shape}, whose rows are not contiguous")
+        strides = contiguous(sizes)
+        if on_chip:
+            strides = (self.storage.row, *strides[1:])
+        view = Tensor(core, self.storage, sizes, strides, self.offset)
         view.whole = self.whole
         return view
 
-    def run(self) -> int:
-        """Elements of the longest contiguous run that starts each row (innermost dimensions without
-        gaps)."""
-        length = 1
-        for n, step in zip(reversed(self.free_shape), reversed(self.strides), strict=False):
-            if n > 1 and step != length:
-                break
-            length *= n
-        return length
-
     def __getitem__(self, key: object) -> Tensor:
         parts = key if isinstance(key, tuple) else (key,)
-        name = tuple((p.start, p.stop, p.step) if isinstance(p, slice) else p for p in parts)
-        try:
-            known = self._children.get(name)
-        except TypeError:
-            known = None
-        if known is None or any(type(p) is bool for p in parts):
-            known = self._children[name] = self._sliced(parts)
-        return known
-
-    def _sliced(self, parts: tuple[object, ...]) -> Tensor:
         core, rank = self._core, len(self.shape)
         if len(parts) != rank:
             raise core.refuse(
@@ -428,7 +369,7 @@ class Tensor:
         core, storage = self._core, self.storage
         if scalar_offset is not None or vector_offset is not None or dtype is not None:
             raise core.outside("ap() with scalar_offset, vector_offset or dtype")
-        if self.shape != storage.shape or self.offset != 0 or not _contiguous(self):
+        if self.shape != storage.shape or self.strides != contiguous(self.shape):
             raise core.refuse(
                 "ap-base",
                 f"ap() on a view of shape {self.shape} of a tensor of shape {storage.shape}",
@@ -452,7 +393,7 @@ class Tensor:
                 "ap-pattern", f"elements {start} to {last} of a tensor of shape {storage.shape}"
             )
         view = type(self)(core, storage, shape, strides, start)
-        view.whole = view.whole and _contiguous(view)
+        view.whole = view.whole and strides == contiguous(shape)
         return view
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -489,14 +430,12 @@ def positive_sizes(shape: object, refuse: Callable[[str, str], Violation]) -> tu
 
 def whole(core: Core, storage: TileStorage) -> Tensor:
     """The view of a whole storage."""
-    strides = [1]
-    for size in reversed(storage.shape[1:]):
-        strides.append(strides[-1] * size)
-    return Tensor(core, storage, storage.shape, tuple(reversed(strides)), 0)
+    return Tensor(core, storage, storage.shape, contiguous(storage.shape), 0)
 
 
-def _contiguous(tensor: Tensor) -> bool:
-    return tensor.strides == tuple(prod(tensor.shape[k + 1 :]) for k in range(len(tensor.shape)))
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of elements that lie one behind the other in C order."""
+    return tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
 def _pairs(core: Core, pattern: object) -> list[tuple[int, int]]:
@@ -533,7 +472,7 @@ def note_read(core: Core, tensor: Tensor) -> None:
     """An instruction reads the elements of `tensor`."""
     storage = tensor.storage
     storage.life.last_use = core.index
-    if storage.written is not None and not tensor.bits(storage.written).all():
+    if storage.written is not None and not tensor.of(storage.written).all():
         raise core.refuse(
             "uninitialised-read", f"read of {describe(tensor)}: some elements were never written"
         )
@@ -550,36 +489,24 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False) -> None:
     if storage.space == "hbm":
         _note_store(core, storage, tensor)
     elif storage.groups and not matmul:
-        storage.groups = [
-            group for group in storage.groups if not overlap(group, _rectangle(tensor))
-        ]
-    storage.version += 1
-    written = storage.written
-    if written is None:
-        return
+        storage.groups = [group for group in storage.groups if not overlap(group, tensor.rectangle)]
     if tensor.whole:
         storage.written = None
-        return
-    tensor.bits(written)[...] = True
-    storage.fresh += tensor.partitions * tensor.elements
-    if storage.fresh >= storage.elements:
-        storage.fresh = 0
-        if written.all():
-            storage.written = None
+    elif storage.written is not None:
+        tensor.of(storage.written)[...] = True
 
 
 def open_group(tensor: Tensor) -> None:
     """nc_matmul(accumulate=False): the rectangle starts a group, groups it overlaps are closed."""
-    rectangle = _rectangle(tensor)
     storage = tensor.storage
-    storage.groups = [group for group in storage.groups if not overlap(group, rectangle)]
-    storage.groups.append(rectangle)
+    storage.groups = [group for group in storage.groups if not overlap(group, tensor.rectangle)]
+    storage.groups.append(tensor.rectangle)
 
 
 def continues_group(core: Core, tensor: Tensor) -> bool:
     """nc_matmul without accumulate: whether it adds to an open group; refused where it meets one
     only in part."""
-    own = _rectangle(tensor)
+    own = tensor.rectangle
     met = [group for group in tensor.storage.groups if overlap(group, own)]
     if len(met) > 1 or not all(covers(group, own) for group in met):
         raise core.refuse(
@@ -592,15 +519,13 @@ def require_group(core: Core, tensor: Tensor) -> None:
     """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open
     group."""
     tensor.storage.life.last_use = core.index
-    tensor.storage.version += 1
     written = tensor.storage.written
-    if written is not None and not tensor.bits(written).all():
+    if written is not None and not tensor.of(written).all():
         raise core.refuse(
             "matmul-group",
             f"accumulate=True on {describe(tensor)}: some elements were never written",
         )
-    own = _rectangle(tensor)
-    if any(covers(group, own) for group in tensor.storage.groups):
+    if any(covers(group, tensor.rectangle) for group in tensor.storage.groups):
         return
     raise core.refuse(
         "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
@@ -609,7 +534,7 @@ def require_group(core: Core, tensor: Tensor) -> None:
 
 def _note_store(core: Core, storage: TileStorage, tensor: Tensor) -> None:
     written = storage.written
-    again = written is None or bool(tensor.bits(written).any())
+    again = written is None or bool(tensor.of(written).any())
     if again and not _ordered(core, storage):
         raise core.refuse("hbm-order", f"second store to {describe(tensor)}")
     storage.ordered_in = core.no_reorder
@@ -617,8 +542,3 @@ def _note_store(core: Core, storage: TileStorage, tensor: Tensor) -> None:
 
 def _ordered(core: Core, storage: TileStorage) -> bool:
     return core.no_reorder != 0 and storage.ordered_in == core.no_reorder
-
-
-def _rectangle(tensor: Tensor) -> Rectangle:
-    access = tensor.access
-    return access.partition_start, access.partition_stop, access.byte_start, access.byte_stop

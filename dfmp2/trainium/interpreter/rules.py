@@ -172,16 +172,13 @@ class NotInSubset(Violation):
         super().__init__("not-in-subset", done, place)
 
 
-def kernel_place(files: dict[str, str], *, callers: bool = False) -> str:
-    """ "file:line" of the innermost running statement whose file is one of `files` (path -> short
-    name).
-
-    callers : add the statement that called the helper function it stands in, as "file:line (from
-        file:line)".
-    """
+def kernel_place(files: dict[str, str]) -> str:
+    """Where a kernel is: "file:line" of the innermost running statement in one of `files` (path ->
+    short name), and of the statement that called the helper function it stands in, as "file:line
+    (from file:line)"."""
     found: list[str] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) <= callers:
+    while frame is not None and len(found) < 2:
         short = files.get(frame.f_code.co_filename)
         if short is not None:
             found.append(f"{short}:{frame.f_lineno}")

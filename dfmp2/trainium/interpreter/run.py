@@ -187,10 +187,8 @@ def run_kernel(
         takes = ", ".join(signature.parameters)
         raise InputError(f"{kernel} takes {takes}; given: {', '.join(arguments)}") from error
     bound = {name: _argument(core, name, value) for name, value in arguments.items()}
-    core.running = True
     with kernel_code(core):
         returned = entry.function(**bound)
-    core.running = False
     outputs = tuple(
         _output(core, value) for value in (returned if isinstance(returned, tuple) else (returned,))
     )

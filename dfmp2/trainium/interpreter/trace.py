@@ -12,53 +12,37 @@ Space = Literal["hbm", "sbuf", "psum"]
 Engine = Literal["tensor", "vector", "scalar", "gpsimd", "dma"]
 
 
-class Access(NamedTuple):
-    """The part of one tensor that an instruction touches.
-
-    tensor : serial number of the tensor's storage; space : where it lives;
-    partition_start, partition_stop : partitions (0, 1 in HBM);
-    byte_start, byte_stop : bounding byte range inside a partition (inside the whole tensor in HBM).
-    """
-
-    tensor: int
-    space: Space
-    partition_start: int
-    partition_stop: int
-    byte_start: int
-    byte_stop: int
-
-
 class Instruction(NamedTuple):
     """One instruction as it was issued.
 
     name : nisa name, e.g. "nc_matmul"; engine : where it runs;
     elements : elements per partition of the destination;
-    reads, writes : parts of the tensors that it takes and makes;
+    reads, writes : where the tensors lie that it takes and makes;
     one_zero : flag of nc_matmul: an operand holds zeros and ones only;
-    bytes : moved by dma_copy;
-    line : "file:line" of the kernel statement.
+    bytes : moved by dma_copy.
     """
 
     name: str
     engine: Engine
     elements: int
-    reads: tuple[Access, ...]
-    writes: tuple[Access, ...]
-    line: str
+    reads: tuple[Space, ...]
+    writes: tuple[Space, ...]
     one_zero: bool = False
     bytes: int = 0
 
 
-Rectangle = tuple[int, int, int, int]  # of an access: partition start and stop, byte start and stop
+# The part of a tensor that a view covers: partition start and stop (0, 1 in HBM), start and stop of
+# the bounding range of bytes in a partition (in the whole tensor in HBM).
+Rectangle = tuple[int, int, int, int]
 
 
 def overlap(a: Rectangle, b: Rectangle) -> bool:
-    """Whether two accesses to one tensor have bytes in common."""
+    """Whether two views of one tensor have bytes in common."""
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
 def covers(a: Rectangle, b: Rectangle) -> bool:
-    """Whether the second access to a tensor lies inside the first."""
+    """Whether the second view of a tensor lies inside the first."""
     return a[0] <= b[0] and b[1] <= a[1] and a[2] <= b[2] and b[3] <= a[3]
 
 

@@ -33,7 +33,7 @@ to 128), U(n) packed columns of the upper triangle of blocks.
                                same of the blocks below L, per pair; J in two parts and K/2 of (A, L), per pair; of (L, L),
                                where rows m*h .. belong to pair m
 Limits: residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB; groups need B_j in
-one part, L >= 1, and residents that are a multiple of g.
+one part, L >= 1, and residents that are a multiple of g. `layout` offers nothing else.
 Sums: an engine adds a row one element after the other in float32, and the host the results in
 float64. Rows of 1,024 elements that fall fast lose 6e-7 of the energy, of 256 up to 3e-7, of 128
 (RUN) 4e-8; squares are summed as the Scalar Engine makes them.
@@ -431,13 +431,7 @@ def pair_energy_block(
     part_width = (nvir + parts - 1) // parts
     full = nvir // P
     height = nvir - full * P
-    assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
     assert not (placed and NEWTON), "there are no places for the tiles of a Newton step"
-    assert not (placed and group > 1), "there are no places for the tiles of a group"
-    if group > 1:
-        assert height * group == P, "leftover rows of 64 or 32 only"
-        assert full > 0 and parts == 1, "1 to 3 full row tiles, and B_j in one part"
-        assert residents % group == 0, "residents must hold whole groups"
 
     steps = traversal(rows, across, residents, parts, diagonal)
     items = grouped(steps, rows, residents, group, parts, diagonal)

@@ -58,7 +58,6 @@ def pair_energy_cross(
     parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     units = tiles * parts
-    assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
     out = nl.ndarray((P, rows * across * units), dtype=nl.float32, buffer=nl.shared_hbm)
     eu_tile = fetch(eu, eu.shape[1], [], 0)

@@ -1,8 +1,7 @@
 """The kernels of `dfmp2.tensor`: matrix products and a triangular solve of any size, whose operands
 need neither padding nor room in SBUF, and pair energies of a given T.
 
-    gemm        C = A^t B                     a (K, M), b (K, N), C (M, N)
-    gemm_batch  C_g = A_g^t B_g               a (G K, M), b (G K, N), C (G M, N), `batches` = G
+    gemm        C_g = A_g^t B_g               a (G K, M), b (G K, N), C (G M, N), `batches` = G
     syrk        C = A^t A                     upper tiles by products, lower ones transposed on the Tensor Engine
     trsm        L X = B, L lower triangular   X_i = L_ii^-1 (B_i - sum_j<i L_ij X_j) in tiles of 128 rows
 
@@ -11,7 +10,7 @@ is. A panel of A stays in SBUF, in groups of row tiles that the Scalar Engine co
 tiles; B is streamed beside it in parts of at most 512 columns and 24 kB of a partition, one ahead.
 So A is read once and B once per panel of A (M 1,024 at K 2,048). On trn1 rows that lie 8 kB, 16 kB,
 .. apart are read at half the rate, so that the host stores a column more of A and says how many
-count (`columns`, 0 for all); one more of B costs little: its parts are equally wide.
+count (`columns`); one more of B costs little: its parts are equally wide.
 trsm : factor (128 n, n or n + 1, 128) holds L in n tiles, row i*128+p, slice j < i: L_ij[:, p],
     slice i: L_ii^-1[:, p],
 which the host makes in float64; B is solved in two parts of columns at a time, which hide each
@@ -46,11 +45,10 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts
+from dfmp2.trainium.kernels.sizes import BANK, PART, SOLVED, P, equal_parts
 from dfmp2.trainium.kernels.tiles import (
     TOGETHER,
     add_column,
-    inverse,
     load,
     multiply,
     psum,
@@ -64,19 +62,23 @@ from dfmp2.trainium.kernels.tiles import (
 PANEL = 24_576
 
 
-def load_columns(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:
-    """Rows [row, row+depth) and columns [low, high) of an HBM matrix as (128, slices, columns),
-    straight from HBM."""
-    slices = (depth + P - 1) // P
+def load_rows(
+    src: nl.ndarray, row: int, depth: int, low: int, high: int, height: int = P
+) -> nl.ndarray:
+    """Rows [row, row+depth) and columns [low, high) of an HBM matrix, straight from HBM, as (128,
+    slices of `height` rows, columns)."""
+    slices = (depth + height - 1) // height
     tile = sbuf3(slices, high - low)
     for k in range(slices):
-        rows = min(P, depth - k * P)
-        load(tile[0:rows, k, 0 : high - low], src[row + k * P : row + k * P + rows, low:high])
+        rows = min(height, depth - k * height)
+        start = row + k * height
+        load(tile[0:rows, k, 0 : high - low], src[start : start + rows, low:high])
     return tile
 
 
 def load_group(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:
-    """The same in a tile that the Scalar Engine writes, through staging tiles."""
+    """The same of 128 rows a slice in a tile that the Scalar Engine writes, through staging
+    tiles."""
     slices = (depth + P - 1) // P
     tile = sbuf3(slices, high - low)
     for k in range(slices):
@@ -112,7 +114,6 @@ def product(
     depth = a.shape[0] // batches
     slices = (depth + P - 1) // P
     width = columns if triangle else b.shape[1]
-    assert depth <= DEPTH, "more than 4,096 contracted rows: add up products of parts of them"
     part = equal_parts(width, min(BANK, PART // slices))
     group = P * max(1, min(TOGETHER, PANEL // 3 // (slices * P)))
     panel = group * max(1, PANEL // (group * slices) - 1)
@@ -124,7 +125,7 @@ def product(
                     steps.append((g, first, low))
 
     low = steps[0][2]
-    coming = load_columns(b, 0, depth, low, min(width, low + part))
+    coming = load_rows(b, 0, depth, low, min(width, low + part))
     held = [load_group(a, 0, depth, 0, min(columns, group))]
     for number in range(len(steps)):
         g = steps[number][0]
@@ -135,7 +136,7 @@ def product(
         ahead = held
         if number + 1 < len(steps):
             after = steps[number + 1]
-            coming = load_columns(b, after[0] * depth, depth, after[2], min(width, after[2] + part))
+            coming = load_rows(b, after[0] * depth, depth, after[2], min(width, after[2] + part))
             if after[1] != first or after[0] != g:
                 ahead = [
                     load_group(a, after[0] * depth, depth, after[1], min(columns, after[1] + group))
@@ -167,27 +168,16 @@ def product(
 
 
 @nki.jit
-def gemm(a: nl.ndarray, b: nl.ndarray, columns: int = 0) -> nl.ndarray:
-    """C = A^t B."""
-    columns = columns if columns > 0 else a.shape[1]
-    out = nl.ndarray((columns, b.shape[1]), dtype=nl.float32, buffer=nl.shared_hbm)
-    product(out, a, b, 1, columns, False, a)
-    return out
-
-
-@nki.jit
-def gemm_batch(a: nl.ndarray, b: nl.ndarray, batches: int, columns: int = 0) -> nl.ndarray:
+def gemm(a: nl.ndarray, b: nl.ndarray, batches: int, columns: int) -> nl.ndarray:
     """C_g = A_g^t B_g for all g."""
-    columns = columns if columns > 0 else a.shape[1]
     out = nl.ndarray((batches * columns, b.shape[1]), dtype=nl.float32, buffer=nl.shared_hbm)
     product(out, a, b, batches, columns, False, a)
     return out
 
 
 @nki.jit
-def syrk(a: nl.ndarray, identity: nl.ndarray, columns: int = 0) -> nl.ndarray:
+def syrk(a: nl.ndarray, identity: nl.ndarray, columns: int) -> nl.ndarray:
     """C = A^t A; identity (128, 128)."""
-    columns = columns if columns > 0 else a.shape[1]
     out = nl.ndarray((columns, columns), dtype=nl.float32, buffer=nl.shared_hbm)
     identity_tile = sbuf(P)
     load(identity_tile, identity)
@@ -201,7 +191,6 @@ def trsm(factor: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
     size = b.shape[0]
     width = b.shape[1]
     tiles = (size + P - 1) // P
-    assert size <= DEPTH, "an order above 4,096: solve it in blocks"
     part = equal_parts(width, min(BANK, SOLVED // tiles))
     out = nl.ndarray((size, width), dtype=nl.float32, buffer=nl.shared_hbm)
     steps = []  # (first column, row tile): two parts of columns, one row tile after the other
@@ -266,19 +255,18 @@ def mp2_energy(
     tiles = (nvir + P - 1) // P
     rows = equal_parts(nvir, P)
     part = rows * equal_parts(tiles, BANK // rows)
-    assert tiles * nvir <= PART, "at most 877 virtual orbitals"
     out = nl.ndarray((rows, ic, nocc), dtype=nl.float32, buffer=nl.shared_hbm)
     neg_tile = sbuf(ic * nocc, rows)
     load(neg_tile, neg)
     identity_tile = sbuf(rows, rows)
     load(identity_tile, identity)
-    eu_tile = load_rows(eu, 0, rows, 0, nvir)
+    eu_tile = load_rows(eu, 0, nvir, 0, nvir, rows)
     sums = nl.ndarray((rows, ic, nocc), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=sums, value=0.0)
     for i in range(ic):
         for j in range(nocc):
             pair = i * nocc + j
-            x = load_rows(t, i * nvir, rows, j * nvir, nvir)
+            x = load_rows(t, i * nvir, nvir, j * nvir, (j + 1) * nvir, rows)
             for a in range(tiles):
                 size = min(rows, nvir - a * rows)
                 column = neg_tile[0:size, pair : pair + 1]
@@ -298,7 +286,8 @@ def mp2_energy(
                         )
                     d = sbuf(width, size)
                     add_column(d, eu_tile[0:size, a, low:high], column)
-                    r = inverse(d)
+                    r = psum(width, size)
+                    nisa.reciprocal(dst=r, data=d)
                     z = sbuf(width, size)
                     nisa.scalar_tensor_tensor(
                         dst=z, data=own, op0=nl.multiply, operand0=2.0, op1=nl.subtract, operand1=y
@@ -313,14 +302,3 @@ def mp2_energy(
                     nisa.tensor_tensor(dst=total, data1=total, data2=partial, op=nl.add)
     load(out, sums)
     return out
-
-
-def load_rows(src: nl.ndarray, row: int, rows: int, low: int, size: int) -> nl.ndarray:
-    """A square of an HBM matrix from (row, low) on as (rows, row tiles, size)."""
-    tiles = (size + rows - 1) // rows
-    tile = sbuf3(tiles, size)
-    for a in range(tiles):
-        count = min(rows, size - a * rows)
-        start = row + a * rows
-        load(tile[0:count, a, 0:size], src[start : start + count, low : low + size])
-    return tile

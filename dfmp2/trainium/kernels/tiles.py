@@ -115,13 +115,6 @@ def root(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
     )
 
 
-def inverse(d: nl.ndarray) -> nl.ndarray:
-    """1 / d in PSUM for d (rows, columns) in SBUF."""
-    r = psum(d.shape[1], d.shape[0])
-    nisa.reciprocal(dst=r, data=d)
-    return r
-
-
 def multiply(dst: nl.ndarray, stationary: nl.ndarray, moving: nl.ndarray, accumulate: bool) -> None:
     """dst (+)= stationary^T moving, in a bank of its own where it accumulates."""
     nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=accumulate)
@@ -219,18 +212,6 @@ def fetch(table: nl.ndarray, columns: int, places: list[int], item: int) -> nl.n
         staged = sbuf(high - low, P, slot(places, STAGED, low // STAGE, AHEAD))
         load(staged, table[0:P, low:high])
         nisa.activation(dst=tile[:, low:high], op=nl.copy, data=staged)
-    return tile
-
-
-def fetch_slices(src: nl.ndarray) -> nl.ndarray:
-    """The same for (128, slices, columns), a slice or part of one at a time."""
-    tile = sbuf3(src.shape[1], src.shape[2])
-    for k in range(src.shape[1]):
-        for low in range(0, src.shape[2], STAGE):
-            high = min(src.shape[2], low + STAGE)
-            staged = sbuf(high - low)
-            load(staged, src[0:P, k, low:high])
-            nisa.activation(dst=tile[:, k, low:high], op=nl.copy, data=staged)
     return tile
 
 

@@ -35,7 +35,7 @@ import nki.isa as nisa
 import nki.language as nl
 
 from dfmp2.trainium.kernels.sizes import BANK, STAGE, P
-from dfmp2.trainium.kernels.tiles import fetch_slices, load, multiply, psum, sbuf, sbuf3
+from dfmp2.trainium.kernels.tiles import load, multiply, psum, sbuf, sbuf3
 
 RUN_TILES = 16  # tiles of A in a load: runs of 8 kB
 
@@ -80,7 +80,8 @@ def make_slices(
     """Slices 0, 1, .. of out, as many as a has."""
     tiles = c_vir.shape[1]
     columns = c_vir.shape[2]
-    c_tile = fetch_slices(c_occ)
+    c_tile = sbuf3(tiles, c_occ.shape[2])
+    load(c_tile, c_occ)
     for k in range(slices):
         x = half_transformed(a, k, c_tile)
         for low in range(0, columns, BANK):

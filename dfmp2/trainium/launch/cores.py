@@ -9,11 +9,10 @@ hardware; the same processes run the interpreter in the tests.
 
 from __future__ import annotations
 
-import multiprocessing
 import queue
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from typing import Any
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed, UnsupportedByBackend
 from dfmp2.errors.messages import Option
-from dfmp2.host.processes import begin_quietly, clean_start
+from dfmp2.host.processes import begin_quietly, exit_code, start_process
 from dfmp2.trainium.backend import LIMITS, NkiBackend
 from dfmp2.trainium.launch import toolchain
 from dfmp2.trainium.launch.compiler import compile_ahead
@@ -49,12 +48,9 @@ class CoreProcess:
             variables["NEURON_RT_VISIBLE_CORES"] = str(core)
         self.core = core
         self.blocks: dict[int, set[int]] = {}  # of each operand by its key, those that are there
-        before = set(multiprocessing.active_children())
-        context = multiprocessing.get_context("spawn")
-        with clean_start():
-            self._executor = ProcessPoolExecutor(1, context, begin_quietly, (variables,))
-            self._opened = self._executor.submit(open_core, lane, core)
-        (self._process,) = set(multiprocessing.active_children()) - before
+        self._executor, self._opened, self._process = start_process(
+            begin_quietly, (variables,), open_core, lane, core
+        )
 
     def wait(self) -> None:
         """Return once it has its core."""
@@ -86,9 +82,8 @@ class CoreProcess:
             raise self._ended() from error
 
     def _ended(self) -> KernelFailed:
-        self._executor.shutdown(wait=True)  # joins the process, which sets its exit code
         return KernelFailed(
-            f"the process of NeuronCore {self.core} ended with {self._process.exitcode} while it "
+            f"the process of NeuronCore {self.core} ended with {exit_code(self._process)} while it "
             "was needed; there is no result: look at what it printed above, then report this"
         )
 

@@ -1,0 +1,714 @@
+"""What is a function of its arguments alone, against tables in `tests/data/tables`: the parameters
+of all commands, integers and texts that functions make of numbers, predicted costs of kernels,
+planned memory and times, and what is printed and drawn of the results in `tests/data/stored_runs`.
+
+`python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff: each change
+needs its reason. Formulas and other programs are elsewhere; here it shows that nothing changes by
+accident.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import lzma
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import click
+import h5py
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.backends import tiling
+from dfmp2.backends.base import Limits, Shape
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.cli.console import about
+from dfmp2.cli.main import cli, main
+from dfmp2.errors import Dfmp2Error
+from dfmp2.errors.messages import Option
+from dfmp2.fitting.sets import find_partners
+from dfmp2.integrals import grid
+from dfmp2.integrals.three_center import shell_blocks
+from dfmp2.molecule import basis
+from dfmp2.molecule.basis_library import edits, nearest
+from dfmp2.molecule.elements import SYMBOLS, fills_inner_shell, mass, radius
+from dfmp2.molecule.frozen_core import count_core
+from dfmp2.mp2.composite import CORRELATION_NAMES, SCF_NAMES, correlation_formula, scf_formula
+from dfmp2.mp2.laplace import quadrature
+from dfmp2.options import values
+from dfmp2.output import document
+from dfmp2.output import text as texts
+from dfmp2.output.drawings import elements as drawn
+from dfmp2.output.study import is_study, read_study
+from dfmp2.output.tile_shards import cut
+from dfmp2.planning import memory, time
+from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
+from dfmp2.planning.rates import DiskRates, Rates
+from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
+from dfmp2.scf.solvent import _key as key_of_solvent
+from dfmp2.studies import coordinate, extrema, species
+from dfmp2.trainium import calls, layout
+from dfmp2.trainium.costs import catalogue, model, text
+from dfmp2.trainium.kernels import sizes
+from dfmp2.units import format_bytes
+from tests.awkward import MOLECULES
+from tests.conftest import WRITTEN
+from tests.test_outputs import same
+
+STORED = Path(__file__).parent / "data" / "tables"
+ROUNDING = 1e-13  # what may be zero on another processor
+RUNS = Path(__file__).parent / "data" / "stored_runs"  # commands.sh says how each was made
+OLD = [
+    WRITTEN / f"{name}.h5.xz"
+    for name in ("core-potential", "x2c", "broken-symmetry", "conventional", "prepared")
+]
+
+
+def shown(value: Any) -> str:
+    """A value with as many digits as do not depend on the order of a sum."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).replace("\n", " | ")
+    if isinstance(value, float) and abs(value) < ROUNDING:
+        return "0"
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:.9g}"
+    return str(value)
+
+
+def fields(record: Any) -> str:
+    """The fields of a record that are not the default ones, and its properties that are numbers."""
+    parts = []
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, model.Chip):
+            parts.append(value.name)
+        elif dataclasses.is_dataclass(value):
+            parts.append(f"{field.name}=({fields(value)})")
+        elif value != field.default:
+            parts.append(f"{field.name}={shown(value)}")
+    for name, member in sorted(vars(type(record)).items()):
+        if isinstance(member, property):
+            value = getattr(record, name)
+            if isinstance(value, int | float):
+                parts.append(f"{name}={shown(value)}")
+    return " ".join(parts)
+
+
+LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
+
+
+def without_sentences(line: str) -> str:
+    """A line whose text is a label, or the numbers of a sentence."""
+    opened, bracket, said = line.rpartition(">")
+    words = said.split()
+    if len(words) > LONGEST:
+        words = [word for word in words if re.search(r"\d", word)] + ["..."]
+    return f"{opened}{bracket}{' '.join(words)}"
+
+
+def called(*arguments: str) -> list[str]:
+    """The lines that a command prints."""
+    out, said = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(said):
+        patch.setenv("COLUMNS", "80")
+        assert main(arguments) == 0, said.getvalue()
+    return out.getvalue().splitlines()
+
+
+# --- parameters of commands -----------------------------------------------------------------------
+
+# What a parameter of a command may say of itself, and what it need not say.
+SAID = {
+    **{"required": False, "nargs": 1, "multiple": False, "is_flag": False, "flag_value": None},
+    **{"count": False, "hidden": False, "default": None, "metavar": None, "show_default": None},
+    **{"is_eager": False, "expose_value": True, "callback": None, "envvar": None},
+}
+
+
+def declared(parameter: click.Parameter) -> str:
+    """What a parameter of a command accepts, its default, and whether it has no help."""
+    told = {**vars(parameter), **parameter.to_info_dict()}
+    kind = told["type"]
+    parts = ["/".join([*told["opts"], *told["secondary_opts"]]), type(parameter).__name__]
+    parts += [f"{name}={kind[name]}" for name in kind if name != "name" and kind[name]]
+    for name, usual in SAID.items():
+        value = told.get(name, usual)
+        if value != usual:
+            parts.append(f"{name}={getattr(value, '__qualname__', value)}")
+    if not told.get("help"):
+        parts.append("without help")
+    return " ".join(parts)
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """All commands by the words that they are called with."""
+
+    def visit(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+        yield path, command
+        context = click.Context(command)
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                yield from visit(inner, f"{path} {name}".strip())
+
+    yield from visit(cli, "")
+
+
+def options() -> list[str]:
+    """Each declaration of a parameter, with the commands that have it."""
+    users: dict[str, list[str]] = {}
+    for path, command in commands():
+        for parameter in command.params:
+            users.setdefault(declared(parameter), []).append(path)
+    return sorted(f"{declaration}: {', '.join(users[declaration])}" for declaration in users)
+
+
+# --- what commands print that compute nothing -----------------------------------------------------
+
+PRINTED = (
+    "methods",
+    "kernels list",
+    "kernels cost --kernel K3 --shape 5,30,100",
+    "kernels cost --kernel K3 --shape 5,30,100 --json",
+    "kernels cost --kernel gemm --shape 300,200,100 --target trn2",
+)
+NAMES = 24  # columns of the names of options in a help
+
+
+def printed() -> Iterator[str]:
+    """Numbers and labels; of helps the headings and the names of options."""
+    for command in PRINTED:
+        yield f"--- {command}"
+        yield from map(without_sentences, called(*command.split()))
+    for path, command in commands():
+        parts = [name for one in command.params for name in one.opts]
+        for option in ("--help", "--help-all"):
+            if option in ("--help", *parts):
+                yield f"--- {path} {option}"
+                for line in called(*path.split(), option):
+                    if re.match(r"[A-Z].*:$|  -|  \w+  ", line):
+                        yield line[:NAMES].rstrip()
+
+
+# --- functions of a few arguments -----------------------------------------------------------------
+
+NVIR = (20, 64, 96, 128, 160, 190, 288, 416, 448, 600, 1100)
+NAUX = (90, 128, 570, 1000, 1536, 3000, 8192)
+PADDED = ([layout.padded_nvir(n) for n in NVIR], [layout.padded_naux(n) for n in NAUX])
+TARGETS = ("gen2", "gen3")
+TRAVERSALS = ((8, 8, 3, 1, True), (7, 9, 4, 2, False), (16, 5, 8, 3, False), (5, 5, 8, 2, True))
+LIMITS = (
+    CpuBackend(3).limits,
+    Limits(("fp64",), tile_edge=6, tile_elements=10**5, workers=1, memory=10**9, least_edge=4),
+    Limits(*(("mixed",), 9, 10**6, 1, 10**10), edge_elements=10**5, product_edge=300, least_edge=2),
+)
+NUMBERS = (0.0, -0.0, 1.234567e-9, -3.14159, 5.0, 999.4, 999.996, 12345.678, -2.5e7, 3.1e13)
+NUMBERS_AND_NONE = (*NUMBERS, math.nan, math.inf)
+TEXTS = ("", "short", "h2o-dimer.displaced-007.h5", "Ünïcödé e\u0301 結合 エネルギー", "a b " * 30)
+MESSAGE = "cannot open /home/me/very/long/folder/x.h5: no such file: give its name, or run it again"
+# The function, the values of each of its arguments: all combinations are taken.
+OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
+    (layout.padded_nvir, (range(0, 300, 31),)),
+    (layout.padded_naux, (range(0, 600, 77),)),
+    (layout.tile_columns, (range(1, 520, 127),)),
+    (layout.stored_slices, ((128, 256, 384), PADDED[1])),
+    (layout.stored_columns, ((1, 1024, 2047, 2048, 2049, 4096, 5000),)),
+    (layout.chunk_columns, ((0, 1, 128, 511, 512, 513, 1600),)),
+    (layout.fitted_shape, ((1, 2, 5), (1, 3, 8))),
+    (layout.slices_at_once, ((1, 2, 6, 16), (1, 5, 24))),
+    (layout.block_edge, PADDED),
+    (layout.residents, (*PADDED, TARGETS)),
+    (layout.placed_residents, (*PADDED, TARGETS)),
+    (layout.sbuf_bytes, (*PADDED, (1, 4))),
+    (layout.packing, (*PADDED, TARGETS)),
+    (layout.emission, ((5, 8), (4, 8), (2, 4), (False,), (1, 2, 4))),
+    (layout.emission, ((6,), (6,), (2, 4, 6), (True,), (1, 2))),
+    (sizes.equal_parts, ((1, 511, 512, 513, 1600), (100, 512))),
+    (sizes.upper_columns, (PADDED[0],)),
+    (sizes.run_start, ((448, 300), (0, 1, 2))),
+    (sizes.lower_start, (range(6),)),
+    (sizes.sum_columns, ((1, 128, 129, 512, 640, 5000),)),
+    (sizes.item_columns, ((1, 2, 4), PADDED[0])),
+    (sizes.parts_of, (PADDED[0], (1, 4, 12, 64))),
+    (sizes.depth_of, ((1, 128, 512, 1536, 2000),)),
+    (sizes.pieces_of, ((1, 7, 24), (1, 2, 8))),
+    (sizes.shares_of, ((1, 2, 4), PADDED[0])),
+    (sizes.sum_places, ((1, 127, 128, 129, 512),)),
+    (sizes.pairs_of, ((0, 4), (0, 2, 5), (6,), (2, 4), (False, True))),
+    (sizes.sbuf_map, ((64, 190, 600), (1, 7), (1, 4), (16, 36), (4, 8))),
+    (sizes.slot, (([], [0, 300, 1000]), (0, 1), (0, 1, 5), (1, 2, 4))),
+    (calls.occupied_blocks, ((1, 8, 21, 64), (30, 448), (100, 3000))),
+    (tiling.edge, ((1, 5, 23, 64), LIMITS, (0, 10**4, 10**7))),
+    (tiling.triangle, ((1, 7, 23), LIMITS, (0, 10**5))),
+    (tiling.rectangle, ((3, 11), (2, 9), LIMITS, (10**5,))),
+    (tiling.strip, (LIMITS, (5, 190), (7, 200), (1, 9))),
+    (sampled_pairs, ((0, 1, 5, 100, 10**4, 10**6),)),
+    (exact_row_shares, (((1,), (9,), (60, 55), (2, 300), (1000, 999)),)),
+    (scf_cycles, ((1e-4, 1e-6, 1e-9), (("H",), ("O", "Fe"), ("U",)))),
+    (drawn.ticks, ((0.0, -3.7, 0.299), (0.3, 99.0, 2500.0), (3, 6, 7))),
+    (drawn.axis_length, ((0.0, -2.5, 1e300, math.inf),)),
+    (drawn.shortened_name, (TEXTS, (5, 17))),
+    (document.energy_text, (NUMBERS_AND_NONE,)),
+    (document.difference, (NUMBERS_AND_NONE,)),
+    (document.size, (NUMBERS_AND_NONE,)),
+    (document.fixed, ((*NUMBERS_AND_NONE, None), (0, 2, 5))),
+    (document.counted_text, ((0, 1, 2), ("run",), ("", "runes"))),
+    (document.displayed_width, (TEXTS,)),
+    (document.cut_text, (TEXTS, (4, 9, 12))),
+    (document.wrap_text, (TEXTS, (6, 20))),
+    (document.shortened_lines, ((MESSAGE, *TEXTS), (20, 40), (1, 2, 4))),
+    (document.without_folders, ((MESSAGE, "/a/b c/d", "a/b/c.h5"),)),
+    (about, ((0.0, 4.9, 5.0, 42.0, 89.9, 90.0, 5399.0, 5400.0, 35999.0, 36000.0, 1e6),)),
+    (format_bytes, ((*NUMBERS, 999, 1000, 999_995_000, 999_994_999),)),
+    (count_core, (SYMBOLS[:90], ("none", "auto", "psi4", "orca", "pyscf"), (0, 10, 28))),
+    (radius, (SYMBOLS,)),
+    (mass, (SYMBOLS,)),
+    (fills_inner_shell, (SYMBOLS,)),
+)
+
+
+NAMED = Option("moving")
+CURVE = tuple(0.1 * k for k in range(9))
+HEIGHTS = (3.0, 1.0, 0.2, 0.9, 1.4, 1.1, 0.5, 0.7, 2.0)
+GAP = (3.0, 1.0, math.nan, 0.9, 1.4, 1.1, 0.5, 0.7, 2.0)
+TURN = tuple(45.0 * k - 180.0 for k in range(9))
+ROUND = (2.0, 1.0, 0.5, 1.5, 2.5, 1.25, 0.75, 1.0, 2.0)
+BASES = ("cc-pVDZ", "aug-cc-pv(t+d)z", "6-31G(d,p)", "6-311++g**", "def2-TZVP", "sto 3g", "pcseg_1")
+FITTING_SETS = ("cc-pvdz-ri", "aug-cc-pvtz-mp2fit", "def2-universal-jkfit", "def2-svp-rifit", "x")
+OF_TEXTS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
+    (
+        *(values.parse_bytes,),
+        (
+            (
+                "8GB",
+                "8 g",
+                "7.5GiB",
+                "100kib",
+                "1B",
+                ".5MB",
+                "0B",
+                "8",
+                "-1GB",
+                "9e3",
+                "9999999999TB",
+            ),
+        ),
+    ),
+    (
+        *(values.parse_grid,),
+        (
+            (
+                "5",
+                9,
+                10,
+                "99,590",
+                (75, 302),
+                "99, 589",
+                "1,590",
+                "9999,590",
+                "a",
+                True,
+                "1,2,3",
+                2.0,
+            ),
+        ),
+    ),
+    (
+        values.dielectric_constant,
+        (("water", "eps=10.4", "EPS = 1.01", "eps=1", "eps=inf", "e=4", " "),),
+    ),
+    (
+        species.make_coefficient,
+        (("2", " 1/2 ", 1.5, "0", -1, True, "x", "1e9", 100, 101), (NAMED,)),
+    ),
+    (species.parse_term, (("h2.xyz", "2*h2.xyz", " 3/2 * o2.xyz ", "2*", "0*a", "x*a"), (NAMED,))),
+    (
+        coordinate.parse_atoms,
+        (("3", "1-3+7", "7+1-2", "4-2", "0", "1-8", "1+1-2", "a", ""), (7,), (NAMED,)),
+    ),
+    (coordinate.show_atoms, (((0,), (0, 1, 2, 6), (5, 3, 4, 1), ()),)),
+    (
+        *(coordinate.parse_place,),
+        (
+            (NAMED,),
+            ("bond", "angle", "dihedral"),
+            ("1,2", "3,2,1", "4,3,2,1", "1,1", "1,9", "1,a"),
+            (4,),
+        ),
+    ),
+    (basis.squash, (BASES + FITTING_SETS,)),
+    (basis.readable, (("631g*", "6311++g**", "ccpvdz", "321g"),)),
+    (basis.kind, (BASES + FITTING_SETS,)),
+    (basis.purpose, (BASES + FITTING_SETS,)),
+    (basis.is_mp2_fitting_set, (BASES + FITTING_SETS,)),
+    (find_partners, (BASES,)),
+    (edits, (("abcd", "", "acbd"), ("abcd", "abdc", "bacd", "xabcd", "ab"))),
+    (
+        nearest,
+        (("cc-pvd", "ri-cc-pvdz", "6-31g(2d)", "zzz"), (("cc-pvdz", "cc-pvtz", "cc-pvdz-ri"),)),
+    ),
+    (grid.default_level, (("pbe", "b3lyp", "m06-2x", "scan", "tpss", "wb97x"),)),
+    (grid._two_levels_up, (("0", "7", "8", "9", "99,590", "500,5810", "30,50"),)),
+    (extrema.find_minimum, ((CURVE,), (HEIGHTS, HEIGHTS[::-1], sorted(HEIGHTS)), (3, 5))),
+    (key_of_solvent, (("Water", "N,N-dimethyl formamide", "1,4-Dioxane"),)),
+)
+
+
+def in_digits(value: Any) -> Any:
+    """A value with the digits that are held of each number."""
+    if isinstance(value, tuple | list):
+        return f"({', '.join(str(in_digits(item)) for item in value)})"
+    return shown(value)
+
+
+def functions() -> Iterator[str]:
+    """Values of functions for many arguments, or which error they raise."""
+    for function, choices in OF_NUMBERS + OF_TEXTS:
+        for given in itertools.product(*choices):
+            try:
+                value = in_digits(function(*given))
+            except Dfmp2Error as error:
+                value = type(error).__name__
+            places = [repr(one) for one in given if not isinstance(one, Limits | Option)]
+            yield f"{function.__name__}({', '.join(places)}) = {value}"
+    for given in TRAVERSALS:
+        steps = sizes.traversal(*given)
+        yield f"traversal{given} = {steps}"
+        for group in (1, 2):
+            rows, _, residents, parts, diagonal = given
+            items = sizes.grouped(steps, rows, residents, group, parts, diagonal)
+            yield f"grouped {given}, {group} = {items} {sizes.emitted(steps, items, 190)}"
+    for held in (0, 5000, 20_000, 10**6):
+        within = tiling.triangle(23, LIMITS[1])
+        yield f"visits {held} = {tiling.visits(within, held, 700, 500, same=True)}"
+        apart = tiling.rectangle(11, 9, LIMITS[1])
+        yield f"visits {held} = {tiling.visits(apart, held, 700, 500, same=False)}"
+    keys = [(0, 0, 0, tile) for tile in tiling.triangle(23, LIMITS[1])]
+    for count in (1, 2, 5, 30):
+        yield f"cut {count} = {cut(keys, count)}"
+    shells = np.array([1, 3, 5, 7, 9, 1, 1, 1, 3], np.int32)
+    for block_bytes in (0, 1000, 2400, 8 * 55 * 9, 8 * 55 * 9 - 1, 10**6):
+        yield f"shell_blocks {block_bytes} = {shell_blocks(shells, 10, block_bytes)}"
+    for family, lower, upper in (("cc", 2, 3), ("cc", 3, 4), ("aug-cc", 4, 5), ("def2", 3, 4)):
+        for make, names in ((scf_formula, SCF_NAMES), (correlation_formula, CORRELATION_NAMES)):
+            for name in names:
+                try:
+                    weights = in_digits(make(name, family, lower, upper).weights(lower, upper))
+                except Dfmp2Error as error:
+                    weights = type(error).__name__
+                yield f"{make.__name__} {name} {family} {lower} {upper} = {weights}"
+    for places, heights, period in (
+        (CURVE, HEIGHTS, None),
+        (CURVE, GAP, None),
+        (TURN, ROUND, 360.0),
+    ):
+        curve = extrema.make_curve(places[::-1], heights[::-1], period)
+        turns = extrema.find_extrema(curve)
+        yield f"extrema {in_digits(turns)} {in_digits(extrema.barriers(curve, turns))}"
+    for kind, atoms, steps in (
+        ("bond", "1,2", "0.9:1.2:4"),
+        ("angle", "2,1,3", (95.0, 101.0)),
+        ("dihedral", "2,1,3,4", "0:90:3"),
+        ("bond", "1,2", "1:1:3"),
+        ("bond", "1,2", "1:2:1"),
+        ("angle", "2,1,3", "0:190:3"),
+    ):
+        for moving in (None, "3", "2", "3-4"):
+            try:
+                made = coordinate.make_coordinate(
+                    kind, atoms, steps, MOLECULES["chloramine"], moving=moving
+                )
+            except Dfmp2Error as error:
+                yield f"coordinate {kind} {atoms} {moving}: {type(error).__name__}"
+                continue
+            last = made.at(MOLECULES["chloramine"], made.values[-1]).coordinates.ravel().tolist()
+            yield f"coordinate {kind} {atoms} {moving}: {made} {in_digits(last)}"
+    for lowest, highest, error in ((0.3, 5.0, 1e-6), (0.01, 40.0, 1e-9), (0.5, 0.5, 1e-8)):
+        rule = quadrature(lowest, highest, error)
+        yield f"quadrature {lowest} {highest} {error} = {len(rule.w)} points"
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+COSTED = {
+    "K3": ((5, 30, 100), (21, 171, 570), (9, 448, 1536), (3, 600, 900), (30, 250, 700)),
+    "K3x": ((5, 30, 100), (21, 171, 570), (3, 600, 900)),
+    "transform": ((5, 30, 100), (40, 700, 900)),
+    "gemm": ((300, 1100, 700), (2000, 900, 3000), (100, 70, 50)),
+    "gemm_batch": ((130, 600, 260), (40, 2000, 90)),
+    "syrk": ((1, 600, 700), (1, 1300, 100)),
+    "trsm": ((1, 1300, 900), (1, 70, 100)),
+    "mp2_energy": ((5, 190, 1), (3, 700, 1)),
+}
+SPINS = (Shape(9, 130, 400), Shape(7, 132, 400))
+
+
+def costs() -> Iterator[str]:
+    """What each kind of call keeps busy, the text of a price, and predictions."""
+    for chip in model.CHIPS.values():
+        yield fields(chip)
+        for name, shapes in COSTED.items():
+            row = catalogue.find(name)
+            for shape in map(Shape._make, shapes):
+                for variant in row.variants(shape, chip.target):
+                    price = catalogue.best(row, shape, chip, variant)
+                    title = f"{chip.name} {row.name} {tuple(shape)} {variant}"
+                    yield f"{title} calls={price.calls} floor={shown(price.floor)}"
+                    for call, engines in price.parts:
+                        yield f"{title} {call.count} x {fields(engines)}"
+    for row, shape in ((catalogue.KERNELS[0], SPINS[0]), (catalogue.KERNELS[3], Shape(9, 30, 70))):
+        chip = model.CHIPS["trn1"]
+        price = catalogue.best(row, shape, chip)
+        trace = text.largest_trace(price, chip)
+        yield from text.price_text(row, shape, chip, price, trace).splitlines()
+    for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1])):
+        yield fields(one)
+    yield fields(catalogue.predict_transform(SPINS, 150, "trn1"))
+    yield fields(catalogue.predict_product((3, 100, 200, 300), model.CHIPS["trn2"]))
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+OPEN = Workload(
+    nao=230,
+    naux_scf=1100,
+    naux=870,
+    spins=(Spin(17, 15, 201), Spin(14, 12, 204)),
+    precision="auto",
+    block_functions=21,
+    scf_columns=23_000,
+    rectangles=21_000,
+    widest_shell=7,
+    frontier=((8, 32), (7, 30)),
+    single_exchange=True,
+    primitives=410,
+    potentials=1,
+    cycles=13,
+    checked=True,
+    atoms=9,
+)
+CLOSED = dataclasses.replace(OPEN, spins=(Spin(17, 15, 201),), frontier=((8, 32),), starts=3)
+WORK = {
+    "open": OPEN,
+    "closed": CLOSED,
+    "float64": dataclasses.replace(CLOSED, precision="fp64", single_exchange=False),
+    "conventional": dataclasses.replace(OPEN, naux_scf=0, examined=True, x2c_functions=400),
+    "functional": dataclasses.replace(
+        OPEN, grid=90_000, finer_grid=210_000, coarse_grid=31_000, operators=2, kernel=36
+    ),
+    "pure": dataclasses.replace(CLOSED, grid=90_000, finer_grid=210_000, exchange=False, kernel=1),
+    "solvent": dataclasses.replace(OPEN, surface=2100),
+    "quadrature": dataclasses.replace(CLOSED, points=12, precision="fp64"),
+    "gradient": dataclasses.replace(OPEN, task="gradient", grid=90_000, surface=700),
+    "properties": dataclasses.replace(CLOSED, task="properties", in_fields=6),
+    "exact gradient": dataclasses.replace(OPEN, task="gradient", naux_scf=0),
+    "nothing": dataclasses.replace(OPEN, naux=0, spins=(Spin(17, 0, 0), Spin(14, 0, 0))),
+}
+RATES = Rates(date="2026-11-28")
+DISK = DiskRates(write=3.1e8, read=4.7e8, cached=2.9e9)
+
+
+def plans() -> Iterator[str]:
+    """Memory, traffic and times of calculations with much and with little memory."""
+    yield fields(RATES)
+    limits = CpuBackend(3).limits
+    for name, work in WORK.items():
+        yield f"{name}: {fields(work)}"
+        yield f"{name}: {work.integrals()} {work.flops()}"
+        yield f"{name}: {fields(memory.check_stage(work, 3))} {memory.device_host_bytes(work)}"
+        if work.spins[0].nocc:
+            yield f"{name}: {memory.card_host_bytes(work)} {gradient_with_b(work, 3)}"
+        for budget in (10**12, 4 * 10**8, 2 * 10**8):
+            plan = memory.memory_plan(work, limits, 3, program=10**8, budget=budget)
+            if work.task != "energy":
+                needed = gradient_memory(work, plan, 9, 3)
+                plan = dataclasses.replace(plan, gradient=needed)
+            moved = time.traffic(work, plan, limits)
+            yield f"{name}, {budget:.0e}: {fields(plan)}"
+            yield f"{name}, {budget:.0e}: {fields(moved)}"
+            found = time.time_text(work, RATES, moved, DISK, plan.gradient)
+            yield f"{name}, {budget:.0e}: {fields(found)}"
+        yield f"{name}: {fields(time.pace(work, RATES))}"
+    for work, dense in ((OPEN, dataclasses.replace(OPEN, naux=1900)), (CLOSED, None)):
+        yield f"certificate: {shown(time.certificate_seconds(work, dense, 40, 3, RATES))}"
+
+
+# --- what is made of stored results ---------------------------------------------------------------
+
+OF_THE_PROGRAM = re.compile(
+    r"/(provenance|creator|sha256|resources|timings|memory|created|stdout)\b"
+)
+NOT_SHOWN = re.compile(r"<(script|style|head)\b.*?</\1>", re.DOTALL)
+
+
+def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterator[str]]:
+    """The lines of all stored results, which are unpacked into the working folder."""
+
+    def lines() -> Iterator[str]:
+        before = Path.cwd()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                for packed in (*sorted(RUNS.glob("*.xz")), *OLD):
+                    name = packed.stem
+                    if packed in OLD:
+                        name = f"old-{name}"
+                    Path(name).write_bytes(lzma.decompress(packed.read_bytes()))
+                    yield f"--- {name}"
+                    lines = of_file(name)
+                    yield from (line for line in lines if not OF_THE_PROGRAM.search(line))
+            finally:
+                os.chdir(before)
+
+    return lines
+
+
+def pages(file: str) -> Iterator[str]:
+    """The report and what `show` prints, without sentences."""
+    if file != "old-prepared.h5":  # which has no page
+        yield from page_of(file)
+    if not is_study(file):  # whose text is that of a notebook, below
+        yield from map(without_sentences, called("show", file))
+
+
+def page_of(source: str) -> Iterator[str]:
+    """The elements of a report."""
+    called("report", source, "--output", "page.html")
+    page = NOT_SHOWN.sub("", Path("page.html").read_text())
+    Path("page.html").unlink()
+    for element in re.split(r"(?=<)", page):
+        line = without_sentences(element)
+        if line and not line.startswith("</"):
+            yield line
+
+
+def leaves(value: Any, path: str) -> Iterator[str]:
+    """The numbers and texts of a JSON value behind their path."""
+    if isinstance(value, dict):
+        for name, item in sorted(value.items()):
+            yield from leaves(item, f"{path}/{name}")
+    elif isinstance(value, list) and any(isinstance(item, list | dict) for item in value):
+        for place, item in enumerate(value):
+            yield from leaves(item, f"{path}/{place}")
+    else:
+        yield f"{path} {in_digits(value)}"
+
+
+EXPORTS = {
+    "radical.h5": ("molden", "qcschema", "xyz", "extxyz"),
+    "restricted-open.h5": ("molden", "qcschema", "trexio"),
+    "gradient.h5": ("qcschema", "extxyz"),
+    "polarizability.h5": ("cube --density --spacing 1.1",),
+    "old-core-potential.h5": ("molden", "qcschema", "trexio"),
+    "old-x2c.h5": ("molden", "xyz"),
+    "double-hybrid.h5": ("molden", "cube --orbital 5 --spacing 0.9 --margin 2"),
+    "interaction.h5": ("xyz --run complex",),
+}
+DERIVED = {
+    "mixed.h5": ("--method scs-mp2", "--os-scale 1.1 --ss-scale 0.7", "--frozen-core 2"),
+    "radical.h5": ("--method sos-mp2", "--frozen-core 2"),
+    "restricted-open.h5": ("--method mp2", "--frozen-core 1 --method scs-mp2"),
+}
+
+
+def batch() -> Iterator[str]:
+    """The page of a batch of two results and a failure."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
+        os.chdir(folder)
+        try:
+            for packed in Path("batch").glob("*.xz"):
+                packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+                packed.unlink()
+            yield from page_of("batch")
+        finally:
+            os.chdir(before)
+
+
+def made(file: str) -> Iterator[str]:
+    """JSON of a result, its pairs and how a notebook shows it, files of other formats, and what is
+    derived from it."""
+    if is_study(file):
+        stored: Any = read_study(file)
+    elif file == "old-prepared.h5":
+        return
+    else:
+        stored = dfmp2.read(file)
+        yield from called("show", file, "--pairs")
+        yield from map(without_sentences, texts.brief_report(stored, file).splitlines())
+    yield from re.split(r"(?=<)", stored._repr_html_())
+    yield from map(without_sentences, repr(stored).splitlines())
+    yield from leaves(json.loads("\n".join(called("show", file, "--json"))), "")
+    for number, given in enumerate(EXPORTS.get(file, ())):
+        target = f"{Path(file).stem}-{number}.{given.partition(' ')[0]}"
+        called("export", file, "--to", *given.split(), "--output", target)
+        yield f"--- {given}"
+        if "trexio" in given:
+            with h5py.File(target) as handle:
+                for name, item in sorted(handle["/"].items()):
+                    for key, values in sorted({**item.attrs, **item}.items()):
+                        found = np.asarray(values).ravel().tolist()
+                        yield f"{name}/{key} {in_digits(found)}"
+        elif "qcschema" in given:
+            yield from leaves(json.loads(Path(target).read_text()), "")
+        else:
+            yield from Path(target).read_text().splitlines()
+    for number, given in enumerate(DERIVED.get(file, ())):
+        target = f"{Path(file).stem}-derived-{number}.h5"
+        yield f"--- {given}"
+        printed = called("derive", file, *given.split(), "--output", target, "--json")
+        yield from leaves(json.loads("\n".join(printed)), "")
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+TABLES: dict[str, Callable[[], Any]] = {
+    "options": options,
+    "printed": printed,
+    "functions": functions,
+    "costs": costs,
+    "plans": plans,
+    "batch": batch,
+    "pages": in_a_folder(pages),
+    "made": in_a_folder(made),
+}
+
+
+def read(name: str) -> list[str]:
+    """The lines of a table."""
+    return lzma.decompress((STORED / f"{name}.txt.xz").read_bytes()).decode().splitlines()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_depends_on_arguments_alone_changes_on_purpose_only(name: str) -> None:
+    expected, found = read(name), list(TABLES[name]())
+    pairs = zip(found, expected, strict=False)
+    differing = [pair for pair in pairs if pair[0] != pair[1] and not same(*pair, 1e-7)]
+    assert not differing, differing[:3]
+    assert len(found) == len(expected)
+
+
+def rewrite() -> None:
+    """Write the tables that are named, or all."""
+    STORED.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or TABLES:
+        lines = "\n".join(TABLES[name]()) + "\n"
+        (STORED / f"{name}.txt.xz").write_bytes(lzma.compress(lines.encode()))
+
+
+if __name__ == "__main__":
+    rewrite()
