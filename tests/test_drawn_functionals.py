@@ -254,8 +254,9 @@ def drawn(number: int, seed: int) -> Case:
 def slope(case: Case) -> dict[str, tuple[float, float]]:
     """The difference of the analytic slope from that of energies, and what is allowed, Eh/bohr.
 
-    Where an orbital rotation is soft, energies change by what the SCF leaves; those of 400 Eh and
-    more are rounded to 1e-13 Eh.
+    Energies change by what the SCF leaves, most where an orbital rotation is soft or the solution
+    unstable (`--stability full`): there slopes are wrong by up to 4e-6 at 1e-13 Eh, and wider steps
+    tell. Energies of 400 Eh and more are rounded to 1e-13 Eh.
     """
     converged = 1e-13
     if case.molecule.numbers.max() > HEAVIEST_LIGHT:
