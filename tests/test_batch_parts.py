@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from dfmp2.errors import InputError
+from dfmp2.backends.base import Shape
+from dfmp2.cli import batch_run
+from dfmp2.errors import DeviceFault, InputError, Interrupted, ResourceError, SomeFailed
 from dfmp2.execution import items, parts
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.dask import DaskPool, DaskSlot
@@ -344,3 +346,138 @@ def test_what_a_lost_dask_worker_does_is_given_up(
     pool = DaskPool.__new__(DaskPool)
     pool.slots = [slot]
     assert pool.finished() == [slot] and count == [closed] and len(looked) == 2
+
+
+# --- the end of a batch ---------------------------------------------------------------------------
+
+
+class Ended(SimpleNamespace):
+    """A batch that has ended with so many items in each state."""
+
+    def __init__(self, **states: int) -> None:
+        rows = [
+            ItemStatus(f"{state}-{k}", f"{k}.xyz", state, 4, "no convergence", remark="by pid 7")
+            for state, count in states.items()
+            for k in range(count)
+        ]
+        super().__init__(rows=rows, complete_before=1, full="", fault="")
+
+    def in_state(self, state: str) -> list[ItemStatus]:
+        return [row for row in self.rows if row.status == state]
+
+    def disk_full(self) -> Exception:
+        return ResourceError("the disk is full")
+
+
+OUTPUT: Any = SimpleNamespace(output=Path("out"))
+
+
+@pytest.mark.parametrize(("failed", "shown"), [(0, 0), (20, 20), (21, 20)])
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_first_items_that_failed_are_printed(
+    failed: int, shown: int, quiet: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: Any = Ended(complete=3, failed=failed, pending=2)
+    batch_run._report(OUTPUT, run, 0, quiet=quiet)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("failed (4)") for line in lines) == shown * (not quiet)
+    assert ("... and 1 more: see dfmp2 batch status" in lines) == (failed == 21 and not quiet)
+    said = f", {failed} failed" * bool(failed)
+    last = f"3 of {5 + failed} items complete (1 of them before){said}, 2 pending -> out"
+    assert lines[-1] == f"dfmp2 batch finished: {last}"
+    batch_run._report(OUTPUT, run, 1, quiet=True)
+    assert capsys.readouterr().out == f"dfmp2 batch stopped: {last}\n"
+
+
+@pytest.mark.parametrize(
+    ("states", "stopped", "more", "expected"),
+    [
+        ({"complete": 3}, 0, {}, 0),
+        ({"complete": 3}, 1, {}, 0),
+        ({"pending": 1}, 2, {}, "stopped at once: 1 item not complete"),
+        ({"pending": 2}, 0, {"full": "x"}, ResourceError("the disk is full")),
+        ({"pending": 2, "running": 1}, 1, {"full": "x"}, Interrupted("stopped: 3 items not")),
+        ({"pending": 2}, 0, {"fault": "broken"}, DeviceFault("2 items not complete: broken;")),
+        ({"complete": 1}, 0, {"fault": "broken"}, 0),
+        (
+            {"running": 1, "failed": 1},
+            0,
+            {},
+            Interrupted("1 item not complete: running-0: by pid 7"),
+        ),
+        ({"running": 1}, 1, {}, Interrupted("stopped: 1 item not complete")),
+        ({"failed": 2, "complete": 1}, 0, {}, SomeFailed("2")),
+    ],
+)
+def test_how_a_batch_ends(
+    states: dict[str, int],
+    stopped: int,
+    more: dict[str, str],
+    expected: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run: Any = Ended(**states)
+    vars(run).update(more)
+    if isinstance(expected, Exception):
+        with pytest.raises(type(expected), match=str(expected)):
+            batch_run._conclude(OUTPUT, run, stopped)
+    elif expected:
+        assert batch_run._conclude(OUTPUT, run, stopped) == 130
+        assert expected in capsys.readouterr().err
+    else:
+        assert batch_run._conclude(OUTPUT, run, stopped) == expected
+
+
+@pytest.mark.parametrize(("codes", "expected"), [((0, 0), 0), ((3, 0), 3)])
+def test_programs_are_compiled_once_for_each_bucket_of_sizes(
+    codes: tuple[int, ...], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = {
+        "a": (Shape(5, 30, 100),),
+        "b": (Shape(5, 31, 99), Shape(4, 32, 99)),
+        "c": (Shape(9, 20, 80),),
+        "d": (),
+        "e": (Shape(5, 30, 100),),
+    }
+    backends = dict.fromkeys(shapes, "nki") | {"e": "cpu"}
+    batch: Any = SimpleNamespace(
+        items=[SimpleNamespace(options=SimpleNamespace(backend=backends[k])) for k in shapes],
+        asks_for=lambda *lanes: lanes[0],
+    )
+    asked: list[list[str]] = []
+
+    class Child(nullcontext[Any]):
+        def __init__(self, command: list[str], start_new_session: bool) -> None:
+            assert start_new_session
+            self.returncode = codes[len(asked)]
+            asked.append(command[5:])
+
+        def __enter__(self) -> Any:
+            return self
+
+        def poll(self) -> int:
+            return self.returncode
+
+        def terminate(self) -> None:
+            pass
+
+    works = [SimpleNamespace(load=name) for name in shapes]
+    monkeypatch.setattr("dfmp2.execution.items.read_inputs", lambda _: [])
+    monkeypatch.setattr("dfmp2.execution.schedule.works", lambda _: works)
+    monkeypatch.setattr("dfmp2.planning.plan.trainium_shapes", lambda name: shapes[name])
+    accelerator = SimpleNamespace(bucket=lambda spins: (len(spins), spins[0].nocc))
+    monkeypatch.setattr("dfmp2.backends.registry.accelerator", lambda: accelerator)
+    monkeypatch.setattr(batch_run.subprocess, "Popen", Child)
+    signals: Any = SimpleNamespace(count=0)
+    codes = (*codes, 0)
+    assert batch_run._compile_programs(batch, signals) == expected
+    of_lane = ["warmup", "--lane", "nki"]
+    every = [
+        [*of_lane, "--shape", "5,30,100"],
+        [*of_lane, "--shape", "9,20,80"],
+        [*of_lane, "--shape", "5,31,99", "--beta", "4,32"],
+    ]
+    assert asked == every[: 1 if expected else 3]
+    signals.count, asked[:] = 1, []
+    with pytest.raises(Interrupted, match="stopped while kernels were compiled"):
+        batch_run._compile_programs(batch, signals)

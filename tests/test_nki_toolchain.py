@@ -201,6 +201,64 @@ def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
     assert set(simulated) == {"PATH", "HOME", "NEURON_PLATFORM_TARGET_OVERRIDE"}
 
 
+OF_A_LANE = {
+    "NEURON_PLATFORM_TARGET_OVERRIDE": "trn2",
+    "NEURON_LOGICAL_NC_CONFIG": "1",
+    "NEURON_RT_STOCHASTIC_ROUNDING_EN": "0",
+    "NEURON_RT_EXEC_TIMEOUT": "120",
+    "NEURON_RT_VISIBLE_CORES": "0",
+    "NEURON_CC_FLAGS": "--auto-cast=none",
+}
+
+
+@pytest.mark.parametrize(
+    ("lane", "core", "given", "different"),
+    [
+        ("nki", None, {}, {}),
+        ("nki", 1, {"NEURON_RT_VISIBLE_CORES": "4-5"}, {"NEURON_RT_VISIBLE_CORES": "1"}),
+        ("nki", None, {"NEURON_RT_VISIBLE_CORES": "4"}, {"NEURON_RT_VISIBLE_CORES": "4"}),
+        ("nki", None, {"NEURON_RT_EXEC_TIMEOUT": "9"}, {"NEURON_RT_EXEC_TIMEOUT": "9"}),
+        (
+            "nki-xla",
+            None,
+            {},
+            {
+                "PJRT_DEVICE": "NEURON",
+                "NEURON_COMPILE_CACHE_URL": "/h/.cache/dfmp2/neff/xla",
+                "NEURON_CC_FLAGS": "--auto-cast=none --retry_failed_compilation",
+            },
+        ),
+        (
+            "nki-xla",
+            None,
+            {"NEURON_COMPILE_CACHE_URL": "s3://b", "NEURON_CC_FLAGS": "-O1"},
+            {
+                "PJRT_DEVICE": "NEURON",
+                "NEURON_COMPILE_CACHE_URL": "s3://b",
+                "NEURON_CC_FLAGS": "-O1 --auto-cast=none --retry_failed_compilation",
+            },
+        ),
+    ],
+)
+def test_every_variable_of_a_lane(lane, core, given, different, tmp_path):
+    host = Host({"HOME": "/h", **given}, tmp_path, tmp_path / "venv")
+    found = environment.settings(lane, "trn2", host, core)
+    assert found.pop("PATH") == environment.search_path(host)
+    assert found == {**OF_A_LANE, **different}
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ({"DFMP2_NEFF_CACHE": "/n", "XDG_CACHE_HOME": "/x"}, "/n"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/dfmp2/neff"),
+        ({"HOME": "/h"}, "/h/.cache/dfmp2/neff"),
+    ],
+)
+def test_where_programs_are_kept(given, folder, tmp_path):
+    assert str(environment.cache_folder(Host(given, tmp_path, tmp_path))) == folder
+
+
 @pytest.mark.parametrize(
     ("text", "cores"),
     [

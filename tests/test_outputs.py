@@ -1,6 +1,6 @@
 """Everything that studies and runs write, against tables in `tests/data/outputs`: JSON, names,
 shapes and units of HDF5, rows of numbers and marks of charts of the pages, lines of
-numbers of `show`.
+numbers of `show`, stages and warnings on the way.
 
 `python -m tests.test_outputs [NAME...]` writes the tables anew, to be read as a diff: each changed
 number needs its reason. The numbers that decide are compared with other programs elsewhere
@@ -71,6 +71,7 @@ SECONDS = re.compile(
     r".*\de-1[2-9]"  # zero but for rounding
 )
 TIME_OF_A_RUN = r"\d+ \| [\d.]+(?= \| CPU)"  # and its cycles
+TIME_LEFT = ", (about .*|a few seconds) left$"
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 NOISY = {"relaxed", "optimization", "frequencies", "reaction", "thermo"}  # differences of gradients
 
@@ -135,14 +136,20 @@ def written(name: str) -> list[str]:
     return kept
 
 
+def heard(told: str) -> list[str]:
+    """Stages, steps and warnings without numbers; neither iterations nor the time that is left."""
+    lines = [line for line in told.splitlines() if not line.startswith(" ")]
+    return [f"told {re.sub(TIME_LEFT, '', NUMBER.sub('#', line))}" for line in lines]
+
+
 def run_all(names: list[str]) -> dict[str, list[str]]:
     """The tables of the commands, run in the present folder."""
     for file, text in FILES.items():
         Path(file).write_text(text)
     tables = {}
     for name in names:
-        out = StringIO()
-        with redirect_stdout(out), redirect_stderr(StringIO()):
+        out, told = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(told):
             code = main([*COMMANDS[name], "--output", f"{name}.h5"])
         assert code in (0, 4), (name, code)
         shown = StringIO()
@@ -152,7 +159,7 @@ def run_all(names: list[str]) -> dict[str, list[str]]:
         Path(f"{name}.out").write_text(shown.getvalue())
         assert out.getvalue().endswith("}\n") and not out.getvalue().endswith("\n\n")
         Path(f"{name}.json").write_text(out.getvalue())
-        tables[name] = written(name)
+        tables[name] = [*written(name), *heard(told.getvalue())]
     return tables
 
 

@@ -72,7 +72,7 @@ def test_operations_counted_by_hand(changes, pairs):
         assert flops["scf_fit"] == 116 * 116 * 300
         assert flops["fit"] == 84 * 84 * 95
         assert flops["transform"] == 2 * 84 * 5 * 24 * (24 + 19)
-        assert flops["exchange"] == (CYCLES + 1) * (3 * 116 * 24 * 24 * 5 + 4 * 116 * 300)
+        assert flops["exchange"] == (CYCLES + 1) * (3 * 116 * 24 * 24 * 5 + 2 * 116 * 300)
         # 40 primitive functions: 820 products of them, each as dear as 1.3 integrals of three or
         # 0.5 of four centres
         contracted = replace(work, primitives=40)

@@ -514,12 +514,12 @@ def test_operations_of_fitted_matrices_are_counted() -> None:
     j, k = made.matrices(occupied)
     fit = naux**2 * pairs
     per_orbital = naux * n * n + 2 * naux * n * n
-    assert made.operations == [fit + 2 * 4 * naux * pairs + 5 * per_orbital, 0]
+    assert made.operations == [fit + 2 * 2 * naux * pairs + 5 * per_orbital, 0]
     made.single = True
     made.matrices(occupied)
-    assert made.operations == [fit + 4 * 4 * naux * pairs + 5 * per_orbital, 5 * per_orbital]
+    assert made.operations == [fit + 4 * 2 * naux * pairs + 5 * per_orbital, 5 * per_orbital]
     alone, nothing = made.matrices(occupied, exchange=False)
-    assert made.operations[0] == fit + 6 * 4 * naux * pairs + 5 * per_orbital
+    assert made.operations[0] == fit + (4 * 2 + 2 * 4) * naux * pairs + 5 * per_orbital
     np.testing.assert_allclose(alone, j, atol=1e-10)
     assert not nothing.any() and k.any()
     b = lib.unpack_tril(made._cderi)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import lzma
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +18,18 @@ from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.execution.schedule import read_shard
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.error_of_difference import combined
 from dfmp2.options import Options
 from dfmp2.output import prepared
-from dfmp2.studies import frequencies
-from dfmp2.studies.coordinate import _values
+from dfmp2.output.study import Study, read_study
+from dfmp2.studies import frequencies, geometric_search, rank, species
+from dfmp2.studies.coordinate import Coordinate, _values
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.rank import Candidate, _degeneracies
 from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
+from dfmp2.studies.scan import relative_errors
 from dfmp2.studies.species import make_coefficient
 
 AMMONIA = Molecule(
@@ -160,3 +167,90 @@ def test_a_point_is_stationary_up_to_a_bound(
         return
     with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):
         frequencies.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
+
+
+# --- geometries, conformers, equations ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "atoms", "same"),
+    [
+        ("angle", (0, 1, 2), True),
+        ("angle", (2, 1, 0), True),
+        ("angle", (1, 0, 2), False),
+        ("angle", (0, 1, 3), False),
+        ("dihedral", (0, 1, 2), False),
+    ],
+)
+def test_a_coordinate_is_the_same_from_either_end(
+    kind: str, atoms: tuple[int, ...], same: bool
+) -> None:
+    one = Coordinate("angle", (0, 1, 2), (2,), (90.0, 95.0), "degree")
+    other = Coordinate(kind, atoms, (3,), (10.0, 20.0), "degree")
+    assert one.same_place(other) is same and other.same_place(one) is same
+
+
+def candidate(name: str, places: list[list[float]]) -> Any:
+    molecule = SimpleNamespace(coordinates=np.array(places))
+    return SimpleNamespace(name=name, result=SimpleNamespace(molecule=molecule))
+
+
+def test_conformers_of_one_energy_and_shape_are_named_once() -> None:
+    """A mirror image and another order of the atoms have the same distances."""
+    bent = [[0.0, 0.0, 0.0], [1.8, 0.1, 0.0], [-0.4, 1.7, 0.2]]
+    mirrored = [[x, y, -z] for x, y, z in (bent[2], bent[0], bent[1])]
+    wider = [bent[0], bent[1], [-0.9, 1.5, 0.2]]
+    found = [candidate(*one) for one in (("a", bent), ("b", wider), ("c", mirrored), ("d", bent))]
+    near = 0.9 * rank.SAME_ENERGY
+    same = "have the same energy and the same distances between atoms"
+    said = rank._alike(found, [-1.0, -1.0, -1.0 + near, -1.0 + 2.2 * near])
+    assert len(said) == 1 and said[0].startswith(f"a and c {same}")
+    assert [line[:7] for line in rank._alike(found, [-1.0 + near, -1.0, -1.0, -1.0 + near])] == [
+        "c and a",
+        "c and d",
+        "a and d",
+    ]
+    assert rank._alike(found[:2], [-1.0, -1.0]) == []
+
+
+def test_geometric_is_quiet_for_a_while() -> None:
+    logger = logging.getLogger("geometric")
+    before = logger.propagate, list(logger.handlers)
+    with geometric_search.quiet():
+        assert not logger.propagate and len(logger.handlers) == len(before[1]) + 1
+    assert (logger.propagate, list(logger.handlers)) == before
+
+
+def test_an_equation_has_its_reactants_first_and_whole_numbers_where_it_can() -> None:
+    terms = (("h2", Fraction(-3, 2)), ("n2", Fraction(-1, 2)), ("nh3", Fraction(1)))
+    made: list[Any] = [SimpleNamespace(label=name, coefficient=count) for name, count in terms]
+    assert species.equation(made) == "3/2 h2 + 1/2 n2 -> nh3"
+    doubled = [SimpleNamespace(label=one.label, coefficient=2 * one.coefficient) for one in made]
+    assert species.equation(doubled[::-1]) == "n2 + 3 h2 -> 2 nh3"  # type: ignore[arg-type]
+    assert species._off(Fraction(3, 2)) == "3/2 too many"
+    assert species._off(Fraction(-2)) == "2 too few"
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A scan of five points that is stored."""
+    path = tmp_path_factory.mktemp("scan") / "scan.h5"
+    stored = Path(__file__).parent / "data" / "stored_runs" / "scan.h5.xz"
+    path.write_bytes(lzma.decompress(stored.read_bytes()))
+    return read_study(path)
+
+
+def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) -> None:
+    """To the lowest point, whose own is zero; a point that failed has none."""
+    runs = list(scanned.runs.values())
+    lowest = min(runs, key=lambda run: run.total_energy)
+    found = relative_errors([None, *runs])
+    assert math.isnan(found[0]) and found[1 + runs.index(lowest)] == 0.0
+    for run, error in zip(runs, found[1:], strict=True):
+        if run is not lowest:
+            parts = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
+            expected = combined(parts, "the relative energy").total
+            assert expected is not None and error == pytest.approx(2625.49964 * expected)
+            alone = run.error_budget.total
+            assert alone is not None and 0.0 < error < 2625.5 * alone
+    assert all(map(math.isnan, relative_errors([None, None])))

@@ -16,6 +16,7 @@ import lzma
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ import h5py
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Shape
 from dfmp2.backends.cpu import CpuBackend
@@ -47,7 +49,9 @@ from dfmp2.mp2.composite import CORRELATION_NAMES, SCF_NAMES, correlation_formul
 from dfmp2.mp2.laplace import quadrature
 from dfmp2.options import values
 from dfmp2.output import document
+from dfmp2.output import text as texts
 from dfmp2.output.drawings import elements as drawn
+from dfmp2.output.study import is_study, read_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import memory, time
 from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
@@ -60,11 +64,16 @@ from dfmp2.trainium.costs import catalogue, model, text
 from dfmp2.trainium.kernels import sizes
 from dfmp2.units import format_bytes
 from tests.awkward import MOLECULES
+from tests.conftest import WRITTEN
 from tests.test_outputs import same
 
 STORED = Path(__file__).parent / "data" / "tables"
 ROUNDING = 1e-13  # what may be zero on another processor
 RUNS = Path(__file__).parent / "data" / "stored_runs"  # commands.sh says how each was made
+OLD = [
+    WRITTEN / f"{name}.h5.xz"
+    for name in ("core-potential", "x2c", "broken-symmetry", "conventional", "prepared")
+]
 
 
 def shown(value: Any) -> str:
@@ -553,10 +562,13 @@ def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterato
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
-                for packed in sorted(RUNS.glob("*.xz")):
-                    Path(packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
-                    yield f"--- {packed.stem}"
-                    lines = of_file(packed.stem)
+                for packed in (*sorted(RUNS.glob("*.xz")), *OLD):
+                    name = packed.stem
+                    if packed in OLD:
+                        name = f"old-{name}"
+                    Path(name).write_bytes(lzma.decompress(packed.read_bytes()))
+                    yield f"--- {name}"
+                    lines = of_file(name)
                     yield from (line for line in lines if not OF_THE_PROGRAM.search(line))
             finally:
                 os.chdir(before)
@@ -566,14 +578,21 @@ def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterato
 
 def pages(file: str) -> Iterator[str]:
     """The report and what `show` prints, without sentences."""
-    called("report", file, "--output", "page.html")
+    if file != "old-prepared.h5":  # which has no page
+        yield from page_of(file)
+    if not is_study(file):  # whose text is that of a notebook, below
+        yield from map(without_sentences, called("show", file))
+
+
+def page_of(source: str) -> Iterator[str]:
+    """The elements of a report."""
+    called("report", source, "--output", "page.html")
     page = NOT_SHOWN.sub("", Path("page.html").read_text())
     Path("page.html").unlink()
     for element in re.split(r"(?=<)", page):
         line = without_sentences(element)
         if line and not line.startswith("</"):
             yield line
-    yield from map(without_sentences, called("show", file))
 
 
 def leaves(value: Any, path: str) -> Iterator[str]:
@@ -593,6 +612,8 @@ EXPORTS = {
     "restricted-open.h5": ("molden", "qcschema", "trexio"),
     "gradient.h5": ("qcschema", "extxyz"),
     "polarizability.h5": ("cube --density --spacing 1.1",),
+    "old-core-potential.h5": ("molden", "qcschema", "trexio"),
+    "old-x2c.h5": ("molden", "xyz"),
     "double-hybrid.h5": ("molden", "cube --orbital 5 --spacing 0.9 --margin 2"),
     "interaction.h5": ("xyz --run complex",),
 }
@@ -603,8 +624,34 @@ DERIVED = {
 }
 
 
+def batch() -> Iterator[str]:
+    """The page of a batch of two results and a failure."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
+        os.chdir(folder)
+        try:
+            for packed in Path("batch").glob("*.xz"):
+                packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+                packed.unlink()
+            yield from page_of("batch")
+        finally:
+            os.chdir(before)
+
+
 def made(file: str) -> Iterator[str]:
-    """JSON of a result, files of other formats, and what is derived from it."""
+    """JSON of a result, its pairs and how a notebook shows it, files of other formats, and what is
+    derived from it."""
+    if is_study(file):
+        stored: Any = read_study(file)
+    elif file == "old-prepared.h5":
+        return
+    else:
+        stored = dfmp2.read(file)
+        yield from called("show", file, "--pairs")
+        yield from map(without_sentences, texts.brief_report(stored, file).splitlines())
+    yield from re.split(r"(?=<)", stored._repr_html_())
+    yield from map(without_sentences, repr(stored).splitlines())
     yield from leaves(json.loads("\n".join(called("show", file, "--json"))), "")
     for number, given in enumerate(EXPORTS.get(file, ())):
         target = f"{Path(file).stem}-{number}.{given.partition(' ')[0]}"
@@ -635,6 +682,7 @@ TABLES: dict[str, Callable[[], Any]] = {
     "functions": functions,
     "costs": costs,
     "plans": plans,
+    "batch": batch,
     "pages": in_a_folder(pages),
     "made": in_a_folder(made),
 }

@@ -85,16 +85,8 @@ _gemv = ctypes.CFUNCTYPE(
     _POINTER,
     _INT,
 )(_address(cython_blas, "dgemv"))
-_SYMMETRIC = {  # spread a packed triangle, multiply with it
-    np.dtype(np.float32): (
-        _SPREAD(_address(cython_lapack, "stpttr")),
-        _SYMM(_address(cython_blas, "ssymm")),
-    ),
-    np.dtype(np.float64): (
-        _SPREAD(_address(cython_lapack, "dtpttr")),
-        _SYMM(_address(cython_blas, "dsymm")),
-    ),
-}
+_spread = _SPREAD(_address(cython_lapack, "dtpttr"))  # a packed triangle
+_symm = _SYMM(_address(cython_blas, "dsymm"))
 
 
 def multiply_rows(lower: Array, rows: Array, *, transposed: bool = False) -> None:
@@ -197,27 +189,23 @@ class SymmetricProducts:
 
     Parameters
     ----------
-    sets : vectors, (count, n) float32 or float64 in C order, all of one kind
+    sets : vectors, (count, n) float64 in C order
     """
 
-    def __init__(self, sets: list[NDArray[Any]]) -> None:
-        self._sets, self._n, self._dtype = sets, sets[0].shape[1], sets[0].dtype
-        self._spread, self._symm = _SYMMETRIC[self._dtype]
+    def __init__(self, sets: list[Array]) -> None:
+        self._sets, self._n = sets, sets[0].shape[1]
         for vectors in sets:
-            _require(vectors, self._dtype, (len(vectors), self._n))
-        self._square = np.zeros((self._n, self._n), dtype=self._dtype)
-        self._rounded: NDArray[Any] | None = None
-        if self._dtype == np.float32:
-            self._rounded = np.empty(self._n * (self._n + 1) // 2, dtype=np.float32)
-        self._one, self._zero = np.ones(1, dtype=self._dtype), np.zeros(1, dtype=self._dtype)
+            _require(vectors, np.dtype(np.float64), (len(vectors), self._n))
+        self._square = np.zeros((self._n, self._n))
+        self._one, self._zero = np.ones(1), np.zeros(1)
 
-    def __call__(self, packed: Array, out: list[NDArray[Any]]) -> None:
+    def __call__(self, packed: Array, out: list[Array]) -> None:
         """out[s][k] = sets[s] A_k.
 
         Parameters
         ----------
         packed : lower triangles of A_k, (k, n (n + 1) / 2) float64 in C order, rows one after
-            another; rounded if the vectors are float32
+            another
         out : of each set (k, count, n) in C order
         """
         size = self._n * (self._n + 1) // 2
@@ -230,7 +218,7 @@ class SymmetricProducts:
                 f"expected C-ordered float64 triangles of {size}, got {packed.dtype} {packed.shape}"
             )
         for vectors, target in zip(self._sets, out, strict=True):
-            _require(target, self._dtype, (len(packed), *vectors.shape))
+            _require(target, np.dtype(np.float64), (len(packed), *vectors.shape))
         n = _int(self._n)
         info = ctypes.byref(ctypes.c_int())
         square = self._square.ctypes.data
@@ -240,17 +228,12 @@ class SymmetricProducts:
             for vectors, target in zip(self._sets, out, strict=True)
             if vectors.size
         ]
-        spread, symm, rounded = self._spread, self._symm, self._rounded
         first, stride = packed.ctypes.data, packed.strides[0]
-        if rounded is not None:
-            first, stride = rounded.ctypes.data, 0
         for k in range(len(packed)):
-            if rounded is not None:
-                rounded[:] = packed[k]
             # Rows of a lower triangle are, in Fortran's eyes, columns of an upper one.
-            spread(b"U", n, first + k * stride, square, n, info)
+            _spread(b"U", n, first + k * stride, square, n, info)
             for count, source, result, step in places:
-                symm(b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n)
+                _symm(b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n)
 
 
 def _require(array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

@@ -6,8 +6,8 @@ fitted.
 so a pair with Q_mn below NEGLIGIBLE changes no element of J or K by more than a few times that. In
 an extended molecule most pairs are negligible; in a compact one few are, and all are kept, since
 then the bookkeeping costs more than it saves. For the exchange, functions are grouped into compact
-clusters, each with the list of functions it overlaps with. Source: Häser and Ahlrichs, J. Comput.
-Chem. 10, 104 (1989).
+clusters, each with the list of functions it overlaps with; where all pairs are kept, into ranges of
+WIDTH functions. Source: Häser and Ahlrichs, J. Comput. Chem. 10, 104 (1989).
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ Index = NDArray[np.intp]
 NEGLIGIBLE = 1e-12  # Eh^1/2
 WORTH_DROPPING = 0.7  # of all pairs: with more left, all are kept
 CLUSTER = 48  # basis functions in the largest cluster (one atom at least)
+# basis functions in a cluster where all pairs are kept: BLAS multiplies narrow rectangles without
+# copying them first
+WIDTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class PairList:
 
     Attributes
     ----------
-    nao : basis functions; columns : (ncolumn,); clusters : empty where all pairs are kept
+    nao : basis functions; columns : (ncolumn,); clusters : in the order of the functions where all
+        pairs are kept
     """
 
     nao: int
@@ -82,7 +86,9 @@ class PairList:
 
 def every_pair(nao: int) -> PairList:
     """All pairs of nao functions."""
-    return PairList(nao, np.arange(nao * (nao + 1) // 2), ())
+    columns = np.arange(nao * (nao + 1) // 2)
+    ranges = [np.arange(first, min(first + WIDTH, nao)) for first in range(0, nao, WIDTH)]
+    return PairList(nao, columns, _with_partners(nao, columns, ranges))
 
 
 def pair_list(mole: Any) -> PairList:
@@ -92,16 +98,21 @@ def pair_list(mole: Any) -> PairList:
     if not 0 < np.count_nonzero(kept) < WORTH_DROPPING * len(kept):
         return every_pair(nao)
     columns = np.flatnonzero(kept)
+    return PairList(nao, columns, _with_partners(nao, columns, _clusters(mole)))
+
+
+def _with_partners(nao: int, columns: Index, groups: list[Index]) -> tuple[Cluster, ...]:
+    """The clusters of groups of functions, of the pairs that are kept."""
     column = np.full((nao, nao), len(columns), dtype=np.intp)
     lower = np.tril_indices(nao)
     mu, nu = lower[0][columns], lower[1][columns]
     column[mu, nu] = column[nu, mu] = np.arange(len(columns))
     clusters = []
-    for functions in _clusters(mole):
+    for functions in groups:
         part = column[functions]
         partners = np.flatnonzero((part < len(columns)).any(axis=0))
         clusters.append(Cluster(functions, partners, np.ascontiguousarray(part[:, partners].T)))
-    return PairList(nao, columns, tuple(clusters))
+    return tuple(clusters)
 
 
 def significant(mole: Any) -> NDArray[np.bool_]:

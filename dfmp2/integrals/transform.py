@@ -3,11 +3,11 @@
     X_Pi,m = sum_n (P|mn) C_ni from packed triangles, m >= n        (ia|P) = sum_m X_Pi,m C_ma
 
 Each route has its own work space that is reused, so that a worker touches fresh memory once. Where
-all pairs are kept, a triangle is spread with LAPACK's `tpttr` and multiplied with BLAS `symm`,
-which reads that triangle alone, so that the mirrored half is never made. Where negligible pairs
-were dropped, each cluster of functions is multiplied with its partners: a rectangle that is gathered
-from the kept pairs before each product, or once for all of them (`ClusterRectangles`). Workers are
-our own single-threaded ones, each with its own share of a block.
+all pairs are kept, in float64, a triangle is spread with LAPACK's `tpttr` and multiplied with BLAS
+`symm`, which reads that triangle alone, so that the mirrored half is never made. In float32, and
+where negligible pairs were dropped, each cluster of functions is multiplied with its partners: a
+rectangle that is gathered from the kept pairs before each product, or once for all of them
+(`ClusterRectangles`). Workers are our own single-threaded ones, each with its own share of a block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import Workers, each
-from dfmp2.integrals.screening import PairList, every_pair
+from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.spaces import ActiveSpace
 
 Array = NDArray[np.float64]
@@ -48,7 +48,7 @@ class ClusterRectangles:
     b : (naux, ncolumn) float64
         Fitted integrals, Eh^1/2.
     pairs : PairList
-        What the columns of `b` are; some were dropped.
+        What the columns of `b` are.
     bounds : list of int
         Where the fitting functions of each worker begin, and the end of the last.
     """
@@ -97,20 +97,20 @@ def half_transform(
         Of the worker's fitting functions, from `ClusterRectangles`; None to gather them anew.
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
-    if pairs.complete:
-        return TriangleTransform(orbitals, most, dtype)
+    if pairs.complete and not single:
+        return TriangleTransform(orbitals, most)
     if rectangles is not None:
         return GatheredTransform(orbitals, most, pairs, rectangles)
     return ClusterTransform(orbitals, most, pairs, dtype)
 
 
 class TriangleTransform:
-    """All pairs; parameters as of `half_transform`."""
+    """All pairs in float64; parameters as of `half_transform`."""
 
-    def __init__(self, orbitals: list[Array], most: int, dtype: np.dtype[np.floating[Any]]) -> None:
+    def __init__(self, orbitals: list[Array], most: int) -> None:
         # (n, nao) in C order is (nao, n) in Fortran order, which is what symm wants and gives.
-        rows = [np.ascontiguousarray(c.T, dtype=dtype) for c in orbitals]
-        self._work = [np.empty((most, *c.shape), dtype=dtype) for c in rows]
+        rows = [np.ascontiguousarray(c.T) for c in orbitals]
+        self._work = [np.empty((most, *c.shape)) for c in rows]
         self._products = SymmetricProducts(rows)
 
     def put(self, place: int, rows: Array, number: int) -> None:
@@ -123,7 +123,8 @@ class TriangleTransform:
 
 
 class ClusterTransform:
-    """Kept pairs only; the columns of X are the functions of one cluster after another."""
+    """Kept pairs, or all in float32; the columns of X are the functions of one cluster after
+    another."""
 
     def __init__(
         self, orbitals: list[Array], most: int, pairs: PairList, dtype: np.dtype[np.floating[Any]]
@@ -157,8 +158,8 @@ class ClusterTransform:
 
 
 class GatheredTransform:
-    """Kept pairs only, with the rectangles of the clusters at hand; the bits are those of
-    `ClusterTransform` in float32."""
+    """The same in float32 with the rectangles of the clusters at hand; no bit differs from
+    `ClusterTransform`."""
 
     def __init__(
         self, orbitals: list[Array], most: int, pairs: PairList, rectangles: list[Single]
@@ -209,10 +210,7 @@ class Transformation:
         # Reused: touched first once
         self._parts = [np.empty((0, space.nocc, space.nvir)) for space in spaces]
         self._virtual = [np.ascontiguousarray(space.c_vir) for space in spaces]
-        pairs = every_pair(len(ranges[0]))
-        self._transforms = [
-            half_transform(ranges, self._step, pairs, single=False) for _ in range(threads)
-        ]
+        self._transforms = [TriangleTransform(ranges, self._step) for _ in range(threads)]
 
     def __call__(self, packed: Array) -> list[Array]:
         """(ia|P) of each space, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C

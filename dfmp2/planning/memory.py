@@ -174,8 +174,7 @@ class MemoryPlan:
     scf_response : integrals of the occupied orbitals, where the stability of all rotations is
         looked at
     grid_values : of basis functions on the integration grid
-    scf_gathered : integrals of the float32 iterations, gathered once where negligible pairs were
-        dropped
+    scf_gathered : integrals of the float32 iterations, gathered once
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None
         without one
     gradient : of the gradient, or of relaxed densities

@@ -103,7 +103,7 @@ class Workload:
     block_functions : MP2 fitting functions in the largest block of integrals
     scf_columns : pairs of basis functions the fitted SCF integrals are kept for, 0 for all
     rectangles : numbers of a fitting function that the float32 iterations of the SCF gather from
-        the kept pairs, 0 for none
+        the pairs, 0 for none
     widest_shell : functions of the largest shell of the orbital basis
     frontier : occupied and virtual orbitals of each spin among which the stability check looks
     single_exchange : whether the SCF begins with float32 exchange
@@ -235,11 +235,11 @@ class Workload:
             single = 0
         if p:
             # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc,
-            # Coulomb 4 p npair.
+            # Coulomb 2 p npair, 4 without exchange.
             half = 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
+            coulomb = 2 * (2 - self.exchange) * p * self.kept_pairs
             per_build = self.operators * sum(
-                (p * n * n + half) * self.exchange * s.occupied + 4 * p * self.kept_pairs
-                for s in self.spins
+                (p * n * n + half) * self.exchange * s.occupied + coulomb for s in self.spins
             )
             per_product = sum(
                 half * s.occupied + 2 * p * s.occupied**2 * (3 * n - s.occupied) for s in self.spins

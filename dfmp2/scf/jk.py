@@ -2,13 +2,13 @@
 PySCF's DF-SCF:
 
     B_P,mn = sum_Q L^-1_PQ (Q|mn)      m >= n, no negligible pairs, made once, in place
-    J_mn = sum_P B_P,mn sum_ls B_P,ls D_ls
     K_mn = sum_Pi X_Pi,m X_Pi,n        X_Pi,m = sum_n B_P,mn C_ni
+    J_mn = sum_P B_P,mn v_P            v_P = sum_im X_Pi,m C_mi
 
-J is float64 always. K may be made from float32 products while the SCF is far from its end
-(`single`). Their error comes from adding up, and most of it from few fitting functions: with the
-products of a fifth of them in float64 (`corrected`) it is 5 to 20 times smaller. Where negligible
-pairs were dropped and memory allows, the integrals of the float32 products are rounded and gathered
+X may be made from float32 products while the SCF is far from its end (`single`). Their error comes
+from adding up, and most of it from few fitting functions: with the products of a fifth of them in
+float64 (`corrected`) it is 5 to 20 times smaller. J, of float64 integrals, takes over a tenth of
+the error of K. Where memory allows, the integrals of the float32 products are rounded and gathered
 once (`gathers`), which changes no bit. Every step streams over blocks of
 fitting functions that stay in cache, shared out over our own single-threaded workers; a fixed share
 for each worker keeps the sums in the same order from run to run. A density without orbitals (of the
@@ -186,7 +186,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
 
     def rectangles(self) -> ClusterRectangles | None:
         """B in float32 for each cluster of functions, made once; None where it is not kept."""
-        if not self.gathers or self.pairs.complete:
+        if not self.gathers:
             return None
         if self._rectangles is None:
             b = self.build()._cderi
@@ -212,14 +212,15 @@ class JKFitting(df.DF):  # type: ignore[misc]
         return ExchangeProducts(single=self.single)
 
     def _count(self, occupied: list[Array], how: ExchangeProducts) -> None:
-        """Count operations: 4 P npair of each J; of each K 2 P n^2 nocc, over the kept pairs, of
-        the half transformation, and P n^2 nocc of the symmetric product."""
+        """Count operations: 2 P npair of each J, 4 without K; of each K 2 P n^2 nocc, over the kept
+        pairs, of the half transformation, and P n^2 nocc of the symmetric product."""
         naux = self.get_naoaux()
         n = self.pairs.nao
         columns = len(self.pairs.columns)
-        self.operations[0] += len(occupied) * 4 * naux * columns
         if not how.wanted:
+            self.operations[0] += len(occupied) * 4 * naux * columns
             return
+        self.operations[0] += len(occupied) * 2 * naux * columns
         per_function = n * n + 4 * n * columns // (n + 1)
         per_function *= sum(c.shape[1] for c in occupied)
         exact = naux
@@ -466,10 +467,12 @@ def accumulated(
     -------
     J, K : (nspin, nao, nao) float64, Eh
     """
-    density = [c @ c.T for c in occupied]
-    folded = np.stack(
-        [lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density]
-    )
+    folded = None
+    if not how.wanted:
+        density = [c @ c.T for c in occupied]
+        folded = np.stack(
+            [lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density]
+        )
     workers = []
     for worker, (start, stop) in enumerate(pairwise(shares(naux, threads))):
         rectangles = None
@@ -492,6 +495,11 @@ def accumulated(
 class WorkerMatrices:
     """What one worker adds to J and K.
 
+    Parameters
+    ----------
+    folded : (nspin, ncolumn) density of the kept pairs, both triangles; None with K, where J is
+        made of the same products
+
     Attributes
     ----------
     j, k : (nspin, ncolumn) and (nspin, nao, nao), Eh
@@ -499,14 +507,15 @@ class WorkerMatrices:
 
     def __init__(
         self,
-        folded: Array,
+        folded: Array | None,
         pairs: PairList,
         occupied: list[Array],
         how: ExchangeProducts,
         rectangles: list[Single] | None = None,
     ) -> None:
         nao = len(occupied[0])
-        self.j, self.k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
+        self.j = np.zeros((len(occupied), len(pairs.columns)))
+        self.k = np.zeros((len(occupied), nao, nao))
         self._folded = folded
         self._few, most = rows_at_a_time(pairs, occupied)
         self._how = how
@@ -514,6 +523,8 @@ class WorkerMatrices:
         self._blocks = []  # of half-transformed integrals, those in float64 first
         if not how.wanted:
             return
+        order = np.concatenate([cluster.functions for cluster in pairs.clusters])
+        rows = [c[order].T for c in occupied]
         kinds = [how.single]
         if how.exact is not None:
             kinds = [False, True]
@@ -523,17 +534,19 @@ class WorkerMatrices:
             if single:
                 gathered = rectangles
             transform = half_transform(occupied, most, pairs, single=single, rectangles=gathered)
-            self._blocks.append(ExchangeBlock(transform, most, self.k, how.norms))
+            self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
 
     def add(self, rows: Array) -> None:
         """The next fitting functions, (n, ncolumn)."""
         for first in range(0, len(rows), self._few):  # read from memory once, for J and K
             few = rows[first : first + self._few]
-            for s, row in enumerate(self._folded):
-                add_projection(few, row, self.j[s])
+            if self._folded is not None:
+                for s, row in enumerate(self._folded):
+                    add_projection(few, row, self.j[s])
+                continue
+            along = np.empty((len(self.j), len(few)))
             if self._how.exact is None:
-                for block in self._blocks:
-                    block.add(few, self._next)
+                self._blocks[0].add(few, self._next, along)
             else:
                 double, single = self._blocks
                 exact = self._how.exact[self._next : self._next + len(few)]
@@ -541,7 +554,9 @@ class WorkerMatrices:
                     block = single
                     if exact[start]:
                         block = double
-                    block.add(few[start:stop], self._next + start)
+                    block.add(few[start:stop], self._next + start, along[:, start:stop])
+            for s, vector in enumerate(along):
+                self.j[s] += vector @ few
             self._next += len(few)
 
     def finish(self) -> None:
@@ -557,24 +572,41 @@ class ExchangeBlock:
     ----------
     transform : HalfTransform
     most : fitting functions in a product
+    orbitals : of each spin (n, nao), in the order of the columns of X
     k : (nspin, nao, nao), Eh, added to
     norms : (n,) of the worker's fitting functions, or None; see `ExchangeProducts`
     """
 
-    def __init__(self, transform: HalfTransform, most: int, k: Array, norms: Array | None) -> None:
+    def __init__(
+        self,
+        transform: HalfTransform,
+        most: int,
+        orbitals: list[Array],
+        k: Array,
+        norms: Array | None,
+    ) -> None:
         self._transform = transform
         self._most = most
+        self._orbitals = [
+            np.ascontiguousarray(rows, dtype=half.dtype).ravel()
+            for rows, half in zip(orbitals, transform.halves(0), strict=True)
+        ]
         self._k = k
         self._norms = norms
         self._waiting = 0
         self._added = 0
 
-    def add(self, rows: Array, number: int) -> None:
-        """Fitting functions, (n, ncolumn); the first is `number` of those of the worker."""
+    def add(self, rows: Array, number: int, along: Array) -> None:
+        """Fitting functions, (n, ncolumn); the first is `number` of those of the worker. v of each
+        spin is put into `along`, (nspin, n)."""
         start = 0
         while start < len(rows):
             stop = min(len(rows), start + self._most - self._waiting)
             self._transform.put(self._waiting, rows[start:stop], number + start)
+            halves = self._transform.halves(self._waiting + stop - start)
+            for s, (half, orbitals) in enumerate(zip(halves, self._orbitals, strict=True)):
+                x = half[self._waiting :].reshape(stop - start, len(orbitals))
+                along[s, start:stop] = x @ orbitals
             self._waiting += stop - start
             start = stop
             if self._waiting == self._most:

@@ -223,7 +223,8 @@ class Course:
         while True:
             self.points.append(method.judge(results[name], guess))
             self.path.append(name)
-            self._listener.note(f"{name}: {self.points[-1].said}")
+            if name.startswith(self._prefix):  # the last point of a path has been said by the path
+                self._listener.note(f"{name}: {self.points[-1].said}")
             place = method.next_geometry()
             while place is None and method.converged:
                 probe = method.unmeasured()

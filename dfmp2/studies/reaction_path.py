@@ -186,7 +186,8 @@ class _Descent:
         steepest = 0.0
         while True:
             point = method.judge(results[name], self._hessian)
-            self._listener.note(f"{name}: {point.said}")
+            if name != TOP or side == SIDES[-1]:  # both sides begin there, and it is said once
+                self._listener.note(f"{name}: {point.said}")
             if name != TOP and not method.refused:
                 self.sides[side].append(name)
                 steepest = max(steepest, point.max_gradient)
