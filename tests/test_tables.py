@@ -62,7 +62,7 @@ from dfmp2.studies import coordinate, extrema, species
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs import catalogue, model, text
 from dfmp2.trainium.kernels import sizes
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 from tests.awkward import MOLECULES
 from tests.conftest import WRITTEN
 from tests.test_outputs import same
@@ -265,7 +265,7 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (document.difference, (NUMBERS_AND_NONE,)),
     (document.size, (NUMBERS_AND_NONE,)),
     (document.fixed, ((*NUMBERS_AND_NONE, None), (0, 2, 5))),
-    (document.counted_text, ((0, 1, 2), ("run",), ("", "runes"))),
+    (counted_text, ((0, 1, 2), ("run",), ("", "runes"))),
     (document.displayed_width, (TEXTS,)),
     (document.cut_text, (TEXTS, (4, 9, 12))),
     (document.wrap_text, (TEXTS, (6, 20))),
