@@ -670,7 +670,7 @@ DERIVED = {
 
 
 def batch() -> Iterator[str]:
-    """The page of a batch of two results and a failure."""
+    """The page of a batch of two results and a failure, and a ranking of two equal conformers."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
@@ -680,6 +680,11 @@ def batch() -> Iterator[str]:
                 packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
                 packed.unlink()
             yield from page_of("batch")
+            for name in ("rhf", "checked"):
+                packed = (WRITTEN / f"{name}.h5.xz").read_bytes()
+                Path(f"{name}.h5").write_bytes(lzma.decompress(packed))
+            yield from map(without_sentences, called("rank", "rhf.h5", "checked.h5"))
+            yield from leaves(json.loads("\n".join(called("rank", "rhf.h5", "--json"))), "")
         finally:
             os.chdir(before)
 
