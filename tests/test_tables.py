@@ -684,7 +684,9 @@ def batch() -> Iterator[str]:
                 packed = (WRITTEN / f"{name}.h5.xz").read_bytes()
                 Path(f"{name}.h5").write_bytes(lzma.decompress(packed))
             yield from map(without_sentences, called("rank", "rhf.h5", "checked.h5"))
-            yield from leaves(json.loads("\n".join(called("rank", "rhf.h5", "--json"))), "")
+            yield from leaves(
+                json.loads("\n".join(called("rank", "rhf.h5", "checked.h5", "--json"))), ""
+            )
         finally:
             os.chdir(before)
 
