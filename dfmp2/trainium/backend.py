@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
-from dfmp2.errors import UnsupportedByBackend
-from dfmp2.errors.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
 from dfmp2.trainium.interpreter.rules import CHIP
@@ -153,16 +151,7 @@ class NkiBackend(Backend):
         self._variant = variant
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
-        """Pad, pack and upload B.
-
-        Raises
-        ------
-        UnsupportedByBackend : a precision other than "mixed"
-        """
-        if precision not in self.limits.precisions:
-            raise UnsupportedByBackend(
-                Option("backend", self.name), f" has no {precision}: it offers mixed"
-            )
+        """Pad, pack and upload B; `precision` is "mixed", the only one that they offer."""
         operand = self.declare(b.shape, eps_occ, eps_vir)
         edge = operand.b.edge
         for number in range(-(-len(b) // edge)):

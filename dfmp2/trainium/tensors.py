@@ -24,7 +24,6 @@ from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.kernels.sizes import P, equal_parts
 from dfmp2.trainium.launch.executors import Executor
-from dfmp2.trainium.launch.faults import launching
 
 
 @dataclass(slots=True, eq=False)
@@ -62,13 +61,15 @@ class NkiTensors(Tensors):
         """Padding is cut off."""
         if value.stack is not None:
             form, (batches, rows, columns) = value.stack
-            whole = self._fetched(form).reshape(batches, rows, -1)
+            whole = self._executor.fetch(form).reshape(batches, rows, -1)
             product = np.ascontiguousarray(whole[:, :, :columns])
             if value.symmetric:
                 product = self._mirrored(product[0])[None]
             return product.reshape(value.shape)
         if value.operand is not None and value.host is None:
-            return layout.unpack_b(map(self._fetched, value.operand.b.blocks.values()), value.shape)
+            return layout.unpack_b(
+                map(self._executor.fetch, value.operand.b.blocks.values()), value.shape
+            )
         return self._sent(value)
 
     def unfold(self, value: Held, shape: tuple[int, ...], axes: tuple[int, ...]) -> Held:
@@ -168,10 +169,6 @@ class NkiTensors(Tensors):
         if name not in value.forms:
             value.forms[name] = self._executor.upload(make())
         return value.forms[name]
-
-    def _fetched(self, form: Any) -> NDArray[Any]:
-        with launching("download"):
-            return self._executor.fetch(form)
 
     def _stacked(self, value: Held, i: int, how: Folding) -> NDArray[Any]:
         return _stack(self._sent(value)[i], how)

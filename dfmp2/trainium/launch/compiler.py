@@ -118,12 +118,8 @@ class NeffCache:
         try:
             place.mkdir(parents=True, exist_ok=True)
             put(done.path, contents)
+            put(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
             (place / FAILED).unlink(missing_ok=True)
-            try:
-                put(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
-            except OSError:
-                done.path.unlink(missing_ok=True)  # without its record it would never be found
-                raise
         except OSError as error:
             raise ResourceError(
                 f"cannot keep the compiled program in {self.folder}: {error.strerror}: free some "

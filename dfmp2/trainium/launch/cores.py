@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
-from dfmp2.errors import Dfmp2Error, KernelFailed, UnsupportedByBackend
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Dfmp2Error, KernelFailed
 from dfmp2.host.processes import begin_quietly, clean_start
 from dfmp2.trainium.backend import LIMITS, NkiBackend
 from dfmp2.trainium.launch import toolchain
@@ -155,10 +154,6 @@ class CoresBackend(Backend):
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need
         them."""
-        if precision not in self.limits.precisions:
-            raise UnsupportedByBackend(
-                Option("backend", self.name), f" has no {precision}: it offers mixed"
-            )
         self._keys += 1
         shared = Shared(self._keys, np.asarray(b, dtype=np.float32))
         self._operands[shared.key] = shared

@@ -50,7 +50,6 @@ DISTRIBUTIONS = (
     "libneuronxla",
 )
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
-COMPILATIONS = ("UncachedCompile", "CachedCompile")  # torch-xla's own counters
 
 
 class Executor(ABC):
@@ -85,27 +84,22 @@ class Executor(ABC):
             language or chip
         DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
         """
-        out: NDArray[Any] = self._called(source, kernel, arguments, kept=False)
-        return out
+        return self.fetch(self.keep(source, kernel, arguments))
 
     def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
         """The same, but the output stays where it is; passed to `launch`."""
-        return self._called(source, kernel, arguments, kept=True)
+        program = program_of(source, kernel, arguments)
+        self.prepare(program)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            return self._run(program, arguments)
 
     def fetch(self, kept: Any) -> NDArray[Any]:
         """What `keep` left where it is, on the host."""
         return np.asarray(kept)
 
-    def _called(self, source: str, kernel: str, arguments: Mapping[str, Any], *, kept: bool) -> Any:
-        program = program_of(source, kernel, arguments)
-        self.prepare(program)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            out = self._run(program, arguments, kept=kept)
-            return out if kept else self.fetch(out)
-
     @abstractmethod
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> Any:
-        """The output of a program where it is computed; `kept` outputs outlive the next launch."""
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> Any:
+        """The output of a program where it is computed."""
 
     def prepare(self, program: Program) -> None:  # noqa: B027 - nothing to do where `compiles` is False
         """Have a program compiled and loaded."""
@@ -138,9 +132,7 @@ class InterpreterExecutor(Executor):
         """The array in the storage that the settings ask for."""
         return array.astype(self.dtype, copy=False)
 
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> NDArray[Any]:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> NDArray[Any]:
         (out,), _ = run_kernel(program.source, program.kernel, dict(arguments), self.settings)
         return out
 
@@ -188,14 +180,9 @@ class NativeExecutor(Executor):
             "versions": ", ".join(f"{name} {version}" for name, version in found.items())
             or "unknown",
             "kernel sources": f"sha256 {source_hash()[:16]}",
-            **self._more(),
             **self.proof.describe(),
             "inference counters": counted(self._before, inferences()),
         }
-
-    def _more(self) -> dict[str, str]:
-        """What only this lane knows."""
-        return {}
 
 
 class DeviceTensor(NamedTuple):
@@ -219,7 +206,8 @@ class DeviceExecutor(NativeExecutor):
 
     def fetch(self, kept: DeviceTensor) -> NDArray[np.float32]:
         """What `keep` left on the device; counted."""
-        out = self._read(kept)
+        with launching("download"):
+            out = self._read(kept)
         self.proof.bytes_down += out.nbytes
         return out
 
@@ -244,9 +232,7 @@ class SimulatorExecutor(NativeExecutor):
         with launching("import of nki"):
             self._nki = import_module("nki")
 
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> NDArray[Any]:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)
         return np.asarray(one_output(self._nki.simulate(function)(**arguments), program.kernel))
 
@@ -275,8 +261,7 @@ def one_output(out: Any, kernel: str) -> Any:
 
 
 class Loaded:
-    """A program on the device: the model, and the output tensors of its first call, which later
-    calls reuse.
+    """A program on the device.
 
     The runtime does not always know the type of an output that it has made (nrtpy's
     trouble-shooting page: a void type), and refuses a tensor whose type is not the one that the
@@ -287,7 +272,6 @@ class Loaded:
     def __init__(self, model: Any, program: Program, entry: str) -> None:
         self.model = model
         self.entry = entry
-        self.outputs: dict[str, Any] | None = None
         inputs, outputs = set(model.input_tensors_info), list(model.output_tensors_info)
         expected = {name for name, _ in program.tensors}
         if inputs != expected or len(outputs) != 1:
@@ -299,19 +283,11 @@ class Loaded:
         self.output = outputs[0]
         self.shape = tuple(int(n) for n in model.output_tensors_info[self.output].shape)
 
-    def run(self, inputs: dict[str, Any], *, kept: bool) -> Any:
-        """Run it; the output stays on the device, and is overwritten by the next call unless it is
-        `kept`."""
+    def run(self, inputs: dict[str, Any]) -> Any:
+        """Run it; the output stays on the device."""
         for name, tensor in inputs.items():
             name_type(tensor, self.model.input_tensors_info[name])
-        if kept or self.outputs is None:
-            made = dict(self.model(inputs=inputs))
-            if kept:
-                return made[self.output]
-            self.outputs = made
-        else:
-            self.model(inputs=inputs, outputs=self.outputs)
-        return self.outputs[self.output]
+        return dict(self.model(inputs=inputs))[self.output]
 
 
 def name_type(tensor: Any, known: Any) -> None:
@@ -366,21 +342,18 @@ class NeffExecutor(DeviceExecutor):
                 )
             self.proof.load_seconds += time.perf_counter() - begin
 
-    def _more(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
+        """The same, and how its programs were compiled."""
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
-        return {
-            "compiled through": "; ".join(entries) or "nothing launched",
-        }
+        return {**super().describe(), "compiled through": "; ".join(entries) or "nothing launched"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._tensor.from_numpy(array)
 
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> DeviceTensor:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> DeviceTensor:
         loaded = self._loaded[program]
         inputs = {name: arguments[name].value for name, _ in program.tensors}
-        return DeviceTensor(loaded.run(inputs, kept=kept), loaded.shape)
+        return DeviceTensor(loaded.run(inputs), loaded.shape)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
         raw = np.ascontiguousarray(
@@ -445,18 +418,10 @@ class XlaExecutor(DeviceExecutor):
                 )
             self._device = self._xla.device()
 
-    def _more(self) -> dict[str, str]:
-        counts = ", ".join(
-            f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS
-        )
-        return {"device type": self.platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
-
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._torch.from_numpy(array).to(self._device)
 
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> DeviceTensor:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> DeviceTensor:
         given = {
             name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()
         }

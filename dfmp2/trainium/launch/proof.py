@@ -1,10 +1,8 @@
 """Proof of what ran: programs, launches, times, bytes, and the device's own counters.
 
 Compilation is timed apart from launches, and the first launch of a program apart from the later
-ones. These are warm after some seconds: until then the engines run about 2.2 times slower, whatever
-is launched (aws-samples/ sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 6). The
-device counts inferences itself (sysfs `inference_count` per core): its counts before and after are
-stored as they were read, because older drivers update them late. Unverified on hardware.
+ones. The device counts inferences itself (sysfs `inference_count` per core): its counts before and
+after are stored as they were read, because older drivers update them late. Unverified on hardware.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from dataclasses import dataclass, field
 
 from dfmp2.trainium.launch.environment import HERE
 
-RAMP = 5.0  # s after the first launch; they mean "a few seconds" after the runtime's reset
 COUNTERS = "sys/devices/virtual/neuron_device"
 
 
@@ -29,7 +26,7 @@ class Proof:
     launches : kernel launches; programs : different compiled programs launched
     compiled : programs compiled by this run; cache_hits : found compiled
     compile_seconds, load_seconds : s; first_seconds : of the first launch of each program;
-        ramp_seconds : of the others in the first seconds; warm_seconds : of the rest
+        later_seconds : of the others
     uploads, bytes_up, bytes_down : transfers
     """
 
@@ -40,32 +37,25 @@ class Proof:
     compile_seconds: float = 0.0
     load_seconds: float = 0.0
     first_seconds: float = 0.0
-    ramp_seconds: float = 0.0
-    warm_seconds: float = 0.0
+    later_seconds: float = 0.0
     uploads: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     _seen: set[object] = field(default_factory=set, repr=False)
-    _begun: float | None = field(default=None, repr=False)
 
     @contextmanager
     def launch(self, program: object) -> Iterator[None]:
         """Count and time a launch that succeeds."""
         begin = time.perf_counter()
-        warm = self._begun is not None and begin - self._begun >= RAMP
-        if self._begun is None:
-            self._begun = begin
         yield
         seconds = time.perf_counter() - begin
         self.launches += 1
-        if program not in self._seen:
+        if program in self._seen:
+            self.later_seconds += seconds
+        else:
             self._seen.add(program)
             self.programs += 1
             self.first_seconds += seconds
-        elif warm:
-            self.warm_seconds += seconds
-        else:
-            self.ramp_seconds += seconds
 
     def describe(self) -> dict[str, str]:
         """The counts as texts, for the record."""
@@ -73,11 +63,9 @@ class Proof:
             "kernel launches": str(self.launches),
             "programs": f"{self.programs} launched, {self.compiled} compiled now, "
             f"{self.cache_hits} found in the cache",
-            "compile "
-            "time": f"{self.compile_seconds:.3f} s compiling, {self.load_seconds:.3f} s loading",
-            "launch "
-            "time": f"{self.first_seconds:.4f} s in first launches, {self.ramp_seconds:.4f} s in "
-            f"others of the first {RAMP:g} s, {self.warm_seconds:.4f} s in warm ones",
+            "compile time": f"{self.compile_seconds:.3f} s compiling, {self.load_seconds:.3f} s loading",
+            "launch time": f"{self.first_seconds:.4f} s in first launches of a program, "
+            f"{self.later_seconds:.4f} s in others",
             "transfers": f"{self.uploads} uploads, {self.bytes_up} bytes up, {self.bytes_down} "
             "bytes down",
         }
