@@ -15,11 +15,8 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 Block = TypeVar("Block")
-NOT_THE_CALLER = {
-    "dfmp2",
-    "contextlib",
-    "ase",
-}  # packages that a warning passes on its way to who called them
+# Packages that a warning passes on its way to who called them
+NOT_THE_CALLER = {"dfmp2", "contextlib", "ase"}
 
 
 class Listener:

@@ -130,7 +130,8 @@ def syrk(
 def trsm(triangle: A, b: A, *, alpha: float = 1.0, lower: bool = True, backend: str = "auto") -> A:
     """X of L X = alpha B; L (n, n) lower triangular or upper, of which the other half is not read;
     B (n, m)."""
-    shape, columns = _shape("triangle", triangle), _shape("b", b)
+    shape = _shape("triangle", triangle)
+    columns = _shape("b", b)
     if len(columns) != 2 or shape != (columns[0], columns[0]):
         raise InputError(f"trsm: triangle {shape} and b {columns}: expected (n, n) and (n, m)")
     if not isinstance(triangle, DeviceArray) and not np.diagonal(_host("triangle", triangle)).all():
@@ -178,7 +179,8 @@ def mp2_energy(
         np.asarray(_host(name, x), np.float64)
         for name, x in (("eps_occ", eps_occ), ("eps_vir", eps_vir))
     )
-    shape, whole = _shape("integrals", integrals), (occ.size, vir.size) * 2
+    shape = _shape("integrals", integrals)
+    whole = (occ.size, vir.size) * 2
     from_b = len(shape) == 3 and shape[:2] == whole[:2]
     if (
         occ.ndim != 1
@@ -273,7 +275,8 @@ def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str =
     except BackendUnavailable as error:
         reason = f"not on this host: {error}"
     (g, k, m), n = how[0].sizes, how[1].sizes[2]
-    measured, operations = rates.load_rates("cpu", count), 2 * g * k * m * n
+    measured = rates.load_rates("cpu", count)
+    operations = 2 * g * k * m * n
     return Plan(
         f"{expression} {' '.join(map(str, shapes))} {dtype}",
         "gemm" if g == 1 else "gemm_batch",
@@ -347,7 +350,8 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
         x: y.dtype if isinstance(y, DeviceArray) else str(_host(x, y).dtype)
         for x, y in given.items()
     }
-    dtype, told = next(iter(types.values())), ", ".join(f"{x} is {y}" for x, y in types.items())
+    dtype = next(iter(types.values()))
+    told = ", ".join(f"{x} is {y}" for x, y in types.items())
     if set(types.values()) != {dtype} or dtype not in PRECISION:
         raise InputError(f"{function}: {told}: expected float32 or float64, the same for all")
     if dtype not in device.dtypes:
@@ -359,11 +363,13 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
         x.value if isinstance(x, DeviceArray) else device.send(_host(name, x))
         for name, x in given.items()
     ]
-    likes = [
-        x.like if isinstance(x, DeviceArray) else x[:0] if _is_torch(x) else None
-        for x in given.values()
-    ]
-    return _Job(device, values, dtype, bool(there), likes[0])
+    first = next(iter(given.values()))
+    like = None
+    if isinstance(first, DeviceArray):
+        like = first.like
+    elif _is_torch(first):
+        like = first[:0]
+    return _Job(device, values, dtype, bool(there), like)
 
 
 def _contraction(
@@ -372,10 +378,8 @@ def _contraction(
     """A product of two arrays: how they are folded, the sizes of its axes, and their order in the
     result."""
     inputs, arrow, out = expression.replace(" ", "").partition("->")
-    terms, call = (
-        inputs.split(","),
-        f"{function}: {expression!r} with {', '.join(map(str, shapes))}",
-    )
+    terms = inputs.split(",")
+    call = f"{function}: {expression!r} with {', '.join(map(str, shapes))}"
     if len(terms) != 2 or len(shapes) != 2:
         raise InputError(
             f"{call}: expected two arrays, such as 'ik,kj->ij'; of more, contract two at a time"
@@ -397,10 +401,8 @@ def _contraction(
             f"{call}: expected in the result letters of the arrays, each once, all that stand once "
             "among them"
         )
-    batches, summed = (
-        [x for x in out if x in a and x in b],
-        [x for x in a if x in b and x not in out],
-    )
+    batches = [x for x in out if x in a and x in b]
+    summed = [x for x in a if x in b and x not in out]
     left, right = ([x for x in out if x not in other] for other in (b, a))
 
     def folded(term: str, free: list[str]) -> Folding:

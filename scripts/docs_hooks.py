@@ -57,13 +57,8 @@ SEARCH_WEIGHTS = {  # the first that fits; 1 for others
     "explanation/": 1.2,
 }
 AUDIT = Path(__file__).parent.parent / "docs/project/trainium/audit.tsv"
-PAGES = (
-    "NKI backend of trnblas",
-    "its kernels",
-    "simulator of trnfft",
-    "trntensor",
-    "overview",
-)  # of the column page
+# Of the column page
+PAGES = ("NKI backend of trnblas", "its kernels", "simulator of trnfft", "trntensor", "overview")
 VERDICTS = {
     "better": "and more",
     "works": "here",

@@ -33,7 +33,8 @@ def shortened(text: str, page: Path) -> str:
         content = "\n".join("\t".join(cells(row)) for row in (head, *rows))
         (page.parent / name).write_text(content + "\n", encoding="utf-8")
         shown = "\n".join((head, line, *rows[:SHOWN]))
-        return f"{shown}\n\nThe first {SHOWN} of {len(rows)} rows; [all of them]({name}).\n"
+        caption = f"The table shows the first {SHOWN} of {len(rows)} rows; "
+        return f"{shown}\n\n{caption}[download all {len(rows)}]({name}).\n"
 
     return TABLE.sub(replaced, text)
 

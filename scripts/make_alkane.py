@@ -48,9 +48,8 @@ def alkane(n_carbon: int) -> list[Atom]:
     hydrogens: list[Atom] = []
     for k, (_, x, _, z) in enumerate(carbons):
         if k == 0:
-            hydrogens.append(
-                ("H", x - sides[k] * hx, 0.0, z - hy)
-            )  # continues the zigzag at this end
+            # Continues the zigzag at this end
+            hydrogens.append(("H", x - sides[k] * hx, 0.0, z - hy))
         hydrogens.extend(("H", x + sides[k] * hx, y, z) for y in (hy, -hy))
         if k == n_carbon - 1:
             hydrogens.append(("H", x - sides[k] * hx, 0.0, z + hy))

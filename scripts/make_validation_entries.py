@@ -23,11 +23,8 @@ from make_expected_energies import Atoms, compute, read_xyz
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
-PSI4_BOHR, PSI4_OLD_BOHR, PYSCF_BOHR = (
-    0.52917721067,
-    0.52917720859,
-    0.52917721092,
-)  # angstrom; old: CODATA 2006
+# Angstrom; old: CODATA 2006
+PSI4_BOHR, PSI4_OLD_BOHR, PYSCF_BOHR = (0.52917721067, 0.52917720859, 0.52917721092)
 DECIMALS = 14  # of coordinates in bohr, so that equal molecules are equal texts
 CONV_TOL = 1e-12  # Eh, SCF convergence asked of us: with 1e-11 E(corr) is up to 1e-8 Eh off
 HEAVIEST_RI = {"I", "Xe"}  # elements here whose RI set is in the Basis Set Exchange only
@@ -351,11 +348,8 @@ METHOD_NAMES = {
     # without the total, whose exchange is that of an RI set
     "rpa correlation energy": "rpa_correlation_energy",
 }
-NEW_METHODS = {
-    "kappa-mp2": "kappa-mp2",
-    "sos-laplace": "sos-laplace",
-    "rpa": "drpa",
-}  # kind of case -> --method
+# Kind of case -> --method
+NEW_METHODS = {"kappa-mp2": "kappa-mp2", "sos-laplace": "sos-laplace", "rpa": "drpa"}
 
 
 def methods() -> list[Item]:
@@ -558,10 +552,8 @@ def composites() -> list[Item]:
     case = cases["psi4-dlpnomp2-2-water-cbs"]
     water = geometry(lines(case["geometry"]), PSI4_BOHR)
     parts = [calculation(water, f"cc-pv{x}z", f"cc-pv{x}z-ri", frozen_core="psi4") for x in "tq"]
-    cubes = [
-        -27.0 / 37.0,
-        64.0 / 37.0,
-    ]  # Helgaker's X^-3 with X = 3, 4; the SCF energy is that of X = 4
+    # Helgaker's X^-3 with X = 3, 4; the SCF energy is that of X = 4
+    cubes = [-27.0 / 37.0, 64.0 / 37.0]
     entries.append(
         entry(
             case["id"],

@@ -16,13 +16,8 @@ from pathlib import Path
 ALLOWED = 1e-10  # Eh
 SMALL = ("h2o", "ch4", "nh3", "nh2", "o2")  # of inputs/, a radical and a triplet among them
 COPIES = 4
-CLUSTERS = (
-    18,
-    6,
-    6,
-    6,
-    6,
-)  # waters; the first runs for longer than Slurm takes to look at time limits, 30 s
+# Waters; the first runs for longer than Slurm takes to look at time limits, 30 s
+CLUSTERS = (18, 6, 6, 6, 6)
 HEAD = """basis = "cc-pvdz"
 precision = "fp64"
 output = "out"

@@ -30,15 +30,8 @@ from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
 
 PAGE = Path(__file__).parent.parent / "docs/project/validation/fitting-errors.md"
 HEAVIEST = 86  # Rn
-POPLE = (
-    "*",
-    "**",
-    "(d,p)",
-    "(2d,2p)",
-    "(2df,p)",
-    "(2df,2pd)",
-    "(3df,3pd)",
-)  # for each row of Pople sets
+# For each row of Pople sets
+POPLE = ("*", "**", "(d,p)", "(2d,2p)", "(2df,p)", "(2df,2pd)", "(3df,3pd)")
 ROLES = {"jk": "SCF", "ri": "MP2"}
 HEADER = "element\torbital\trole\tfitting\terror\tkey"
 

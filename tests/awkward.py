@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from pyscf import df, gto, lib, qmmm
+from pyscf import df, gto, lib, qmmm, scf
 
 from dfmp2.molecule.molecule import Molecule
 
@@ -75,6 +75,9 @@ def mole_of(molecule: Molecule, basis: str = "6-31g") -> Any:
 
 def mean_field(molecule: Molecule, kind: Any, *, fitted: bool = True) -> Any:
     """PySCF's converged mean field, among the point charges of the molecule."""
+    if kind is scf.UHF and molecule.multiplicity == 1:
+        # Where the RHF solution is unstable, a UHF iteration drifts away from it by rounding.
+        return mean_field(molecule, scf.RHF, fitted=fitted).to_uhf()
     with lib.with_omp_threads(1):
         mf = kind(mole_of(molecule))
         if molecule.point_charges is not None:

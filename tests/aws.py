@@ -93,11 +93,12 @@ class Cloud:
         # The folders of the image are those of this test, its tools those of this environment.
         mine = {name: value.replace("/work", str(work)) for name, value in environment.items()}
         mine["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        # Not what is installed
         mine |= {
             name: os.environ[name]
             for name in ("PYTHONPATH", "OPENBLAS_CORETYPE")
             if name in os.environ
-        }  # not what is installed
+        }
         mine |= {
             "AWS_BATCH_JOB_ID": job,
             "AWS_BATCH_JOB_ATTEMPT": "1",

@@ -33,16 +33,8 @@ from dfmp2.studies.vibrations import symmetry_number
 from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
 from tests.conftest import Runner, succeed
 
-CORES = {
-    "N": 1,
-    "O": 1,
-    "C": 1,
-    "F": 1,
-    "B": 1,
-    "Cl": 5,
-    "Li": 1,
-    "H": 0,
-}  # orbitals that `auto` freezes
+# Orbitals that `auto` freezes
+CORES = {"N": 1, "O": 1, "C": 1, "F": 1, "B": 1, "Cl": 5, "Li": 1, "H": 0}
 UHF = (
     "borane cation",
     "fluoroformyl cation radical",

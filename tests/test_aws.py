@@ -121,9 +121,8 @@ def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: s
         "containerProperties"
     ]
     devices = told["linuxParameters"]["devices"]
-    chips = {"trn1.2xlarge": 1, "trn1.32xlarge": 16, "trn1n.32xlarge": 16}[
-        name
-    ]  # AWS documentation
+    # AWS documentation
+    chips = {"trn1.2xlarge": 1, "trn1.32xlarge": 16, "trn1n.32xlarge": 16}[name]
     assert [one["hostPath"] for one in devices] == [f"/dev/neuron{k}" for k in range(chips)]
     assert all(
         one["hostPath"] == one["containerPath"] and one["permissions"] == ["READ", "WRITE"]
@@ -293,9 +292,8 @@ def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
     assert len(definition) == 1 and definition[0]["jobDefinitionArn"] == job["jobDefinition"]
     assert definition[0]["timeout"] == {"attemptDurationSeconds": 7200}
     strategy = definition[0]["retryStrategy"]
-    taken = [
-        {**rule, "action": rule["action"].upper()} for rule in strategy["evaluateOnExit"]
-    ]  # AWS ignores case
+    # AWS ignores case
+    taken = [{**rule, "action": rule["action"].upper()} for rule in strategy["evaluateOnExit"]]
     assert strategy["attempts"] == 10 and taken == list(RETRY_RULES)
     told = definition[0]["containerProperties"]
     assert told["jobRoleArn"] == told["executionRoleArn"] == ROLE

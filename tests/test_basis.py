@@ -175,9 +175,8 @@ def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> No
 def test_families_leave_elements_to_the_set_they_extend() -> None:
     core = resolve_orbital("cc-pCVDZ", ["O", "H"])
     assert core.elements["H"].name == "cc-pvdz"
-    assert (
-        count(core, "O") == count(resolve_orbital("cc-pvdz", ["O"]), "O") + 4
-    )  # 1s1p of Woon and Dunning 1995
+    # 1s1p of Woon and Dunning 1995
+    assert count(core, "O") == count(resolve_orbital("cc-pvdz", ["O"]), "O") + 4
     heavy = resolve_orbital("heavy-aug-cc-pVDZ", ["O", "H"])
     assert [heavy.elements[s].name for s in ("O", "H")] == ["aug-cc-pvdz", "cc-pvdz"]
     mixed = resolve_orbital("cc-pvdz-pp", ["Ag", "C", "H"])
@@ -511,9 +510,8 @@ def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> Non
     allowed = succeed(call(*poor, "--allow-poor-fit")).json
     assert allowed["scf_fitting_error"]["sum"] == pytest.approx(0.68, abs=0.01)
     sound = succeed(call(*arguments, "--overwrite")).json
-    assert sound["scf_total_energy"] == pytest.approx(
-        -2572.9702, abs=1e-4
-    )  # conventional: -2572.9702
+    # Conventional: -2572.9702
+    assert sound["scf_total_energy"] == pytest.approx(-2572.9702, abs=1e-4)
     assert allowed["scf_total_energy"] - sound["scf_total_energy"] == pytest.approx(0.674, abs=2e-3)
 
 
@@ -583,9 +581,8 @@ def test_every_surveyed_element_has_a_sound_set():
     for symbol, name, role in sorted(
         place for place, errors in best.items() if min(errors) > LARGEST
     ):
-        orbital = resolve_orbital(
-            name, [symbol]
-        )  # rows of equal numbers stand once, under the first name
+        # Rows of equal numbers stand once, under the first name
+        orbital = resolve_orbital(name, [symbol])
         if "ma-def2" in name and symbol in SYMBOLS[56:71]:
             with pytest.raises(NumericalError, match=f"is good enough for {symbol} in {name}"):
                 resolve_fitting(role, None, orbital, [symbol])

@@ -105,9 +105,8 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
             with pytest.raises(Died, match="SIGKILL"):
                 slot.result()
         slot.submit(Call(broken_worker.surroundings, ()))
-        os.kill(
-            slot.result()["pid"], signal.SIGKILL
-        )  # while it has nothing to do, so the next task is not to blame
+        # While it has nothing to do, so the next task is not to blame
+        os.kill(slot.result()["pid"], signal.SIGKILL)
         wait_for(lambda: not set(multiprocessing.active_children()) - others)
         slot.submit(Call(broken_worker.surroundings, ()))
         assert slot.result()["pid"] != pid

@@ -52,10 +52,8 @@ def test_shards_are_a_partition_and_balanced(chained):
     largest, mean = max(work.cost for work in items), sum(loads) / 8
     assert max(loads) <= max(largest, 4 / 3 * mean)  # Graham 1969: the bound of this rule
     assert shards(items[::-1], 8, chained=chained) == parts
-    assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [
-        2,
-        2,
-    ]  # nothing known of them: dealt out
+    # Nothing known of them: dealt out
+    assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]
 
 
 def test_shards_are_taken_from_the_scheduler():

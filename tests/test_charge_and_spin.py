@@ -284,6 +284,31 @@ def test_a_charge_of_a_pdb_atom_that_is_none_is_refused(written: str, tmp_path: 
         read_file(path)
 
 
+@pytest.mark.parametrize(
+    ("element", "name", "expected"),
+    [(" C", " CA ", "C"), ("CA", "CA  ", "Ca"), ("  ", " C1 ", "C"), ("", " O12", "O")],
+)
+def test_the_element_of_a_pdb_atom(element: str, name: str, expected: str, tmp_path: Path) -> None:
+    line = ATOM.format("")
+    (tmp_path / "x.pdb").write_text(f"{line[:12]}{name}{line[16:76]}{element}\nEND\n")
+    assert read_file(tmp_path / "x.pdb").molecule.symbols == (expected,)
+
+
+@pytest.mark.parametrize("name", [" CA ", " HG ", "HE21", " NE ", " D1 "])
+def test_a_pdb_atom_whose_name_may_be_two_elements_is_refused(name: str, tmp_path: Path) -> None:
+    line = ATOM.format("")
+    (tmp_path / "x.pdb").write_text(f"{line[:12]}{name}{line[16:76]}\nEND\n")
+    with pytest.raises(InputError, match=r"x\.pdb, line 1: atom .* without its element"):
+        read_file(tmp_path / "x.pdb")
+
+
+def test_pdb_atoms_behind_the_last_end_are_another_molecule(tmp_path: Path) -> None:
+    line = ATOM.format("")
+    (tmp_path / "x.pdb").write_text(f"{line}\nEND\n{line}\n")
+    with pytest.raises(InputError, match="2 molecules or models: give one per file"):
+        read_file(tmp_path / "x.pdb")
+
+
 def block_of(*atoms: Atom, bonds: str = "", charged: bool = False) -> MolBlock:
     pairs = [bond.split("-") for bond in bonds.split()]
     made = tuple((int(a) - 1, int(b) - 1, int(order)) for a, b, order in pairs)

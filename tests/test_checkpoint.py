@@ -170,9 +170,8 @@ def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
     state = passed[-1]
     for key, terms in state.tiles.items():
         state.tiles[key] = PairTerms(*(None if part is None else part + 1.0 for part in terms))
-    assert (
-        compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) != whole
-    )  # they would be taken
+    # They would be taken
+    assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) != whole
     state.b = StoredB(str(tmp_path / "gone"), (), (), 1.0, 0, 0.0)
     assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) == whole
 

@@ -97,6 +97,5 @@ def test_pytest_alone_keeps_them_out_too():
         text=True,
         timeout=60,
     )
-    assert (
-        done.stdout == "['OMP_WAIT_POLICY', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONPATH']\n"
-    )  # two of the tests' own
+    # Two of the tests' own
+    assert done.stdout == "['OMP_WAIT_POLICY', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONPATH']\n"

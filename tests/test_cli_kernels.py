@@ -224,9 +224,8 @@ def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch
     assert "predicted, not measured" in facts["label"]
     trn1 = facts["trn1"]
     assert trn1["lane"] == "nki" and trn1["obstacle"] == ""
-    assert (
-        trn1["calls"] == 3 and trn1["neffs"] == 3
-    )  # five and four orbitals are blocks of their own
+    # Five and four orbitals are blocks of their own
+    assert trn1["calls"] == 3 and trn1["neffs"] == 3
     assert trn1["dispatch"] == pytest.approx(3 * 1.3e-3)
     assert trn1["available"] == 16 * 2**30 and facts["trn2"]["available"] == 12 * 2**30
     blocks = (5 + 4) * 128 * 128 * 4  # B of two spins

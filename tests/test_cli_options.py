@@ -183,9 +183,8 @@ def test_precision(json_of: Any) -> None:
             found["precision"] == "mixed" and certificate["sampled"] == certificate["pairs"] == 15
         )
         difference = abs(found["mp2_correlation_energy"] - exact["mp2_correlation_energy"])
-        assert (
-            0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)
-        )  # all pairs were redone
+        # All pairs were redone
+        assert 0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)
 
 
 def test_tolerance(call: Runner, json_of: Any) -> None:
@@ -236,9 +235,8 @@ def test_threads_reach_openmp_and_are_given_back(
         return run_scf(*given, **named)
 
     monkeypatch.setattr(energy, "run_scf", watched)
-    monkeypatch.setattr(
-        "dfmp2.planning.system.SINGLE_THREADED", 0
-    )  # H2 would run on one thread otherwise
+    # H2 would run on one thread otherwise
+    monkeypatch.setattr("dfmp2.planning.system.SINGLE_THREADED", 0)
     json_of("h2.xyz", *STO3G, "--threads", "3")
     json_of("h2.xyz", *STO3G, "--threads", "1")
     assert (seen, lib.num_threads()) == ([3, 1], before)
@@ -283,13 +281,11 @@ def test_json_quiet_and_log(call: Runner, folder: Path) -> None:
         call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--log", "run.log")
     )
     assert quiet.out.splitlines() == [shown.out.splitlines()[-1]] and quiet.err == ""
-    assert len((folder / "run.log").read_text()) > 1.9 * len(
-        logged
-    )  # appended, and as complete as without --quiet
+    # Appended, and as complete as without --quiet
+    assert len((folder / "run.log").read_text()) > 1.9 * len(logged)
     loud = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g", "--quiet"))
-    assert (
-        all(line.startswith("warning: ") for line in loud.err.splitlines()) and loud.err
-    )  # warnings always
+    # Warnings always
+    assert all(line.startswith("warning: ") for line in loud.err.splitlines()) and loud.err
 
 
 def test_check(water: Stored, radical: Stored, json_of: Any, folder: Path) -> None:

@@ -134,6 +134,14 @@ def test_every_basis_is_stored_and_the_limit_is_theirs(oh_helium):
     smaller, larger, limit = stored.table["correlation_cp_corrected_interaction_energy"].values
     assert limit == pytest.approx((27 * larger - 8 * smaller) / 19, abs=1e-12)
     assert stored.table["basis"].values == ("cc-pvdz", "cc-pvtz", "together")
+    weights = {"cc-pvdz": 8 / 19, "cc-pvtz": 27 / 19}
+    bounds = [
+        weights[name[-7:]] * run.certificate.correlation_error
+        for name, run in stored.runs.items()
+        if run.precision == "mixed"
+    ]
+    assert len(bounds) == 10
+    assert value(study, "precision_error") == pytest.approx(sum(bounds), rel=1e-12)
     budget, before = stored.error_budget, study.error_budget
     assert budget.total == before.total
     expected = abs(limit - larger)

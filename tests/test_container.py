@@ -43,9 +43,8 @@ def test_recipe(name: str) -> None:
     may be written."""
     lines = (FOLDER / f"{name}.Dockerfile").read_text().splitlines()
     steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
-    assert not any(
-        step[-1].endswith("\\") for step in steps
-    )  # one step, one line: the test script reads them so
+    # One step, one line: the test script reads them so
+    assert not any(step[-1].endswith("\\") for step in steps)
 
     def values(instruction: str) -> list[str]:
         return [arguments for found, arguments in steps if found == instruction]
@@ -64,12 +63,8 @@ def test_recipe(name: str) -> None:
     assert values("ENTRYPOINT") == ['["/opt/dfmp2/bin/dfmp2-entrypoint"]']
     assert values("WORKDIR") == values("VOLUME") == [WORK]
     told = dict(word.split("=", 1) for line in values("ENV") for word in shlex.split(line))
-    for variable in (
-        "HOME",
-        "TMPDIR",
-        "DFMP2_SCRATCH",
-        "XDG_CACHE_HOME",
-    ):  # the root may be read-only
+    # The root may be read-only
+    for variable in ("HOME", "TMPDIR", "DFMP2_SCRATCH", "XDG_CACHE_HOME"):
         assert Path(told[variable]).is_relative_to(WORK), variable
     tools = {"/opt/dfmp2/bin", "/usr/bin", "/bin"} | ({TOOLS} if name == "neuron" else set())
     assert tools <= set(told["PATH"].split(":"))
@@ -77,9 +72,8 @@ def test_recipe(name: str) -> None:
         assert told["LD_LIBRARY_PATH"] == f"{LIBRARIES}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
     else:
         assert "LD_LIBRARY_PATH" not in told
-    copied = [
-        word for line in values("COPY") for word in line.split()[:-1]
-    ]  # what pyproject.toml names, else pip fails
+    # What pyproject.toml names, else pip fails
+    copied = [word for line in values("COPY") for word in line.split()[:-1]]
     assert all((ROOT / source).exists() for source in copied)
     assert {"pyproject.toml", "README.md", "LICENSE", "dfmp2", "scripts/container"} == set(copied)
 

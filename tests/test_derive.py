@@ -147,9 +147,8 @@ def test_certificate_is_widened_by_the_pairs_left_out(fields):
     found = Certificate(15, 15, 5e-9, 3e-9, 2e-9, 1e-12, 1e-7, False)
     parent = replace(compute(fields["water"], 0, "mixed"), certificate=found)
     direct = parent.pairs.opposite_spin
-    left_out = abs(
-        direct[0, 0] + 2 * direct[0, 1:].sum()
-    )  # water's 1s with itself and with the other four
+    # Water's 1s with itself and with the other four
+    left_out = abs(direct[0, 0] + 2 * direct[0, 1:].sum())
     widened = derive(parent, frozen_core=1).certificate
     assert widened is not None
     assert widened.opposite_spin_error == pytest.approx(2e-9 + 8 / 2**24 * left_out, rel=1e-9)

@@ -94,9 +94,8 @@ def test_a_molecule_equals_pyscf_with_few_programs(tmp_path, launched, name, mos
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
     assert abs(result.check.correlation_difference) <= result.certificate.correlation_error + 1e-10
-    assert (
-        result.certificate.sampled == result.certificate.pairs
-    )  # all of a small molecule, from float64
+    # All of a small molecule, from float64
+    assert result.certificate.sampled == result.certificate.pairs
     assert 1e-12 < result.certificate.correlation_error < 1e-7
     assert details(result)["transformation"] == "device: asked for with --transform device"
     seen = {*launched["launch"], *launched["keep"]}
@@ -289,9 +288,8 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
         # Transformation and diagonal blocks of five and of four orbitals, and the pairs of both
         # spins.
         assert told["programs"] == "5 launched, 5 compiled now, 0 found in the cache"
-        assert (
-            told["kernel launches"] == "5"
-        )  # one block of B for each spin, one block of pairs for each channel
+        # One block of B for each spin, one block of pairs for each channel
+        assert told["kernel launches"] == "5"
         assert told["transformation"] == "device: asked for with --transform device"
 
 

@@ -111,9 +111,8 @@ def test_energies_on_disk_equal_those_in_memory(
     sizes = stored.sizes
     b = sum(o * v for o, v in zip(sizes.nocc, sizes.nvir, strict=True)) * sizes.naux
     columns = sizes.nao * (sizes.nao + 1) // 2
-    assert stored.storage.written == 8 * (
-        sizes.naux_scf * columns + 2 * b
-    )  # B raw, and once more fitted
+    # B raw, and once more fitted
+    assert stored.storage.written == 8 * (sizes.naux_scf * columns + 2 * b)
     assert stored.storage.read > stored.storage.written
     assert stored.storage.folder == str(root) and list(root.iterdir()) == []
 

@@ -315,7 +315,8 @@ def test_long_tables_are_files_to_download(page: Path) -> None:
         most = LONGEST
     assert name(page) in LONG or max(rows, default=0) <= most
     for head, count, file in re.findall(
-        r"(\|.*\|)\n\|[-|]+\|\n(?:\|.*\n)+\nThe first \d+ of (\d+) rows; \[all of them\]\((.*?)\)",
+        r"(\|.*\|)\n\|[-|]+\|\n(?:\|.*\n)+\n"
+        r"The table shows the first \d+ of (\d+) rows; \[download all \2\]\((.*?)\)",
         text,
     ):
         lines = (page.parent / file).read_text().splitlines()

@@ -527,10 +527,8 @@ def test_what_lies_in_the_folder_is_reported_and_not_run(folder: Path):
 
 
 def test_exit_code_is_that_of_the_run(folder: Path):
-    variables = {
-        "PYSCF_TMPDIR": "/nowhere",
-        "PYSCF_MAX_MEMORY": "lots",
-    }  # by themselves codes 7 and 3
+    # By themselves codes 7 and 3
+    variables = {"PYSCF_TMPDIR": "/nowhere", "PYSCF_MAX_MEMORY": "lots"}
     run = run_command("run", "h2.xyz", "--basis", "sto-3g", cwd=folder, env=variables)
     done = run_command("doctor", cwd=folder, env=variables, program=WITHOUT_TORCH)
     assert done.code == run.code == 3

@@ -261,9 +261,8 @@ def between_atoms(mf: Any) -> float:
     fitted = np.zeros((mole.nao, mole.nao))
     fitted[np.tril_indices(mole.nao)] = packed
     fitted = np.maximum(fitted, fitted.T)
-    labels = [
-        (atom, shell) for atom, _, shell, _ in mole.ao_labels(fmt=None)
-    ]  # (0, "2p"): all directions
+    # (0, "2p"): all directions
+    labels = [(atom, shell) for atom, _, shell, _ in mole.ao_labels(fmt=None)]
     overlap, total = mole.intor("int1e_ovlp"), 0.0
     groups = {label: [k for k, other in enumerate(labels) if other == label] for label in labels}
     q = np.zeros_like(exact)

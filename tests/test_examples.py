@@ -25,10 +25,8 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Printer:
 
     def run(name: str) -> str:
         out = io.StringIO()
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.suppress(SystemExit),
-        ):  # of a script that skips
+        # Of a script that skips
+        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
             runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         assert not list(tmp_path.iterdir())
         if out.getvalue().startswith("skipped: "):
@@ -122,11 +120,9 @@ def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
                 shown += [value._repr_html_()] if hasattr(value, "_repr_html_") else []
     assert len(shown) == 1 and "-76.230724" in shown[0]
     text = out.getvalue()
-    assert (
-        -0.05 < number(text, "uncorrected   ") < number(text, "cp_corrected  ") < -0.015
-    )  # the dimer is bound
+    # The dimer is bound
+    assert -0.05 < number(text, "uncorrected   ") < number(text, "cp_corrected  ") < -0.015
     assert abs(number(text, "derived - computed: [+]?")) < 1e-8
-    assert (
-        100 < number(text, "minimum at") < 104
-    )  # MP2/cc-pVDZ, the experimental angle is 104.5 degrees
+    # MP2/cc-pVDZ, the experimental angle is 104.5 degrees
+    assert 100 < number(text, "minimum at") < 104
     assert sorted(EXAMPLES.iterdir()) == before

@@ -21,6 +21,7 @@ from pyscf import gto, scf
 
 import dfmp2
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.interop import qcschema as qcschema_input
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.result import MP2Result
@@ -262,9 +263,8 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     assert wavefunction.restricted == (result.reference.nspin == 1)
     occupied = 2.0 if wavefunction.restricted else 1.0
     molecule = record.molecule
-    np.testing.assert_allclose(
-        molecule.geometry, result.molecule.coordinates, rtol=0, atol=5.1e-9
-    )  # it rounds
+    # It rounds
+    np.testing.assert_allclose(molecule.geometry, result.molecule.coordinates, rtol=0, atol=5.1e-9)
     points = np.reshape(document["molecule"]["geometry"], (-1, 3))
     assert np.array_equal(points, result.molecule.coordinates)
     centres = [
@@ -278,6 +278,45 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
         [occupied * getattr(wavefunction, f"scf_occupations_{s}") for s in names],
     )
     require_same(read, result, jkfit)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "scs-mp2", "frozen_core": "1"},
+        {"os_scale": 1.6, "ss_scale": 0.2},
+        {"method": "kappa-mp2", "kappa": 1.2},
+        {"method": "sos-laplace"},
+        {"method": "drpa", "xc": "pbe"},
+        {"method": "ks", "xc": "pbe0"},
+        {"method": "b2plyp"},
+        {"method": "b2plyp", "os_scale": 0.5},
+        {"method": "custom-dh", "xc": "pbe0", "os_scale": 0.3, "ss_scale": 0.1},
+    ],
+)
+def test_qcschema_of_every_method_asks_for_the_same_energy(
+    changes: dict[str, Any], version: int
+) -> None:
+    """The input within an exported result, computed again; every number of JSON is one."""
+    hydride = Molecule(("Li", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.3, 3.0]]))
+    result = dfmp2.run(hydride, basis="6-31g", threads=1, **changes)
+    document = json.loads(qcschema(result, version))
+    if version == 1:
+        wanted = ("molecule", "driver", "model", "keywords", "protocols")
+        given = {name: document[name] for name in wanted}
+    else:
+        given = document["input_data"]
+    again = qcschema_input.run(qcschema_input.read_request(given), threads=1)
+    assert again.options == result.options
+    assert again.total_energy == pytest.approx(result.total_energy, abs=1e-10)
+    energies = document["extras"]["qcvars"]
+    assert energies["CURRENT ENERGY"] == result.total_energy
+    double_hybrid = changes.get("method") in ("b2plyp", "custom-dh")
+    if double_hybrid:  # Psi4's name of all of it
+        assert energies["DFT TOTAL ENERGY"] == result.total_energy
+    assert ("MP2 TOTAL ENERGY" in energies) == ("mp2_total_energy" in document["properties"])
+    assert "HF TOTAL ENERGY" not in energies or not (double_hybrid or "xc" in changes)
 
 
 def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
@@ -311,13 +350,10 @@ def test_orders_are_those_of_the_formats() -> None:
     """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA
     from -l to +l."""
     assert conventions.molden_conventions(2) == [0, 1, -1, 2, -2]
+    # x, y, z
     assert [
         conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden_conventions)
-    ] == [
-        1,
-        -1,
-        0,
-    ]  # x, y, z
+    ] == [1, -1, 0]
     assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
     assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
 
@@ -356,9 +392,8 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
         done = succeed(call("export", str(water.path), "--to", name))
         assert done.out.startswith(f"dfmp2 export: {name} -> h2o{form.ending}")
         written = (folder / f"h2o{form.ending}").read_bytes()
-        assert (
-            written == export(dfmp2.read(water.path), name) or name == "trexio"
-        )  # HDF5 may hold times
+        # HDF5 may hold times
+        assert written == export(dfmp2.read(water.path), name) or name == "trexio"
     assert succeed(
         call(
             "export", str(water.path), "--to", "qcschema", "--schema-version", "2", "-o", "v2.json"
@@ -423,6 +458,18 @@ def test_the_result_itself_is_never_the_target(call: Runner, water: Stored, fold
     done = call("export", "copy.h5", "--to", "xyz", "-o", "copy.h5", "--overwrite")
     assert done.code == 3 and "is the file given as RESULT" in done.message
     assert (folder / "copy.h5").read_bytes() == water.path.read_bytes()
+
+
+@pytest.mark.parametrize("output", [(), ("-o", "."), ("-o", "there")])
+def test_several_results_are_written_into_a_folder(
+    call: Runner, water: Stored, folder: Path, output: tuple[str, ...]
+) -> None:
+    (folder / "there").mkdir()
+    for name in ("one.h5", "two.h5"):
+        (folder / name).write_bytes(water.path.read_bytes())
+    succeed(call("export", "one.h5", "two.h5", "--to", "molden", *output))
+    place = folder / (output[1] if output else ".")
+    assert {path.name for path in place.glob("*.molden")} == {"one.molden", "two.molden"}
 
 
 def test_without_trexio(

@@ -87,9 +87,8 @@ def test_place(
         variables["LOCPATH"] = str(request.getfixturevalue("turkish"))
         check = ("import locale; print(locale.localeconv()['decimal_point'], 'I'.lower())",)
         python = run_command("-c", *check, cwd=tmp_path, env=variables, program=("python3",))
-        assert (
-            python.out == ", i\n"
-        )  # the locale is in force, and Python's own letters are not touched by it
+        # The locale is in force, and Python's own letters are not touched by it
+        assert python.out == ", i\n"
     (tmp_path / NAME).write_text(MOLECULES["h2"])
     arguments = ("run", NAME, *H2, "--output", "x.h5", "--log", "l.txt")
     done = succeed(run_command(*arguments, cwd=tmp_path, env=variables))

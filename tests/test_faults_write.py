@@ -180,9 +180,8 @@ def test_real_file_system(
         pytest.skip("mount is not allowed here")
     try:
         monkeypatch.setenv(VARIABLE, "0")
-        monkeypatch.setattr(
-            "dfmp2.host.files.free_disk", lambda _: 10**9
-        )  # as if somebody else had filled it since
+        # As if somebody else had filled it since
+        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _: 10**9)
         done = call("run", "h2.xyz", *H2, "--output", "small/x.h5")
         said = "No space left on device" if options != "ro" else "Read-only file system"
         assert done.code == 7 and said in done.message

@@ -280,9 +280,8 @@ def test_run_check_compare_show_and_resume(call: Runner, folder: Path) -> None:
     done = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--check", "--json")).json
     assert done["point_charges"]["count"] == 3
     assert done["point_charges"]["total_charge"] == pytest.approx(0.0, abs=1e-15)
-    assert done["point_charges"]["nuclear_energy"] == pytest.approx(
-        -0.2719314318, abs=1e-9
-    )  # PySCF
+    # PySCF
+    assert done["point_charges"]["nuclear_energy"] == pytest.approx(-0.2719314318, abs=1e-9)
     assert done["check"]["passed"]
     stored = dfmp2.read("h2o.dfmp2.h5")
     assert np.array_equal(stored.molecule.point_charges, IN_BOHR)

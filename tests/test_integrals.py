@@ -267,9 +267,8 @@ def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
     density = apart.make_rdm1()
     theirs = apart.with_df.get_jk(density)
     np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
-    np.testing.assert_allclose(
-        fitted.get_jk(np.asarray(density)), theirs, atol=1e-10
-    )  # without its orbitals
+    # Without its orbitals
+    np.testing.assert_allclose(fitted.get_jk(np.asarray(density)), theirs, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -282,9 +281,8 @@ def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     (j, k), (exact_j, exact_k) = fitted.get_jk(mf.make_rdm1()), mf.with_df.get_jk(mf.make_rdm1())
     np.testing.assert_allclose(j, exact_j, atol=1e-10)
     error = np.abs(k - exact_k).max()
-    assert (
-        1e-10 < error < 4 * np.finfo(np.float32).eps * np.abs(exact_k).max()
-    )  # it was float32, and no worse
+    # It was float32, and no worse
+    assert 1e-10 < error < 4 * np.finfo(np.float32).eps * np.abs(exact_k).max()
 
 
 @pytest.mark.parametrize(
@@ -393,9 +391,8 @@ SPACES = {
 @pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_block_is_transformed(spaces, threads, monkeypatch):
-    monkeypatch.setattr(
-        transformation, "HALF_BYTES", 8 * NAO * 7 * 2
-    )  # two or so fitting functions at a time
+    # Two or so fitting functions at a time
+    monkeypatch.setattr(transformation, "HALF_BYTES", 8 * NAO * 7 * 2)
     transform = Transformation(spaces, threads)
     for count in (3, 8, 5):  # larger and smaller than the block before
         full = RNG.standard_normal((count, NAO, NAO))

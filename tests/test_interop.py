@@ -415,12 +415,8 @@ SUITE = [
 # made with.
 SCF = {"pk": "conventional", "df": "df"}
 CORE = {"ae": "none", "fc": "psi4"}
-VERSIONS = {
-    "as_v1": (1, -1),
-    "as_v2": (2, -1),
-    "to_v2": (1, 2),
-    "to_v1": (2, 1),
-}  # version in, version asked for
+# Version in, version asked for
+VERSIONS = {"as_v1": (1, -1), "as_v2": (2, -1), "to_v2": (1, 2), "to_v1": (2, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -471,14 +467,12 @@ def test_standard_suite(
 ) -> None:
     """QCEngine's own runner, which asks for each energy by each of its names, to 2e-7 Eh
     (0.52.0)."""
-    monkeypatch.chdir(
-        tmp_path
-    )  # importing the runner starts the programs it finds, and Psi4 leaves a file
+    # Importing the runner starts the programs it finds, and Psi4 leaves a file
+    monkeypatch.chdir(tmp_path)
     suite = pytest.importorskip("qcengine.programs.tests.standard_suite_ref")
     runner = pytest.importorskip("qcengine.programs.tests.standard_suite_runner")
-    route = list(VERSIONS)[
-        SUITE.index((subject, reference, basis))
-    ]  # each route of versions with one molecule
+    # Each route of versions with one molecule
+    route = list(VERSIONS)[SUITE.index((subject, reference, basis))]
     version, returned = VERSIONS[route]
     keywords = Keywords(scf=SCF[scf_type], frozen_core=CORE[fcae], precision="fp64")
     keywords.scf_type = scf_type
@@ -650,9 +644,8 @@ def test_forces_are_differences_of_energies() -> None:
     assert forces == pytest.approx(np.array([[0, 0, slope], [0, 0, -slope]]), abs=1e-6)
     calculator.set(displacement=None, method="sos-mp2")
     calculator.set(method="mp2")
-    assert atoms.get_forces() == pytest.approx(
-        forces, abs=5e-3
-    )  # the others are off by the third derivative
+    # The others are off by the third derivative
+    assert atoms.get_forces() == pytest.approx(forces, abs=5e-3)
     assert atoms.get_dipole_moment() == pytest.approx(0, abs=1e-8)
 
 
@@ -663,9 +656,8 @@ def test_a_dipole_moment_needs_no_forces() -> None:
     assert calculator.result.gradient is None
     atoms.get_forces()
     assert calculator.result.gradient is not None
-    assert (
-        alone == pytest.approx(atoms.get_dipole_moment(), abs=1e-7) and -0.3 < alone[2] < -0.1
-    )  # e angstrom
+    # e angstrom
+    assert alone == pytest.approx(atoms.get_dipole_moment(), abs=1e-7) and -0.3 < alone[2] < -0.1
 
 
 def test_state_of_atoms() -> None:
@@ -678,11 +670,8 @@ def test_state_of_atoms() -> None:
         found = atoms.calc.result
         return found.molecule.charge, found.molecule.multiplicity, found.reference.kind
 
-    assert state(molecule_of("OH")) == (
-        0,
-        2,
-        "uhf",
-    )  # ASE's own molecule carries its magnetic moment
+    # ASE's own molecule carries its magnetic moment
+    assert state(molecule_of("OH")) == (0, 2, "uhf")
     assert state(molecule_of("OH"), charge=-1, multiplicity=1) == (-1, 1, "rhf")
     water = molecule_of("H2O")
     water.set_initial_charges([0.4, 0.3, 0.3])

@@ -22,9 +22,12 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
 from dfmp2.options.methods import METHODS
 from dfmp2.output import hdf5
+from dfmp2.output.reports.errors import trust_section
+from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.scan import over_frames, scan_energies
+from dfmp2.validation.compare import recompute
 from tests.conftest import succeed
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
@@ -110,6 +113,30 @@ def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: 
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "has_check"),
+    [
+        ({}, True),
+        ({"method": "b2plyp", "dispersion": "none"}, True),
+        ({"method": "kappa-mp2"}, False),
+        ({"method": "sos-laplace"}, False),
+        ({"method": "drpa"}, False),
+        ({"method": "ks", "xc": "pbe0", "auxbasis": None}, False),
+    ],
+)
+def test_a_report_names_the_checks_that_there_are(changes: dict[str, Any], has_check: bool) -> None:
+    """--check where the options take it, and dfmp2 compare, which takes every method."""
+    options = EXACT | changes
+    result = dfmp2.run(WATER, **options)
+    said = " ".join(text for text in trust_section(result).blocks if isinstance(text, str))
+    assert "dfmp2 compare" in said
+    assert ("--check" in said) == has_check
+    assert recompute(result, 1e-6, 1, Listener()).passed
+    if not has_check:
+        with pytest.raises(InputError, match="check"):
+            make_options(**options, check=True)
+
+
 def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
     found = dfmp2.run(RADICAL, method="kappa-mp2", **EXACT)
     limit = dfmp2.run(RADICAL, method="kappa-mp2", kappa=200.0, **EXACT)
@@ -150,12 +177,8 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
             e, turn = np.linalg.eigh(part.T @ fock[spin] @ part)
             blocks.append((e, part @ turn))
         (e, o), (x, v) = blocks
-        e, o, x, v = (
-            e[1:],
-            o[:, 1:],
-            x[:-2],
-            v[:, :-2],
-        )  # a frozen core orbital, two frozen virtual ones
+        # A frozen core orbital, two frozen virtual ones
+        e, o, x, v = (e[1:], o[:, 1:], x[:-2], v[:, :-2])
         f = o.T @ fock[spin] @ v
         singles += float((f**2 / (e[:, None] - x)).sum())
         for kept, new in zip((c_occ, c_vir, e_occ, e_vir), (o, v, e, x), strict=True):
@@ -185,17 +208,15 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
     ours = dfmp2.run(RADICAL, **settings)
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-10)
     assert ours.mp2_singles_energy == pytest.approx(singles, abs=1e-9)
-    assert ours.mp2_correlation_energy == pytest.approx(
-        singles + doubles, abs=2e-6
-    )  # fitting, in the doubles alone
+    # Fitting, in the doubles alone
+    assert ours.mp2_correlation_energy == pytest.approx(singles + doubles, abs=2e-6)
     assert ours.reference.spin_square == 0.75
     scaled = dfmp2.derive(ours, method="scs-mp2")
     parts = (
         1.2 * ours.mp2_opposite_spin_correlation_energy + ours.mp2_same_spin_correlation_energy / 3
     )
-    assert scaled.correlation_energy == pytest.approx(
-        parts + ours.mp2_singles_energy, abs=1e-14
-    )  # never scaled
+    # Never scaled
+    assert scaled.correlation_energy == pytest.approx(parts + ours.mp2_singles_energy, abs=1e-14)
     more = dfmp2.derive(ours, frozen_core=2)
     again = dfmp2.run(RADICAL, **settings | {"frozen_core": "2"})
     assert more.mp2_singles_energy == pytest.approx(again.mp2_singles_energy, abs=1e-9)

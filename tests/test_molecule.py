@@ -216,12 +216,10 @@ def test_properties() -> None:
     assert ghost.numbers.tolist() == [8, 1, 1]
     assert ghost.elements == ("O", "H")
     line = np.arange(9.0)[:, None] * np.array([[0.0, 0.0, 3.0]])
-    assert (
-        Molecule((*"HCHCHHHO", "Br"), line).formula == "C2H5BrO"
-    )  # Hill: carbon, hydrogen, then by letter
-    assert (
-        Molecule(("S", "H", "H", "O", "O"), line[:5]).formula == "H2O2S"
-    )  # Hill: by letter without carbon
+    # Hill: carbon, hydrogen, then by letter
+    assert Molecule((*"HCHCHHHO", "Br"), line).formula == "C2H5BrO"
+    # Hill: by letter without carbon
+    assert Molecule(("S", "H", "H", "O", "O"), line[:5]).formula == "H2O2S"
     assert Molecule(("Cl", "C"), line[:2]).formula == "CCl"
     assert Molecule(("Cl", "H"), line[:2]).formula == "ClH"
 

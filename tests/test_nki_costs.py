@@ -306,9 +306,8 @@ def test_the_busiest_engine_decides_and_all_are_derated_alike():
     one = Engines(TRN1)
     one.vector_passes(1000, 0, psum=1000)
     one.scalar_passes(1200, 0, psum=True)
-    assert (
-        one.busiest == one.port == pytest.approx(1000 / 1.12 + 1200 / 1.4)
-    )  # trn1: one port for both
+    # trn1: one port for both
+    assert one.busiest == one.port == pytest.approx(1000 / 1.12 + 1200 / 1.4)
     other = Engines(TRN2)
     other.vector_passes(1000, 0, psum=1000)
     other.scalar_passes(1200, 0, psum=True)

@@ -523,9 +523,8 @@ def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pas
         assert error.rule == rule
         assert isinstance(error, NotInSubset) == (rule == "not-in-subset")
         assert error.allowed in str(error) and error.source in str(error)
-        if (
-            error.place and rule != "output-unwritten"
-        ):  # the statement, or the one that called the helper it stands in
+        # The statement, or the one that called the helper it stands in
+        if error.place and rule != "output-unwritten":
             line = int(re.findall(r"kernel\.py:(\d+)", error.place)[-1])
             assert first <= line < first + len(bad.splitlines())
     if good:

@@ -123,9 +123,8 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
     edge, held = shape_of(nvir, variant)
     errors = []
     for seed in range(6 if nvir < 100 else 3 if nvir < 300 else 1):
-        s = space(
-            2 * edge - 1, nvir, 37 if nvir > 300 else 150, seed
-        )  # the second block has an orbital fewer
+        # The second block has an orbital fewer
+        s = space(2 * edge - 1, nvir, 37 if nvir > 300 else 150, seed)
         exact = oracle(s, edge, diagonal)
         sums, pairs = deviations(evaluate(s, edge, held, diagonal, variant), exact)
         _, twin = deviations(oracle(s, edge, diagonal, np.float32), exact)

@@ -303,10 +303,8 @@ def test_warm_up_needs_no_device(machine, capsys):
         == 0
     )
     found = json.loads(capsys.readouterr().out)
-    assert (found["programs"], found["cache_hits"]) == (
-        4,
-        2,
-    )  # both spins have one bucket: K12, and that of two
+    # Both spins have one bucket: K12, and that of two
+    assert (found["programs"], found["cache_hits"]) == (4, 2)
 
 
 def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
@@ -406,9 +404,8 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     told = backend.describe()
     assert told["kernel launches"].split()[0] == str(6 + 3 + 6)
     whole = 4 * 128 * 128 * (33 + 17)  # B of both spins
-    tables = (
-        15 * 4 * 128 * 2 * 256 + 8 * 4 * 128 * 128
-    )  # at most: energies of each call, once per operand and kernel
+    # At most: energies of each call, once per operand and kernel
+    tables = 15 * 4 * 128 * 2 * 256 + 8 * 4 * 128 * 128
     for part in by_core(told["transfers"]):
         assert 0 < part <= whole + tables
 

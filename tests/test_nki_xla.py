@@ -70,11 +70,8 @@ def predicted_bytes(nocc):
 @pytest.mark.xla
 def test_graphs_do_not_depend_on_the_number_of_blocks(executor):
     counts = [run(executor, nocc)[1] for nocc in (32, 48, 80)]  # 2, 3 and 5 blocks
-    assert counts == [
-        2,
-        0,
-        0,
-    ]  # one for off-diagonal and one for diagonal blocks, whatever the molecule
+    # One for off-diagonal and one for diagonal blocks, whatever the molecule
+    assert counts == [2, 0, 0]
 
 
 @pytest.mark.xla

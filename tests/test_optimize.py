@@ -80,9 +80,8 @@ def test_two_starts_come_to_the_same_minimum():
         assert coordinate(first, *atoms) == pytest.approx(coordinate(second, *atoms), abs=1e-4)
     runs = list(first.runs.values())
     assert np.abs(runs[-1].gradient.mp2_total_gradient).max() < 1.5e-5
-    assert (
-        runs[-1].reference.cycles < runs[0].reference.cycles
-    )  # from the orbitals of the step before
+    # From the orbitals of the step before
+    assert runs[-1].reference.cycles < runs[0].reference.cycles
 
 
 def test_what_is_left_of_passed_steps(folder: Path) -> None:

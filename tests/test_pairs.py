@@ -79,9 +79,8 @@ def test_rows_along_the_edge_of_a_tile_of_the_host_hold_16_mib(row, edge):
     assert tiling.edge(130, CPU.limits, row) == edge
     assert max(t.i1 - t.i0 for t in tiling.triangle(130, CPU.limits, row)) == edge
     assert max(t.j1 - t.j0 for t in tiling.rectangle(129, 130, CPU.limits, row)) == edge
-    assert (
-        tiling.edge(130, replace(CPU.limits, memory=10**9), row) == 16
-    )  # a device holds B, or refuses it
+    # A device holds B, or refuses it
+    assert tiling.edge(130, replace(CPU.limits, memory=10**9), row) == 16
 
 
 class Watched(CpuBackend):
@@ -301,10 +300,8 @@ def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_the
         assert (part != part.astype(np.float32)).any()
 
 
-SMALL, COUNT = (
-    1e-4,
-    1000,
-)  # 1 + 1000 (1e-4)^2 is 1.00001, of which float32 keeps nothing if it begins with the 1
+# 1 + 1000 (1e-4)^2 is 1.00001, of which float32 keeps nothing if it begins with the 1
+SMALL, COUNT = (1e-4, 1000)
 
 
 def large_first(nocc: int) -> np.ndarray:

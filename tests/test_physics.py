@@ -199,10 +199,8 @@ def test_threads_and_memory_do_not_change_the_pair_energies():
 
 
 SOURCE_TOLERANCE = 1e-6  # Eh; looser than a source's own only where the source itself is
-LONG = {
-    "gpu4pyscf-vitaminC-631g",
-    "fermi-benzene-6-31g",
-}  # seconds each, and nothing that the others lack
+# Seconds each, and nothing that the others lack
+LONG = {"gpu4pyscf-vitaminC-631g", "fermi-benzene-6-31g"}
 
 
 NAMES = {
@@ -252,9 +250,8 @@ def test_published_energy_is_reproduced(case):
     for name, value in case["values"].items():
         if name in NAMES:
             tolerance = min(SOURCE_TOLERANCE, max(case["tolerance"], 2e-9))
-            if (
-                "pyscf_difference" in case
-            ):  # what an independent program attains against this source
+            # What an independent program attains against this source
+            if "pyscf_difference" in case:
                 tolerance = min(SOURCE_TOLERANCE, max(tolerance, 2 * case["pyscf_difference"]))
             assert getattr(result, NAMES[name]) == pytest.approx(value, abs=tolerance), name
             compared += 1

@@ -63,11 +63,8 @@ DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of
 }
 DROPPED_COMMANDS = {"dfmp2 kernels timeline"}
 
-STUDIES = {
-    "interaction": "complex",
-    "cbs": "cc-pvdz",
-    "scan": "point-001",
-}  # and one of the runs in it
+# And one of the runs in it
+STUDIES = {"interaction": "complex", "cbs": "cc-pvdz", "scan": "point-001"}
 EVERYWHERE = ("uhf", "core-potential", "point-charges", "derived", "from-prepared")
 DESCRIBED = (
     "uhf",
@@ -135,9 +132,8 @@ def numbers(text: str) -> set[str]:
     found = re.findall(
         r"-?\d+\.\d+(?:e[-+]\d+)?", re.sub(r"^.* \|.*$", "", text, flags=re.MULTILINE)
     )
-    return {
-        number for number in found if "e" not in number or float(number)
-    }  # an exact zero is printed as 0
+    # An exact zero is printed as 0
+    return {number for number in found if "e" not in number or float(number)}
 
 
 # What 0.1 wrote

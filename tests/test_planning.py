@@ -209,9 +209,8 @@ def test_what_a_run_leaves_for_the_next_one_is_counted_once():
     given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.memory_plan(WATER, program=100 * MEGABYTE, **given)
     assert memory.memory_plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
-    later = memory.memory_plan(
-        WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given
-    )  # an array of the caller
+    # An array of the caller
+    later = memory.memory_plan(WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given)
     assert later.program > 150 * MEGABYTE
 
 
@@ -280,9 +279,8 @@ def test_stages_grow_as_they_should(stage, order):
     small = replace(LARGE, frontier=())
     large = replace(small, nao=980, naux_scf=4732, naux=3416, spins=(Spin(162, 162, 818),))
     first, second = (getattr(time.time_text(work, Rates()), stage) for work in (small, large))
-    assert (
-        2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)
-    )  # below it where new memory still counts
+    # Below it where new memory still counts
+    assert 2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)
 
 
 def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
@@ -440,9 +438,8 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
     known = Rates(integrals=9e8, products=1e9, start=0.9, foreign=1.5, date="2026-01-01")
     fresh = Rates(integrals=5e8, products=9e9, start=0.3, foreign=0.05, date="2026-01-02")
     calls = []
-    clock = [
-        0.0
-    ]  # s; the processors' clock beside it goes `now` times as fast, this process has no part in it
+    # s; the processors' clock beside it goes `now` times as fast, this process has no part in it
+    clock = [0.0]
     monkeypatch.setattr(rates.time, "sleep", lambda seconds: clock.append(clock[-1] + seconds))
     monkeypatch.setattr(rates.time, "perf_counter", lambda: clock[-1])
     monkeypatch.setattr("dfmp2.host.resources.os.times", lambda: (0.0,) * 5)
@@ -574,9 +571,8 @@ def test_bytes_foreseen_are_the_bytes_moved(monkeypatch, tmp_path):
     result = dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", **given)
     [foreseen] = [plan.traffic for plan in plans]
     assert foreseen.written == result.storage.written
-    others = result.storage.read - (
-        foreseen.read - foreseen.scf_read
-    )  # but for the number of iterations
+    # But for the number of iterations
+    others = result.storage.read - (foreseen.read - foreseen.scf_read)
     builds = others / foreseen.scf_written
     assert builds == pytest.approx(result.reference.cycles + 1, abs=0.01)
 

@@ -150,9 +150,8 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with opened(tmp_path / "x.prepared.h5") as source:
         dropped = source.prepared.diagnostics.metric_dropped
         assert dropped > 0 and source.prepared.shapes[0][2] == source.prepared.sizes.naux - dropped
-        assert (
-            os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
-        )  # no room is lost
+        # No room is lost
+        assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
 
 
 def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

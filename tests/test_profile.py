@@ -129,10 +129,8 @@ def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: P
     with Space(tmp_path, 10**6) as space:
         fitted: jk.JKFitting = jk_builder(mole, auxmole, where, 1, Room(space, 10**6, 10**6))
         fitted.matrices([np.eye(n)[:, :5].copy(), np.eye(n)[:, :4].copy()])
-        once = [
-            p * p * n * (n + 1) // 2 + 2 * 2 * p * n * (n + 1) + 3 * p * n * n * 9,
-            0,
-        ]  # fit, J, K
+        # Fit, J, K
+        once = [p * p * n * (n + 1) // 2 + 2 * 2 * p * n * (n + 1) + 3 * p * n * n * 9, 0]
         assert fitted.operations == once
         fitted.single = True
         fitted.matrices([np.eye(n)[:, :5].copy()])

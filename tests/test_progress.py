@@ -112,9 +112,8 @@ def test_time_left_is_right_within_a_third_and_calm(
             assert seconds == pytest.approx(end - now, rel=0.35), (now - begun, seconds)
     late = [(now, seconds) for now, seconds in told.estimates if now > begun + 0.35 * (end - begun)]
     for (before, first), (now, second) in pairwise(late):
-        assert second <= first - (now - before) + 0.1 * (
-            end - before
-        )  # what is expected later than before
+        # What is expected later than before
+        assert second <= first - (now - before) + 0.1 * (end - before)
 
 
 def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
@@ -256,9 +255,8 @@ def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
     with watch("scf"):
         for cycle in range(1, 12):
             clock.wait(4.0)
-            forecast.cycle(
-                cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle)
-            )  # it does not converge
+            # It does not converge
+            forecast.cycle(cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle))
         assert forecast.left() is None
         forecast.cycle(12, 1e-4)
         forecast.cycle(13, 1e-6)
@@ -340,9 +338,8 @@ def test_a_terminal_is_never_silent_and_left_clean(monkeypatch: pytest.MonkeyPat
     with Console(quiet=False, log=None) as shown:
         show(shown)
     text = stream.getvalue()
-    assert (
-        text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2
-    )  # of the clock alone
+    # Of the clock alone
+    assert text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2
     assert "\r  0:00" in text and "\r  integrals [##############################] 10/10" in text
     lines = text.split("\n")
     assert [re.sub(r".*\r", "", line) for line in lines] == [
@@ -378,6 +375,85 @@ def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatc
             assert "RHF (df)  0:00" in stream.getvalue() and "SCF   7" in stream.getvalue()
         else:
             assert kept[:-1] == _lines(log)
+
+
+def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is rewritten, what stays, and what the log gets, at times of our own."""
+    clock, said, log = Clock(), list[str](), io.StringIO()
+    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(console, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(console, "_columns", lambda: 50)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def shown(text: str, *, nl: bool = True) -> None:
+        said.append(text + "\n" * nl)
+
+    def heard() -> list[str]:
+        found = said.copy()
+        said.clear()
+        return found
+
+    monkeypatch.setattr(console, "_show", shown)
+    screen = Console(quiet=False, log=log)
+    screen.stage("RHF")
+    assert heard() == ["RHF\n"]
+    clock.wait(0.05)
+    screen.step(1, 9, "blocks")  # too early to be drawn
+    assert heard() == []
+    clock.wait(0.06)
+    screen.time_left(400.0)
+    screen.step(2, 9, "blocks")
+    bar = "  blocks [######........................] 2/9, about 7 min left"[:49]
+    assert heard() == ["\r" + bar]
+    clock.wait(0.06)
+    screen.warning("2.5 doubts")
+    assert heard() == ["\r" + " " * 49 + "\r", "\x1b[33mwarning: 2.5 doubts\x1b[0m\n", "\r" + bar]
+    clock.wait(29.9)
+    screen.step(9, 9, "blocks")  # the last one says no time left; a line for the log
+    done = "  blocks [##############################] 9/9"
+    assert heard() == ["\r" + done.ljust(49)]
+    clock.wait(0.2)
+    screen.step(1, 0, "pairs")
+    assert heard()[0].startswith("\r  pairs [##############################] 1/0")
+    screen.note("written")
+    assert heard()[1:] == ["written\n", f"\r{'  0:00, about 6 min left'}"]
+    clock.wait(125.0)
+    screen._draw_status()
+    assert heard() == ["\r  2:05, about 4 min left".ljust(1 + len("  0:00, about 6 min left"))]
+    screen.time_left(None)
+    screen._draw_status()
+    assert heard() == ["\r  2:05".ljust(1 + len("  2:05, about 4 min left"))]
+    screen.finish("the end")
+    assert heard() == ["\r      \r"]
+    assert log.getvalue().splitlines() == [
+        "RHF",
+        "warning: 2.5 doubts",
+        "  blocks 9/9",
+        "written",
+        "the end",
+    ]
+    passing = Console(quiet=False, log=log, passing=True)
+    passing.stage("amplitudes")
+    clock.wait(61.0)
+    passing._draw_status()
+    assert heard() == ["\ramplitudes", "\ramplitudes  1:01"]
+    passing.scf_cycle(3, -1.5, -2e-3, 4e-4)
+    cycle = "  SCF   3  E =      -1.5000000000 Eh  change  -2.0e-03  gradient  4.0e-04"
+    passing._draw_status()
+    assert heard() == ["\r" + cycle[:49]] * 2
+    passing.show("printed")
+    assert heard() == ["\r" + " " * 49 + "\r"]
+    study = Console(quiet=True, log=None, several=True)
+    for text in ("atom 1 is 0.5 away", "atom 2 is 0.7 away", "another"):
+        study.warning(text)
+    assert heard() == [
+        "\x1b[33mwarning: atom 1 is 0.5 away\x1b[0m\n",
+        "\x1b[33mwarning: another\x1b[0m\n",
+    ]
+    study.substage("pairs")
+    study.note("step 1")
+    assert heard() == []
 
 
 def _lines(log: io.StringIO) -> list[str]:

@@ -276,9 +276,8 @@ def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densi
         )
     )
     file = f"{name}.natural.molden" if of == "relaxed" else f"{name}.natural-{of}.molden"
-    text = (
-        (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")
-    )  # PySCF takes a ghost's atomic number 0 amiss
+    # PySCF takes a ghost's atomic number 0 amiss
+    text = (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")
     (folder / "read.molden").write_text(text)
     read, _, coeff, occupations, *_ = molden.load("read.molden")
     result, _, matrices, at = stored(densities / f"{name}.h5")

@@ -187,9 +187,8 @@ def test_refusals_speak_of_keywords(
 def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
     """Through a run, with a checkpoint, and through ASE; a listener hears it in the words of Python
     too."""
-    far = dfmp2.Molecule(
-        ("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1
-    )  # angstrom taken for bohr
+    # Angstrom taken for bohr
+    far = dfmp2.Molecule(("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1)
 
     def here(call: Call) -> int:
         with warnings.catch_warnings(record=True) as caught:

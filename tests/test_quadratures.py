@@ -45,9 +45,8 @@ def test_a_sum_of_exponentials_is_as_near_to_the_inverse_as_it_says(
     x = np.geomspace(0.7, 0.7 * ratio, 20_011)
     found = float(np.abs(x * (np.exp(-np.outer(x, rule.t)) @ rule.w) - 1.0).max())
     assert found <= rule.error <= error
-    assert (
-        len(rule.t) <= 3 + 1.1 * np.log(1 / error) * np.log(8 * ratio) / np.pi**2
-    )  # near the shortest
+    # Near the shortest
+    assert len(rule.t) <= 3 + 1.1 * np.log(1 / error) * np.log(8 * ratio) / np.pi**2
     assert (rule.t > 0).all() and (rule.w > 0).all()
 
 

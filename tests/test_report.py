@@ -260,20 +260,16 @@ def test_absurd_numbers_make_no_broken_page(result, value):
 
 
 def test_a_large_result_stays_below_a_third_of_a_megabyte(result):
-    large, worst = (
-        enlarged(result, 100),
-        open_shell(result, 100),
-    )  # three maps of the finest mesh each
+    # Three maps of the finest mesh each
+    large, worst = (enlarged(result, 100), open_shell(result, 100))
     assert len(page_of(worst).encode()) < 333_000
     text = parse(page_of(large)).text
     said = (
         "100 by 100 values are too many to show: each square is the sum over a block of 5 by 5 "
         "orbitals"
     )
-    opposite, same = (
-        large.pairs.opposite_spin,
-        large.pairs.same_spin[0],
-    )  # printed with their squares
+    # Printed with their squares
+    opposite, same = (large.pairs.opposite_spin, large.pairs.same_spin[0])
     assert said in text and f"1 to 5, 6 to 10: {opposite[:5, 5:10].sum():.10f} Eh" in text
     assert f"6 to 10, 1 to 5: {same[5:10, :5].sum():.10f} Eh" in text
 
@@ -345,9 +341,8 @@ def test_rates_are_operations_over_time(result):
     )
     assert operations(exact)["pair_energies"] == flops
     repeated = replace(exact, certificate=Certificate(15, 15, 1e-5, 1e-5, 1e-5, 1e-6, 1e-7, True))
-    assert (
-        operations(repeated)["pair_energies"] == 3 * flops
-    )  # mixed, its sample of all pairs, float64
+    # Mixed, its sample of all pairs, float64
+    assert operations(repeated)["pair_energies"] == 3 * flops
     summed = replace(exact, quadrature=Quadrature(-0.1, 7, 0.5, 40.0, 1e-9))
     for unknown in ({"operations": None}, {"xc": "pbe"}):
         changed = replace(exact, reference=replace(exact.reference, **unknown))

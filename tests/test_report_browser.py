@@ -176,9 +176,8 @@ def test_headings_sort(three):
     assert column(three, 5, RUNS) == ["-9.0e-2", "-1.0e-2", ""]
 
 
-PEROXIDE = np.array(
-    [[0.3, 0.95, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.45], [0.85, -0.4, 1.7]]
-)  # angstrom
+# Angstrom
+PEROXIDE = np.array([[0.3, 0.95, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.45], [0.85, -0.4, 1.7]])
 PLACES = (
     "[...document.querySelectorAll('.molecule [data-atom]')].map(a => [+a.dataset.atom, "
     "a.getAttribute('transform')])"

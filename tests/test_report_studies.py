@@ -375,9 +375,10 @@ def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
     assert [value(y) for y in others[:, 1]] == pytest.approx(others_above, abs=0.02)
     quartic, parabola = polylines(svg, "fit")
     along = np.linspace(0.8, 1.2, len(quartic))
+    # A cubic is its own quartic
     assert [value(y) for y in quartic[:, 1]] == pytest.approx(
         energy(along) - energy(x).min(), abs=0.02
-    )  # a cubic is its own quartic
+    )
     three = np.polyfit(x[4:7], above[4:7], 2)
     along = np.linspace(1.2, 1.4, len(parabola))
     assert [value(y) for y in parabola[:, 1]] == pytest.approx(np.polyval(three, along), abs=0.02)

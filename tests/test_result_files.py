@@ -126,12 +126,8 @@ def test_files_of_earlier_versions_are_written_as_they_were(name: str, tmp_path:
     else:
         hdf5.write(hdf5.read(old), new)
         assert hdf5.verify(new)
-    here = {
-        "HDF5_Version",
-        "h5py_version",
-        "content_sha256",
-        "description",
-    }  # of this program, and words
+    # Of this program, and words
+    here = {"HDF5_Version", "h5py_version", "content_sha256", "description"}
     before, after = contents(old), contents(new)
     changed = {key for key in before | after if before.get(key) != after.get(key)}
     assert {

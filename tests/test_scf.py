@@ -68,9 +68,8 @@ def test_the_ways_to_the_energy_of_water_differ_by_known_amounts(
     )
 
 
-IODIDE = Molecule(
-    ("I", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]])
-)  # 28 electrons in a core potential
+# 28 electrons in a core potential
+IODIDE = Molecule(("I", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]]))
 
 
 @pytest.mark.parametrize(("molecule", "basis"), [(WATER, "cc-pvdz"), (IODIDE, "def2-svp")])
@@ -89,9 +88,8 @@ def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
         float(np.vdot(density, mf.get_ovlp())) for density in guess.guess_density(name, mf, "uhf")
     )
     assert alpha / beta == pytest.approx(5 / 4, rel=1e-10)
-    assert alpha + beta == pytest.approx(
-        9, abs=1e-10 if name != "atoms" else 0.2
-    )  # projected ones lose a little
+    # Projected ones lose a little
+    assert alpha + beta == pytest.approx(9, abs=1e-10 if name != "atoms" else 0.2)
 
 
 # --- the rescue ladder ----------------------------------------------------------------------------

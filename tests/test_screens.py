@@ -138,6 +138,15 @@ def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.Monk
             assert console.styled(line) == line
 
 
+def test_headings_are_bold_and_warnings_yellow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "takes_colour", lambda stream: True)
+    shown = console.styled("Times\n----------\nSCF  1.5\nwarning: slow\nno warning: here\n---\n")
+    assert shown == (
+        "\x1b[1mTimes\x1b[0m\n----------\nSCF  1.5\n\x1b[33mwarning:\x1b[0m slow\n"
+        "no warning: here\n---\n"
+    )
+
+
 # --- energies -------------------------------------------------------------------------------------
 
 

@@ -242,6 +242,82 @@ def test_an_iteration_that_takes_too_long_is_not_waited_for(
     assert signals.received() == (f"terminated (SIGTERM): {SAVED}", 75)
 
 
+class Run(Slow):
+    """The checkpoint of a run that may be writing a file, and may be asked to stop."""
+
+    def __init__(self, *, saving: bool, stops: bool) -> None:
+        self.saving, self.stops = saving, stops
+
+    def ask_to_stop(self) -> bool:
+        return self.stops
+
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+@pytest.mark.usefixtures("listening")
+@pytest.mark.parametrize(
+    ("run", "deferring", "sent", "raised", "finishing"),
+    [
+        (None, False, (TERM,), Interrupted, False),
+        (None, False, (INT,), KeyboardInterrupt, False),
+        (None, True, (TERM,), None, False),
+        (None, True, (INT, TERM), None, False),
+        (Run(saving=False, stops=True), False, (TERM,), None, True),
+        (Run(saving=False, stops=True), False, (INT, INT), KeyboardInterrupt, False),
+        (Run(saving=False, stops=False), False, (TERM,), Interrupted, False),
+        (Run(saving=True, stops=True), False, (TERM,), None, True),
+        (Run(saving=True, stops=True), False, (TERM, INT), None, True),
+        (Run(saving=True, stops=False), False, (TERM,), Interrupted, False),
+        (Run(saving=True, stops=True), True, (TERM,), None, False),
+    ],
+)
+def test_a_signal_stops_at_once_or_when_something_is_complete(
+    run: Any,
+    deferring: bool,
+    sent: tuple[signal.Signals, ...],
+    raised: type[BaseException] | None,
+    finishing: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one does not wait for a tile, but for a file."""
+    alarms: list[tuple[int, float]] = []
+    monkeypatch.setattr(signal, "setitimer", lambda *given: alarms.append(given))
+    state = signals._state
+    state.run, state.deferring = run, deferring
+    for number in sent[:-1]:
+        signals._remember(number, None)
+    if raised is None:
+        signals._remember(sent[-1], None)
+    else:
+        with pytest.raises(raised):
+            signals._remember(sent[-1], None)
+    assert state.finishing == finishing and tuple(state.received) == sent
+    waits = run is not None and run.stops and not deferring
+    assert alarms == [(signal.ITIMER_REAL, signals.PATIENCE)] * waits
+    saving = deferring or bool(run and run.saving)
+    assert state.saving == saving
+    if saving:
+        signals._out_of_patience(0, None)
+    else:
+        with pytest.raises((Interrupted, KeyboardInterrupt)):
+            signals._out_of_patience(0, None)
+    assert not state.finishing
+
+
+@pytest.mark.usefixtures("listening")
+def test_what_cannot_be_raised_is_shown_where_no_signal_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("sys.__unraisablehook__", shown.append)
+    signals._unraisable("lost")
+    assert shown == ["lost"]
+    signals._state.received.append(TERM)
+    signals._unraisable("of the signal")
+    assert shown == ["lost"]
+
+
 @pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_tile_is_begun_after_a_signal(

@@ -155,9 +155,8 @@ def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
     assert f"{energy})\n" in array and '--shard "$SLURM_ARRAY_TASK_ID/3"' in array
     assert {"--array=0-2", "--cpus-per-task=4"} <= set(directives(array))
     collect = files[f"{folder}/h2.dfmp2.slurm/collect.sbatch"]
-    assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(
-        collect
-    )  # it may repeat all pairs
+    # It may repeat all pairs
+    assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(collect)
     files = succeed(call(*told, "--slurm", "--backend", "cuda")).json["files"]
     assert all(
         "--gres=gpu:1" in directives(files[f"{folder}/h2.dfmp2.slurm/{job}.sbatch"]) for job in JOBS

@@ -28,9 +28,8 @@ from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Heard, Runner, succeed
 from tests.report_page import parse
 
-FAR = (
-    -0.998721351
-)  # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
+# Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
+FAR = -0.998721351
 RHF_FAR = -0.826484078  # its RHF
 
 
@@ -89,9 +88,8 @@ def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str) -> None:
     assert result.reference.start.startswith(
         {"mix": "atomic densities, HOMO and LUMO", "core": "core Ham"}[guess]
     )
-    assert solutions(result).followed == (
-        guess == "core"
-    )  # a mixed start has left the RHF solution already
+    # A mixed start has left the RHF solution already
+    assert solutions(result).followed == (guess == "core")
 
 
 @pytest.mark.parametrize(
@@ -157,10 +155,8 @@ def test_rhf_is_followed_to_a_lower_rhf() -> None:
     result, said = run(carbon, "6-31g", stability="follow", scf_auxbasis="def2-universal-jkfit")
     found = solutions(result)
     assert found.energy == pytest.approx((higher, mf.e_tot), abs=1e-7) and higher - mf.e_tot > 0.015
-    assert found.kind == (
-        "RHF to RHF",
-        "RHF to UHF",
-    )  # the first was followed, the second cannot be
+    # The first was followed, the second cannot be
+    assert found.kind == ("RHF to RHF", "RHF to UHF")
     (text,) = [text for text in said.warnings if "unstable" in text]
     assert (
         "unstable (RHF to UHF)" in text

@@ -91,9 +91,8 @@ def test_diffuse_and_def2(call: Runner) -> None:
     """The limit lies below the larger basis and differs between families by less than the step
     between two bases."""
     refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
-    assert (
-        refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message
-    )  # that of the larger basis
+    # That of the larger basis
+    assert refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message
     small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
     printed = succeed(
         call("show", small["output"])
@@ -294,9 +293,8 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
     assert one["formula"] == "He + ghost Ne" and one["sizes"]["nao"] == 11
     stored = read_study("x.h5").runs["fragment-2-in-complex"]
     assert stored.mp2_total_energy == one["mp2_total_energy"]
-    hdf5.write(
-        stored, "alone.h5"
-    )  # a run is a whole result: taken out, it has the hash it had inside
+    # A run is a whole result: taken out, it has the hash it had inside
+    hdf5.write(stored, "alone.h5")
     assert hdf5.verify("alone.h5")
     with pytest.raises(ResultFileError, match="several results"):
         hdf5.read("x.h5")
@@ -517,9 +515,8 @@ def test_the_side_of_the_last_atom_moves() -> None:
         np.array([[0.0, 0, 0], [0, 0, 1.8], [0, 1.2, 2.4]]),
         ghost=(False, False, True),
     )
-    assert make_coordinate("bond", "1,2", "0.9:1.0:2", near).moving == (
-        1,
-    )  # the ghost stays where it is
+    # The ghost stays where it is
+    assert make_coordinate("bond", "1,2", "0.9:1.0:2", near).moving == (1,)
     benzene = read_xyz(INPUTS / "benzene.xyz").molecule
     with pytest.raises(InputError, match="ring"):
         make_coordinate("bond", "1,2", "1.3:1.5:3", benzene)

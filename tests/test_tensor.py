@@ -104,9 +104,8 @@ def test_batches_symmetric_products_and_triangles(lane):
     square = dt.syrk(one.T, backend=backend)
     check(square, wide(one)[0].T @ one)
     np.testing.assert_array_equal(square, square.T)
-    whole = (0.05 * numbers(dtype, 140, 140) + np.eye(140)).astype(
-        dtype
-    )  # its other half must not be read
+    # Its other half must not be read
+    whole = (0.05 * numbers(dtype, 140, 140) + np.eye(140)).astype(dtype)
     right = numbers(dtype, 140, 33)
     for lower, triangle in ((True, np.tril(whole)), (False, np.triu(whole))):
         expected = np.linalg.solve(*wide(triangle, 2 * right))
@@ -194,9 +193,8 @@ def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
     assert len(sent) == 2
     second = dt.einsum("km,kn->mn", x, y)
     assert len(sent) == 2
-    third = dt.einsum(
-        "mk,mn->kn", first, dt.to_device(c, backend="nki-interpreter")
-    )  # taken as it lies there
+    # Taken as it lies there
+    third = dt.einsum("mk,mn->kn", first, dt.to_device(c, backend="nki-interpreter"))
     assert len(sent) == 3
     check(dt.from_device(second), wide(a)[0].T @ b)
     check(dt.from_device(third), (wide(a)[0].T @ b).T @ c)

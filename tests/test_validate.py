@@ -89,9 +89,8 @@ def test_entries_are_complete_and_tagged_by_what_they_do():
         if "conventional-mp2" in entry.tags:
             assert entry.tolerance is None, entry.id
         else:
-            assert 0 < entry.tolerance <= (5e-3 if "dipole" in entry.id else 5e-5), (
-                entry.id
-            )  # debye; Eh
+            # Debye; Eh
+            assert 0 < entry.tolerance <= (5e-3 if "dipole" in entry.id else 5e-5), entry.id
         assert set(entry.needs) <= set(entries.MODULES), entry.id
         assert (entry.kernel is None) == bool(entry.calculations), entry.id
         found = entry.calculations
@@ -365,9 +364,8 @@ def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
     assert all(
         row.status == "pass" for rows in validate.validate(chosen, Session()) for row in rows
     )
-    assert (
-        len(cycles) == 2
-    )  # three entries are one calculation; the fourth starts from its orbitals
+    # Three entries are one calculation; the fourth starts from its orbitals
+    assert len(cycles) == 2
     assert cycles[1] < cycles[0] / 3
 
 

@@ -57,9 +57,8 @@ def test_a_student(call: Runner, folder: Path) -> None:
         done.out,
         re.MULTILINE,
     )
-    assert told and float(told[2]) == pytest.approx(
-        1.7250, abs=2e-4
-    )  # PySCF: test_the_dipole_moment_is_that_of_pyscf
+    # PySCF: test_the_dipole_moment_is_that_of_pyscf
+    assert told and float(told[2]) == pytest.approx(1.7250, abs=2e-4)
     assert "comment: H2O; the geometry of the README" in done.out
     for words in (
         "HOMO          5  -0.391",
@@ -411,14 +410,8 @@ SENTENCES = (
     "rates measured",
     "- ",
 )
-OF_THE_MACHINE = (
-    "doctor",
-    "backends",
-    "plan",
-    "bench",
-    "energy",
-    "kernels warmup",
-)  # only the widths are held
+# Only the widths are held
+OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy", "kernels warmup")
 
 
 def furnished(folder: Path) -> Path:

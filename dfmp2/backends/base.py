@@ -120,10 +120,11 @@ class Tile(NamedTuple):
         )
 
 
+# Of B by precision
 NUMPY_TYPES: dict[str, type[np.float32] | type[np.float64]] = {
     "fp64": np.float64,
     "mixed": np.float32,
-}  # of B by precision
+}
 
 
 class PairTerms(NamedTuple):

@@ -69,9 +69,8 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
     seed : of the random numbers
     """
     rng = np.random.default_rng([seed, case.nvir, case.right, case.naux])
-    beyond = (
-        backend.limits.tile_edge
-    )  # first orbital of the second block of a device that works in blocks
+    # First orbital of the second block of a device that works in blocks
+    beyond = backend.limits.tile_edge
     left = _operand(
         backend, rng, beyond + EDGE if case.kind == "rectangle" else EDGE, case.nvir, case.naux
     )
@@ -86,14 +85,16 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
     }[case.kind]
     found = backend.pair_terms(left[0], right[0], tile)
     direct, exchange = _definition(left, right, tile, case.kind != "cross")
-    sums, pairs = [_sum_error(found.direct, direct)], [_pair_error(found.direct, direct)]
+    sums = [_sum_error(found.direct, direct)]
+    pairs = [_pair_error(found.direct, direct)]
     if exchange is not None:
         sums.append(_sum_error(found.exchange, exchange))
         pairs.append(_pair_error(found.exchange, exchange))
     extra = exchange is None and found.exchange is not None
+    # Not NaN
     accurate = all(error <= TOLERANCE for error in sums) and all(
         error <= PAIR_TOLERANCE for error in pairs
-    )  # not NaN
+    )
     passed = accurate and not extra
     return Finding(case, sums[0], sums[1] if len(sums) == 2 else None, max(pairs), passed)
 
@@ -108,10 +109,8 @@ def _operand(
         / np.sqrt(naux)
         * np.linspace(1.0, 0.2, nvir)[None, :, None]
     )
-    eps_occ, eps_vir = (
-        np.sort(rng.uniform(-20.0, -0.3, nocc)),
-        np.sort(rng.uniform(0.1, 30.0, nvir)),
-    )
+    eps_occ = np.sort(rng.uniform(-20.0, -0.3, nocc))
+    eps_vir = np.sort(rng.uniform(0.1, 30.0, nvir))
     if "mixed" in backend.limits.precisions:
         precision = "mixed"
     else:
@@ -126,7 +125,8 @@ def _definition(
     exchanging: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     rows, columns = tile.i1 - tile.i0, tile.j1 - tile.j0
-    direct, exchange = np.zeros((rows, columns)), np.zeros((rows, columns))
+    direct = np.zeros((rows, columns))
+    exchange = np.zeros((rows, columns))
     eps_ab = left[0].eps_vir[:, None] + right[0].eps_vir[None, :]
     for i in range(tile.i0, tile.i1):
         for j in range(max(i, tile.j0) if tile.diagonal else tile.j0, tile.j1):

@@ -24,14 +24,12 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import NUMPY_TYPES, Backend, Limits, Operand, PairTerms, Tile, decays
 
-PRODUCT_ELEMENTS = (
-    1 << 21
-)  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+# Of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+PRODUCT_ELEMENTS = 1 << 21
 # terms added up in float32 before float64 takes over: in longer sums the small terms get lost
 RUN = 64
-QUOTIENT_ELEMENTS = (
-    1 << 17
-)  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
+# Of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
+QUOTIENT_ELEMENTS = 1 << 17
 
 
 def refusal(name: str) -> str | None:
@@ -81,7 +79,8 @@ class CpuBackend(Backend):
             exchange = np.zeros(shape)
         else:
             exchange = None
-        (nvir, naux), nvir_right = left.b.shape[1:], right.b.shape[1]
+        nvir, naux = left.b.shape[1:]
+        nvir_right = right.b.shape[1]
         blocks = list(_blocks(tile, nvir * nvir_right))
         step = max(1, QUOTIENT_ELEMENTS // (nvir * nvir_right))
         eps_ab = (right.eps_vir[:, None] + left.eps_vir[None, :]).astype(left.b.dtype)
@@ -103,7 +102,8 @@ class CpuBackend(Backend):
             for i in range(i0, i1):
                 for start in range(i if diagonal else j0, j1, step):
                     stop = min(start + step, j1)
-                    part, w = g[start - j0 : stop - j0, :, i - i0], quotient[: stop - start]
+                    part = g[start - j0 : stop - j0, :, i - i0]
+                    w = quotient[: stop - start]
                     eps_ij = (left.eps_occ[i] + right.eps_occ[start:stop]).astype(g.dtype)
                     np.subtract(eps_ij[:, None, None], eps_ab, out=w)
                     np.divide(part, w, out=w)

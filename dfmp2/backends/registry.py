@@ -24,10 +24,8 @@ from dfmp2.options import BACKEND_WORDS as WORDS
 TRAINIUM = "dfmp2.trainium.entry"
 NEURON_DEVICES = "/dev/neuron[0-9]*"
 NVIDIA_DRIVER = "/proc/driver/nvidia/version"
-VARIABLES = (
-    "DFMP2_REQUIRE_NKI",
-    "DFMP2_USE_SIMULATOR",
-)  # that change which backend a name stands for
+# That change which backend a name stands for
+VARIABLES = ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR")
 
 
 class _Module(Protocol):
@@ -103,7 +101,8 @@ def select_backend(name: str, precision: str, threads: int) -> tuple[Backend, st
     if name == "auto":
         row, reason = _choose()
     else:
-        row, reason = _row(name), f"asked for with --backend {asked}" if asked != "auto" else "auto"
+        row = _row(name)
+        reason = f"asked for with --backend {asked}" if asked != "auto" else "auto"
         reason += f"; {note}" if note else ""
         refusal = row.probe()
         if refusal is not None:
@@ -139,10 +138,8 @@ def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
         row = next((one for one in BACKENDS if one.name == name and one.module == TRAINIUM), None)
         if row is None:
             raise
-        backend, reason = (
-            _row("nki-interpreter").make(threads),
-            f"not on this host: predicted below ({error})",
-        )
+        backend = _row("nki-interpreter").make(threads)
+        reason = f"not on this host: predicted below ({error})"
     backend.name = row.name
     _require(backend, precision)
     return backend, reason

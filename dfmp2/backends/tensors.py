@@ -84,7 +84,8 @@ class Tensors:
     def energies(self, t: Any, eps_occ: Energies, eps_vir: Energies) -> Energies:
         """e_ij = sum_ab T_iajb (2 T_iajb - T_ibja) / (e_i + e_j - e_a - e_b), Eh; row sums in the
         type of T."""
-        name, found = str(t.dtype).removeprefix("torch."), np.empty((len(eps_occ), len(eps_occ)))
+        name = str(t.dtype).removeprefix("torch.")
+        found = np.empty((len(eps_occ), len(eps_occ)))
         for i, eps in enumerate(eps_occ):
             part = self._ordered(t[i], (1, 0, 2))
             gaps = (eps + eps_occ)[:, None, None] - eps_vir[:, None] - eps_vir

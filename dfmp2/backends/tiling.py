@@ -116,10 +116,8 @@ def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
 def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> list[Tile]:
     """Tiles that cover all pairs (i, j) of two spin spaces, the large ones first; `row` of the
     larger."""
-    rows, columns = (
-        _cuts(nocc_left, edge(nocc_left, limits, row)),
-        _cuts(nocc_right, edge(nocc_right, limits, row)),
-    )
+    rows = _cuts(nocc_left, edge(nocc_left, limits, row))
+    columns = _cuts(nocc_right, edge(nocc_right, limits, row))
     tiles = [Tile(*row, *column, diagonal=False) for row in rows for column in columns]
     return sorted(tiles, key=_area, reverse=True)
 

@@ -62,7 +62,8 @@ class UntransformedTensor:
         return np.empty((0, nvir, naux))
 
     def _transformed(self, orbitals: list[int]) -> Array:
-        occupied, virtual = self.c_occ[:, orbitals], np.ascontiguousarray(self.c_vir.T)
+        occupied = self.c_occ[:, orbitals]
+        virtual = np.ascontiguousarray(self.c_vir.T)
         naux, nao = len(self.a), len(occupied)
         out = np.empty((len(orbitals), len(virtual), naux))
         step = max(1, BLOCK_BYTES // (8 * nao * nao))
@@ -104,6 +105,7 @@ class UntransformedOperand:
         row, column = (
             {orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns)
         )
+        # Neighbours stay neighbours: all orbitals of a tile are there
         yield (
             near,
             far,
@@ -113,7 +115,7 @@ class UntransformedOperand:
                 ): t
                 for t in tiles
             },
-        )  # neighbours stay neighbours: all orbitals of a tile are there
+        )
 
     def _resident(self, backend: Backend, orbitals: list[int]) -> Operand:
         rows = self.b.rows(orbitals)

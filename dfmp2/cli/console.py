@@ -72,9 +72,8 @@ class Console(Listener):
         self._stages_pass = passing and self._live
         self._stage = ""  # the present one, where it is shown for as long as it lasts
         self._parts = ""  # what is done of the present stage
-        self._since = self._drawn = self._line_at = (
-            time.monotonic()
-        )  # begin of the stage, last redraw, last line
+        # Begin of the stage, last redraw, last line
+        self._since = self._drawn = self._line_at = time.monotonic()
         self._said = -LINE_EVERY  # when a line has told the time left
         self._left: tuple[float, float] | None = None  # when it was told, seconds left
         self._kinds: set[str] = set()  # of warnings that have been shown

@@ -315,9 +315,8 @@ def _by_workers(
         pool = DaskPool(engine, folder, WorkerShare(chosen.threads or 0, chosen.memory or 0))
     else:
         count = workers or 1
-        pool = local_pool(
-            chosen.backend, count, chosen.threads, chosen.memory, others=1
-        )  # this process adds
+        # This process adds
+        pool = local_pool(chosen.backend, count, chosen.threads, chosen.memory, others=1)
         share = replace(chosen, threads=pool.share.threads, memory=pool.share.memory)
     try:
         with pool:

@@ -162,7 +162,8 @@ class GroupedCommand(click.Command):
             one for one in self.get_params(ctx) if isinstance(one, click.Option) and not one.hidden
         ]
         formatter.write_paragraph()
-        column, before = ALL_COLUMN if every else COLUMN, formatter.getvalue().count("\n")
+        column = ALL_COLUMN if every else COLUMN
+        before = formatter.getvalue().count("\n")
         for most in (2,) if every else (1, 0):
             part = ctx.make_formatter()
             groups: dict[str, list[tuple[str, str]]] = {}

@@ -135,7 +135,9 @@ def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_j
     from dfmp2.trainium.costs import catalogue, text
     from dfmp2.trainium.costs.model import find_chip
 
-    chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
+    chip = find_chip(target)
+    wanted = parse_shape(shape)
+    row = catalogue.find(kernel)
     price = catalogue.best(row, wanted, chip, variant)
     trace = text.largest_trace(price, chip)
     if as_json:
@@ -231,7 +233,8 @@ def warmup(
         proof = entry.launch_ahead(spins, nao)
         place = environment.settings(lane, chip)["NEURON_COMPILE_CACHE_URL"]
     else:
-        proof, place = compiler.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
+        proof = compiler.compile_ahead(spins, chip, nao=nao)
+        place = str(environment.cache_folder())
     found = {
         "lane": lane,
         "target": chip,

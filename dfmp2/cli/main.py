@@ -203,9 +203,8 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
             signals.settle_signal()
-            said = signals.received() or _said(
-                error
-            )  # a signal may look like an import that failed
+            # A signal may look like an import that failed
+            said = signals.received() or _said(error)
             if said is None:
                 raise  # a fault in dfmp2, whose traceback helps to find it
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):

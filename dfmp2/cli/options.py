@@ -174,9 +174,8 @@ def group_of(option: click.Parameter) -> tuple[str, int]:
     if isinstance(option, SecondaryOption):
         return OWN, 1
     word = option.opts[-1].lstrip("-")
-    return PLACES.get(option.name or "") or PLACES.get(
-        word, (OWN, 0)
-    )  # --profile is `trace` of a run, or of AWS
+    # --profile is `trace` of a run, or of AWS
+    return PLACES.get(option.name or "") or PLACES.get(word, (OWN, 0))
 
 
 MOST_WORKERS = 4096
@@ -339,7 +338,8 @@ def one_molecule(*names: str) -> Decorator:
         def gathered(molecule: str, **values: Any) -> Any:
             taken = {name: values.pop(name) for name in OF_A_CALCULATION if name in wanted}
             state = {name: taken.pop(name) for name in ("charge", "multiplicity", "units")}
-            charges, units = taken.pop("point_charges"), taken.pop("point_charge_units")
+            charges = taken.pop("point_charges")
+            units = taken.pop("point_charge_units")
             return command(given=Given(molecule, state, charges, units, taken), **values)
 
         return click.argument("molecule")(options_of(*wanted)(gathered))

@@ -68,12 +68,10 @@ def show(
     else:
         verified = hdf5.verify(result)
     if of_study and run is None:
-        if pairs or (as_json and as_csv):
-            raise InputError(
-                "--pairs needs --run NAME"
-                if pairs
-                else "--json and --csv exclude each other: choose one"
-            )
+        if pairs:
+            raise InputError("--pairs needs --run NAME")
+        if as_json and as_csv:
+            raise InputError("--json and --csv exclude each other: choose one")
         study = read_study(result, verify=not verify)
         if as_json:
             shown = study_json(study, result)
@@ -322,19 +320,19 @@ def export_command(
     if "schema_version" in given:
         given["schema_version"] = int(given["schema_version"])
     together = to == "extxyz" and len(results) > 1
-    folder = Path(".")
+    folder, file = Path("."), None
     if together and output is None:
         raise InputError("--output: name the file that all frames go to")
-    if len(results) > 1 and output is not None and not together:
+    if output is not None and (together or len(results) == 1):
+        file = Path(output)
+    elif output is not None:
         folder = Path(output)
         if not folder.is_dir():
             raise InputError(f"--output {output}: expected an existing folder for several results")
     targets: dict[Path, str] = {}
     contents = []
     for result in results:
-        target = folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
-        if output is not None and folder == Path("."):
-            target = Path(output)
+        target = file or folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
         if targets.get(target) is not None and not together:
             raise InputError(
                 f"{targets[target]} and {result} would both be written to {target}: export them "
@@ -380,12 +378,9 @@ def _stem(path: str, run: str | None) -> str:
 def _shown(given: dict[str, Any]) -> str:
     """What is exported besides the SCF orbitals, for the name of the file."""
     parts: list[str] = [name for name in ("density", "spin") if name in given]
-    parts += (
-        ["natural"]
-        if given.get("orbitals") == "natural"
-        else ["orbital"]
-        if "orbital" in given
-        else []
-    )
+    if given.get("orbitals") == "natural":
+        parts.append("natural")
+    elif "orbital" in given:
+        parts.append("orbital")
     parts += [str(given[name]) for name in ("orbital", "of") if name in given]
     return f".{'-'.join(parts)}" if parts else ""

@@ -281,9 +281,8 @@ def compute_result(
     if stored is not None:
         show(stored)
         return
-    require_writable(
-        target, overwrite=True, expected_bytes=10**6
-    )  # a file that is there: when nothing else is wrong
+    # A file that is there: when nothing else is wrong
+    require_writable(target, overwrite=True, expected_bytes=10**6)
     console.stage(begun)
 
     def ready() -> None:
@@ -324,9 +323,8 @@ def publish(write: Callable[[], Any], kept: Any) -> None:
     signals.commit()
     try:
         write()
-    except (
-        ResultFileError
-    ):  # another process was faster: there is a file, and nothing to go on from
+    except ResultFileError:
+        # Another process was faster: there is a file, and nothing to go on from
         kept.complete()
         raise
     kept.complete()
@@ -355,9 +353,8 @@ def completed(
 
     if not display.resume or not os.path.lexists(target):
         return None
-    unfinished = os.path.lexists(
-        checkpoint_of(target)
-    )  # newer than a result that it is about to replace
+    # Newer than a result that it is about to replace
+    unfinished = os.path.lexists(checkpoint_of(target))
     if unfinished and display.overwrite:
         return None
     try:

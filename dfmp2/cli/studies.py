@@ -116,9 +116,8 @@ def run_study(
     named = {option.of_shell: path for option, path in written.items()}
     require_distinct({**files_read, **named, "--log": display.log})
     for option, path in written.items():
-        require_writable(
-            path, overwrite=True, expected_bytes=10**6, option=option
-        )  # files that are there: `Keeper`
+        # Files that are there: `Keeper`
+        require_writable(path, overwrite=True, expected_bytes=10**6, option=option)
     left = f"finished runs are in {target}"
 
     with logged(display, several=True) as console:

@@ -51,10 +51,8 @@ MEMORY_PER_CPU = 1800
 LARGEST_ARRAY = 10_000  # SubmitJob, arrayProperties: "between 2 and 10,000 jobs"
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
-ROLES = {
-    "jobRoleArn": "job_role",
-    "executionRoleArn": "execution_role",
-}  # in a request, and the option
+# In a request, and the option
+ROLES = {"jobRoleArn": "job_role", "executionRoleArn": "execution_role"}
 # In this order, five at most; the last one counts for all else, which would be tried again without
 # it.
 RETRY_RULES = (
@@ -121,7 +119,8 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
             f": an array of AWS Batch has at most {LARGEST_ARRAY} jobs: use at most that many "
             "shards, each of several items",
         )
-    place, lane = given["s3"].rstrip("/"), batch.asks_for(*COMPILED)
+    place = given["s3"].rstrip("/")
+    lane = batch.asks_for(*COMPILED)
     if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
         raise InputError(
             Option("s"),
@@ -171,7 +170,9 @@ def _definition(
     The definition is named after what is in it (SHA-256), so that what belongs to one batch comes
     with the job.
     """
-    workers, threads, instance = given["workers"], given["threads"], INSTANCES.get(kind)
+    workers = given["workers"]
+    threads = given["threads"]
+    instance = INSTANCES.get(kind)
     cores = workers * threads
     vcpus, most, chips = instance or (cores, None, 0)
     memory = most or MEMORY_PER_CPU * vcpus
@@ -238,7 +239,8 @@ def submit_to_aws(
     requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None
 ) -> dict[str, str]:
     """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs."""
-    client, s3 = connect("batch", region, profile), connect("s3", region, profile)
+    client = connect("batch", region, profile)
+    s3 = connect("s3", region, profile)
     definition = requests["job-definition"]
     for place, content in inputs.items():
         folder, _, name = place.rpartition("/")

@@ -76,12 +76,10 @@ class BatchRun:
     full: str = ""
     shard: tuple[int, int] | None = None
     optimize: Compute | None = None
-    _queue: deque[Call] = field(
-        default_factory=deque
-    )  # what may begin; tags are its place, and those to follow it
-    _elsewhere: dict[int, float] = field(
-        default_factory=dict
-    )  # items of other processes, since when that is known
+    # What may begin; tags are its place, and those to follow it
+    _queue: deque[Call] = field(default_factory=deque)
+    # Items of other processes, since when that is known
+    _elsewhere: dict[int, float] = field(default_factory=dict)
     _ended: int = 0
     _cost: float = 0.0
     _cost_done: float = 0.0
@@ -133,10 +131,8 @@ class BatchRun:
             for call in unfinished:
                 discard_lock(call.given[0].item.target)
         for place, row in self.rows.items():
-            if row.status in (
-                "running",
-                "pending",
-            ):  # it was stopped when it was complete, or others have completed it
+            # It was stopped when it was complete, or others have completed it
+            if row.status in ("running", "pending"):
                 self.rows[place] = look_at(self.inputs[place])
                 self._add_to_index([self.rows[place]])
 
@@ -235,7 +231,8 @@ class BatchRun:
     def _tell(self, place: int, row: ItemStatus) -> None:
         """Say what became of an item, and how much time is left: what is done has taken its share
         of the cost."""
-        total, spent = len(self.rows) - self.complete_before, time.monotonic() - self._began
+        total = len(self.rows) - self.complete_before
+        spent = time.monotonic() - self._began
         if self._cost_done > 0:
             left = max(0.0, self._cost / self._cost_done - 1.0) * spent
         else:

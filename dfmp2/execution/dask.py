@@ -64,7 +64,9 @@ def run_call(versions: dict[str, str], process: str, call: Call, share: WorkerSh
     """What a Dask worker executes, if it is the `process` (its own folder) that was meant."""
     from distributed import get_worker
 
-    worker, here, token = get_worker(), provenance.versions(), share.token or Path()
+    worker = get_worker()
+    here = provenance.versions()
+    token = share.token or Path()
     if here != versions:
         shown = [
             ", ".join(f"{name} {version}" for name, version in one.items())

@@ -312,7 +312,8 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
 def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
     """The row of an item and its result; pending and None, with a remark on a file that does not
     count."""
-    item, row = given.item, ItemStatus(given.item.name, given.item.molecule)
+    item = given.item
+    row = ItemStatus(given.item.name, given.item.molecule)
     if isinstance(given.molecule, InputError):
         return replace(row, remark=str(given.molecule)), None
     if not os.path.lexists(item.target):
@@ -326,7 +327,8 @@ def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
             return _complete(given, result), result
         remark = f"its file keeps {result.kept}, and {item.keep} is asked for"
         return replace(row, remark=remark), None
-    there, here = question(result.molecule, result.options), question(given.molecule, item.options)
+    there = question(result.molecule, result.options)
+    here = question(given.molecule, item.options)
     what = ", ".join(changed(there, here)) or "task or start orbitals"
     return replace(row, remark=f"its input has changed since the result was made ({what})"), None
 
@@ -421,7 +423,9 @@ def compute_item(
     share : of the machine
     optimize : finds the minimum of an item that is to be optimised
     """
-    begun, target, notes = time.perf_counter(), given.item.target, list[str]()
+    begun = time.perf_counter()
+    target = given.item.target
+    notes = list[str]()
     row = ItemStatus(given.item.name, given.item.molecule)
     try:
         if other := acquire_lock(target):
@@ -437,9 +441,10 @@ def compute_item(
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
+        # No fault of the item: it is computed when there is room again
         if isinstance(error, DiskFull) or (
             isinstance(error, OSError) and disk_refusal(error) is DiskFull
-        ):  # no fault of the item: it is computed when there is room again
+        ):
             return replace(
                 row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
             )
@@ -461,7 +466,8 @@ def compute_item(
 def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatus:
     """The row of an item that failed, after writing NAME.error.json with the traceback `text`."""
     content = {"code": code, "message": message, "parts": message.to_json(), "traceback": text}
-    value, notes = json.dumps(content, indent=2), tuple[str, ...]()
+    value = json.dumps(content, indent=2)
+    notes = tuple[str, ...]()
     try:
         write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
     except ResourceError as error:
@@ -507,9 +513,8 @@ def _compute(
     """The row of an item with its result, which is there already where another process has finished
     it meanwhile."""
     item, target = given.item, given.item.target
-    for part in target.parent.glob(
-        f".{target.name}.part-*"
-    ):  # of a process that was killed while it wrote
+    # Of a process that was killed while it wrote
+    for part in target.parent.glob(f".{target.name}.part-*"):
         part.unlink(missing_ok=True)
     row, _ = read_result(given)
     if row.status == "complete":

@@ -301,7 +301,8 @@ def slug(text: str) -> str:
 def _read_item(
     table: Mapping[str, Any], common: Mapping[str, Any], root: Path, output: Path, where: str
 ) -> BatchItem:
-    own, molecule = _read_values(table, ("molecule", "name"), where), table.get("molecule")
+    own = _read_values(table, ("molecule", "name"), where)
+    molecule = table.get("molecule")
     if not isinstance(molecule, str):
         raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
     where = f"{where} ({molecule[:LONGEST_SHOWN]})"
@@ -323,7 +324,8 @@ def _read_item(
     called = table.get("name", Path(molecule).stem)
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
-    path, name = _confined(root, molecule, f"{where}: molecule"), slug(called)
+    path = _confined(root, molecule, f"{where}: molecule")
+    name = slug(called)
     try:
         options = options_of_item(given, where)
     except InputError as error:

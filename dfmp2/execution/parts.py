@@ -87,10 +87,8 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
     options = replace(
         calculation.options, backend=calculation.setup.backend.name, certify_fit=False
     )
-    job, memory = (
-        Job(os.path.abspath(path), options, tuple(calculation.identity.items())),
-        calculation.plan.memory,
-    )
+    job = Job(os.path.abspath(path), options, tuple(calculation.identity.items()))
+    memory = calculation.plan.memory
     seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
     wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))
     calls = [Call(compute_tiles, (job, part)) for part in cut(keys, min(len(keys), wanted)) if part]
@@ -126,7 +124,8 @@ def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result | Dfmp
 
 def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result | Dfmp2Error]]:
     """Steps with their results, in the order in which processes of this host finish them."""
-    options, count = units[0].step.options, min(workers, len(units))
+    options = units[0].step.options
+    count = min(workers, len(units))
     with local_pool(options.backend, count, options.threads, options.memory) as pool:
         pool.grow(count)
         yield from share_out(pool, [Call(compute_step, (unit,)) for unit in units])

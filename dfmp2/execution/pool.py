@@ -219,10 +219,8 @@ class Slot:
     def _start(self) -> None:
         """Begin a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
-        given, before = (
-            (self.share.threads, self._variables, self._errors.name),
-            set(multiprocessing.active_children()),
-        )
+        given = (self.share.threads, self._variables, self._errors.name)
+        before = set(multiprocessing.active_children())
         with clean_start():
             self._executor = ProcessPoolExecutor(
                 1, multiprocessing.get_context("spawn"), begin, given
@@ -254,9 +252,8 @@ class Slot:
             return future.result()
         if isinstance(error, Dfmp2Error):
             raise error
-        if not isinstance(
-            error, BrokenExecutor
-        ):  # what the process holds is not to be trusted any more
+        # What the process holds is not to be trusted any more
+        if not isinstance(error, BrokenExecutor):
             self.close()
             raise fault(error) from error
         self._executor.shutdown(wait=True)
@@ -265,9 +262,8 @@ class Slot:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
         errors = self._errors.read().decode(errors="replace")
         died = process_death(self._process.exitcode, self.share, errors, self._peak)
-        if (
-            isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated
-        ):  # no fault of its call
+        # No fault of its call
+        if isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated:
             died.terminated, self._failed_starts = True, self._failed_starts + 1
             if self._failed_starts == TRIES:
                 raise Dfmp2Error(

@@ -91,9 +91,8 @@ def shard_cost(load: Workload | None, rates: Rates | None = None) -> float:
     if load is None:
         return 0.0
     rates = rates or Rates()
-    return (
-        PER_ITEM + time.time_text(load, rates).total - rates.start
-    )  # a warm worker has its libraries loaded
+    # A warm worker has its libraries loaded
+    return PER_ITEM + time.time_text(load, rates).total - rates.start
 
 
 def memory_needed(load: Workload, threads: int) -> tuple[int, int]:

@@ -54,7 +54,8 @@ class Jobs:
 
 def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     """The items of a batch, then a table of their energies, or a data set, if one is asked for."""
-    source, table = [os.path.abspath(given["source"])], given["collect"]
+    source = [os.path.abspath(given["source"])]
+    table = given["collect"]
     if given["root"] is not None:
         source += ["--root", os.path.abspath(given["root"])]
     # Without it a task would have to read the whole manifest before it finds its own list.
@@ -87,9 +88,8 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         ]
         if ending in DATA_SETS:
             commands["collect"] += ["--to", DATA_SETS[ending]]
-    devices = (
-        ("array",) if backend == "nki" else ("array", "warm-up")
-    )  # only nki compiles without one
+    # Only nki compiles without one
+    devices = ("array",) if backend == "nki" else ("array", "warm-up")
     return Jobs(
         name=_job_name(batch.output.resolve().name),
         folder=batch.output / "slurm",

@@ -209,7 +209,8 @@ def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = Fals
 def objection(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     """Why a fitting set must not be the default of an orbital set of the same element, "" where it
     may."""
-    number, key = atomic_number(orbital.symbol), squash(fitting.name)
+    number = atomic_number(orbital.symbol)
+    key = squash(fitting.name)
     potential = any(
         re.fullmatch(pattern, key) and number >= first for pattern, first in _FOR_POTENTIALS
     )
@@ -400,9 +401,8 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     InputError : the recipe has no answer for these exponents
     """
     recipe: Any = import_module("pyscf.df.autoaux")  # `pyscf.df.autoaux` itself is its function
-    if (
-        len(recipe.BETA_BIG) == 8
-    ):  # the table of PySCF 2.14 ends at l = 7, and functions with l = 6 need l = 8 and more
+    # The table of PySCF 2.14 ends at l = 7, and functions with l = 6 need l = 8 and more
+    if len(recipe.BETA_BIG) == 8:
         recipe.BETA_BIG = np.append(recipe.BETA_BIG, np.repeat(recipe.BETA_BIG[-1], 8))
     try:
         shells = recipe.autoaux(_atom(orbital))[orbital.symbol]

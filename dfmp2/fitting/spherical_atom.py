@@ -37,10 +37,8 @@ from dfmp2.molecule.pyscf_shield import shielded
 
 Array = NDArray[np.float64]
 
-POINTS, LENGTH = (
-    2048,
-    95.0,
-)  # of the period in x; more than half of it is empty, for the kernel of k = 0 to fall off
+# Of the period in x; more than half of it is empty, for the kernel of k = 0 to fall off
+POINTS, LENGTH = (2048, 95.0)
 R = np.exp(np.arange(-27.0, 7.5, LENGTH / POINTS))  # bohr; for exponents from 1e-5 to 1e11
 
 Factor = Callable[[int, Array], Array]  # k, products f_a f_b (..., points) -> X^k, (..., nw)
@@ -127,9 +125,8 @@ def atomic_hartree_fock(mole: Any) -> list[Shells]:
     momenta = np.concatenate(
         [np.full(_width(mole, n), mole.bas_angular(n)) for n in range(mole.nbas)]
     )
-    places = [
-        np.flatnonzero(momenta == l).reshape(-1, 2 * l + 1) for l in range(len(functions))
-    ]  # (n, 2l + 1)
+    # (n, 2l + 1)
+    places = [np.flatnonzero(momenta == l).reshape(-1, 2 * l + 1) for l in range(len(functions))]
 
     def coulomb_exchange(_mole: Any, density: Any, *_: Any, **__: Any) -> tuple[Array, Array]:
         natural = []  # orbitals of the density and electrons in all 2l + 1 of them
@@ -184,9 +181,8 @@ def coulomb_exchange_energy(shells: list[Shells], factor: Factor) -> float:
             for k in _powers(l, l2):
                 x = factor(k, left.values[:, None] * right.values)
                 summed = left.occupations @ (x**2).sum(axis=2) @ right.occupations
-                exchange += (
-                    (2 * l + 1) * (2 * l2 + 1) * three_j(l, k, l2) ** 2 * float(summed)
-                )  # Eq. 3
+                # Eq. 3
+                exchange += (2 * l + 1) * (2 * l2 + 1) * three_j(l, k, l2) ** 2 * float(summed)
     return float(charge @ charge) / 2 - exchange / 4
 
 
@@ -221,10 +217,8 @@ def second_order_energy(shells: list[Shells], factor: Factor, least_gap: float) 
             weights = np.outer(left.occupations, right.occupations) / 4
             for a, _ in empty:
                 for b, _ in empty:
-                    crossed, size = (
-                        slater((i, b), (j, a)),
-                        (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1),
-                    )
+                    crossed = slater((i, b), (j, a))
+                    size = (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1)
                     gap = gaps[i, a][:, :, None, None] + gaps[j, b]
                     for k, r in slater((i, a), (j, b)).items():
                         outer = three_j(i, k, a) * three_j(j, k, b)
@@ -258,11 +252,13 @@ def three_j(a: int, b: int, c: int) -> float:
 @cache
 def six_j(a: int, b: int, c: int, d: int, e: int, g: int) -> float:
     """6j symbol {a b c, d e g}, by Racah's formula."""
-    f, triads = math.factorial, ((a, b, c), (a, e, g), (d, b, g), (d, e, c))
+    f = math.factorial
+    triads = ((a, b, c), (a, e, g), (d, b, g), (d, e, c))
     if not all(abs(x - y) <= z <= x + y for x, y, z in triads):
         return 0.0
     squares = [f(x + y - z) * f(x - y + z) * f(y + z - x) / f(x + y + z + 1) for x, y, z in triads]
-    low, high = [sum(triad) for triad in triads], [a + b + d + e, b + c + e + g, c + a + g + d]
+    low = [sum(triad) for triad in triads]
+    high = [a + b + d + e, b + c + e + g, c + a + g + d]
     return math.sqrt(math.prod(squares)) * math.fsum(
         (-1) ** t * f(t + 1) / math.prod([f(t - s) for s in low] + [f(s - t) for s in high])
         for t in range(max(low), min(high) + 1)

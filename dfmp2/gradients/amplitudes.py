@@ -126,7 +126,8 @@ def amplitude_densities(
             ]
             gained = np.zeros((naux, naux))
             for j in range(bounds[worker], bounds[worker + 1]):
-                own, y = np.asarray(b[right][j]), np.zeros((space.nvir, naux))
+                own = np.asarray(b[right][j])
+                y = np.zeros((space.nvir, naux))
                 mine = others[right].rounded(own)
                 for (left, *factors), densities in zip(lefts, found, strict=True):
                     energies = space.eps_occ[j], space.eps_vir
@@ -233,7 +234,9 @@ def _add(
         t, u = (np.empty((nocc, nvir, b1 - b0), left.dtype) for _ in range(2))
         for i0, i1, rows in left.groups():
             denominators = above[i0:i1] + below[b0:b1]
-            first, second, flat = t[i0:i1], u[i0:i1], rows.reshape(-1, naux)
+            first = t[i0:i1]
+            second = u[i0:i1]
+            flat = rows.reshape(-1, naux)
             np.matmul(flat, own[b0:b1].T, out=first.reshape(-1, b1 - b0))
             first /= denominators
             np.multiply(first, same + opposite, out=second)

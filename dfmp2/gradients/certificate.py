@@ -97,11 +97,13 @@ def certify_gradient(
 def _sums(molecule: Molecule, found: Gradient, sphere_torque: Array) -> tuple[float, float]:
     """Largest components of the sum of all forces, and of all torques by the molecule's extent,
     Eh/bohr."""
-    forces, places = [found.total_gradient], [molecule.coordinates]
+    forces = [found.total_gradient]
+    places = [molecule.coordinates]
     if found.point_charge_gradient is not None and molecule.point_charges is not None:
         forces.append(found.point_charge_gradient)
         places.append(molecule.point_charges[:, :3])
-    force, place = np.concatenate(forces), np.concatenate(places)
+    force = np.concatenate(forces)
+    place = np.concatenate(places)
     arms = place - place.mean(axis=0)
     extent = max(1.0, float(np.linalg.norm(arms, axis=1).max()))
     torque = np.cross(arms, force).sum(axis=0) + sphere_torque

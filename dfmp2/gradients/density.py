@@ -63,7 +63,8 @@ def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -
     """
     with shielded():
         position, overlap, moments = (mole.intor(f"int1e_{name}") for name in ("r", "ovlp", "rr"))
-    charges, places = mole.atom_charges().astype(np.float64), mole.atom_coords()
+    charges = mole.atom_charges().astype(np.float64)
+    places = mole.atom_coords()
     scf = np.stack([o.density for o in spins])
     unrelaxed = scf + np.stack(
         [o.in_functions(p.unrelaxed) for o, p in zip(spins, found, strict=True)]
@@ -125,7 +126,8 @@ ROUNDING = 1e-15  # of the SCF energy: less is not to be had
 def options_in_fields(result: MP2Result) -> Options:
     """Options of the runs in fields: nothing but densities, energies in float64, a tight SCF from
     given orbitals."""
-    options, tight = result.options, max(TIGHT, ROUNDING * abs(result.scf_total_energy))
+    options = result.options
+    tight = max(TIGHT, ROUNDING * abs(result.scf_total_energy))
     return replace(
         options, check=False, certify_fit=False, polarizability=False, precision="fp64", guess="atoms", scf_from=None,
         scf_starts=1, stability="off", scf_conv_tol=min(tight, options.scf_conv_tol), allow_small_gap=True,
@@ -154,9 +156,8 @@ def in_fields(
         for sign in (1, -1):
             listener.stage(f"polarizability: field of {sign * FIELD:+.3f} along {name}")
             found.append(run(sign * FIELD * np.eye(3)[axis]))
-    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(
-        3, 2, 3, 3
-    )  # field, sign, density, x
+    # Field, sign, density, x
+    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(3, 2, 3, 3)
     slopes = (dipoles[:, 0] - dipoles[:, 1]) / (2 * FIELD)
     energies = np.array([one.total_energy for one in found]).reshape(3, 2)
     own = np.stack([np.diagonal(dipoles[:, sign, 2]) for sign in (0, 1)])  # along its field

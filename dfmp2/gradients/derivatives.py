@@ -47,7 +47,8 @@ def nuclear_repulsion_gradient(mole: Any, charges: Array | None) -> tuple[Array,
     charges : array, optional
         (n, 4) x, y, z in bohr and charge in e, None for none.
     """
-    places, z = mole.atom_coords(), mole.atom_charges().astype(np.float64)
+    places = mole.atom_coords()
+    z = mole.atom_charges().astype(np.float64)
     apart = places[:, None] - places
     distance = np.sqrt((apart**2).sum(axis=2))
     np.fill_diagonal(distance, np.inf)
@@ -94,13 +95,13 @@ def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Ar
     density : array
         Sum over spins, (nao, nao).
     """
-    on_functions, on_charges = np.zeros((3, mole.nao)), np.empty((len(charges), 3))
+    on_functions = np.zeros((3, mole.nao))
+    on_charges = np.empty((len(charges), 3))
     with shielded():
         for first in range(0, len(charges), CHARGES_PER_CALL):
             some = charges[first : first + CHARGES_PER_CALL]
-            field = mole.intor(
-                "int1e_grids_ip", grids=some[:, :3]
-            )  # (x, k, m, n): dm/dr with 1/|r - R_k|
+            # (x, k, m, n): dm/dr with 1/|r - R_k|
+            field = mole.intor("int1e_grids_ip", grids=some[:, :3])
             parts = np.einsum("xkmn,mn,k->xkm", field, density, some[:, 3], optimize=True)
             on_functions += parts.sum(axis=1)
             on_charges[first : first + len(some)] = -2 * parts.sum(axis=2).T
@@ -110,14 +111,16 @@ def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Ar
 def two_center(auxmole: Any, factors: Array) -> Array:
     """sum_PQ g_PQ (P|Q)^x, (natom, 3) Eh/bohr; `factors` is g, (naux, naux), not necessarily
     symmetric."""
-    edges, sums = auxmole.ao_loc_nr(), np.empty((3, auxmole.nao))
+    edges = auxmole.ao_loc_nr()
+    sums = np.empty((3, auxmole.nao))
     both = factors + factors.T
     with shielded():
         for first in range(0, auxmole.nbas, SHELLS_PER_CALL):
             last = min(first + SHELLS_PER_CALL, auxmole.nbas)
+            # dP/dr
             integrals = auxmole.intor(
                 "int2c2e_ip1", comp=3, shls_slice=(first, last, 0, auxmole.nbas)
-            )  # dP/dr
+            )
             rows = slice(edges[first], edges[last])
             sums[:, rows] = np.einsum("xpq,pq->xp", integrals, both[rows])
     return -by_atom(auxmole, sums)
@@ -133,7 +136,8 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
     threads : int
         Workers of the contraction.
     """
-    on_functions, on_fitting = np.zeros((3, mole.nao)), np.zeros((3, auxmole.nao))
+    on_functions = np.zeros((3, mole.nao))
+    on_fitting = np.zeros((3, auxmole.nao))
     with shielded():
         from pyscf.gto import conc_env, moleintor
 

@@ -276,7 +276,8 @@ def _of_functionals(
         r and p, (spins, variables, n).
     """
     energy = np.zeros(density.shape[2])
-    slopes, potential = np.zeros_like(density), np.zeros_like(density)
+    slopes = np.zeros_like(density)
+    potential = np.zeros_like(density)
     if quadrature.counts[0]:
         values, first, _ = _evaluated(quadrature, 0, density, order=1)
         energy += values * density[:, 0].sum(axis=0)

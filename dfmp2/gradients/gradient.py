@@ -345,7 +345,8 @@ def _with_densities(
 
 def _polarizability(result: MP2Result, listener: Listener, command: str) -> Polarizability:
     """That of a result, from runs in fields that start from its orbitals."""
-    reference, asked = result.reference, (result.molecule, density.options_in_fields(result))
+    reference = result.reference
+    asked = (result.molecule, density.options_in_fields(result))
     start = StartOrbitals(
         mo_coeff=reference.mo_coeff, mo_occ=reference.mo_occ, charges=None, origin="the reference"
     )
@@ -412,15 +413,17 @@ def differentiate(
     mole, reference, gradient = system.mole, result.reference, None
     begin = time.perf_counter()
     with calculation.clock("gradient"):
-        spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
+        spaces = calculation.spaces(reference)
+        spins = orbitals(calculation, reference)
         sphere_torque = np.zeros(3)
         single = result.precision == "mixed"
         if options.correlation.kind == "none":
             correlation, unrelaxed = _no_correlation(calculation, spaces, spins)
         else:
+            # Eq. 3
             correlation, unrelaxed = _correlation(
                 calculation, spaces, spins, b, memory, single=single
-            )  # Eq. 3
+            )
         functionals = gradient_functionals(mole, reference)
         if options.correlation.kind == "none":
             relaxed = [Relaxed(p, p, p) for p in unrelaxed]
@@ -435,9 +438,8 @@ def differentiate(
         _tell(calculation, memory, 3)
         if correlation.gradient is not None:
             listener.stage("derivatives of the mean field")
-            on_atoms, on_charges = _assemble(
-                calculation, spins, relaxed, memory, functionals
-            )  # Eqs. 1 and 2
+            # Eqs. 1 and 2
+            on_atoms, on_charges = _assemble(calculation, spins, relaxed, memory, functionals)
             if functionals is not None:
                 listener.stage("derivatives of the functional")
                 of_functional, sphere_torque = functional_gradient(
@@ -609,7 +611,8 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
         strict=True,
     ):
         occupied = int(np.count_nonzero(occ))
-        core, virtual = occupied - space.nocc, len(occ) - occupied - space.nvir
+        core = occupied - space.nocc
+        virtual = len(occ) - occupied - space.nvir
         of_spins.append(
             Orbitals(
                 coeff=coeff,
@@ -668,7 +671,9 @@ def _response(
                 calculation.system.molecule.point_charges,
                 field=calculation.field,
             ).get_hcore()
-            builder, potential, energy_fock = FockBuilder(mf), None, None
+            builder = FockBuilder(mf)
+            potential = None
+            energy_fock = None
             if functionals is not None:
                 mole = calculation.system.mole
                 orbitals = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]

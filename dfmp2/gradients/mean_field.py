@@ -103,7 +103,8 @@ def mean_field_part(
             bounds: NDArray[np.int_] = bounds,
             found: list[Any] = found,
         ) -> None:
-            gained, left = np.zeros((naux, naux)), np.zeros((naux, inverse.dropped.shape[1]))
+            gained = np.zeros((naux, naux))
+            left = np.zeros((naux, inverse.dropped.shape[1]))
             for i in range(bounds[worker], bounds[worker + 1]):
                 rows = tensor.rows(i)
                 left_out = rows @ inverse.dropped

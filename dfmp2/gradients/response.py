@@ -298,7 +298,8 @@ def solve(
     """
     shapes = [spin.differences.shape for spin in rotations]
     edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
-    b, differences = _joined(right), _joined([spin.differences for spin in rotations])
+    b = _joined(right)
+    differences = _joined([spin.differences for spin in rotations])
     diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
 
     def split(x: Array) -> list[Array]:
@@ -320,7 +321,9 @@ def solve(
     fields = [np.zeros((len(o.energy),) * 2) for o in spins]
     norm = float(np.linalg.norm(b))
     while norm > RESIDUAL:
-        limit, start, right_hand = max(RESIDUAL, GAIN * norm), x, residual
+        limit = max(RESIDUAL, GAIN * norm)
+        start = x
+        right_hand = residual
         while norm > limit:
             if len(vectors) == MOST_CYCLES:
                 raise ConvergenceError(
@@ -342,7 +345,8 @@ def solve(
             images.append(_joined(product(split(v), weight)))
             basis = np.stack(images, axis=1)
             best = np.linalg.lstsq(basis, right_hand, rcond=None)[0]
-            x, residual = start + np.stack(vectors, axis=1) @ best, right_hand - basis @ best
+            x = start + np.stack(vectors, axis=1) @ best
+            residual = right_hand - basis @ best
             norm = float(np.linalg.norm(residual))
         fields = _fields_of_rotations(builder, spins, rotations, split(x), weight)
         response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]

@@ -68,10 +68,8 @@ class FileRegion:
         """
         if not values.size:
             return
-        left, place = (
-            np.ascontiguousarray(values).reshape(-1).data.cast("B"),
-            self._offset + FLOAT64 * start,
-        )
+        left = np.ascontiguousarray(values).reshape(-1).data.cast("B")
+        place = self._offset + FLOAT64 * start
         try:
             while left:
                 count = os.pwrite(self._descriptor, left, place)
@@ -90,7 +88,8 @@ class FileRegion:
         """
         if not out.size:
             return
-        left, place = out.reshape(-1).data.cast("B"), self._offset + FLOAT64 * start
+        left = out.reshape(-1).data.cast("B")
+        place = self._offset + FLOAT64 * start
         try:
             while left:
                 count = os.preadv(self._descriptor, [left], place)

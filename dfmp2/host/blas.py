@@ -18,11 +18,9 @@ from scipy.linalg import cython_blas, cython_lapack
 
 Array = NDArray[np.float64]
 
-_TEXT, _INT, _DOUBLE = (
-    ctypes.c_char_p,
-    ctypes.POINTER(ctypes.c_int),
-    ctypes.POINTER(ctypes.c_double),
-)
+_TEXT = ctypes.c_char_p
+_INT = ctypes.POINTER(ctypes.c_int)
+_DOUBLE = ctypes.POINTER(ctypes.c_double)
 
 
 def _address(library: Any, name: str) -> int:
@@ -138,7 +136,9 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
         _require(array, np.dtype(np.float64), shape)
     if not count or not start < stop <= n:
         return
-    one, leading, (m, k) = np.ones(1), _int(n), (_int(stop - start), _int(count))
+    one = np.ones(1)
+    leading = _int(n)
+    m, k = (_int(stop - start), _int(count))
     first, rest = (rows.ctypes.data + 8 * column for column in (start, stop))
     corner, beside = (matrix.ctypes.data + 8 * (start * n + column) for column in (start, stop))
     # In Fortran's eyes rows is (n, count), and what lies above the diagonal lies below it.
@@ -174,8 +174,13 @@ def add_projection(rows: Array, vector: Array, sums: Array) -> None:
         _require(array, np.dtype(np.float64), shape)
     if not rows.size:
         return
-    along, unit, ends = np.empty(count), _int(1), (_int(n), _int(count))
-    one, zero, first, leading = np.ones(1), np.zeros(1), rows.ctypes.data, _int(n)
+    along = np.empty(count)
+    unit = _int(1)
+    ends = (_int(n), _int(count))
+    one = np.ones(1)
+    zero = np.zeros(1)
+    first = rows.ctypes.data
+    leading = _int(n)
     # In Fortran's eyes rows is (n, count).
     products = (one.ctypes.data, first, leading)
     _gemv(
@@ -226,7 +231,9 @@ class SymmetricProducts:
             )
         for vectors, target in zip(self._sets, out, strict=True):
             _require(target, self._dtype, (len(packed), *vectors.shape))
-        n, info, square = _int(self._n), ctypes.byref(ctypes.c_int()), self._square.ctypes.data
+        n = _int(self._n)
+        info = ctypes.byref(ctypes.c_int())
+        square = self._square.ctypes.data
         one, zero = self._one.ctypes.data, self._zero.ctypes.data
         places = [
             (_int(len(vectors)), vectors.ctypes.data, target.ctypes.data, vectors.nbytes)

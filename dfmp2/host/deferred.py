@@ -24,10 +24,8 @@ UNUSED = (
     "pyscf.scf.ghf_symm",
 )
 NUMPY_EXTRAS = ("f2py", "testing", "polynomial", "char", "rec")
-ASKED_OF_ALL = {
-    "__file__",
-    "__wrapped__",
-}  # by tools that walk through all modules; no use of this one
+# By tools that walk through all modules; no use of this one
+ASKED_OF_ALL = {"__file__", "__wrapped__"}
 _presentations: list[Callable[[], ModuleType]] = []  # one, once it is registered
 
 
@@ -39,9 +37,8 @@ class _Deferred(ModuleType):
             raise AttributeError(f"module {self.__name__!r} is not loaded yet and has no {name!r}")
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        real = importlib.import_module(
-            self.__name__
-        )  # which also takes this one's place in its parent
+        # Which also takes this one's place in its parent
+        real = importlib.import_module(self.__name__)
         self.__dict__.update(real.__dict__)
         return getattr(real, name)
 

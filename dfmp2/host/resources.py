@@ -88,9 +88,8 @@ def keep_nothing_back() -> None:
 def restart_peak() -> None:
     """Let `peak_resident_memory` count from now on, so that a run in a long-lived process reports
     its own peak."""
-    with contextlib.suppress(
-        OSError
-    ):  # not Linux, or forbidden: the peak is that of the whole process
+    # Not Linux, or forbidden: the peak is that of the whole process
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -179,7 +178,8 @@ def busy_seconds() -> float:
 
 CUDA, NEURON = "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"
 CORES_PER_CHIP = 2  # of Trainium1 (AWS Neuron documentation, "Trn1 architecture")
-NVIDIA, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+DEVICES = Path("/dev")
 
 
 def pinning(

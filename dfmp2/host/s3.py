@@ -40,10 +40,8 @@ def asking(what: str) -> Iterator[None]:
             answer = error.response.get("Error", {})
         else:
             answer = {}
-        code, message = (
-            str(answer.get("Code", type(error).__name__)),
-            str(answer.get("Message", error)),
-        )
+        code = str(answer.get("Code", type(error).__name__))
+        message = str(answer.get("Message", error))
         kind = next(
             (kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)), ResourceError
         )
@@ -125,10 +123,8 @@ class Copies:
                 path = self._folder / name
                 seen = stamp(path)
                 if seen != self._known.get(name):
-                    with (
-                        suppress(FileNotFoundError),
-                        open(path, "rb") as stream,
-                    ):  # one version of it; the next look
+                    # One version of it; the next look
+                    with suppress(FileNotFoundError), open(path, "rb") as stream:
                         self.put(name, stream)  # sees one that went since
                         self._known[name] = seen
             for name in gone:

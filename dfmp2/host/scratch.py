@@ -34,9 +34,8 @@ LOCK = "lock"
 KEEPER = "checkpoint"  # file that names the checkpoint which a folder is kept for
 SUFFIX = ".raw"
 HEAD_BYTES = 8192  # of a checkpoint: where it names its folder
-RESERVE = (
-    16 * 10**6
-)  # bytes to leave free beside what the plan needs: directories, others' small files
+# Bytes to leave free beside what the plan needs: directories, others' small files
+RESERVE = 16 * 10**6
 
 _NAME = re.compile(rf"{PREFIX}-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[a-z0-9_]{{8}}")
 

@@ -49,7 +49,8 @@ def pair_diagonals(mole: Any, wanted: NDArray[np.bool_]) -> Array:
     with shielded():
         from pyscf.gto import moleintor
 
-        ends, evaluate = mole.ao_loc_nr(), moleintor.libcgto.int2e_sph
+        ends = mole.ao_loc_nr()
+        evaluate = moleintor.libcgto.int2e_sph
         tables = [np.ascontiguousarray(x) for x in (mole._atm, mole._bas, mole._env)]
         atm, bas, env = (ctypes.c_void_p(x.ctypes.data) for x in tables)
         optimizer = moleintor.make_cintopt(*tables, "int2e_sph")
@@ -60,8 +61,10 @@ def pair_diagonals(mole: Any, wanted: NDArray[np.bool_]) -> Array:
         for shell in range(mole.nbas):
             shells[:] = shell
             needed = max(needed, evaluate(None, None, place, *given, None))
-        values, room = np.empty(int(np.diff(ends).max()) ** 4), np.empty(needed)
-        target, cache = ctypes.c_void_p(values.ctypes.data), ctypes.c_void_p(room.ctypes.data)
+        values = np.empty(int(np.diff(ends).max()) ** 4)
+        room = np.empty(needed)
+        target = ctypes.c_void_p(values.ctypes.data)
+        cache = ctypes.c_void_p(room.ctypes.data)
         found = np.zeros((mole.nao, mole.nao))
         for m, n in np.argwhere(wanted):
             shells[0::2], shells[1::2] = m, n

@@ -42,9 +42,8 @@ Array = NDArray[np.float64]
 
 CONDITION_LIMIT = 1e12  # of the metric; beyond it Cholesky loses the digits MP2 needs
 EIGENVALUE_CUT = 1e-12  # relative to the largest eigenvalue
-SOLVE_ELEMENTS = (
-    1 << 21
-)  # of B per triangular product: 16 MB, so that workers share even small cases
+# Of B per triangular product: 16 MB, so that workers share even small cases
+SOLVE_ELEMENTS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)

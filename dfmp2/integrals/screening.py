@@ -126,7 +126,8 @@ def schwarz_bounds(mole: Any) -> Array:
 def _clusters(mole: Any) -> list[Index]:
     """Functions of compact groups of atoms: halves along the longest axis until CLUSTER is met."""
     slices = mole.aoslice_by_atom()[:, 2:]
-    sizes, places = slices[:, 1] - slices[:, 0], mole.atom_coords()
+    sizes = slices[:, 1] - slices[:, 0]
+    places = mole.atom_coords()
     waiting, groups = [np.arange(mole.natm)], []
     while waiting:
         atoms = waiting.pop()

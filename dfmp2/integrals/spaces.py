@@ -107,7 +107,8 @@ def arbitrary_cut(
         (nspin, nmo) float64.
     """
     for energies, occ in zip(mo_energy, mo_occ, strict=True):
-        occupied, virtual = np.sort(energies[occ > 0]), np.sort(energies[occ == 0])
+        occupied = np.sort(energies[occ > 0])
+        virtual = np.sort(energies[occ == 0])
         for name, count, values, first in (
             ("frozen_core", frozen_core, occupied, frozen_core),
             ("frozen_virtual", frozen_virtual, virtual, len(virtual) - frozen_virtual),

@@ -92,7 +92,8 @@ def packed_blocks(
         )
         for first, last in shell_blocks(np.diff(ao_loc[mole.nbas :]), mole.nao, block_bytes):
             slices = (0, mole.nbas, 0, mole.nbas, mole.nbas + first, mole.nbas + last)
-            p0, p1 = int(ao_loc[slices[4]] - offset), int(ao_loc[slices[5]] - offset)
+            p0 = int(ao_loc[slices[4]] - offset)
+            p1 = int(ao_loc[slices[5]] - offset)
             packed = moleintor.getints3c(
                 "int3c2e_sph",
                 atm,

@@ -133,9 +133,8 @@ class ClusterTransform:
             [np.ascontiguousarray(c[part.partners].T, dtype=dtype) for part in pairs.clusters]
             for c in orbitals
         ]
-        self._columns = np.zeros(
-            len(pairs.columns) + 1, dtype=dtype
-        )  # the last is the negligible pair
+        # The last is the negligible pair
+        self._columns = np.zeros(len(pairs.columns) + 1, dtype=dtype)
         self._parts = [np.empty(part.source.shape, dtype=dtype) for part in pairs.clusters]
         self._work = [np.empty((most, c.shape[1], len(c)), dtype=dtype) for c in orbitals]
 
@@ -207,9 +206,8 @@ class Transformation:
         width = sum(c.shape[1] for c in ranges)
         self._step = max(1, HALF_BYTES // (8 * max(1, len(ranges[0]) * width)))
         self._threads = threads
-        self._parts = [
-            np.empty((0, space.nocc, space.nvir)) for space in spaces
-        ]  # reused: touched first once
+        # Reused: touched first once
+        self._parts = [np.empty((0, space.nocc, space.nvir)) for space in spaces]
         self._virtual = [np.ascontiguousarray(space.c_vir) for space in spaces]
         pairs = every_pair(len(ranges[0]))
         self._transforms = [

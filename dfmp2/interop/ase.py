@@ -87,9 +87,8 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     ) -> None:
         self.result: MP2Result | None = None
         self._listener = listener
-        _understood(
-            {**self.default_parameters, "basis": basis, **parameters}
-        )  # ASE takes some names for itself
+        # ASE takes some names for itself
+        _understood({**self.default_parameters, "basis": basis, **parameters})
         super().__init__(atoms=atoms, basis=basis, **parameters)
 
     def set(self, **parameters: Any) -> dict[str, Any]:

@@ -183,10 +183,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         for name in ("verbose", "stdout"):
             if name in settings:
                 setattr(self, name, settings.pop(name))
-        frozen, auxbasis = (
-            settings.pop("frozen", self.frozen),
-            settings.pop("auxbasis", self.auxbasis),
-        )
+        frozen = settings.pop("frozen", self.frozen)
+        auxbasis = settings.pop("auxbasis", self.auxbasis)
         options = {**self.options, **settings}
         _checked(frozen, auxbasis, options)
         self.frozen, self.auxbasis, self.options, self.result = frozen, auxbasis, options, None

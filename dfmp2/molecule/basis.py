@@ -230,9 +230,8 @@ def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
     """
     tidy = []
     for momentum, *rows in shells:
-        if rows and isinstance(
-            rows[0], int
-        ):  # kappa; 0 stands for both spinors of l, the usual functions
+        # kappa; 0 stands for both spinors of l, the usual functions
+        if rows and isinstance(rows[0], int):
             if rows[0] != 0:
                 return ()
             rows = rows[1:]

@@ -406,7 +406,8 @@ def _exchange_metadata(exchange: ModuleType) -> dict[str, Any]:
 
 def find_exchange_element(key: str, symbol: str) -> ElementBasis | None:
     """Element of a set from the Basis Set Exchange; None if it or the package is missing."""
-    exchange, number = basis_set_exchange(), str(atomic_number(symbol))
+    exchange = basis_set_exchange()
+    number = str(atomic_number(symbol))
     listed = exchange_index().get(key)
     if exchange is None or listed is None:
         return None

@@ -405,11 +405,11 @@ def unit_doubt(
     real = np.flatnonzero(~np.array(ghost))
     if real.size < 2:
         return ""
-    points, reach = positions[real], np.array([radius(symbols[atom]) for atom in real])
-    near, length = (
-        np.empty(real.size, dtype=np.intp),
-        np.empty(real.size),
-    )  # nearest atom, in sums of the radii
+    points = positions[real]
+    reach = np.array([radius(symbols[atom]) for atom in real])
+    # Nearest atom, in sums of the radii
+    near = np.empty(real.size, dtype=np.intp)
+    length = np.empty(real.size)
     for start in range(0, real.size, ROWS):
         rows = slice(start, start + ROWS)
         ratio = np.linalg.norm(points[rows, None] - points, axis=2) / (reach[rows, None] + reach)
@@ -418,12 +418,10 @@ def unit_doubt(
         length[rows] = ratio.min(axis=1)
     bound = np.array([symbols[atom] not in UNBOUND for atom in real])
     if length.min() < SHORTEST:
-        first, so = (
-            int(length.argmin()),
-            Message(
-                "if the file was read in bohr and is in angstrom, leave out ",
-                Option("units", "bohr"),
-            ),
+        first = int(length.argmin())
+        so = Message(
+            "if the file was read in bohr and is in angstrom, leave out ",
+            Option("units", "bohr"),
         )
     elif bound.any() and LONGEST < length[bound].min() < LONGEST * BOHR_PER_ANGSTROM:
         first = int(np.flatnonzero(bound)[length[bound].argmin()])

@@ -2,8 +2,9 @@
 refused or read here.
 
 ASE takes symbols and positions. Charges (`M  CHG`, columns 79-80 of a PDB atom) are added up, and the valences of a mol
-block must be filled (`dfmp2.molecule.mol_block`); drawings in two dimensions, V3000 and alternate
-locations are refused, several molecules or models where one is expected too.
+block must be filled (`dfmp2.molecule.mol_block`); drawings in two dimensions, V3000, alternate
+locations and PDB atoms whose element is not certain are refused, several molecules or models where
+one is expected too.
 
 Below: single frames of files that hold several molecules: xyz, .sdf and .pdb files, and databases of
 ASE.
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.errors.messages import Option
+from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, state
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable, read_text
@@ -151,6 +153,7 @@ def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> 
                 f": {end} files are in angstrom: leave it out",
             )
         if kind == "proteindatabank":
+            _require_elements(text)
             charged = _state_of_pdb(text, charge)
             if multiplicity is None:
                 coupled = (1, "default")
@@ -196,6 +199,8 @@ def _atoms(text: str, kind: str) -> Any:
             f"ASE, which reads {kind} files, is not installed ({absent}): pip install "
             "'dfmp2[ase]', or give an xyz file"
         ) from absent
+    if kind == "proteindatabank":
+        text = f"{text}\nEND\n"  # of atoms behind the last END, ASE would say nothing
     try:
         found = [atoms for atoms in read(io.StringIO(text), index=":", format=kind) if len(atoms)]
     except (
@@ -212,6 +217,31 @@ def _atoms(text: str, kind: str) -> Any:
     if len(found) != 1:
         raise InputError(f"{len(found)} molecules or models: give one per file")
     return found[0]
+
+
+def _require_elements(text: str) -> None:
+    """Refuse atoms of a PDB file whose element is not certain.
+
+    Columns 77 and 78 have it. Without them the name of the atom may be read in two ways: CA is an
+    alpha carbon or calcium. A name of one letter, and numbers, has one meaning.
+
+    Raises
+    ------
+    InputError : columns 77 and 78 hold no element, and the name has several letters
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.startswith(("ATOM", "HETATM")):
+            continue
+        if line[76:78].strip().capitalize() in SYMBOLS:
+            continue
+        name = line[12:16].strip()
+        letters = re.sub("[0-9]", "", name)
+        if len(letters) != 1 or letters.upper() not in SYMBOLS:
+            raise InputError(
+                f"atom {name!a} without its element in columns 77 and 78, whose name alone may mean "
+                "another one (CA: carbon or calcium): add the columns, or give an xyz file",
+                line=number,
+            )
 
 
 def _charge_of_pdb(text: str) -> int:

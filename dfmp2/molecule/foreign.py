@@ -153,7 +153,8 @@ def from_qcschema(document: Any) -> Molecule:
             f"molecule is a {type(document).__name__}: expected a QCSchema molecule, a JSON object"
         )
     given = read_fields("molecule", document, MOLECULE)
-    name, version = given["schema_name"] or "qcschema_molecule", given["schema_version"] or 2
+    name = given["schema_name"] or "qcschema_molecule"
+    version = given["schema_version"] or 2
     if (name, version) not in SCHEMAS:
         raise InputError(
             f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or "
@@ -218,10 +219,8 @@ def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
         numbers[name] = [
             _whole(name, value) for value, here in zip(listed, real, strict=True) if here
         ]
-    total, spins = (
-        sum(numbers["fragment_charges"]),
-        [m for m in numbers["fragment_multiplicities"] if m != 1],
-    )
+    total = sum(numbers["fragment_charges"])
+    spins = [m for m in numbers["fragment_multiplicities"] if m != 1]
     charge, multiplicity = given["molecular_charge"], given["molecular_multiplicity"]
     if charge is None:
         charge = total

@@ -60,16 +60,8 @@ CORE_ORBITALS: dict[str, tuple[tuple[int, int], ...]] = {
     ),
 }
 ALIASES = {"auto": "pyscf"}  # the integrals are PySCF's, so its table is the default
-NOBLE_GASES = (
-    0,
-    2,
-    10,
-    18,
-    36,
-    54,
-    86,
-    118,
-)  # electrons in the closed shells below period 1, 2, ...
+# Electrons in the closed shells below period 1, 2, ...
+NOBLE_GASES = (0, 2, 10, 18, 36, 54, 86, 118)
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,4000}")
 
@@ -162,7 +154,8 @@ def frozen_core_count(
     if chosen == "psi4":
         orbitals, note = _psi4_orbitals(molecule, real, ecp_electrons)
     else:
-        orbitals, note = sum(per_element[symbol] for symbol in real), ""
+        orbitals = sum(per_element[symbol] for symbol in real)
+        note = ""
     _require_correlated(molecule, f"the {chosen} frozen core", orbitals, nalpha, nbeta)
     return FrozenCore(
         orbitals=orbitals, dialect=chosen, per_element=tuple(per_element.items()), note=note

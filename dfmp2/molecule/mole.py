@@ -155,7 +155,8 @@ def ao_shells(
 
         shells = []
         for number in range(mole.nbas):
-            momentum, exponents = int(mole.bas_angular(number)), np.array(mole.bas_exp(number))
+            momentum = int(mole.bas_angular(number))
+            exponents = np.array(mole.bas_exp(number))
             norms = np.array(gto.gto_norm(momentum, exponents))
             for coefficients in np.array(mole.bas_ctr_coeff(number)).T:
                 shells.append(
@@ -216,7 +217,8 @@ def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
         for atom, number in enumerate(numbers):
             if number == 0:  # ghost
                 continue
-            symbol, core = mole.atom_symbol(atom), mole.atom_nelec_core(atom)
+            symbol = mole.atom_symbol(atom)
+            core = mole.atom_nelec_core(atom)
             shells, occupation = _valence(mole.atom_pure_symbol(atom), core)
             basis[symbol] = shells
             occupations.append(occupation)

@@ -349,7 +349,8 @@ class Molecule:
         ------
         InputError : charge and multiplicity do not fit the number of electrons
         """
-        electrons, unpaired = self.electrons(ecp_electrons), self.multiplicity - 1
+        electrons = self.electrons(ecp_electrons)
+        unpaired = self.multiplicity - 1
         if self.charge:
             state = f" with charge {self.charge}"
         else:
@@ -394,7 +395,8 @@ def nuclear_repulsion(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> f
     points, charges = _nuclei(molecule, ecp_electrons)
     energy = 0.0
     for start in range(0, len(points), ROWS_PER_BLOCK):
-        rows, others = points[start : start + ROWS_PER_BLOCK], points[start:]
+        rows = points[start : start + ROWS_PER_BLOCK]
+        others = points[start:]
         distance = np.sqrt(((rows[:, None, :] - others[None, :, :]) ** 2).sum(axis=2))
         products = charges[start : start + ROWS_PER_BLOCK, None] * charges[None, start:]
         later = np.triu(np.ones(distance.shape, dtype=bool), k=1)

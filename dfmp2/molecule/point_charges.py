@@ -25,9 +25,8 @@ MAX_CHARGE = 1e3  # e; larger than any nucleus', so it is a shifted column
 # bohr; a core orbital is larger, and nothing that a charge stands for (an atom, an ion) comes so
 # near a nucleus.
 LEAST_DISTANCE = 0.1 * BOHR_PER_ANGSTROM
-SUSPICIOUS_DISTANCE = (
-    0.8 * BOHR_PER_ANGSTROM
-)  # bohr; shorter than any bond to hydrogen but that of H2
+# Bohr; shorter than any bond to hydrogen but that of H2
+SUSPICIOUS_DISTANCE = 0.8 * BOHR_PER_ANGSTROM
 BLOCK = 2**20  # distances held at once: 8 MB
 
 
@@ -84,7 +83,8 @@ def too_near(
     for first, distance in _distances(points[real], charges):
         charge, place = divmod(int(distance.argmin()), len(real))
         if distance[charge, place] < least:
-            apart, atom = float(distance[charge, place]) * ANGSTROM_PER_BOHR, int(real[place])
+            apart = float(distance[charge, place]) * ANGSTROM_PER_BOHR
+            atom = int(real[place])
             return (
                 f"point charge {first + charge + 1} is {apart:.3f} angstrom from atom "
                 f"{atom + 1} {symbols[atom]}"

@@ -300,9 +300,8 @@ def _read_count(header: str) -> int:
             f"{_show(header)}; convert other formats first (for example with Open Babel)",
             line=1,
         )
-    natom = int(
-        token.lstrip("+-0")[:18] or "0"
-    )  # 18 digits suffice to refuse, and int() has a limit
+    # 18 digits suffice to refuse, and int() has a limit
+    natom = int(token.lstrip("+-0")[:18] or "0")
     if token.startswith("-") or natom == 0:
         raise InputError(f"{_show(token)} atoms: expected 1 or more", line=1)
     if natom > MAX_ATOMS:
@@ -548,9 +547,8 @@ def frames_of(text: str) -> Iterator[tuple[int, str]]:
         if not word:
             place += 1  # blank lines between frames
             continue
-        count = (
-            int(word) if re.fullmatch("[0-9]{1,9}", word) else 0
-        )  # 0: the reader says what is wrong
+        # 0: the reader says what is wrong
+        count = int(word) if re.fullmatch("[0-9]{1,9}", word) else 0
         yield place + 1, "\n".join(lines[place : place + count + 2])
         place += count + 2
 

@@ -334,7 +334,8 @@ def _tell_of_scratch(setup: Setup, plan: Plan, listener: Listener) -> None:
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
     """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may
     take it over."""
-    naux, signed = calculation.system.auxmole.nao, bool(calculation.checkpoint.path)
+    naux = calculation.system.auxmole.nao
+    signed = bool(calculation.checkpoint.path)
     room = (
         calculation.space.array(f"b-{spin}", math.prod(shape) * naux)
         for spin, shape in enumerate(shapes)

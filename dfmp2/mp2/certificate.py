@@ -212,7 +212,8 @@ def repeat_pairs(pairs: PairEnergies, redo: Redo, chosen: Chosen) -> None:
     """Put the float64 energies that `redo` gives of these pairs in the place of those in mixed
     precision."""
     for one in _channels(pairs):
-        rows, columns = one.rows[chosen[one.channel]], one.columns[chosen[one.channel]]
+        rows = one.rows[chosen[one.channel]]
+        columns = one.columns[chosen[one.channel]]
         energies = redo(one.channel, rows, columns)
         for matrix, values in zip((one.same, one.opposite), energies.T, strict=True):
             if matrix is not None:
@@ -250,12 +251,10 @@ def bound_errors(
             rest = np.ones(one.rows.size, dtype=np.bool_)
         else:
             rest = ~known[one.channel]
-        rows, columns, weight, mixed = (
-            one.rows[rest],
-            one.columns[rest],
-            one.weight[rest, None],
-            one.energies()[rest],
-        )
+        rows = one.rows[rest]
+        columns = one.columns[rest]
+        weight = one.weight[rest, None]
+        mixed = one.energies()[rest]
         e = _with_sum(mixed * weight)
         drawn = _draw(_strata(np.abs(e[:, 2])), sampled_pairs(rows.size), generator)
         chosen = np.concatenate([np.empty(0, np.intp), *(pick for _, pick in drawn)])
@@ -264,7 +263,8 @@ def bound_errors(
             (mixed[chosen] - redo(one.channel, rows[chosen], columns[chosen])) * weight[chosen]
         )
         strata += [(population, d[pick], e[pick]) for population, pick in drawn]
-        total, redone = total + rest.size, redone + rest.size - rows.size
+        total = total + rest.size
+        redone = redone + rest.size - rows.size
         energy += e.sum(axis=0)
     same_spin, opposite_spin, correlation = _bounds(strata, energy).tolist()
     differences = np.concatenate([np.zeros((0, 3)), *(d for _, d, _ in strata)])

@@ -73,9 +73,8 @@ def native_energies(
             mf, frozen=frozen_core, auxbasis=fitting
         )
         solver.verbose = 0
-        if (
-            held is not None
-        ):  # PySCF compares it with what is resident beside the metric and its factor
+        # PySCF compares it with what is resident beside the metric and its factor
+        if held is not None:
             resident = resident_memory() + 2 * int(solver.auxmol.nao) ** 2 * FLOAT64
             solver.max_memory = (resident + held + CHECK_MODULES) / 1e6
         energies = []
@@ -114,11 +113,8 @@ def exact_energies(
         from pyscf.mp import mp2, ump2
 
         restricted = reference.kind == "rhf"
-        parts = (
-            reference.mo_coeff,
-            reference.mo_energy,
-            reference.mo_occ,
-        )  # occupied first, as the counts assume
+        # Occupied first, as the counts assume
+        parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)
         if restricted:
             mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts)
         else:

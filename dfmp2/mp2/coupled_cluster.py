@@ -203,7 +203,8 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         triples = float(solver.ccsd_t(eris=integrals))
         t1 = d1 = None
         if reference.nspin == 1:
-            t1, d1 = float(solver.get_t1_diagnostic()), float(solver.get_d1_diagnostic())
+            t1 = float(solver.get_t1_diagnostic())
+            d1 = float(solver.get_d1_diagnostic())
     if not abs(mp2 - result.mp2_correlation_energy) <= SAME_MP2:
         raise ComparisonFailed(
             f"PySCF's MP2 on the same orbitals is {mp2:.8f} Eh and ours "

@@ -114,7 +114,8 @@ def derive(
         result.require_kept("another frozen core")
         core = _core(result, options, listener)
         more = core.orbitals - result.sizes.frozen_core
-        derived, certificate = _cut(result, more), widened(result, more)
+        derived = _cut(result, more)
+        certificate = widened(result, more)
         if more:
             notes.append(f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out")
         if more and certificate is not None:
@@ -184,7 +185,8 @@ def widened(result: MP2Result, more: int) -> Certificate | None:
     for E_OS, and twice that sum for E_SS, which has direct and exchange terms; more than ROUNDING
     where the certificate found a larger error relative to the largest pair energy.
     """
-    certificate, opposite = result.certificate, np.abs(result.pairs.opposite_spin)
+    certificate = result.certificate
+    opposite = np.abs(result.pairs.opposite_spin)
     if certificate is None or more == 0:
         return certificate
     rounding = max(

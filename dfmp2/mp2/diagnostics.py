@@ -13,10 +13,8 @@ from dfmp2.planning.system import System
 from dfmp2.progress import Collector
 from dfmp2.scf.reference import GIVEN, Reference
 
-GRAVE_GAIN, GRAVE_SPIN = (
-    0.01,
-    0.3,
-)  # Eh and <S^2> from which MP2 on an unstable solution is doubtful
+# Eh and <S^2> from which MP2 on an unstable solution is doubtful
+GRAVE_GAIN, GRAVE_SPIN = (0.01, 0.3)
 MORE_STARTS = 10  # of the SCF, as advised
 
 

@@ -29,10 +29,8 @@ from dfmp2.mp2.result import Dispersion
 Array = NDArray[np.float64]
 
 PACKAGES = {"d3bj": "dftd3", "d4": "dftd4"}
-TABLES = {
-    "d3bj": ("d3", "bj"),
-    "d4": ("d4", "bj-eeq-atm"),
-}  # where its parameters are in the package
+# Where its parameters are in the package
+TABLES = {"d3bj": ("d3", "bj"), "d4": ("d4", "bj-eeq-atm")}
 
 
 def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> Dispersion:

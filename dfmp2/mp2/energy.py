@@ -65,9 +65,8 @@ from dfmp2.scf.hartree_fock import reference_kind, run_scf
 from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 from dfmp2.scf.reference import Reference, StartOrbitals
 
-Place = Callable[
-    [list[tuple[int, int]], int], list[StoredTensor]
-]  # (nocc, nvir) per spin, naux -> room for B
+# (nocc, nvir) per spin, naux -> room for B
+Place = Callable[[list[tuple[int, int]], int], list[StoredTensor]]
 
 
 def mp2_energy(
@@ -132,7 +131,8 @@ def converged_reference(
     finish : called with the mean field, which holds the SCF integrals still
     """
     system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
-    kind, options = calculation.kind.upper(), calculation.options
+    kind = calculation.kind.upper()
+    options = calculation.options
     if options.functional is not None:
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
@@ -251,12 +251,10 @@ def build_b(
         As of `fitted_integrals`.
     """
     spaces = calculation.spaces(reference)
-    system, setup, held, clock = (
-        calculation.system,
-        calculation.setup,
-        calculation.plan.memory,
-        calculation.clock,
-    )
+    system = calculation.system
+    setup = calculation.setup
+    held = calculation.plan.memory
+    clock = calculation.clock
     mole, auxmole, threads = system.mole, system.auxmole, setup.active
     with clock("fit"):
         factor = factorise(three_center.coulomb_metric(auxmole), overwrite=True)  # Eq. 2
@@ -274,9 +272,8 @@ def build_b(
         a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     else:
         a = None
-    blocks = three_center.packed_blocks(
-        mole, auxmole, a, held.integral_bytes
-    )  # (Q|mu nu) in blocks of Q
+    # (Q|mu nu) in blocks of Q
+    blocks = three_center.packed_blocks(mole, auxmole, a, held.integral_bytes)
     blocks = counted_blocks(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
     if a is not None:
         with shielded():
@@ -440,7 +437,9 @@ def calculated(
     ----------
     made : what is to be said of the backend beside its own description
     """
-    system, setup, spaces = calculation.system, calculation.setup, calculation.spaces(reference)
+    system = calculation.system
+    setup = calculation.setup
+    spaces = calculation.spaces(reference)
     return {
         "molecule": system.molecule,
         "options": calculation.options,
@@ -468,11 +467,9 @@ def integrate(
     calculation: Calculation, spaces: list[ActiveSpace], fitted: FittedIntegrals
 ) -> Quadrature:
     """The energy of a method without pair energies."""
-    method, tolerance, listener = (
-        calculation.options.correlation,
-        calculation.options.tolerance,
-        calculation.listener,
-    )
+    method = calculation.options.correlation
+    tolerance = calculation.options.tolerance
+    listener = calculation.listener
     how = calculation.plan.memory.tensor_bytes, calculation.setup.active, listener
     listener.stage(f"{method.title} by quadrature")
     if method.kind == "laplace":

@@ -273,15 +273,15 @@ class ErrorBudget:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: shares by source and energy, sums in hartree."""
-        shares = {
-            key: {
-                "scf_total_energy": None if source.scf is None else asdict(source.scf),
-                "mp2_correlation_energy": None
-                if source.correlation is None
-                else asdict(source.correlation),
+        shares = {}
+        for key, source in self.sources.items():
+            energies = {
+                "scf_total_energy": source.scf,
+                "mp2_correlation_energy": source.correlation,
             }
-            for key, source in self.sources.items()
-        }
+            shares[key] = {
+                name: None if share is None else asdict(share) for name, share in energies.items()
+            }
         sums = {"scf_total_energy": self.scf, "mp2_correlation_energy": self.correlation}
         said = {"decimals": self.decimals, "largest": self.largest, "summary": self.summary}
         return {
@@ -352,12 +352,9 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         nothing = NO_PAIRS
         if result.options.correlation.kind == "none":
             nothing = NO_CORRELATION
-        sources = {
-            key: source
-            if source.correlation is None
-            else replace(source, correlation=nothing, both=None)
-            for key, source in sources.items()
-        }
+        for key, source in sources.items():
+            if source.correlation is not None:
+                sources[key] = replace(source, correlation=nothing, both=None)
     method, energy = result.options.correlation, "E(MP2, total)"
     if not method.plain or method.double_hybrid:
         energy = f"E({method.title}, total)"
@@ -460,7 +457,8 @@ def signed_source(
     finer : str
         In words, what they were measured with.
     """
-    left, alone = GRID_LEFT * largest + least, GRID_ALONE * largest + least
+    left = GRID_LEFT * largest + least
+    alone = GRID_ALONE * largest + least
     how = (
         f"measured with {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), both "
         f"within {left:.1e} Eh"
@@ -557,7 +555,8 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
         share = Share(None, UNKNOWN, "the SCF was done elsewhere and its gradient is not recorded")
         return share, share
     if reference.history is None:
-        gradient, known = tolerance, f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
+        gradient = tolerance
+        known = f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
     elif not len(reference.history):
         gradient, known = 0.0, "0: one diagonalisation solves this SCF"
     else:
@@ -566,10 +565,8 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     second, first = (
         constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER)
     )
-    correlation, found = (
-        Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"),
-        result.gradient_certificate,
-    )
+    correlation = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}")
+    found = result.gradient_certificate
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = (
             "relaxed density times what is left of the Fock matrix: "
@@ -593,10 +590,10 @@ def _unscaled(result: MP2Result) -> bool:
 
 
 def _metric(result: MP2Result) -> Share:
-    found, energy = result.diagnostics, abs(_fitted_energy(result))
-    condition = (
-        found.metric_condition if found.metric_condition >= 1.0 else math.nan
-    )  # there is none below 1
+    found = result.diagnostics
+    energy = abs(_fitted_energy(result))
+    # There is none below 1
+    condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan
     value = math.sqrt(condition) * EPSILON * energy
     how = f"root of the condition number {condition:.1e} times rounding"
     if not found.metric_dropped:
@@ -620,7 +617,8 @@ def _fitted_energy(result: MP2Result) -> float:
 def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
     """Shares of both fitting sets, from four-centre integrals in the molecule where they were made,
     else from atoms."""
-    certificate, conventional = result.fitting_certificate, result.scf_fitting is None
+    certificate = result.fitting_certificate
+    conventional = result.scf_fitting is None
     four_centre = Share(0.0, BOUNDED, "the SCF has four-centre integrals")
     if certificate is None:
         scf = _of_atoms(result, "scf", result.scf_fitting), _of_orbitals(result, result.scf_fitting)
@@ -650,7 +648,8 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
 
 def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
     """Share of a set in the energy that it fits."""
-    atoms, (between, how) = _atoms(result.molecule, basis), _between(result, role)
+    atoms = _atoms(result.molecule, basis)
+    between, how = _between(result, role)
     if atoms is None:
         return Share(None, UNKNOWN, UNMEASURED)
     how = f"{atoms:.1e} Eh of the atoms one by one, and {how}"
@@ -677,7 +676,8 @@ def method_factor(result: MP2Result) -> float:
 
 def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
     """Share of the SCF's set in E(corr), whose orbitals it makes."""
-    atoms, (between, how) = _atoms(result.molecule, basis), _between(result, "orbitals")
+    atoms = _atoms(result.molecule, basis)
+    between, how = _between(result, "orbitals")
     if atoms is None:
         return Share(None, UNKNOWN, UNMEASURED)
     how = f"through the orbitals: {100 * ORBITALS:g} % of the atoms, and {how}"
@@ -698,7 +698,8 @@ def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
 def _between(result: MP2Result, role: str) -> tuple[float, str]:
     """What fitting may miss between atoms, Eh, and how that is known."""
     times, each = BETWEEN[role]
-    estimate, count = result.reference.interatomic_fitting_error, len(result.molecule.real_symbols)
+    estimate = result.reference.interatomic_fitting_error
+    count = len(result.molecule.real_symbols)
     if estimate is None:
         bonded = bonded_atoms(result.molecule)
         value = times * BONDED * bonded + each * count

@@ -131,9 +131,11 @@ def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]
             smaller, larger = (getattr(run, energy) for run in runs)
             beyond.append(weights[which] * (getattr(result, energy) - larger))
             between.append(weights[which] * (larger - smaller))
-        step, how = math.fsum(beyond), "the limit less the larger basis"
+        step = math.fsum(beyond)
+        how = "the limit less the larger basis"
         if not any(beyond):  # as --scf-formula largest has it
-            step, how = math.fsum(between), "the larger basis less the smaller one"
+            step = math.fsum(between)
+            how = "the larger basis less the smaller one"
         shares.append(Share(abs(step), ESTIMATED, how))
     return shares[0], shares[1]
 

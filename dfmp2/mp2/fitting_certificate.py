@@ -81,7 +81,8 @@ def certify_fit(
     strata = drawn(counts)
     chosen = [np.sort(np.concatenate([pick for _, pick in spin])) for spin in strata]
     rows = _exact_energies(calculation, spaces, chosen)
-    fitted, rounding = [np.zeros(count) for count in counts], 0.0
+    fitted = [np.zeros(count) for count in counts]
+    rounding = 0.0
     if sum(map(len, chosen)) < sum(counts):
         resources.return_memory()
         again, rounding = _fitted_again(calculation, conventional, build_b)
@@ -156,7 +157,8 @@ def _exact_energies(
     calculation: Calculation, spaces: list[ActiveSpace], chosen: Sequence[NDArray[np.intp]]
 ) -> list[Array]:
     """x_i of the chosen orbitals of each spin, Eh; NaN for the others."""
-    memory, threads = _plan(calculation), calculation.setup.active
+    memory = _plan(calculation)
+    threads = calculation.setup.active
     total = sum(map(len, chosen))
     calculation.listener.stage(
         f"four-centre integrals of {total} of {sum(space.nocc for space in spaces)} occupied "
@@ -214,7 +216,8 @@ def _fitted_again(
     """Pair energies on the orbitals of the conventional SCF with the dense fitting set, and their
     precision, Eh."""
     options = replace(calculation.options, stability="off", transform="host", allow_small_gap=True)
-    setup, memory = replace(calculation.setup, options=options), _plan(calculation)
+    setup = replace(calculation.setup, options=options)
+    memory = _plan(calculation)
     collector = Collector(_Progress(calculation.listener))
     with Space(setup.scratch, memory.disk) as space:
         again = replace(
@@ -229,9 +232,8 @@ def _fitted_again(
         )
         fitted = build_b(again, reference)
         collector.stage("pair energies with the dense fitting set")
-        backend = float64_backend(
-            setup.backend
-        )  # one without float64 may have no programs for these sizes
+        # One without float64 may have no programs for these sizes
+        backend = float64_backend(setup.backend)
         if backend is setup.backend:
             precision = options.precision
         else:
@@ -282,7 +284,9 @@ def estimate(
         for stratum, pick in of_spin:
             if not pick.size:
                 continue
-            missed, n, count = f[pick] - x[pick], pick.size, stratum.size
+            missed = f[pick] - x[pick]
+            n = pick.size
+            count = stratum.size
             energy -= count * math.fsum(missed) / n
             if n < count:
                 variance = count**2 * (1 - n / count) * float(missed.var(ddof=1)) / n

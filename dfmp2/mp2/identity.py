@@ -216,10 +216,10 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     ------
     InputError : names what differs
     """
-    there, here = question(result.molecule, result.options), question(molecule, options)
-    held = {
-        "--certify-fit": result.options.certify_fit
-    }  # what holds more than was asked for answers too
+    there = question(result.molecule, result.options)
+    here = question(molecule, options)
+    # What holds more than was asked for answers too
+    held = {"--certify-fit": result.options.certify_fit}
     if isinstance(result, MP2Result):  # no prepared file
         held["--properties"] = result.properties is not None
         held["--polarizability"] = result.polarizability is not None

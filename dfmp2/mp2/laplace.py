@@ -209,10 +209,8 @@ def _fitted(length: float) -> Iterator[tuple[Array, float]]:
             moved = np.cumsum(widths / widths.sum())[:-1]
         if best < found:
             (p, places), found = kept, best
-            yield (
-                p,
-                max(1.01 * found, CLOSEST),
-            )  # between the points that were looked at it is a little larger
+            # Between the points that were looked at it is a little larger
+            yield (p, max(1.01 * found, CLOSEST))
 
 
 def _newton(x: Array, p: Array) -> tuple[Array, float]:

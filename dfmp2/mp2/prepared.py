@@ -203,11 +203,8 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
                 f"unknown option {name!r}: the options are "
                 f"{', '.join(sorted((*PAIRS, *BOTH_PARTS)))}"
             )
-    here = {
-        "memory": None,
-        "scratch": None,
-        "threads": None,
-    }  # of the machine, not of the calculation
+    # Of the machine, not of the calculation
+    here = {"memory": None, "scratch": None, "threads": None}
     made_for, method = prepared.options, given.get("method")
     if method is not None and method != CUSTOM:
         method = canonical_method(method)
@@ -283,7 +280,8 @@ def prepared_energy(
     storage = replace(
         storage_of(calculation), read=source.read, scf_integrals=prepared.storage.scf_integrals
     )
-    timings, predicted = prepared.timings + result.timings, prepared.predicted + result.predicted
+    timings = prepared.timings + result.timings
+    predicted = prepared.predicted + result.predicted
     return replace(result, timings=timings, predicted=predicted, storage=storage, preparation=made)
 
 
@@ -301,7 +299,8 @@ def open_prepared(
     def resolve_stored(setup: Setup, listener: Collector) -> System:
         system = _rebuilt(prepared, setup, source.path)
         # PySCF and SciPy are loaded by now, each with a BLAS of its own.
-        there, here = prepared.provenance.blas, provenance.blas_and_kernels()
+        there = prepared.provenance.blas
+        here = provenance.blas_and_kernels()
         if provenance.KERNELS in there and there != here:
             listener.stage(
                 f"{source.path} was prepared with other products ({there}; here {here}): the last "

@@ -146,11 +146,8 @@ class GradientCertificate:
         return self.analytic_slope - self.numerical_slope
 
 
-DENSITIES = (
-    "scf",
-    "unrelaxed",
-    "relaxed",
-)  # of the reference, without and with the response of the orbitals
+# Of the reference, without and with the response of the orbitals
+DENSITIES = ("scf", "unrelaxed", "relaxed")
 OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
     "quadrupole",
     "mulliken_charges",

@@ -57,9 +57,8 @@ def weighted_products(
         One matrix with the sum over the spins.
     """
     naux, number = int(b[0].shape[2]), 1 if joined else len(b)
-    cuts = [
-        round(naux * (1.0 - np.sqrt(1.0 - k / workers))) for k in range(workers + 1)
-    ]  # equal areas
+    # Equal areas
+    cuts = [round(naux * (1.0 - np.sqrt(1.0 - k / workers))) for k in range(workers + 1)]
     blocks = [(p0, p1) for p0, p1 in pairwise(cuts) if p0 < p1]
     resident = all(isinstance(one, np.ndarray) for one in b)
     at_once = min(len(factors), 1 if resident else max(1, held // (number * naux**2 * FLOAT64)))

@@ -517,10 +517,8 @@ class MP2Result(Calculated):
         """SCS-MP2 correlation energy, Eh; NaN with the orbitals of a double hybrid."""
         if self.options.correlation.double_hybrid:
             return math.nan
-        same, opposite = (
-            self.mp2_same_spin_correlation_energy,
-            self.mp2_opposite_spin_correlation_energy,
-        )
+        same = self.mp2_same_spin_correlation_energy
+        opposite = self.mp2_opposite_spin_correlation_energy
         return SCS.apply(opposite, same) + self.mp2_singles_energy
 
     @property
@@ -541,10 +539,8 @@ class MP2Result(Calculated):
     def scf_fitting_estimate(self) -> float | None:
         """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not
         estimated."""
-        atoms, between = (
-            self.diagnostics.scf_fitting_error,
-            self.reference.interatomic_fitting_error,
-        )
+        atoms = self.diagnostics.scf_fitting_error
+        between = self.reference.interatomic_fitting_error
         if atoms is None or between is None:
             return None
         return atoms + between

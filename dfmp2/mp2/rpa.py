@@ -102,7 +102,10 @@ def correlation_energy(
         )
     scale, enough, envelope = _grid(spins, gaps, tolerance)
     occupation = _occupation(b)
-    total, before, change, points = 0.0, math.inf, math.inf, enough // STEP
+    total = 0.0
+    before = math.inf
+    change = math.inf
+    points = enough // STEP
     angles = np.arange(1, points + 1) * (math.pi / (2 * points))
     while points <= LAST:
         total += _weighted_sum(spins, occupation, angles, scale, held, workers, listener)
@@ -182,7 +185,8 @@ def _weighted_sum(
     total = 0.0
     weights = np.where(np.isclose(angles, math.pi / 2), 0.5, 1.0) * scale / np.sin(angles) ** 2
     factors = [partial(_response, occupation, scale / math.tan(u)) for u in angles.tolist()]
-    tensors, kept = [one for one, _ in spins], [space for _, space in spins]
+    tensors = [one for one, _ in spins]
+    kept = [space for _, space in spins]
     products = weighted_products(tensors, kept, factors, held, workers, joined=True)
     for number, (weight, (matrix,)) in enumerate(
         zip(weights.tolist(), products, strict=True), start=1
@@ -242,9 +246,8 @@ def _log_det_less_trace(matrix: Array) -> float:
 
     trace = float(np.trace(matrix))
     matrix[np.diag_indices_from(matrix)] += 1.0
-    factor, info = dpotrf(
-        matrix.T, lower=0, clean=0, overwrite_a=1
-    )  # .T: in Fortran order, and Q is symmetric
+    # .T: in Fortran order, and Q is symmetric
+    factor, info = dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)
     if info == 0:
         return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace
     return math.nan

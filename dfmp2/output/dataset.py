@@ -339,7 +339,9 @@ def parquet(records: Sequence[DataRecord]) -> bytes:
             "'dfmp2[parquet]'"
         ) from absent
     rows = [record.to_dict() for record in records]
-    number, text, whole = pyarrow.float64(), pyarrow.string(), pyarrow.int64()
+    number = pyarrow.float64()
+    text = pyarrow.string()
+    whole = pyarrow.int64()
     lists = ("coordinates", "forces", "dipole", "charges", "polarizability")
     kinds = {
         **dict.fromkeys(("name", "smiles", "level", "program"), text),

@@ -287,7 +287,8 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
             f"{path}: a table, as dfmp2 validate and dfmp2 batch collect write it: read its "
             "columns with h5py; dfmp2 show prints results"
         )
-    version, status = read_attribute(group, "dfmp2_schema_version"), read_attribute(group, "status")
+    version = read_attribute(group, "dfmp2_schema_version")
+    status = read_attribute(group, "status")
     if "dfmp2_study_version" in group.attrs:
         raise ResultFileError(
             f"{path}: a study with several results: dfmp2 show prints it, and with ",
@@ -328,10 +329,8 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
     ResultFileError : the file is damaged or holds what no checkpoint holds
     """
     with open_checked(path) as handle:
-        coeff, occ = (
-            _real_array(handle, "scf/mo_coeff", path),
-            _real_array(handle, "scf/mo_occ", path),
-        )
+        coeff = _real_array(handle, "scf/mo_coeff", path)
+        occ = _real_array(handle, "scf/mo_occ", path)
         if coeff.ndim == 2:
             coeff, occ = coeff[None], occ[None]
         fits = (
@@ -357,10 +356,9 @@ def start_of(options: Options) -> StartOrbitals | None:
 
 
 def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.float64]:
-    item, pair = (
-        handle.get(name),
-        handle.get(f"{name}__from_list__"),
-    )  # so PySCF stores a pair of arrays
+    # So PySCF stores a pair of arrays
+    item = handle.get(name)
+    pair = handle.get(f"{name}__from_list__")
     if isinstance(pair, h5py.Group) and not isinstance(item, h5py.Dataset):
         return np.stack([np.asarray(pair[key], dtype=np.float64) for key in sorted(pair)])
     if not isinstance(item, h5py.Dataset) or item.dtype.kind != "f":

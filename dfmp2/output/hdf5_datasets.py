@@ -144,8 +144,10 @@ def write_items(
 
 # A result has 150 datasets and 300 attributes. What `group.create_dataset` and `dataset.attrs` make
 # anew for each is made once here: it takes two thirds of their time.
-TEXT, SCALAR = h5py.string_dtype(), h5py.h5s.create(h5py.h5s.SCALAR)
-PLAIN, WITH_GROUPS = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
+TEXT = h5py.string_dtype()
+SCALAR = h5py.h5s.create(h5py.h5s.SCALAR)
+PLAIN = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+WITH_GROUPS = h5py.h5p.create(h5py.h5p.LINK_CREATE)
 PLAIN.set_obj_track_times(False)
 WITH_GROUPS.set_create_intermediate_group(True)
 

@@ -10,12 +10,14 @@ from textwrap import wrap
 from typing import Any
 
 from dfmp2.backends.base import Prediction
+from dfmp2.errors.messages import Message
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
 from dfmp2.output.document import WIDTH, Table, aligned, counted_text
 from dfmp2.output.json import fitting_error_of_atoms
 from dfmp2.output.reports.cost import AFTER
 from dfmp2.output.reports.method import fitting_errors
+from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
 from dfmp2.units import format_bytes
@@ -29,6 +31,9 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
     work, memory, limits = plan.work, plan.memory, setup.backend.limits
     spins = len(work.spins)
     numbers = spins * work.nao * (work.nao + 2) + 4 * sum(s.nocc**2 for s in work.spins)
+    change: Message | str = outlook.change
+    if not change and not _has_space(outlook):
+        change = f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"
     return {
         "sizes": {
             "natom": system.molecule.natom,
@@ -59,11 +64,7 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
         },
         "scratch": {
             "folder": str(setup.scratch),
-            "scf_integrals": "none"
-            if not memory.scf_disk
-            else "memory"
-            if memory.scf_fits_in_core
-            else "disk",
+            "scf_integrals": _place_of_integrals(memory),
             "fitted_tensor": "memory" if memory.mp2_fits_in_core else "disk",
             "bytes": memory.scratch,
             "free_bytes": _free(setup.scratch),
@@ -75,16 +76,7 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
         },
         "flops": work.flops(),
         "seconds": {**asdict(plan.timings), "command": plan.timings.total + plan.rates.launch},
-        "trainium": None
-        if outlook.trainium is None
-        else {
-            "label": "pair energies on one core where no number of cores is given, float32; "
-            "predicted, not measured",
-            **{
-                _place(one): {k: v for k, v in asdict(one).items() if k != "chip"}
-                for one in outlook.trainium
-            },
-        },
+        "trainium": _predictions(outlook.trainium),
         "transform": {"place": "device" if setup.options.transform == "device" else "host"},
         "rates": "measured on this host" if plan.rates.date else "built-in",
         "rates_measured": {"date": plan.rates.date, "foreign_cores": plan.rates.foreign},
@@ -92,13 +84,30 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
         "backend": setup.backend.name,
         "reason": setup.backend_reason,
         "fits": memory.fits and _has_space(outlook),
-        "change": outlook.change
-        or (
-            ""
-            if _has_space(outlook)
-            else f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"
-        ),
+        "change": change,
     }
+
+
+def _place_of_integrals(memory: MemoryPlan) -> str:
+    """Where the SCF keeps its fitted integrals."""
+    if not memory.scf_disk:
+        return "none"
+    if memory.scf_fits_in_core:
+        return "memory"
+    return "disk"
+
+
+def _predictions(trainium: Sequence[Prediction] | None) -> dict[str, Any] | None:
+    """Predicted pair energies by chip and number of cores; None where none were asked for."""
+    if trainium is None:
+        return None
+    found: dict[str, Any] = {
+        "label": "pair energies on one core where no number of cores is given, float32; "
+        "predicted, not measured"
+    }
+    for one in trainium:
+        found[_place(one)] = {k: v for k, v in asdict(one).items() if k != "chip"}
+    return found
 
 
 def _free(folder: Path) -> int:
@@ -144,7 +153,8 @@ TIMES = {
 
 def plan_text(outlook: Outlook) -> str:
     """The plan for reading."""
-    facts, molecule = plan_dict(outlook), outlook.system.molecule
+    facts = plan_dict(outlook)
+    molecule = outlook.system.molecule
     sizes, memory, flops, scratch = (
         facts[key] for key in ("sizes", "memory_bytes", "flops", "scratch")
     )
@@ -197,7 +207,8 @@ def plan_text(outlook: Outlook) -> str:
         f"B: {scratch['fitted_tensor']})",
     ]
     if scratch["bytes"]:
-        speed, source = scratch["bytes_per_second"], "cached" if scratch["cached"] else "read"
+        speed = scratch["bytes_per_second"]
+        source = "cached" if scratch["cached"] else "read"
         if scratch["cached"]:
             where = "it stays in the system's memory"
         else:
@@ -250,18 +261,20 @@ def _place(one: Prediction) -> str:
 
 def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
     """Pair energies on one core of each chip: device time, and launching apart."""
-    rows = [
-        (f"{_place(one)}: {one.obstacle}", "", "", "", "")
-        if one.obstacle
-        else (
-            f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
-            f"{one.device:.4f} to {one.slowest:.4f}",
-            f"{one.queued:.4f} to {one.dispatch:.4f}",
-            f"{one.link:.4f}",
-            format_bytes(one.memory),
+    rows: list[tuple[str, ...]] = []
+    for one in predicted:
+        if one.obstacle:
+            rows.append((f"{_place(one)}: {one.obstacle}", "", "", "", ""))
+            continue
+        rows.append(
+            (
+                f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
+                f"{one.device:.4f} to {one.slowest:.4f}",
+                f"{one.queued:.4f} to {one.dispatch:.4f}",
+                f"{one.link:.4f}",
+                format_bytes(one.memory),
+            )
         )
-        for one in predicted
-    ]
     heads = ("pair energies, predicted", "#device / s", "#dispatch / s", "#link / s", "#memory")
     if rows:
         return aligned(Table("", heads, rows))

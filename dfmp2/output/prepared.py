@@ -259,9 +259,8 @@ class PreparedFile:
     """
 
     def __init__(self, target: Path, *, overwrite: bool) -> None:
-        require_writable(
-            target, overwrite=True
-        )  # one that is there is refused when its size is known
+        # One that is there is refused when its size is known
+        require_writable(target, overwrite=True)
         self._target, self._overwrite = target, overwrite
         self._stack = ExitStack()
         self._part, self._descriptor = target, -1

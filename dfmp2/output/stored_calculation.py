@@ -24,11 +24,8 @@ from dfmp2.output.hdf5_datasets import Dataset, Groups, numbers, stored
 from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference
 
-BASES = {
-    "orbital": "orbital_basis",
-    "scf_fitting": "scf_fitting",
-    "mp2_fitting": "mp2_fitting",
-}  # group -> field
+# Group -> field
+BASES = {"orbital": "orbital_basis", "scf_fitting": "scf_fitting", "mp2_fitting": "mp2_fitting"}
 ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie under /scf
 HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
@@ -148,12 +145,11 @@ def read_calculation(groups: Groups, records: dict[str, Any]) -> dict[str, Any]:
     KeyError, TypeError, ValueError, InputError : something is missing, damaged, or does not belong
         together
     """
-    bases = {
-        field: basis_from(stored(groups, f"dfmp2/bases/{name}"))
-        if f"dfmp2/bases/{name}" in groups
-        else None
-        for name, field in BASES.items()
-    }
+    bases: dict[str, BasisSet | None] = dict.fromkeys(BASES.values())
+    for name, field in BASES.items():
+        group = f"dfmp2/bases/{name}"
+        if group in groups:
+            bases[field] = basis_from(stored(groups, group))
     if bases["orbital_basis"] is None or bases["mp2_fitting"] is None:
         raise KeyError("dfmp2/bases")
     sizes = records["sizes"]
@@ -304,9 +300,8 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     elements, hashes = _elements(stored["elements"])
     if hashes != tuple(stored["sha256"]):
         raise ValueError("the hash of a basis does not belong to its numbers")
-    errors = [
-        float(error) for error in stored.get("fitting_error", ())
-    ]  # none in files of dfmp2 0.1
+    # None in files of dfmp2 0.1
+    errors = [float(error) for error in stored.get("fitting_error", ())]
     if not all(map(math.isfinite, errors)) or len(errors) not in (0, len(elements)):
         raise ValueError("the fitting errors of a basis do not belong to its elements")
     return BasisSet(

@@ -411,7 +411,8 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 f"{path}: study version {version}, this dfmp2 reads {STUDY_VERSION}: use the dfmp2 "
                 "that wrote it"
             )
-        kind, status = read_attribute(handle, "kind"), read_attribute(handle, "status")
+        kind = read_attribute(handle, "kind")
+        status = read_attribute(handle, "status")
         if kind not in KINDS or status not in ("complete", "incomplete"):
             raise ResultFileError(
                 f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it "

@@ -269,7 +269,8 @@ def _quantity(name: str) -> str:
 
 def last_line(result: MP2Result, output: str) -> str:
     """One unmistakable line for the end of a finished run."""
-    found, count = result.gradient, len(result.diagnostics.warnings)
+    found = result.gradient
+    count = len(result.diagnostics.warnings)
     if count:
         warned = f"; {counted_text(count, 'warning')}"
     else:
@@ -307,7 +308,8 @@ def pair_table(result: MP2Result) -> str:
 def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> str:
     """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method,
     reference, and what the last line of the command says."""
-    made, memory = prepared.provenance, format_bytes(prepared.memory.measured_peak)
+    made = prepared.provenance
+    memory = format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
     spent = ", ".join(
         f"{name} {value:.2f} s" for name, value in asdict(prepared.timings).items() if value

@@ -131,7 +131,8 @@ def compute_shard(
     checkpoint: Checkpoint,
 ) -> tuple[list[TileKey], list[TileKey]]:
     """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
-    (index, count), tiles_only = shard, replace(options, certify_fit=False)
+    index, count = shard
+    tiles_only = replace(options, certify_fit=False)
     with open_prepared(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):

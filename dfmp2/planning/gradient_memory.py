@@ -313,7 +313,8 @@ def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
 
 def _amplitudes(work: Workload, threads: int, b: int) -> int:
     """Bytes while amplitudes are made, without Z, `b` bytes of B being held."""
-    naux, nvir = work.naux, max(spin.nvir for spin in work.spins)
+    naux = work.naux
+    nvir = max(spin.nvir for spin in work.spins)
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
     if work.precision == "fp64":
         number = FLOAT64

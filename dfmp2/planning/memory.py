@@ -457,9 +457,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
     widest = work.widest_shell * n * naux * FLOAT64
-    least = max(
-        widest, metric
-    )  # a nearly singular metric is diagonalised before there are integrals
+    # A nearly singular metric is diagonalised before there are integrals
+    least = max(widest, metric)
     fit = Stage(
         max(start + metric + FIT_WORKER_BYTES * workers, x2c),
         least,
@@ -540,7 +539,9 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
 def exact_rows_stage(work: Workload, workers: int, count: int) -> Stage:
     """Bytes for exact integrals of `count` occupied orbitals of one spin, as many at once as there
     is room for."""
-    n, pairs, nvir = work.nao, work.pairs_of_functions, max(spin.nvir for spin in work.spins)
+    n = work.nao
+    pairs = work.pairs_of_functions
+    nvir = max(spin.nvir for spin in work.spins)
     occupied = sum(spin.nocc for spin in work.spins)
     one = FLOAT64 * n * nvir * (occupied + 2 * work.widest_shell)
     shell = FLOAT64 * pairs * work.widest_shell  # integrals of a shell and one function
@@ -631,7 +632,8 @@ def card_host_bytes(work: Workload) -> int:
 def device_host_bytes(work: Workload) -> int:
     """Bytes the host holds where a device makes B of fitted integrals over basis functions: these,
     and beside them the metric, a piece that goes up, or B of the certificate's sample."""
-    tiles, groups = -(-work.nao // DEVICE_TILE), -(-work.naux // DEVICE_TILE)
+    tiles = -(-work.nao // DEVICE_TILE)
+    groups = -(-work.naux // DEVICE_TILE)
     integrals = work.naux * work.pairs_of_functions * FLOAT64
     metric = 2 * work.naux**2 * FLOAT64 + work.block_functions * work.pairs_of_functions * FLOAT64
     packed = DEVICE_TILE * (tiles * DEVICE_TILE) ** 2 * FLOAT32  # of a slice of fitting functions

@@ -108,7 +108,8 @@ class Outlook:
         return found
 
     def __repr__(self) -> str:
-        peak, seconds = format_bytes(self.plan.memory.predicted_peak), self.plan.timings.total
+        peak = format_bytes(self.plan.memory.predicted_peak)
+        seconds = self.plan.timings.total
         if self.change:
             verdict = f"does not fit: {self.change}"
         else:
@@ -169,10 +170,8 @@ def make_plan(
         work = replace(work, frontier=())
         if not work.finer_grid:
             work = replace(work, block_functions=0)
-    known, disk = (
-        rates.load_rates(setup.backend.name, setup.threads) or Rates(),
-        rates.load_disk(setup.scratch),
-    )
+    known = rates.load_rates(setup.backend.name, setup.threads) or Rates()
+    disk = rates.load_disk(setup.scratch)
     held = _memory(work, setup, part)
     certificate = None
     if setup.options.certify_fit:
@@ -275,7 +274,8 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
     ------
     UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
     """
-    options, work = setup.options, _workload(system, setup.options, core, kind)
+    options = setup.options
+    work = _workload(system, setup.options, core, kind)
     if (
         options.correlation.plain
         and options.backend == "auto"
@@ -411,10 +411,10 @@ def foresee(
         kind = reference_kind(options, molecule.multiplicity)
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
-        plan = make_plan(
-            system, setup, core, kind, task=task
-        )  # before measuring, which leaves memory behind
-        known, disk = rates.load_rates(timed.name, setup.threads) or plan.rates, plan.disk
+        # Before measuring, which leaves memory behind
+        plan = make_plan(system, setup, core, kind, task=task)
+        known = rates.load_rates(timed.name, setup.threads) or plan.rates
+        disk = plan.disk
         if calibrate or not known.date:
             listener.stage("measuring the rates of this host, once")
             known = rates.measure_rates(timed, setup.threads)
@@ -577,7 +577,8 @@ _program: int | None = None  # bytes, of the plan before in this process
 def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     """Bytes of every stage of that part."""
     global _program
-    limits, resident = setup.backend.limits, resources.resident_memory()
+    limits = setup.backend.limits
+    resident = resources.resident_memory()
     if _program is None:
         grown = 0
     else:
@@ -620,7 +621,8 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
     if sum(shares) < sum(counts):
         auxmole = densely_fitted(system).auxmole
         functions = three_center.block_functions(auxmole, work.nao)
-        dense, unused = replace(work, naux=int(auxmole.nao), block_functions=functions), {}
+        dense = replace(work, naux=int(auxmole.nao), block_functions=functions)
+        unused = {}
     left = memory.CERTIFICATE_LEFT + memory.LEFT_BEHIND * setup.threads
     fixed = {"program": resources.resident_memory() + left, "budget": setup.budget}
     held = memory.memory_plan(dense or work, setup.backend.limits, setup.threads, **fixed)

@@ -346,9 +346,8 @@ def measure_disk(root: Path) -> DiskRates:
     ResourceError : the folder cannot be written or has too little space
     """
     with Space(root, SIZE) as space:
-        path = (
-            space.own_folder() / f"speed{SUFFIX}"
-        )  # such a file is removed with the folder, also by the next run
+        # Such a file is removed with the folder, also by the next run
+        path = space.own_folder() / f"speed{SUFFIX}"
         try:
             write, read, cached = _moved(path)
         except OSError as error:

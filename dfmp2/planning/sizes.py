@@ -30,10 +30,8 @@ CYCLES = 12
 CYCLES_PER_DIGIT = 1.7  # of the gradient
 METAL_CYCLES = 3  # more where a d or f shell is being filled
 IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.density)
-PRIMITIVE = {
-    3: 1.3,
-    4: 0.5,
-}  # cost of a product of primitive functions, in integrals of three or four centres
+# Cost of a product of primitive functions, in integrals of three or four centres
+PRIMITIVE = {3: 1.3, 4: 0.5}
 # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54
 # (dfmp2.scf.rotations)
 EXAMINED = 30
@@ -210,7 +208,8 @@ class Workload:
         one.
         """
         n = self.primitives or self.nao
-        contracted, primitive = self.pairs_of_functions, n * (n + 1) // 2
+        contracted = self.pairs_of_functions
+        primitive = n * (n + 1) // 2
         three = contracted + PRIMITIVE[3] * primitive
         four = contracted * (contracted + 1) / 2 + PRIMITIVE[4] * primitive * (primitive + 1) / 2
         return {

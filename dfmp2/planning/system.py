@@ -125,10 +125,8 @@ def set_up_run(
         resources.return_memory()
     count = options.threads or resources.usable_cores()
     if options.correlation.kind != "pairs":
-        backend, reason = (
-            select_backend("cpu", "fp64", count)[0],
-            f"--method {options.method} runs on the host",
-        )
+        backend = select_backend("cpu", "fp64", count)[0]
+        reason = f"--method {options.method} runs on the host"
     else:
         if choose:
             backend, reason = choose(count)

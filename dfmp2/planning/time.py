@@ -95,10 +95,8 @@ METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and it
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
 # of what an SCF iteration does beside J and K, per product with the orbital Hessian
 EXAMINED_MATRICES = 0.5
-CHECK_INTEGRALS, CHECK_PRODUCTS = (
-    2,
-    3,
-)  # times our own operations that PySCF's DF-MP2 takes, its products by one core
+# Times our own operations that PySCF's DF-MP2 takes, its products by one core
+CHECK_INTEGRALS, CHECK_PRODUCTS = (2, 3)
 # times as long as a pair energy takes per operation: B is weighed for each point of a quadrature
 WEIGHED = 1.3
 # Of a gradient, whose times are operations by the rates of the energy's own routines, and
@@ -108,10 +106,8 @@ Z_CHECKS = 2  # residuals made anew
 # Evaluations of the functional that are made of its kernel and of the potentials beside the Z-vector
 # equations, and that its derivative with the nuclei costs
 KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 12, 5
-DERIVATIVES = {
-    3: 3.4,
-    4: 7.7,
-}  # cost of derivatives of three- and four-centre integrals, in integrals
+# Cost of derivatives of three- and four-centre integrals, in integrals
+DERIVATIVES = {3: 3.4, 4: 7.7}
 ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
 POTENTIAL_DERIVATIVES = 200  # times as much where there are core potentials
 X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, for each atom
@@ -183,7 +179,8 @@ def certificate_seconds(
     rows, passes : orbitals with exact integrals, and passes over the four-centre integrals they
         take
     """
-    pairs, nvir = work.pairs_of_functions, max(spin.nvir for spin in work.spins)
+    pairs = work.pairs_of_functions
+    nvir = max(spin.nvir for spin in work.spins)
     again = time_text(dense or work, rates)
     made = replace(work, naux_scf=0).integrals()["scf"] / rates.four_centre
     if work.naux_scf:
@@ -219,9 +216,8 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     scf_read = scf * (work.scf_builds + len(work.spins) * work.hessian_products)
     if plan.mp2_fits_in_core:
         return Traffic(scf, scf_read, recomputed=recomputed)
-    size, passes = (
-        (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)
-    )  # of a number in memory
+    # Of a number in memory
+    size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)
     read = 0
     for (left, right), tiles in tiles_of(work, limits).items():
         near, far = (work.spins[s].nvir * work.naux for s in (left, right))
@@ -267,16 +263,14 @@ def time_text(
         rounding = built / REORDERED
     metric = work.naux**2 * METRIC_SECONDS
     read = disk.cached if moved.cached else disk.read
+    if moved.fit_written:
+        reordering = moved.fit_written / disk.write + moved.fit_read / read
+    else:
+        reordering = built / REORDERED
     stages = {
         "scf": _scf(work, rates, moved, disk),
         "integrals": work.integrals()["integrals"] / rates.integrals,
-        "fit": metric
-        + flops["fit"] / rates.solve
-        + (
-            moved.fit_written / disk.write + moved.fit_read / read
-            if moved.fit_written
-            else built / REORDERED
-        ),
+        "fit": metric + flops["fit"] / rates.solve + reordering,
         "transform": flops["transform"] / rates.transform + (built + frontier) / REORDERED,
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
@@ -314,11 +308,14 @@ def gradient_seconds(
     ----------
     held : where its arrays are, None for memory
     """
-    n, spins, derivatives = work.nao, work.spins, work.task == "gradient"
+    n = work.nao
+    spins = work.spins
+    derivatives = work.task == "gradient"
     single = work.precision != "fp64"
     amplitudes = 0.0
     for left, right in product(spins, repeat=2):
-        pairs, virtuals = left.nocc * right.nocc, left.nvir * right.nvir
+        pairs = left.nocc * right.nocc
+        virtuals = left.nvir * right.nvir
         amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (
             left.nvir + left.nocc
         )
@@ -357,7 +354,9 @@ def _functional(work: Workload, rates: Rates) -> float:
 
 def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
     """Predicted time of the Z-vector equations, s."""
-    n, p, occupied = work.nao, work.naux_scf, sum(s.occupied for s in work.spins)
+    n = work.nao
+    p = work.naux_scf
+    occupied = sum(s.occupied for s in work.spins)
     if not work.naux:  # Kohn-Sham alone
         return 0.0
     functional = KERNEL_BUILDS * _functional(work, rates)
@@ -395,15 +394,17 @@ def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> floa
 
 def pace(work: Workload, rates: Rates) -> Pace:
     """Predicted seconds of parts of a run, what is read from scratch not counted."""
+    if work.precision == "fp64":
+        certificate = 0.0
+    else:
+        certificate = work.flops()["pairs_fp64"] / rates.pairs_fp64
     return Pace(
         integrals=work.integrals()["scf"] / rates.integrals if work.naux_scf else 0.0,
         cycle=_build(work, rates) + _matrices(work, rates) + CYCLE_SECONDS,
         cycles=work.cycles,
         starts=work.starts,
         examined=_examined(work, rates) / work.starts,
-        certificate=0.0
-        if work.precision == "fp64"
-        else work.flops()["pairs_fp64"] / rates.pairs_fp64,
+        certificate=certificate,
         check=_check(work, rates),
     )
 
@@ -508,10 +509,8 @@ RECENT = 4  # SCF iterations that tell speed and convergence
 SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; below, nothing is said
 TRUSTED = 0.2  # of a phase: when so much of it was done its own speed counts alone
 PRIOR = 0.2  # s by which the forecast counts as confirmed
-SOFT = (
-    0.5,
-    0.03,
-)  # s, and fraction of what is left, over which a new estimate takes the place of the old one
+# s, and fraction of what is left, over which a new estimate takes the place of the old one
+SOFT = (0.5, 0.03)
 
 
 class TimeLeft:
@@ -560,7 +559,8 @@ class TimeLeft:
         else:
             self._steps = [self._steps[0], here]
         if self._phase == 0:  # parts of the SCF's integrals
-            seconds, fraction = here[0] - self._steps[0][0], here[1] - self._steps[0][1]
+            seconds = here[0] - self._steps[0][0]
+            fraction = here[1] - self._steps[0][1]
             self._made = seconds, fraction * self._pace.integrals
 
     def left(self) -> float | None:
@@ -607,10 +607,8 @@ class TimeLeft:
 
     def _ratio(self) -> float:
         """Measured to predicted seconds so far."""
-        measured, predicted = (
-            self._spent + self._made[0],
-            self._before * self._pace.cycle + self._made[1],
-        )
+        measured = self._spent + self._made[0]
+        predicted = self._before * self._pace.cycle + self._made[1]
         for phase in range(1, self._phase):
             measured += self._clock.elapsed(*PHASES[phase])
             predicted += self._predicted(phase)
@@ -641,14 +639,13 @@ class TimeLeft:
     def _of_phase(self, ratio: float) -> float | None:
         """Seconds left of the present phase after the SCF."""
         names = PHASES[self._phase]
-        elapsed, foreseen = self._clock.elapsed(*names), self._predicted(self._phase)
+        elapsed = self._clock.elapsed(*names)
+        foreseen = self._predicted(self._phase)
         if not self._steps:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None
-        after = {
-            "fit": self._foreseen.fit,
-            "pair_energies": self._pace.certificate,
-        }  # of what is counted
+        # Of what is counted
+        after = {"fit": self._foreseen.fit, "pair_energies": self._pace.certificate}
         last = min(foreseen, sum(value for name, value in after.items() if name in names))
         (began, before), (now, done) = self._steps[0], self._steps[-1]
         counted = max(foreseen - last, 1e-9)

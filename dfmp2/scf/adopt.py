@@ -179,7 +179,8 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         if auxmole is not None:
             plain = plain.density_fit(auxbasis=auxmole.basis)
         restricted = reference.kind == "rhf"
-        orbitals, occupations = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
+        orbitals = np.asarray(mf.mo_coeff)
+        occupations = np.asarray(mf.mo_occ)
         overlap, core = plain.get_ovlp(), plain.get_hcore()
         density = plain.make_rdm1(orbitals, occupations)
         potential = plain.get_veff(mole, density)

@@ -108,7 +108,9 @@ def conventional_scf(
             exact.on_grid.threads = integrals.threads
             exact.on_grid.room = integrals.grid_room
         screen = exact.init_direct_scf(mole)
-        core, overlap, nuclear = exact.get_hcore(), exact.get_ovlp(), float(exact.energy_nuc())
+        core = exact.get_hcore()
+        overlap = exact.get_ovlp()
+        nuclear = float(exact.energy_nuc())
         fitted = integrals.builder(mole)
         fields = exact.copy().density_fit(with_df=fitted)
         coeff, occupations = reference.mo_coeff, reference.mo_occ
@@ -198,7 +200,8 @@ def _coupling(fock: Array, coeff: Array, occupations: Array) -> tuple[float, flo
     squares = below = 0.0
     for f, c, n in zip(fock, coeff, occupations, strict=True):
         in_orbitals = c.T @ f @ c
-        f_ia, diagonal = in_orbitals[np.ix_(n > 0, n == 0)], in_orbitals.diagonal()
+        f_ia = in_orbitals[np.ix_(n > 0, n == 0)]
+        diagonal = in_orbitals.diagonal()
         squares += float(np.vdot(f_ia, f_ia))
         if f_ia.size:
             below += float(n.max()) * float(

@@ -83,7 +83,8 @@ class Log:
         if lowest is None:
             eigenvalue, kind = (math.nan, "")
         else:
-            eigenvalue, kind = (lowest.eigenvalue, kinds_in_words(lowest.kind, mf))
+            eigenvalue = lowest.eigenvalue
+            kind = kinds_in_words(lowest.kind, mf)
         self.rows.append((start, origin, energy, spin, eigenvalue, kind))
         return len(self.rows)
 

@@ -107,7 +107,8 @@ def on_finer_grid(reference: Reference) -> Reference:
     """
     if reference.grid_error is None or reference.grid_error.coupling is None:
         raise ValueError("V_xc was not made on a finer integration grid")
-    coeff, energy = np.empty_like(reference.mo_coeff), np.empty_like(reference.mo_energy)
+    coeff = np.empty_like(reference.mo_coeff)
+    energy = np.empty_like(reference.mo_energy)
     for spin, coupling in enumerate(reference.grid_error.coupling):
         matrix = coupling + np.diag(reference.mo_energy[spin])
         energy[spin], turn = np.linalg.eigh((matrix + matrix.T) / 2)

@@ -50,11 +50,9 @@ def random_density(mf: Any, density: Any, number: int) -> Any:
     """A start density of its own for each number: the orbitals of another density's Fock matrix,
     turned at random."""
 
-    found, rng, turned = (
-        _diagonalised(mf, mf.get_fock(dm=density)),
-        np.random.default_rng(number),
-        [],
-    )
+    found = _diagonalised(mf, mf.get_fock(dm=density))
+    rng = np.random.default_rng(number)
+    turned = []
     for spin in orbital_spins(found):
         x = np.zeros_like(spin.differences)
         window = x[:RANDOM_VIRTUAL, -RANDOM_OCCUPIED:]

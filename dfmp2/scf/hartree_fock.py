@@ -282,9 +282,8 @@ def record(
             coeff, energy, occ = stacked
         else:
             coeff, energy, occ = [x[None] for x in stacked]
-    order = np.stack(
-        [np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)]
-    )  # occupied first, by energy
+    # Occupied first, by energy
+    order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])
     coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)
     energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
     from dfmp2.scf.following import spin_square
@@ -364,7 +363,8 @@ def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
         fock = mf.get_hcore() + mf.get_veff(dm=density) + solvent_potential(mf, density)
     coefficients = np.asarray(mf.mo_coeff)
     nmo = coefficients.shape[1]
-    coeff, energy = np.empty((2, *coefficients.shape)), np.empty((2, nmo))
+    coeff = np.empty((2, *coefficients.shape))
+    energy = np.empty((2, nmo))
     occ, coupling = np.zeros((2, nmo)), np.zeros((2, nmo, nmo))
     for spin, least in enumerate((0, 1)):
         occupied = np.asarray(mf.mo_occ) > least

@@ -40,7 +40,8 @@ def between_atoms(mole: Any, density: Array, squares: Array) -> float:
     """
     atoms = mole._bas[:, 0]
     wanted = (atoms[:, None] > atoms) & (schwarz_bounds(mole) ** 2 > SMALLEST)
-    exact, fitted = pair_diagonals(mole, wanted), np.zeros((mole.nao, mole.nao))
+    exact = pair_diagonals(mole, wanted)
+    fitted = np.zeros((mole.nao, mole.nao))
     fitted[np.tril_indices(mole.nao)] = squares
     left = np.where(exact > 0.0, np.maximum(exact - fitted, 0.0), 0.0)
     # Functions that differ in direction only: a shell has such a set for each of its contractions.
@@ -54,7 +55,8 @@ def between_atoms(mole: Any, density: Array, squares: Array) -> float:
         return np.asarray(np.add.reduceat(np.add.reduceat(values, starts, axis=0), starts, axis=1))
 
     missed = np.sqrt(summed(left + left.T) / np.outer(widths, widths))
-    same, overlap = owners[:, None] == owners, mole.intor_symmetric("int1e_ovlp")
+    same = owners[:, None] == owners
+    overlap = mole.intor_symmetric("int1e_ovlp")
     if density.ndim == 3:
         spins = density
     else:

@@ -48,9 +48,8 @@ Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular product
-BLOCK_BYTES = (
-    12 * 10**6
-)  # of half-transformed integrals per exchange product; stays in the shared cache
+# Of half-transformed integrals per exchange product; stays in the shared cache
+BLOCK_BYTES = 12 * 10**6
 IMPORTANT = 0.2  # of the fitting functions, which carry about 80 % of the norm of X
 NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are rounding
 CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
@@ -215,7 +214,9 @@ class JKFitting(df.DF):  # type: ignore[misc]
     def _count(self, occupied: list[Array], how: ExchangeProducts) -> None:
         """Count operations: 4 P npair of each J; of each K 2 P n^2 nocc, over the kept pairs, of
         the half transformation, and P n^2 nocc of the symmetric product."""
-        naux, n, columns = self.get_naoaux(), self.pairs.nao, len(self.pairs.columns)
+        naux = self.get_naoaux()
+        n = self.pairs.nao
+        columns = len(self.pairs.columns)
         self.operations[0] += len(occupied) * 4 * naux * columns
         if not how.wanted:
             return

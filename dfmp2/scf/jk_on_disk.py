@@ -119,7 +119,8 @@ class DiskIntegrals(JKFitting):
         self.build()
         how = self._products(exchange)
         self._count(occupied, how)
-        bounds, (few, _) = shares(self._naux, self.threads), rows_at_a_time(self.pairs, occupied)
+        bounds = shares(self._naux, self.threads)
+        few, _ = rows_at_a_time(self.pairs, occupied)
         step = max(few, self._most() // self.threads // few * few)
         count = max(-(-(stop - start) // step) for start, stop in pairwise(bounds))
         cuts = [

@@ -122,7 +122,8 @@ def require_functional(xc: str) -> None:
 
         try:
             code = libxc_code(xc)
-            laplacian, nonlocal_part = libxc.needs_laplacian(code), libxc.is_nlc(code)
+            laplacian = libxc.needs_laplacian(code)
+            nonlocal_part = libxc.is_nlc(code)
             libxc.rsh_coeff(code)
         except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError) as error:
             near = get_close_matches(xc.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)

@@ -153,7 +153,8 @@ class Ladder:
     def _begin_in_single(self) -> None:
         """Let the first rung make exchange in float32 where that saves time."""
         fitted = fitting_object(self._mf)
-        precision, nao = self._options.precision, int(self._mf.mol.nao)
+        precision = self._options.precision
+        nao = int(self._mf.mol.nao)
         on_grid = vars(self._mf).get("on_grid")
         if not hasattr(fitted, "single") or not uses_single(precision, nao):
             fitted = None

@@ -242,14 +242,8 @@ def common_orbitals(first: Reference, second: Reference, overlap: Array) -> floa
     return float(min(cosines))
 
 
-SOLUTION = (
-    "start",
-    "origin",
-    "energy",
-    "spin_square",
-    "lowest_eigenvalue",
-    "kind",
-)  # columns of Solutions
+# Columns of Solutions
+SOLUTION = ("start", "origin", "energy", "spin_square", "lowest_eigenvalue", "kind")
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,8 @@ class ResponseMatrices:
         )
         if self._pairs.complete:
             self._order = np.arange(self._pairs.nao)
-        naux, width = len(self._b), sum(spin.occupied.shape[1] for spin in spins)
+        naux = len(self._b)
+        width = sum(spin.occupied.shape[1] for spin in spins)
         self._step = max(
             1, HALF_BYTES // (np.dtype(self._dtype).itemsize * max(1, self._pairs.nao * width))
         )
@@ -232,11 +233,9 @@ class ResponseMatrices:
         ]
         transform = self._half_transform(turned, worker)
         rows = [np.ascontiguousarray(part.T, dtype=self._dtype) for part in x]  # (nocc, nvir)
-        coulomb, half, other = (
-            [np.zeros(part.size) for part in x],
-            [np.zeros(a.shape) for a in turned],
-            [np.zeros(part.shape) for part in x],
-        )
+        coulomb = [np.zeros(part.size) for part in x]
+        half = [np.zeros(a.shape) for a in turned]
+        other = [np.zeros(part.shape) for part in x]
         for p0, p1 in self._cuts(worker):
             transform.put(0, self._b[p0:p1], p0 - self._bounds[worker])
             flat = [ia[p0:p1].reshape(p1 - p0, -1) for ia in self._ia]

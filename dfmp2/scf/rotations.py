@@ -35,16 +35,13 @@ Array = NDArray[np.float64]
 
 RHF, BROKEN, UHF = "RHF to RHF", "RHF to UHF", "UHF to UHF"
 COULOMB = {RHF: 2.0, BROKEN: 0.0, UHF: 1.0}  # weight of J of the spins' sum
-ROOTS, STARTS = (
-    2,
-    4,
-)  # eigenvectors converged, vectors begun with: of any symmetry, so that none is overlooked
+# Eigenvectors converged, vectors begun with: of any symmetry, so that none is overlooked
+ROOTS, STARTS = (2, 4)
 RESIDUAL = 2e-3  # Eh; the error of the eigenvalue is of second order in it
 MOST_CYCLES, SPACE = 60, 30
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
-ANGLES = tuple(
-    math.pi / 4 * 0.5**k for k in range(7)
-)  # 45 degrees mixes HOMO and LUMO; small ones near an onset
+# 45 degrees mixes HOMO and LUMO; small ones near an onset
+ANGLES = tuple(math.pi / 4 * 0.5**k for k in range(7))
 FLAT = 1e-9  # Eh; energies closer than this are equal
 
 
@@ -75,9 +72,8 @@ class Rotation:
     converged: bool
 
 
-Product = Callable[
-    [Sequence[Array], float], list[Array]
-]  # x and weight -> H x, as of `hessian_product`
+# x and weight -> H x, as of `hessian_product`
+Product = Callable[[Sequence[Array], float], list[Array]]
 
 
 def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -> Rotation:
@@ -109,9 +105,8 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
         return np.asarray(residual / np.where(np.abs(gap) < SMALLEST, SMALLEST, gap))
 
     rng = np.random.default_rng(0)
-    favoured = SMALLEST / (
-        diagonal - diagonal.min() + SMALLEST
-    )  # excitations of low energy, all symmetries
+    # Excitations of low energy, all symmetries
+    favoured = SMALLEST / (diagonal - diagonal.min() + SMALLEST)
     starts = rng.standard_normal((min(STARTS, diagonal.size), diagonal.size)) * favoured
     with shielded():
         from pyscf import lib
@@ -310,9 +305,8 @@ def hessian_product(
     exact : exact exchange that takes the place of K
     """
     coulomb, exchange = 0.0, []
-    for spin, part in zip(
-        spins, x, strict=True
-    ):  # one after the other: no more matrices at a time than in the SCF
+    # One after the other: no more matrices at a time than in the SCF
+    for spin, part in zip(spins, x, strict=True):
         turned = spin.virtual @ part
         j, k = coulomb_exchange(mf, [turned + spin.occupied, turned - spin.occupied], exact)
         coulomb = coulomb + weight * (j[0] - j[1]) / 2

@@ -42,9 +42,8 @@ Array = NDArray[np.float64]
 
 EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
 FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
-THRESHOLD = (
-    -1e-4
-)  # Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
+# Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
+THRESHOLD = -1e-4
 CHUNK = 4 * 10**6  # elements of B at a time along a rotation
 
 
@@ -247,9 +246,11 @@ def _windows(reference: Reference) -> list[ActiveSpace]:
 
 
 def _window(coeff: Array, energy: Array, occ: Array) -> ActiveSpace:
-    occupied, virtual = np.flatnonzero(occ > 0), np.flatnonzero(occ == 0)
+    occupied = np.flatnonzero(occ > 0)
+    virtual = np.flatnonzero(occ == 0)
     if _rotations(occ) > EXACT_ROTATIONS:
-        occupied, virtual = occupied[-FRONTIER_OCCUPIED:], virtual[:FRONTIER_VIRTUAL]
+        occupied = occupied[-FRONTIER_OCCUPIED:]
+        virtual = virtual[:FRONTIER_VIRTUAL]
     return ActiveSpace(coeff[:, occupied], coeff[:, virtual], energy[occupied], energy[virtual])
 
 
@@ -294,9 +295,8 @@ def _lowest(hessian: Array) -> tuple[float, Array]:
     """Lowest eigenvalue and its vector, (n,); the matrix is overwritten."""
     if not hessian.size:
         return float("inf"), np.empty(0)
-    values, vectors = scipy.linalg.eigh(
-        hessian.T, overwrite_a=True, subset_by_index=[0, 0]
-    )  # LAPACK's order: no copy
+    # LAPACK's order: no copy
+    values, vectors = scipy.linalg.eigh(hessian.T, overwrite_a=True, subset_by_index=[0, 0])
     return float(values[0]), vectors[:, 0]
 
 

@@ -234,7 +234,8 @@ def parse_place(option: Option, kind: str, atoms: str, natom: int) -> tuple[int,
     ------
     InputError : too few or too many, no such atom, an atom named twice
     """
-    words, count = [word.strip() for word in atoms.split(",")], ATOMS[kind]
+    words = [word.strip() for word in atoms.split(",")]
+    count = ATOMS[kind]
     if len(words) != count or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
         raise InputError(
             option.of(atoms[:60]),

@@ -170,7 +170,8 @@ def barriers(
     for number, top in enumerate(extrema):
         if curve.period is None and number in (0, count - 1):
             continue
-        before, after = extrema[number - 1], extrema[(number + 1) % count]
+        before = extrema[number - 1]
+        after = extrema[(number + 1) % count]
         if not before.curvature > 0 > top.curvature or not after.curvature > 0:
             continue
         first, last = before.position, after.position
@@ -208,13 +209,15 @@ def find_minimum(
     points : 3 or 5
     """
     order = np.argsort(x)
-    xs, ys = np.array(x, dtype=np.float64)[order], np.array(energy, dtype=np.float64)[order]
+    xs = np.array(x, dtype=np.float64)[order]
+    ys = np.array(energy, dtype=np.float64)[order]
     if xs.size < points:
         return None
     lowest, half = int(np.argmin(ys)), points // 2
     if lowest < half or lowest + half >= xs.size:
         return None
-    near, low = xs[lowest - half : lowest + half + 1], ys[lowest]
+    near = xs[lowest - half : lowest + half + 1]
+    low = ys[lowest]
     # Shifted to the lowest point: energies of 1e2 Eh would cost the digits that matter.
     curve = Polynomial.fit(
         near - xs[lowest], ys[lowest - half : lowest + half + 1] - low, points - 1

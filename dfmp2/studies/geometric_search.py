@@ -154,7 +154,8 @@ def geometric_library() -> Any:
 def quiet() -> Iterator[None]:
     """geomeTRIC says nothing in the block; its progress is in our table."""
     logger = logging.getLogger("geometric")
-    handler, propagates = logging.NullHandler(), logger.propagate
+    handler = logging.NullHandler()
+    propagates = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:
@@ -360,10 +361,8 @@ class GeomeTRIC:
                 optimizer.prepareFirstStep()
                 if self._downhill:
                     self._choose_mode(hessian)
-            energy, gradients = (
-                optimizer.E,
-                optimizer.calcGradNorm(),
-            )  # a step that is refused is undone below
+            # A step that is refused is undone below
+            energy, gradients = (optimizer.E, optimizer.calcGradNorm())
             self._judged = optimizer.X.copy()
             if not first:
                 moved = self._displacements(optimizer.X, optimizer.Xprev)
@@ -382,7 +381,8 @@ class GeomeTRIC:
         """
         optimizer, states = self._optimizer, self._states
         with self._asked():
-            here, gradients = optimizer.X.copy(), optimizer.calcGradNorm()
+            here = optimizer.X.copy()
+            gradients = optimizer.calcGradNorm()
             while optimizer.state not in (states.CONVERGED, states.FAILED):
                 optimizer.step()
                 if optimizer.state == states.NEEDS_EVALUATION:

@@ -328,7 +328,9 @@ def _parse_text(option: Option, text: str) -> tuple[float, ...]:
             if len(words) == 1:
                 values.append(float(words[0]))
                 continue
-            first, last, count = float(words[0]), float(words[1]), int(words[2])
+            first = float(words[0])
+            last = float(words[1])
+            count = int(words[2])
             if len(words) > 3 or not 2 <= count <= MOST_VALUES or not math.isfinite(first + last):
                 raise ValueError
         except (ValueError, IndexError):

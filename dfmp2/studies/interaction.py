@@ -127,8 +127,10 @@ def interaction_energy(
     found = make_fragments(fragments, molecule, charges, multiplicities)
     steps = [Step(name=COMPLEX, who="complex", molecule=molecule, options=options)]
     for number, fragment in enumerate(found, start=1):
-        who, name = f"fragment {number} (atoms {fragment.label})", f"fragment-{number}"
-        ghosts, own = in_complex(molecule, fragment), alone(molecule, fragment)
+        who = f"fragment {number} (atoms {fragment.label})"
+        name = f"fragment-{number}"
+        ghosts = in_complex(molecule, fragment)
+        own = alone(molecule, fragment)
         by_itself = replace(
             options, basis=for_part(options.basis, molecule.symbols, fragment.atoms)
         )
@@ -287,12 +289,13 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
 
 
 def precision_error(weighted: Iterable[tuple[float, MP2Result]]) -> dict[str, Dataset]:
-    """The value `precision_error` of an energy that is a sum of runs with weights."""
-    errors = [
-        abs(weight) * run.certificate.correlation_error
-        for weight, run in weighted
-        if run.certificate is not None and run.precision != "fp64"
-    ]
+    """The value `precision_error` of an energy that is a sum of runs with weights; a run at a
+    composite level counts as what it is made of."""
+    errors = []
+    for weight, result in weighted:
+        for (_, own), run in result.terms:
+            if run.certificate is not None and run.precision != "fp64":
+                errors.append(abs(weight * own) * run.certificate.correlation_error)
     about = "sum of the 95 % bounds on the precision errors of all runs"
     return {"precision_error": Dataset(math.fsum(errors), "hartree", about)}
 
@@ -478,7 +481,8 @@ def _require_coupling(multiplicities: list[int], total: int) -> None:
             ": expected 2S + 1, so 1 (singlet) or more",
         )
     spins = [m - 1 for m in multiplicities]  # unpaired electrons
-    most, least = sum(spins), max(2 * max(spins) - sum(spins), sum(spins) % 2)
+    most = sum(spins)
+    least = max(2 * max(spins) - sum(spins), sum(spins) % 2)
     if not least <= total - 1 <= most or (total - 1 - most) % 2:
         listed = ",".join(map(str, multiplicities))
         possible = ", ".join(str(unpaired + 1) for unpaired in range(least, most + 1, 2))

@@ -62,7 +62,11 @@ NUMBERS: dict[
         "E_OS",
         lambda r: r.mp2_opposite_spin_correlation_energy,
     ),
-    "mp2_correlation_energy": ("hartree", "E_SS + E_OS", lambda r: r.mp2_correlation_energy),
+    "mp2_correlation_energy": (
+        "hartree",
+        "E_SS + E_OS, and the singles of ROHF",
+        lambda r: r.mp2_correlation_energy,
+    ),
     "mp2_total_energy": ("hartree", "E(HF) + E(correlation)", lambda r: r.mp2_total_energy),
     "homo_lumo_gap": ("hartree", "smallest gap of one spin", lambda r: r.diagnostics.homo_lumo_gap),
     "scf_iterations": ("", "SCF iterations", lambda r: float(r.reference.cycles)),
@@ -77,7 +81,7 @@ METHOD_NUMBERS: dict[
     ),
     "total_energy": (
         "hartree",
-        "E(HF) + correlation energy of the method",
+        "total energy of the method",
         lambda r: r.total_energy,
     ),
 }
@@ -690,7 +694,7 @@ def _minima(curve: Sampled, units: str) -> dict[str, Dataset]:
             continue
         how = f"{name} through {count} points"
         values[f"minimum_{name}"] = Dataset(curve.inside(found.position), units, how)
-        values[f"minimum_{name}_energy"] = Dataset(found.energy, "hartree", f"{how}, E(MP2 total)")
+        values[f"minimum_{name}_energy"] = Dataset(found.energy, "hartree", f"{how}, total energy")
         values[f"minimum_{name}_curvature"] = Dataset(
             found.curvature, f"hartree/{units}^2", f"{how}, second derivative"
         )

@@ -64,7 +64,8 @@ def make_thermochemistry(
     scaled = modes.wavenumber * factor
     symmetry, counted = conditions.symmetry, "given"
     if symmetry is None:
-        symmetry, counted = symmetry_number(molecule, weights), "counted"
+        symmetry = symmetry_number(molecule, weights)
+        counted = "counted"
     gases = [
         thermochemistry(
             molecule,

@@ -235,7 +235,8 @@ def symmetry_number(molecule: Molecule, weights: Array | None = None) -> int:
 def _frame(first: Array, second: Array) -> Array:
     """Right-handed orthonormal rows: along the first vector, in the plane of both, and normal to
     it."""
-    x, z = first / np.linalg.norm(first), np.cross(first, second)
+    x = first / np.linalg.norm(first)
+    z = np.cross(first, second)
     z = z / np.linalg.norm(z)
     return np.stack([x, np.cross(z, x), z])
 

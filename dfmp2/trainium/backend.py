@@ -34,9 +34,8 @@ from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.layout import EDGE, Array
 from dfmp2.trainium.tensors import NkiTensors
 
-LIMITS = Limits(
-    ("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transforms=True
-)  # of one core
+# Of one core
+LIMITS = Limits(("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transforms=True)
 
 
 def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
@@ -48,12 +47,14 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
     tensors : one per spin, of the same fitted integrals
     """
     a, nao = tensors[0].a, len(tensors[0].c_occ)
-    tiles, slices = -(-nao // P), layout.padded_naux(len(a)) // P
+    tiles = -(-nao // P)
+    slices = layout.padded_naux(len(a)) // P
     most = max(t.shape[1] for t in tensors)
     columns = layout.tile_columns(layout.padded_nvir(most))
     if not columns:
         return [()] * len(tensors)
-    once, stored = layout.slices_at_once(tiles, slices), layout.stored_slices(columns, slices * P)
+    once = layout.slices_at_once(tiles, slices)
+    stored = layout.stored_slices(columns, slices * P)
     virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) for t in tensors]
     edge = layout.block_edge(layout.padded_nvir(most), slices * P)
     occupied = [
@@ -96,9 +97,8 @@ def pack_fitted(
     """
     tiles = -(-nao // P)
     shape = layout.fitted_shape(tiles, slices)
-    packed = np.zeros(
-        (slices, tiles, P, *shape[1:]), dtype
-    )  # slice, nu_tile, mu, P and mu_tile, nu
+    # Slice, nu_tile, mu, P and mu_tile, nu
+    packed = np.zeros((slices, tiles, P, *shape[1:]), dtype)
     for k in range(slices):
         fitted = unpacked(a[(first + k) * P : (first + k + 1) * P], nao)
         for nu, mu in np.ndindex(tiles, tiles):
@@ -184,9 +184,8 @@ class NkiBackend(Backend):
         operands = []
         made = transform(tensors, self._executor)
         for tensor, blocks, (eps_occ, eps_vir) in zip(tensors, made, energies, strict=True):
-            far = np.full(
-                most - eps_vir.size if eps_vir.size else 0, layout.FAR
-            )  # virtuals that another spin has
+            # Virtuals that another spin has
+            far = np.full(most - eps_vir.size if eps_vir.size else 0, layout.FAR)
             padded = most, layout.padded_naux(tensor.shape[2])
             resident = Resident(
                 dict(enumerate(blocks)), tensor.shape, *padded, np.concatenate([eps_vir, far])
@@ -202,9 +201,8 @@ class NkiBackend(Backend):
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core and on all cores of each chip."""
-        from dfmp2.trainium.costs import (
-            catalogue,
-        )  # the cost model is loaded only where it is asked for
+        # The cost model is loaded only where it is asked for
+        from dfmp2.trainium.costs import catalogue
 
         return catalogue.offer(spins)
 

@@ -162,7 +162,8 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
             "auto: a Neuron device is present, but "
             f"{found.obstacle if found else 'there is nothing to do'}",
         )
-    cache, versions = NeffCache(cache_folder()), compiler.compiler_versions()
+    cache = NeffCache(cache_folder())
+    versions = compiler.compiler_versions()
     missing = sum(
         cache.find(program, target, versions) is None for program in programs(spins, target)
     )

@@ -48,12 +48,10 @@ STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
 COMFORTABLE = {"gen2": 137_625, "gen3": 160_563}
 BUDGETS = {"gen2": 178_688, "gen3": 208_896}
 PRODUCTS = 16_384  # of a program: the pair energies of the large shape have 15,300
-PIECE = (
-    2**30
-)  # bytes of fitted integrals that a call of the transformation takes, where that is one slice or more
-TENSOR = (
-    2**31
-)  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
+# Bytes of fitted integrals that a call of the transformation takes, where that is one slice or more
+PIECE = 2**30
+# Bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
+TENSOR = 2**31
 STRIDE = 8192  # bytes: powers of two from here on are no length of a row
 FAR = 1.0e3  # Eh, of padded virtual orbitals
 
@@ -249,7 +247,8 @@ def _folded(e: Array, nvir: int) -> Array:
 
 def cross_table(left: Array, right: Array) -> Array:
     """(128, NT*n) table of e_a + e_b, row tile after row tile of the left space."""
-    e, f = pad_virtuals(left), pad_virtuals(right)[: padded_nvir(right.size)]
+    e = pad_virtuals(left)
+    f = pad_virtuals(right)[: padded_nvir(right.size)]
     return _stored(
         np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)])
     )

@@ -91,7 +91,8 @@ class NkiTensors(Tensors):
     def gram(self, a: Held, how: Folding) -> Held:
         """One call of `syrk`, which mirrors tiles; within those on the diagonal `fetch` mirrors."""
         _, contracted, size = how.sizes
-        call, identity = calls.syrk_call(contracted, size), self._executor.upload(np.eye(P))
+        call = calls.syrk_call(contracted, size)
+        identity = self._executor.upload(np.eye(P))
         made = self._made(call, (1, size, size), a=self._folded(a, how), identity=identity)
         return replace(made, symmetric=True)
 
@@ -99,7 +100,8 @@ class NkiTensors(Tensors):
         """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them
         with L once."""
         size, columns = b.shape
-        call, sizes = calls.trsm_call(size, columns), (1, size, columns)
+        call = calls.trsm_call(size, columns)
+        sizes = (1, size, columns)
         factor = self._form(
             lower, "L", lambda: layout.pack_triangle(self._sent(lower).astype(np.float64))
         )
@@ -109,12 +111,12 @@ class NkiTensors(Tensors):
         """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on
         the device."""
         nocc, nvir = len(eps_occ), len(eps_vir)
-        call, rows = calls.energy_call(nocc, nvir), equal_parts(nvir, P)
-        eu, identity = (
-            self._executor.upload(eps_vir[:, None] + eps_vir),
-            self._executor.upload(np.eye(rows)),
-        )
-        found, at_once = np.empty((nocc, nocc)), 1 if t.stack is None else nocc
+        call = calls.energy_call(nocc, nvir)
+        rows = equal_parts(nvir, P)
+        eu = self._executor.upload(eps_vir[:, None] + eps_vir)
+        identity = self._executor.upload(np.eye(rows))
+        found = np.empty((nocc, nocc))
+        at_once = 1 if t.stack is None else nocc
         how = Folding((0, 1, 2), (1, nvir, nocc * nvir))
         for i in range(0, nocc, at_once):
             if t.stack is None:

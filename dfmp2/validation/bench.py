@@ -293,9 +293,8 @@ def _measure(
     """
     start = time.perf_counter()
     operand = backend.put(b, space.eps_occ, space.eps_vir, precision)
-    backend.pair_terms(
-        operand, operand, Tile(0, 1, 0, 1, True)
-    )  # waits for the device, and warms it
+    # Waits for the device, and warms it
+    backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))
     found = {"put": time.perf_counter() - start, "pairs": 0.0, "certificate": 0.0}
     start = time.perf_counter()
     pairs = pair_energies([operand], backend)
@@ -393,9 +392,8 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
     meter = Meter(listener)
     reasons = {row.name: row.probe() for row in registry.BACKENDS if row.name in LIBRARIES}
     usable = {row.name: row.make for row in registry.BACKENDS if reasons.get(row.name, "") is None}
-    counts = sorted(
-        {count, *(1 << k for k in range(count.bit_length()) if 1 << k <= count)}
-    )  # 1, 2, 4, ... and count
+    # 1, 2, 4, ... and count
+    counts = sorted({count, *(1 << k for k in range(count.bit_length()) if 1 << k <= count)})
     found: dict[tuple[str, str, int], list[float]] = {}
     for number in range(1, repeats + 1):
         listener.stage(

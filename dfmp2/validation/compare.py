@@ -36,10 +36,8 @@ TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to 
 # Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
 FITTING_TOLERANCE = 1e-3
 LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
-CONVERGED, LEAST_CYCLES = (
-    1e-10,
-    100,
-)  # Eh and cycles of the other SCF, whatever the run was content with
+# Eh and cycles of the other SCF, whatever the run was content with
+CONVERGED, LEAST_CYCLES = (1e-10, 100)
 COMMON = 0.5  # smallest cosine between the occupied spaces of what still counts as one SCF solution
 
 

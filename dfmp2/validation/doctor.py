@@ -43,11 +43,8 @@ OLDEST_TORCH = (2, 9)
 IMPORT_SECONDS = 120  # for torch in a process of its own; a cold network disk is slow
 LITTLE_DISK = 10**9  # bytes
 LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run hold 110 MB
-OVERRIDDEN = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-)  # a run sets them to 1 itself
+# A run sets them to 1 itself
+OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 QUOTA = "/sys/fs/cgroup/cpu.max"  # version 2 of the control groups, which a run looks at
 OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -121,6 +118,13 @@ def fail(detail: str, code: int, fix: str = "") -> Diagnosis:
     return Diagnosis(status="fail", detail=detail, fix=fix, exit_code=code)
 
 
+def _allowed_cores() -> int:
+    """Cores that this process may run on, without the quota of its control group."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Everything a check may look at, as one value that tests can plant; made before a variable is
@@ -144,13 +148,7 @@ class Surroundings:
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
-    cores: int = field(
-        default_factory=lambda: (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-    )
+    cores: int = field(default_factory=_allowed_cores)
     version: Callable[[str], str | None] = installed_version
     requirements: tuple[str, ...] | None = field(default_factory=lambda: _metadata("dfmp2"))
 
@@ -323,12 +321,14 @@ def check_pyscf(_s: Surroundings) -> Diagnosis:
 
 def check_torch(s: Surroundings) -> Diagnosis:
     """Can the torch and cuda backends be used? (optional)"""
-    driver, version = (s.root / "proc/driver/nvidia/version").exists(), s.version("torch")
+    driver = (s.root / "proc/driver/nvidia/version").exists()
+    version = s.version("torch")
     if version is None:
         if driver:
             return warn("an NVIDIA driver, but no PyTorch", "pip install 'dfmp2[torch]'")
         return ok("not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
-    command, plain = [sys.executable, "-P", "-c", TORCH_PROBE], dict(s.environ)
+    command = [sys.executable, "-P", "-c", TORCH_PROBE]
+    plain = dict(s.environ)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False
@@ -377,9 +377,8 @@ def check_module_path(s: Surroundings) -> Diagnosis:
         "nki",
     }
     spec = find_spec("dfmp2")
-    package = (
-        None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
-    )  # a fine place, too
+    # A fine place, too
+    package = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
     try:
         here, entries = s.folder.resolve(), list(s.folder.iterdir())
     except OSError:
@@ -492,11 +491,10 @@ def check_memory(s: Surroundings) -> Diagnosis:
         if (w := s.words(file)) and w[0].isdigit() and int(w[0]) < UNLIMITED
     ]
     detail = f"{format_bytes(free)} available"
-    detail += (
-        f", control group limit {format_bytes(min(limits))}"
-        if limits
-        else ", no control group limit"
-    )
+    if limits:
+        detail += f", control group limit {format_bytes(min(limits))}"
+    else:
+        detail += ", no control group limit"
     address = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address != resource.RLIM_INFINITY:
         detail += (
@@ -589,10 +587,8 @@ def check_default_run(_s: Surroundings) -> Diagnosis:
 
 def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
     """Is the energy of the trial molecule what PySCF gives?"""
-    scf, correlation = (
-        result.scf_total_energy - SCF_ENERGY,
-        result.mp2_correlation_energy - CORRELATION_ENERGY,
-    )
+    scf = result.scf_total_energy - SCF_ENERGY
+    correlation = result.mp2_correlation_energy - CORRELATION_ENERGY
     detail = (
         f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) "
         f"in {seconds:.1f} s: E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"

@@ -77,11 +77,12 @@ TAGS = {
     "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
 }
+# What an entry may need, and how to get it
 MODULES = {
     "basis_set_exchange": "pip install 'dfmp2[bse]'",
     "geometric": "pip install 'dfmp2[opt]'",
     "dftd3": "pip install 'dfmp2[disp]'",
-}  # what an entry may need, and how to get it
+}
 
 
 # The published sets, whatever they are, and the solution that was found.
@@ -262,24 +263,25 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _entry(item: dict[str, Any]) -> ReferenceEntry:
     combine = item.pop("combine", {})
-    kernel, published = item.get("kernel"), item.get("published")
+    kernel = item.get("kernel")
+    published = item.get("published")
+    quantities = []
+    for name, value in item["quantities"].items():
+        if name in combine:
+            parts = combine[name]
+            quantity = Quantity(
+                name=name, of=parts["of"], value=value, factors=tuple(parts["factors"])
+            )
+        else:
+            quantity = Quantity(name, name, value)
+        quantities.append(quantity)
     return ReferenceEntry(
         **{
             **item,
             "source": tuple(item["source"]),
             "needs": tuple(item["needs"]),
             "tags": frozenset(item["tags"]),
-            "quantities": tuple(
-                Quantity(
-                    name=name,
-                    of=combine[name]["of"],
-                    value=value,
-                    factors=tuple(combine[name]["factors"]),
-                )
-                if name in combine
-                else Quantity(name, name, value)
-                for name, value in item["quantities"].items()
-            ),
+            "quantities": tuple(quantities),
             "calculations": tuple(map(_calculation, item.get("calculations", ()))),
             "kernel": None if kernel is None else SyntheticSizes(**kernel),
             "published": None if published is None else Published(**published),
@@ -375,9 +377,8 @@ def _trnblas(kernel: SyntheticSizes, workers: int) -> tuple[Array, ActiveSpace]:
     stream = TorchStream(SEED)
     c_occ = (np.float32(0.1) * stream.normal(n * nocc).reshape(n, nocc)).astype(np.float64)
     c_vir = (np.float32(0.1) * stream.normal(n * nvir).reshape(n, nvir)).astype(np.float64)
-    half = np.zeros(
-        (nocc, n * naux)
-    )  # sum_mu C_mui (mu nu|P); the integrals themselves are never held
+    # sum_mu C_mui (mu nu|P); the integrals themselves are never held
+    half = np.zeros((nocc, n * naux))
     rows = max(1, (1 << 24) // (n * naux))
     for start in range(0, n, rows):
         count = min(rows, n - start)

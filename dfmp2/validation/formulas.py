@@ -31,9 +31,8 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.planning.memory import FLOAT64
 
 Array = NDArray[np.float64]
-Rows = Callable[
-    [int, int, int], Array
-]  # s, i, t -> (ia|jb) of all a, j, b: (nvir_s, nocc_t, nvir_t)
+# S, i, t -> (ia|jb) of all a, j, b: (nvir_s, nocc_t, nvir_t)
+Rows = Callable[[int, int, int], Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -503,7 +503,8 @@ def _potential(symbol: str, element: ElementBasis) -> str:
 
     Terms are coefficient r^(power - 2) exp(-exponent r^2) in both programs.
     """
-    highest, terms = local_momentum(element), list(core_terms(element))
+    highest = local_momentum(element)
+    terms = list(core_terms(element))
     power = max((power for _, power, _, _ in terms), default=0)
     if not 0 < highest < len(ECP_LETTERS) or power > HIGHEST_POWER:
         raise UnsupportedByBackend(

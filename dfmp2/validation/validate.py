@@ -64,11 +64,8 @@ AGAINST_REASON = (
     "recomputed from scratch with the same bases; two converged SCFs, E(corr) of "
     "first order in theirs"
 )
-OF_SCF = (
-    "scf_total_energy",
-    "nuclear_repulsion_energy",
-    "mp2_singles_energy",
-)  # energies without pairs
+# Energies without pairs
+OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
@@ -122,9 +119,8 @@ class Session:
     def result(self, calculation: ReferenceCalculation) -> MP2Result:
         """The calculation's result, computed when it is asked for the first time."""
         if calculation not in self._results:
-            pairs = (
-                calculation.options.correlation.kind == "pairs"
-            )  # all others run in float64 on the host
+            # All others run in float64 on the host
+            pairs = calculation.options.correlation.kind == "pairs"
             options = replace(
                 calculation.options,
                 backend=self.backend.name if pairs else "auto",
@@ -175,9 +171,8 @@ class Session:
             asked = "auto"
         else:
             asked = self.precision
-        single = (
-            asked != "fp64" and registry.float64_backend(self.backend) is not self.backend
-        )  # it cannot repeat in float64
+        # It cannot repeat in float64
+        single = asked != "fp64" and registry.float64_backend(self.backend) is not self.backend
         if single:
             accepted = KERNEL_CERTIFICATE * abs(quantity.value)
         else:
@@ -318,10 +313,8 @@ def _rows(entry: ReferenceEntry, session: Session, other: Other | None) -> list[
         except Interrupted:
             raise
         except Dfmp2Error as error:
-            why, status = (
-                str(error),
-                SKIPPED if isinstance(error, ResourceError | UnsupportedByBackend) else FAIL,
-            )
+            why = str(error)
+            status = SKIPPED if isinstance(error, ResourceError | UnsupportedByBackend) else FAIL
     rows = [_row(entry, quantity, status=status, reason=why) for quantity in entry.quantities]
     if other is None:
         return rows

@@ -72,10 +72,8 @@ from dfmp2.planning import rates
 rates.time.perf_counter = time.process_time
 rates.measure_rates(CpuBackend(1), 1)
 """
-UNFORESEEN = (
-    ("phenyl", "cc-pvdz"),
-    ("vcl4", "def2-svp"),
-)  # SCFs that the first rung of the ladder does not converge
+# SCFs that the first rung of the ladder does not converge
+UNFORESEEN = (("phenyl", "cc-pvdz"), ("vcl4", "def2-svp"))
 
 Atom = tuple[str, float, float, float]
 

@@ -57,9 +57,8 @@ DROPPED = (
     "PYTHONSTARTUP",
     "COLUMNS",
 )
-DROPPED += (
-    "PYTHONDONTWRITEBYTECODE",
-)  # a program that compiles its sources at every start is not what a user runs
+# A program that compiles its sources at every start is not what a user runs
+DROPPED += ("PYTHONDONTWRITEBYTECODE",)
 STANDARD_LIBRARY = (sys.executable, "-I", "-S", "-c")
 FOLDER = "{folder}"  # stands for the working directory in a setting
 

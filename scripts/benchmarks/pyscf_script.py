@@ -15,10 +15,8 @@ from dfmp2.molecule.basis import BasisSet, to_pyscf, to_pyscf_ecp
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 
-CONV_TOL, CONV_TOL_GRAD = (
-    1e-10,
-    1e-6,
-)  # Eh; `norm(g)` of all occupied-virtual elements g = 2 F_ia (RHF)
+# Eh; `norm(g)` of all occupied-virtual elements g = 2 F_ia (RHF)
+CONV_TOL, CONV_TOL_GRAD = (1e-10, 1e-6)
 MAX_CYCLE = 100
 
 _SCF = '''"""{title} with PySCF."""

@@ -1,69 +1,35 @@
-"""Notes which functions of dfmp2 each test calls, also in the processes that it starts: the map of
-`scripts/mutants`.
+"""Has coverage.py note which lines of dfmp2 each test executes, also in the processes that it
+starts: the map of `scripts/mutants`.
 
 Python loads this module by its name when it starts, where its folder is on PYTHONPATH; it is a
-plugin of pytest, too. Each process adds lines of JSON to a file of its own in the folder
-MUTANTS_MAP. MUTANTS_NAME is what runs: the id of a test or the name of a fixture, whose calls count
-for every test that has it.
+plugin of pytest, too. A context of coverage.py is the id of a test, or the name of a fixture, whose
+lines count for every test that has it; MUTANTS_NAME is that of a process that a test starts.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from types import CodeType, FrameType
 from typing import Any
 
-FOLDER = os.environ.get("MUTANTS_MAP", "")
+NOTES = os.environ.get("MUTANTS_NOTES", "")  # the file for what coverage.py does not note
 NAME = "MUTANTS_NAME"
-PACKAGE = f"{os.sep}dfmp2{os.sep}"
-called: dict[int, CodeType] = {}  # by id: the hash of code is slow
 failed: set[str] = set()
 
+if "COVERAGE_PROCESS_START" in os.environ:
+    import coverage
 
-def note(frame: FrameType, _event: str, _argument: Any) -> None:
-    """Note a call; None, so that lines are not traced."""
-    called[id(frame.f_code)] = frame.f_code
-
-
-def trace() -> None:
-    """Note the calls of this thread, and of those it starts."""
-    sys.settrace(note)
-    threading.settrace(note)
+    coverage.process_startup()
 
 
-def write(name: str, codes: dict[int, CodeType], **more: Any) -> None:
-    """Add what a test or a fixture has called."""
-    inside = (code for code in list(codes.values()) if PACKAGE in code.co_filename)
-    functions = sorted(
-        f"{code.co_filename.rpartition(PACKAGE)[2]}:{code.co_qualname}" for code in inside
-    )
-    with open(f"{FOLDER}/{os.getpid()}.jsonl", "a") as file:
-        file.write(json.dumps({"name": name, "functions": functions, **more}) + "\n")
-
-
-def write_at_the_end() -> None:
-    """Have this process write what it has called, also when it ends as `dfmp2` does: by _exit,
-    before the functions that were registered first."""
-    end = os._exit
-
-    def write_and_end(code: int) -> None:
-        write(os.environ[NAME], called)
-        end(code)
-
-    atexit.register(lambda: write(os.environ[NAME], called))
-    os._exit = write_and_end
-
-
-if FOLDER:
-    trace()
-    if os.environ.get(NAME):
-        write_at_the_end()
+def switch(name: str) -> None:
+    """Have what follows count for a test or a fixture, or for neither."""
+    os.environ[NAME] = name
+    running = coverage.Coverage.current()
+    if running is not None:
+        running.switch_context(name)
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -80,25 +46,18 @@ else:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(fixturedef: Any, request: Any) -> Iterator[Any]:
-        """Write what a fixture calls by itself."""
-        outside = dict(called)
-        called.clear()
+        """Keep what a fixture executes apart from its test, or from the fixture that asked for it."""
         before = os.environ.get(NAME, "")
-        name = f"fixture {fixturedef.baseid} {fixturedef.argname}"
-        os.environ[NAME] = name
+        switch(f"fixture {fixturedef.baseid} {fixturedef.argname}")
         try:
             return (yield)
         finally:
-            write(name, called)
-            os.environ[NAME] = before
-            called.update(outside)
+            switch(before)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(item: Any) -> Iterator[Any]:
-        """Write what a test calls, beside its fixtures."""
-        called.clear()
-        os.environ[NAME] = item.nodeid
-        trace()
+        """Note how long a test takes and which fixtures it has."""
+        switch(item.nodeid)
         begun = time.perf_counter()
         try:
             return (yield)
@@ -108,7 +67,12 @@ else:
                 for definitions in item._fixtureinfo.name2fixturedefs.values()
                 for one in definitions
             ]
-            seconds = time.perf_counter() - begun
-            passed = item.nodeid not in failed
-            write(item.nodeid, called, fixtures=fixtures, seconds=seconds, passed=passed)
-            os.environ.pop(NAME, None)
+            line = {
+                "name": item.nodeid,
+                "contexts": [item.nodeid, *fixtures],
+                "seconds": time.perf_counter() - begun,
+                "passed": item.nodeid not in failed,
+            }
+            with open(NOTES, "a") as file:
+                file.write(json.dumps(line) + "\n")
+            switch("")

@@ -86,7 +86,8 @@ def marker_element(series: int, x: float, y: float, title: str = "") -> str:
     r = 4.5
     if series == 1:
         return element("circle", title=title, cls="m1", cx=x, cy=y, r=r)
-    square, triangle = f"M{x - r:.2f} {y - r:.2f}h9v9h-9z", f"M{x:.2f} {y - 5.4:.2f}l5.2 9h-10.4z"
+    square = f"M{x - r:.2f} {y - r:.2f}h9v9h-9z"
+    triangle = f"M{x:.2f} {y - 5.4:.2f}l5.2 9h-10.4z"
     return element("path", title=title, cls=f"m{series}", d=square if series == 2 else triangle)
 
 
@@ -111,7 +112,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     step = next(
         factor * unit for factor in (1.0, 2.0, 5.0, 10.0) if factor * unit >= raw * (1 - 1e-9)
     )
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
     return [round(k * step, 12) for k in range(first, max(last, first + 1) + 1)]
 
 

@@ -33,7 +33,8 @@ def pair_map(
     count = max(values.shape)
     left, top, room = 46.0, 26.0, 414.0
     cell = min(34.0, room / count)
-    right, bottom = left + cell * len(columns), top + cell * len(rows)
+    right = left + cell * len(columns)
+    bottom = top + cell * len(rows)
     parts = [element("rect", x=left, y=top, width=right - left, height=bottom - top, cls="grid")]
     for (i, j), energy in np.ndenumerate(values):
         title = f"{rows[i]}, {columns[j]}: {energy:z.10f} Eh"

@@ -45,9 +45,8 @@ def draw_molecule(molecule: Molecule) -> str:
     positions = orient(molecule.coordinates[:shown] * ANGSTROM_PER_BOHR)
     low, high = positions.min(axis=0), positions.max(axis=0)
     span = np.maximum(high - low, 1e-9)
-    scale = float(
-        min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0)
-    )  # units per angstrom
+    # Units per angstrom
+    scale = float(min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0))
     below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to turn a flat one
     places = (positions - (low + high) / 2) * scale * (1.0, -1.0, 1.0)
     points = places[:, :2] + (width / 2, below / 2)
@@ -56,11 +55,9 @@ def draw_molecule(molecule: Molecule) -> str:
     ).tolist()  # the farthest first, so that nearer balls cover it
     sticks: dict[int, list[str]] = {k: [] for k in order}
     for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
-        (x1, y1), (x2, y2), thick = (
-            points[i].tolist(),
-            points[j].tolist(),
-            max(2.0, min(5.0, scale / 5)),
-        )
+        x1, y1 = points[i].tolist()
+        x2, y2 = points[j].tolist()
+        thick = max(2.0, min(5.0, scale / 5))
         stick = line_element(x1, y1, x2, y2, "bond", stroke_width=thick, data_ends=f"{i} {j}")
         sticks[min(i, j, key=order.index)].append(stick)
     parts = [

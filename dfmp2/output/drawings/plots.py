@@ -252,7 +252,9 @@ def convergence(
         In Eh/bohr, by the name of the curve that they are for.
     """
     legend = 20.0 * (1 + len(gradients))
-    top, bottom, right = 30.0 + legend, 278.0 + legend, RIGHT - 44.0
+    top = 30.0 + legend
+    bottom = 278.0 + legend
+    right = RIGHT - 44.0
     last = max([x for x, _ in energies.points], default=0.0)
     finite = [(x, y) for x, y in energies.points if math.isfinite(y)] or [(0.0, 0.0)]
     heights = [y for _, y in finite]
@@ -285,7 +287,8 @@ def convergence(
     for place, one in enumerate(logarithms, start=2):
         parts += _series(place, one, to_x, up)
     for number, limit in enumerate(sorted(limits, key=lambda one: -one.value)):
-        place, y = 2 + names.index(limit.name), up(math.log10(limit.value))
+        place = 2 + names.index(limit.name)
+        y = up(math.log10(limit.value))
         title = f"{limit.name}: below {limit.value:.1e} Eh/bohr"
         parts.append(line_element(LEFT, y, right, y, f"limit t{place}", title=title))
         below = 13.0 if number else -4.0
@@ -309,7 +312,8 @@ def _axes(
     up : name and ticks of the vertical one
     """
     (x_name, span, x_labels), (y_name, y_ticks) = along, up
-    to_x, to_y = axis_scale(*span, LEFT, right), axis_scale(y_ticks[0], y_ticks[-1], bottom, top)
+    to_x = axis_scale(*span, LEFT, right)
+    to_y = axis_scale(y_ticks[0], y_ticks[-1], bottom, top)
     lines = [line_element(LEFT, to_y(tick), right, to_y(tick), "grid") for tick in y_ticks]
     numbers = [text_element(LEFT - 7, to_y(tick) + 4, f"{tick:g}", "small end") for tick in y_ticks]
     parts = [

@@ -197,7 +197,8 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
         name = ""
     else:
         name = ("alpha ", "beta ")[s]
-    energy, occ = reference.mo_energy[s, number], reference.mo_occ[s, number]
+    energy = reference.mo_energy[s, number]
+    occ = reference.mo_occ[s, number]
     return f"{name}orbital {number + 1}, {energy:.6f} Eh, occupation {occ:g}", reference.mo_coeff[
         s, :, number
     ]
@@ -226,7 +227,8 @@ def _written(
     for name, value in (("spacing", spacing), ("margin", margin)):
         if value is not None and not 0 < value <= 100:
             raise InputError(Option(name, value), ": expected bohr, more than 0 and at most 100")
-    mole, box = _mole(result), {} if margin is None else {"margin": margin}
+    mole = _mole(result)
+    box = {} if margin is None else {"margin": margin}
     with shielded(), tempfile.TemporaryDirectory() as folder:
         from pyscf.tools import cubegen
 

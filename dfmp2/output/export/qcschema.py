@@ -27,9 +27,9 @@ VERSIONS = (1, 2)
 INPUT_NAMES = {1: "qcschema_input", 2: "qcschema_atomic_input"}
 OUTPUT_NAMES = {1: "qcschema_output", 2: "qcschema_atomic_result"}
 BASIS_NAMES = {1: "qcschema_basis", 2: "qcschema_basis_set"}
-# What a document may not carry: the basis has its own place, the others describe one machine or one
-# file.
-NO_KEYWORDS = ("basis", "scf_from", "memory", "threads")
+# What a document may not carry: basis and method have their own places, the others describe one
+# machine or one file.
+NO_KEYWORDS = ("basis", "method", "scf_from", "memory", "threads")
 PROTOCOLS = {  # what each protocol keeps, as in QCElemental
     "none": (),
     "all": ("orbitals", "eigenvalues", "occupations"),
@@ -120,22 +120,23 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
             "point_charges": result.molecule.point_charges.tolist(),
             "point_charge_units": "bohr",
         }
+    method = result.method
+    if result.options.double_hybrid is not None:
+        method = result.options.method  # by its name also where the factors are the user's
     specification = {
         "driver": "energy",
-        "model": {"method": result.method, "basis": result.orbital_basis.name},
+        "model": {"method": method, "basis": result.orbital_basis.name},
         "keywords": keywords,
         "protocols": {"wavefunction": "all"},
         "extras": {},
     }
+    if version != 1:
+        specification = {"specification": {"program": "dfmp2", **specification}}
     return {
         "schema_name": INPUT_NAMES[version],
         "schema_version": version,
         "molecule": _molecule(result.molecule, version),
-        **(
-            specification
-            if version == 1
-            else {"specification": {"program": "dfmp2", **specification}}
-        ),
+        **specification,
     }
 
 
@@ -158,8 +159,7 @@ def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
 
 def _properties(result: MP2Result) -> dict[str, float | int]:
     alpha, beta = result.molecule.check_electrons(result.orbital_basis.ecp_electrons)
-    plain = result.options.correlation.plain
-    return {
+    properties = {
         "calcinfo_nbasis": result.sizes.nao,
         "calcinfo_nmo": result.sizes.nmo,
         "calcinfo_nalpha": alpha,
@@ -169,13 +169,17 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
         "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
-        **(
-            {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
-            if plain
-            else {}
-        ),
-        **({"mp2_doubles_energy": result.pairs.correlation_energy} if plain else {}),
     }
+    if _of_plain_mp2(result):
+        properties |= {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
+        properties["mp2_doubles_energy"] = result.pairs.correlation_energy
+    return properties
+
+
+def _of_plain_mp2(result: MP2Result) -> bool:
+    """Whether its energies are those of MP2, on orbitals of Hartree-Fock."""
+    method = result.options.correlation
+    return method.plain and not method.double_hybrid
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -194,43 +198,48 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
 
 def _qcvars(result: MP2Result) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
-    kohn_sham, mean_field = result.reference.xc is not None, result.mean_field_energy
+    kohn_sham = result.reference.xc is not None
+    mean_field = result.mean_field_energy
     double_hybrid = result.options.correlation.double_hybrid
-    methods = {
-        "MP2": result.mp2_correlation_energy,
-        "SCS-MP2": result.scs_mp2_correlation_energy,
-        "SOS-MP2": result.sos_mp2_correlation_energy,
-        "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
-    }
-    if not result.options.correlation.plain or double_hybrid:
-        methods = {result.options.correlation.title.upper(): result.correlation_energy}
-    parts = {
-        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
-        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
-        "MP2 SINGLES ENERGY": result.mp2_singles_energy,
-        "MP2 DOUBLES ENERGY": result.pairs.correlation_energy,
-    }
-    known = {name: energy for name, energy in methods.items() if energy is not None}
-    added, functional = result.dispersion_energy or 0.0, {}
+    methods = {result.options.correlation.title.upper(): result.correlation_energy}
+    parts: dict[str, float] = {}
+    if result.options.correlation.plain:
+        parts = {
+            "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
+            "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
+            "MP2 SINGLES ENERGY": result.mp2_singles_energy,
+            "MP2 DOUBLES ENERGY": result.pairs.correlation_energy,
+        }
+    if _of_plain_mp2(result):
+        methods = {
+            "MP2": result.mp2_correlation_energy,
+            "SCS-MP2": result.scs_mp2_correlation_energy,
+            "SOS-MP2": result.sos_mp2_correlation_energy,
+        }
+        if result.scaled_mp2_correlation_energy is not None:
+            methods["CUSTOM SCS-MP2"] = result.scaled_mp2_correlation_energy
+    added = result.dispersion_energy or 0.0
     if double_hybrid:
         functional = {
             "DFT FUNCTIONAL TOTAL ENERGY": mean_field,
             "DOUBLE-HYBRID CORRECTION ENERGY": result.correlation_energy,
             "DISPERSION CORRECTION ENERGY": added,
+            "DFT TOTAL ENERGY": result.total_energy,
         }
+    elif kohn_sham:
+        functional = {"DFT TOTAL ENERGY": result.scf_total_energy}
+    else:
+        functional = {"HF TOTAL ENERGY": result.scf_total_energy}
     return {
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
-        **dict.fromkeys(
-            ("SCF TOTAL ENERGY", f"{'DFT' if kohn_sham else 'HF'} TOTAL ENERGY"),
-            result.scf_total_energy,
-        ),
+        "SCF TOTAL ENERGY": result.scf_total_energy,
         "CURRENT REFERENCE ENERGY": mean_field,
         **functional,
-        **(parts if result.options.correlation.plain else {}),
+        **parts,
         "CURRENT CORRELATION ENERGY": result.correlation_energy,
         "CURRENT ENERGY": result.total_energy,
-        **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},
-        **{f"{name} TOTAL ENERGY": mean_field + energy + added for name, energy in known.items()},
+        **{f"{name} CORRELATION ENERGY": energy for name, energy in methods.items()},
+        **{f"{name} TOTAL ENERGY": mean_field + energy + added for name, energy in methods.items()},
     }
 
 

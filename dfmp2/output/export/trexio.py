@@ -76,11 +76,9 @@ def trexio(result: MP2Result) -> bytes:
 
 def _values(result: MP2Result) -> dict[str, Any]:
     """Names of the format and their values, sizes before arrays that need them."""
-    molecule, reference, cores = (
-        result.molecule,
-        result.reference,
-        conventions.core_electrons(result),
-    )
+    molecule = result.molecule
+    reference = result.reference
+    cores = conventions.core_electrons(result)
     alpha, beta = molecule.check_electrons(result.orbital_basis.ecp_electrons)
     nuclei = zip(molecule.numbers.tolist(), molecule.ghost, cores, strict=True)
     shells = ao_shells(molecule, result.orbital_basis, reference.mo_coeff)

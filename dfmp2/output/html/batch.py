@@ -95,20 +95,18 @@ def batch_page(source: Path, title: str | None) -> str:
     methods = list(dict.fromkeys(item.asked for item in done))
     warned = sum(int(item.cells[-1]) for item in done)
     tiles = [
-        SummaryTile("complete", f"{len(done)} of {len(items)}", f"wall time {spent:.1f} s in all"),
-        *(
-            SummaryTile(state, counts[state], "", MOODS.get(state, ""))
-            for state in STATES[1:]
-            if counts[state]
-        ),
-        *(SummaryTile("method", *asked) for asked in methods[:1] if len(methods) == 1),
-        *(
-            [SummaryTile("methods", len(methods), "; ".join(level for level, _ in methods[:3]))]
-            if len(methods) > 1
-            else []
-        ),
-        SummaryTile("warnings", warned, "of complete items", "warning" if warned else ""),
+        SummaryTile("complete", f"{len(done)} of {len(items)}", f"wall time {spent:.1f} s in all")
     ]
+    for state in STATES[1:]:
+        if counts[state]:
+            tiles.append(SummaryTile(state, counts[state], "", MOODS.get(state, "")))
+    if len(methods) == 1:
+        tiles.append(SummaryTile("method", *methods[0]))
+    elif methods:
+        levels = "; ".join(level for level, _ in methods[:3])
+        tiles.append(SummaryTile("methods", len(methods), levels))
+    mood = "warning" if warned else ""
+    tiles.append(SummaryTile("warnings", warned, "of complete items", mood))
     failed = [item for item in items if item.state in ("failed", "damaged")]
     anchors = {
         item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)

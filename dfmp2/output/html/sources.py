@@ -136,11 +136,11 @@ def result_page(entry: Entry, title: str | None) -> str:
     tiles = [
         SummaryTile(f"E({name}, total) / Eh", energy_text(r.total_energy)),
         SummaryTile(f"E({name}, correlation) / Eh", energy_text(r.correlation_energy)),
-        *(
-            []
-            if r.gradient is None
-            else [SummaryTile("|gradient| / Eh/bohr", f"{r.gradient.norm:.8f}", r.gradient.scaling)]
-        ),
+    ]
+    if r.gradient is not None:
+        norm = f"{r.gradient.norm:.8f}"
+        tiles.append(SummaryTile("|gradient| / Eh/bohr", norm, r.gradient.scaling))
+    tiles += [
         *_errors(r),
         SummaryTile("method", *level.split(" on ", 1)),
         _stability(r),
@@ -270,7 +270,9 @@ def _stability(r: MP2Result) -> SummaryTile:
 
 def _checks(r: MP2Result) -> SummaryTile:
     """What the run checked of itself, by what, and how many warnings it gave."""
-    certificate, check, count = r.certificate, r.check, len(r.diagnostics.warnings)
+    certificate = r.certificate
+    check = r.check
+    count = len(r.diagnostics.warnings)
     passed, said = {}, []
     if check is not None:
         passed["PySCF check"] = check.passed
@@ -285,13 +287,15 @@ def _checks(r: MP2Result) -> SummaryTile:
         said.append(f"certificate, {certificate.sampled} of {certificate.pairs} pairs: {found}")
     failed = [f"{name} failed" for name, good in passed.items() if not good]
     words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
-    words.append(counted_text(count, "warning") if count else "no warnings")
-    return SummaryTile(
-        "checks",
-        ", ".join(words),
-        "; ".join(said),
-        "failure" if failed else "warning" if count else "",
-    )
+    mood = ""
+    if count:
+        words.append(counted_text(count, "warning"))
+        mood = "warning"
+    else:
+        words.append("no warnings")
+    if failed:
+        mood = "failure"
+    return SummaryTile("checks", ", ".join(words), "; ".join(said), mood)
 
 
 def _common(entries: Sequence[Entry]) -> list[SummaryTile]:

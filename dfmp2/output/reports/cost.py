@@ -27,18 +27,16 @@ STAGES = {
     "fit": "metric and fit",
     "pair_energies": "pair energies",
 }
-AFTER = {
-    "fitting_certificate": "fitting certificate",
-    "gradient": "gradient and densities",
-}  # in runs that have them
+# In runs that have them
+AFTER = {"fitting_certificate": "fitting certificate", "gradient": "gradient and densities"}
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
 
 
 def cost_section(result: MP2Result) -> Section:
-    spent, predicted = asdict(result.timings), asdict(result.predicted)
-    derived = (
-        "derived from" in result.frozen_core_note
-    )  # a derived result keeps the times of its original run
+    spent = asdict(result.timings)
+    predicted = asdict(result.predicted)
+    # A derived result keeps the times of its original run
+    derived = "derived from" in result.frozen_core_note
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
     stages = STAGES | {name: title for name, title in AFTER.items() if spent[name]}

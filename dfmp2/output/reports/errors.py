@@ -99,12 +99,8 @@ def trust_section(result: MP2Result) -> Section:
         blocks += [note, Facts([sampled, *found])]
     if result.fitting_certificate is not None:
         blocks.append(Facts(certified_fit(result.fitting_certificate)))
-    if result.quadrature is not None:
-        blocks.append(
-            "No other program repeats this method here; its error is that of the quadrature, above."
-        )
-    elif check is None:
-        blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
+    if check is None:
+        blocks.append(_not_checked(result))
     else:
         verdict = (
             f"{'agrees' if check.passed else 'differs'}: largest difference "
@@ -121,6 +117,14 @@ def trust_section(result: MP2Result) -> Section:
             Facts(facts),
         ]
     return Section("trust", "Errors, precision and backend", blocks)
+
+
+def _not_checked(result: MP2Result) -> str:
+    """What can check a result that was not checked: --check belongs to plain pair energies."""
+    method = result.options.correlation
+    if method.kind != "pairs" or method.regularised:
+        return "Not compared with PySCF (now by dfmp2 compare)."
+    return "Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare)."
 
 
 def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:

@@ -123,11 +123,11 @@ def method_section(result: Calculated) -> Section:
     blocks: list[Block] = [
         f"{method_name(result)}. Cite: {CITATION}.",
         Facts(facts),
-        *(
-            [Code("Even-tempered fitting functions", "\n".join(exponents), folded=True)]
-            if exponents
-            else []
-        ),
+    ]
+    if exponents:
+        text = "\n".join(exponents)
+        blocks.append(Code("Even-tempered fitting functions", text, folded=True))
+    blocks += [
         Table("Orbitals", heads, classes),
         Table(
             "SHA-256 of exponents and coefficients",

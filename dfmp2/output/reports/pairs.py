@@ -38,12 +38,8 @@ class Pair(NamedTuple):
     same: float
 
 
-SPINS = {
-    "": (0, 0),
-    "alpha beta": (0, 1),
-    "alpha alpha": (0, 0),
-    "beta beta": (1, 1),
-}  # of a pair -> of i and of j
+# Of a pair -> of i and of j
+SPINS = {"": (0, 0), "alpha beta": (0, 1), "alpha alpha": (0, 0), "beta beta": (1, 1)}
 
 
 def list_pairs(result: MP2Result) -> list[Pair]:
@@ -78,11 +74,9 @@ def list_pairs(result: MP2Result) -> list[Pair]:
 
 
 def pairs_section(result: MP2Result) -> Section:
-    core, total, eps = (
-        core_orbitals(result),
-        result.pairs.correlation_energy,
-        result.reference.mo_energy,
-    )
+    core = core_orbitals(result)
+    total = result.pairs.correlation_energy
+    eps = result.reference.mo_energy
     pairs = list_pairs(result)
     rows = []
     for pair in pairs[:STRONGEST]:

@@ -66,7 +66,9 @@ def record_facts(
     in its file."""
     facts = []
     for field in fields(record):
-        name, value, unit = field.name, getattr(record, field.name), field.metadata["units"]
+        name = field.name
+        value = getattr(record, field.name)
+        unit = field.metadata["units"]
         if (unit == "byte" and not value) or name in ("warnings", *leave):
             continue
         if isinstance(value, str | int | float | tuple) and value not in ("", ()):

@@ -75,10 +75,8 @@ OF_A_POINT = (
 CP_CORRECTED = "cp_corrected_interaction_energy"  # end of a name
 MOST_ROWS = 12  # of a table of the geometry on a screen
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
-CONVERTED = {
-    "_kj_per_mol": "kJ/mol",
-    "_kcal_per_mol": "kcal/mol",
-}  # end of a name -> unit of the same energy
+# End of a name -> unit of the same energy
+CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}
 DIGITS = {  # by the unit, or by the name of a column
     "rms_displacement": ".6f",
     "max_displacement": ".6f",

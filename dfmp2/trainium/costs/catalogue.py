@@ -234,7 +234,8 @@ def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
     ------
     KernelError : by name, with the bytes
     """
-    nvir, naux = layout.padded_nvir(shape.nvir), layout.padded_naux(shape.naux)
+    nvir = layout.padded_nvir(shape.nvir)
+    naux = layout.padded_naux(shape.naux)
     least = layout.sbuf_bytes(nvir, naux)
     if least > chip.sbuf:
         raise KernelError(
@@ -339,7 +340,8 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction
         for shape in calls.one_bucket(tuple(spins))
         for call in calls.transform_calls(nao, *shape)
     ]
-    done, up = price("plain", made, 0, core), calls.transform_traffic(made, len(spins))
+    done = price("plain", made, 0, core)
+    up = calls.transform_traffic(made, len(spins))
     return _alone(done, core, up, 0)
 
 

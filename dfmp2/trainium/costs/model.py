@@ -280,7 +280,9 @@ def _cross(found: Engines, call: KernelCall) -> None:
     """K3 between two spins: two passes of the Vector Engine, one sum."""
     block = _Block(call)
     tiles = call.arguments["b_i"].shape[2] // P
-    pairs, units, elements = block.rows * block.columns, tiles * block.parts, tiles * block.nvir
+    pairs = block.rows * block.columns
+    units = tiles * block.parts
+    elements = tiles * block.nvir
     found.products(pairs * units * block.slices, block.width)
     found.vector_passes(
         pairs * 2 * elements,
@@ -321,7 +323,9 @@ def _operands(found: Engines, block: _Block, pairs: int, places: int) -> None:
     b_i, b_j = row * block.left, row * block.right
     run_i, run_j = FLOAT32 * STAGE, row * block.right // P
     if block.parts > 1:
-        b_j, run_i, run_j = row * block.width, FLOAT32 * 2 * P, FLOAT32 * block.width
+        b_j = row * block.width
+        run_i = FLOAT32 * 2 * P
+        run_j = FLOAT32 * block.width
     pair = found.tensor / pairs
     after = (found.vector + found.scalar) / pairs
     found.transfer(block.rows * b_i, run_i)
@@ -342,7 +346,8 @@ def _transform(found: Engines, call: KernelCall) -> None:
     block."""
     _, tiles, edge = call.arguments["c_occ"].shape
     columns = call.arguments["c_vir"].shape[2]
-    rows, stored = call.arguments["a"].shape[0], call.arguments.get("stored", 0)
+    rows = call.arguments["a"].shape[0]
+    stored = call.arguments.get("stored", 0)
     made = rows // (tiles * P)
     banks = -(-P // min(P, BANK // edge))
     found.products(made * tiles * tiles * P, edge)
@@ -366,8 +371,10 @@ def _transform(found: Engines, call: KernelCall) -> None:
 def _products(found: Engines, call: KernelCall) -> None:
     """gemm and syrk: panels of A stay, B is streamed beside each."""
     given = call.arguments
-    triangle, batches = call.kernel == "syrk", given.get("batches", 1)
-    depth, wide = given["a"].shape[0] // batches, given["a" if triangle else "b"].shape[1]
+    triangle = call.kernel == "syrk"
+    batches = given.get("batches", 1)
+    depth = given["a"].shape[0] // batches
+    wide = given["a" if triangle else "b"].shape[1]
     rows = given["columns"]
     columns = rows if triangle else wide
     slices, tiles = -(-depth // P), -(-rows // P)

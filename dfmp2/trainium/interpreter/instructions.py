@@ -46,10 +46,8 @@ from dfmp2.trainium.interpreter.rules import PSUM_BANK_BYTES
 from dfmp2.trainium.interpreter.signatures import Member, Operator
 from dfmp2.trainium.interpreter.trace import Engine, Instruction, overlap
 
-SLOW_ROW, SLOW_TRANSFER = (
-    8192,
-    2**18,
-)  # bytes between partitions and of a transfer, from which dma-stride holds
+# Bytes between partitions and of a transfer, from which dma-stride holds
+SLOW_ROW, SLOW_TRANSFER = (8192, 2**18)
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
 HARDWARE = Member("dge_mode", "hwdge")
@@ -391,7 +389,8 @@ def memset(core: Core, given: Given) -> None:
 
 def tensor_reduce(core: Core, given: Given) -> None:
     """dst = op over the last free axes of data (times -1 with negate)."""
-    out, source = on_chip(core, given.dst, "dst"), on_chip(core, given.data, "data")
+    out = on_chip(core, given.dst, "dst")
+    source = on_chip(core, given.data, "data")
     _same_partitions(core, out, source, "dst and data")
     name = _reduction(core, given.op)
     if isinstance(given.axis, tuple):
@@ -420,7 +419,8 @@ def tensor_reduce(core: Core, given: Given) -> None:
 def tensor_scalar_reduce(core: Core, given: Given) -> None:
     """dst = data op0 operand0; reduce_res = reduce_op over each row of dst."""
     out, source = tiles(core, dst=given.dst, data=given.data)
-    name, reduction = binary(core, given.op0, "op0"), _reduction(core, given.reduce_op)
+    name = binary(core, given.op0, "op0")
+    reduction = _reduction(core, given.reduce_op)
     factor = scalar(core, given.operand0, source, "operand0")
     if given.reduce_cmd not in (None, RESET):
         raise core.outside(f"tensor_scalar_reduce with reduce_cmd={given.reduce_cmd!r}")
@@ -518,7 +518,8 @@ def _row_sum(
 
 def dma_copy(core: Core, given: Given) -> None:
     """dst = src, element by element, converted through float32 where the formats differ."""
-    out, source = _tensor(core, given.dst, "dst"), _tensor(core, given.src, "src")
+    out = _tensor(core, given.dst, "dst")
+    source = _tensor(core, given.src, "src")
     for side, role in ((out, "dst"), (source, "src")):
         if side.storage.space == "psum":
             raise core.refuse("dma-psum", f"{role} is {describe(side)}")
@@ -557,10 +558,8 @@ def dma_copy(core: Core, given: Given) -> None:
 def nc_matmul(core: Core, given: Given) -> None:
     """dst (+)= stationary^T moving: (K, M), (K, N) -> (M, N)."""
     out = on_chip(core, given.dst, "dst")
-    left, right = (
-        on_chip(core, given.stationary, "stationary"),
-        on_chip(core, given.moving, "moving"),
-    )
+    left = on_chip(core, given.stationary, "stationary")
+    right = on_chip(core, given.moving, "moving")
     _check_geometry(core, out, left, right)
     if given.accumulate is None:
         accumulate = continues_group(core, out)
@@ -588,7 +587,8 @@ def nc_matmul(core: Core, given: Given) -> None:
 
 def nc_transpose(core: Core, given: Given) -> None:
     """dst = data^T."""
-    out, source = on_chip(core, given.dst, "dst"), on_chip(core, given.data, "data")
+    out = on_chip(core, given.dst, "dst")
+    source = on_chip(core, given.data, "data")
     if len(source.shape) != 2 or out.shape != source.shape[::-1]:
         raise core.refuse("matmul-dst", f"dst {out.shape} for data {source.shape}")
     if out.dtype != source.dtype:

@@ -377,7 +377,8 @@ class Tensor:
         if type(offset) is not int or offset < 0:
             raise core.refuse("ap-pattern", f"offset={offset!r}: an int from 0 on expected")
         pairs = _pairs(core, pattern)
-        shape, strides = tuple(n for _, n in pairs), tuple(step for step, _ in pairs)
+        shape = tuple(n for _, n in pairs)
+        strides = tuple(step for step, _ in pairs)
         if storage.space != "hbm" and strides[0] != storage.row:
             raise core.refuse(
                 "ap-pattern",

@@ -201,9 +201,8 @@ def kernel_code(core: Core) -> Iterator[None]:
     """Code of kernel files runs inside: its own Python errors become violations, ours pass
     through."""
     try:
-        with np.errstate(
-            all="ignore"
-        ):  # overflow to inf and invalid to NaN are what the engines do
+        # Overflow to inf and invalid to NaN are what the engines do
+        with np.errstate(all="ignore"):
             yield
     except AssertionError as error:
         raise Violation(

@@ -40,9 +40,8 @@ from dfmp2.trainium.launch.proof import Proof
 CHILD = Path(__file__).with_name("compile_child.py")
 COMPILERS = ("nki", "neuronx-cc")
 FAILED = "failed.log"  # what a compiler said that left no program
-TELLING = re.compile(
-    r"NCC_|NRT_|error:|can't open file|has no attribute"
-)  # lines that name the cause
+# Lines that name the cause
+TELLING = re.compile(r"NCC_|NRT_|error:|can't open file|has no attribute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,8 @@ def compile_ahead(spins: tuple[Shape, ...], target: str, nao: int = 0) -> Proof:
     ------
     BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
     """
-    proof, cache = Proof(), NeffCache(environment.cache_folder())
+    proof = Proof()
+    cache = NeffCache(environment.cache_folder())
     for program in programs(spins, target, nao):
         ensure(program, target, cache, proof)
     return proof

@@ -248,10 +248,8 @@ def one_output(out: Any, kernel: str) -> Any:
         only = out[0]
     else:
         only = out
-    dtype, shape = (
-        str(getattr(only, "dtype", type(only).__name__)),
-        tuple(getattr(only, "shape", ())),
-    )
+    dtype = str(getattr(only, "dtype", type(only).__name__))
+    shape = tuple(getattr(only, "shape", ()))
     if dtype.removeprefix("torch.") != "float32" or len(shape) < 2:
         raise KernelFailed(
             f"kernel {kernel} returned {dtype} of shape {shape} where one float32 tensor was "
@@ -272,7 +270,8 @@ class Loaded:
     def __init__(self, model: Any, program: Program, entry: str) -> None:
         self.model = model
         self.entry = entry
-        inputs, outputs = set(model.input_tensors_info), list(model.output_tensors_info)
+        inputs = set(model.input_tensors_info)
+        outputs = list(model.output_tensors_info)
         expected = {name for name, _ in program.tensors}
         if inputs != expected or len(outputs) != 1:
             raise KernelFailed(
@@ -293,7 +292,8 @@ class Loaded:
 def name_type(tensor: Any, known: Any) -> None:
     """Give a tensor the type that a program names for it, where one of both is void and they have
     the same size."""
-    wanted, own = np.dtype(getattr(known, "dtype", np.float32)), np.dtype(tensor.dtype)
+    wanted = np.dtype(getattr(known, "dtype", np.float32))
+    own = np.dtype(tensor.dtype)
     if wanted != own and "V" in (wanted.kind, own.kind) and wanted.itemsize == own.itemsize:
         tensor.dtype = wanted
 
@@ -356,9 +356,8 @@ class NeffExecutor(DeviceExecutor):
         return DeviceTensor(loaded.run(inputs), loaded.shape)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
-        raw = np.ascontiguousarray(
-            kept.value.numpy()
-        )  # bytes where the type is not known; the kernels give float32
+        # Bytes where the type is not known; the kernels give float32
+        raw = np.ascontiguousarray(kept.value.numpy())
         return raw.reshape(-1).view(np.float32).reshape(kept.shape)
 
     def _prove_device(self) -> None:

@@ -37,10 +37,8 @@ INDEX = (
     "install it from AWS's own package index (pip --extra-index-url "
     "https://pip.repos.neuron.amazonaws.com)"
 )
-RELEASES = {
-    "trn1": (0, 6),
-    "trn2": (0, 7),
-}  # of nki, as the extras neuron and neuron-trn2 install it
+# Of nki, as the extras neuron and neuron-trn2 install it
+RELEASES = {"trn1": (0, 6), "trn2": (0, 7)}
 IMPORT_SECONDS = 90.0  # a first import from a cold disk takes tens of seconds
 NEEDED = {  # lane -> distributions in the interpreter that runs, in the one that compiles
     "nki": ((), ("nki", "neuronx-cc")),
@@ -70,9 +68,8 @@ TRAPS = {  # variable -> what its value does, what to do about it
     "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
 }
 OK, WARN = "ok", "warn"
-Finding = tuple[
-    str, str, str, str
-]  # what was looked at, OK or WARN, what was found, what to do about it
+# What was looked at, OK or WARN, what was found, what to do about it
+Finding = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +108,10 @@ def problems(
     runs, compiles = NEEDED[lane]
     target = device_target(host) or ""
     cheap += _packages(runs, toolchain_versions(runs, host), target)
-    cheap += (
-        []
-        if compiled or not compiles
-        else _packages(compiles, toolchain_versions(compiles, host, host.python), target)
-    )
-    cheap += (
-        []
-        if compiled or any("installed" in problem.reason for problem in cheap)
-        else _tools(lane, host)
-    )
+    if compiles and not compiled:
+        cheap += _packages(compiles, toolchain_versions(compiles, host, host.python), target)
+    if not compiled and not any("installed" in problem.reason for problem in cheap):
+        cheap += _tools(lane, host)
     if lane == "nki-xla":
         cheap += _torch(toolchain_versions(("torch", "torch-xla"), host))
     if lane == "nki" and not has_bindings(host):
@@ -191,7 +182,8 @@ def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, s
 def _variables(lane: str, host: Host) -> list[Problem]:
     """Variables that would make a lane something else than it says."""
     env = host.environ
-    wanted, given = env.get("NEURON_PLATFORM_TARGET_OVERRIDE"), env.get("NEURON_RT_VISIBLE_CORES")
+    wanted = env.get("NEURON_PLATFORM_TARGET_OVERRIDE")
+    given = env.get("NEURON_RT_VISIBLE_CORES")
     if host.devices():
         here = device_target(host)
     else:
@@ -354,7 +346,8 @@ def diagnose(surroundings: Any) -> list[Finding]:
     """
     s = surroundings
     host = Host(s.environ, s.root, s.prefix, s.version)
-    devices, found = host.devices(), toolchain_versions(PACKAGES, host)
+    devices = host.devices()
+    found = toolchain_versions(PACKAGES, host)
     fake = [problem for problem in _packages(PACKAGES, found) if "placeholder" in problem.reason]
     if not devices:
         return [_finding("Neuron", "no Neuron device", fake)]

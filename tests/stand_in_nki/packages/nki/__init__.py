@@ -10,9 +10,8 @@ from nki import published
 from nki.published import fault
 
 __version__ = "0.6.0"
-ARTIFACTS = os.environ.get(
-    "NKI_ARTIFACTS_DIR", ""
-)  # read at the import, as nrtpy's trouble-shooting page says
+# Read at the import, as nrtpy's trouble-shooting page says
+ARTIFACTS = os.environ.get("NKI_ARTIFACTS_DIR", "")
 
 if fault() == "broken-import":
     raise OSError("libnki.so: undefined symbol: _ZN3nki")
@@ -27,9 +26,8 @@ def interpret(source, kernel, arguments, target="trn1"):
     given = {k: np.asarray(v) if hasattr(v, "shape") else v for k, v in arguments.items()}
     if fault() == "column-ignored":  # columns of nisa.tensor_scalar come from these
         given |= {name: np.zeros_like(given[name]) for name in ("column", "neg") if name in given}
-    settings = Settings(
-        target="gen3" if target == "trn2" else "gen2", measured=False
-    )  # a chip is slow, not strict
+    # A chip is slow, not strict
+    settings = Settings(target="gen3" if target == "trn2" else "gen2", measured=False)
     (only,), trace = run_kernel(source, kernel, given, settings)
     interpret.trace = trace
     return only * np.float32(1.001) if fault() == "wrong-numbers" else only

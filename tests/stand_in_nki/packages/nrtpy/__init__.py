@@ -25,10 +25,8 @@ ERRORS = {
 # the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
 OUT = "output_0"
 ARCHITECTURE = {"trn1": "v2", "trn2": "v3"}
-SLOW, SLOWER = (
-    5.0,
-    0.05,
-)  # s in which launches are slow with slow-start, s that each of them takes then
+# s in which launches are slow with slow-start, s that each of them takes then
+SLOW, SLOWER = (5.0, 0.05)
 COUNTING = Lock()  # cores of a test may share the process
 BEGUN = time.perf_counter()
 
@@ -78,9 +76,8 @@ class NrtpyTensor:
 
     def numpy(self):
         """Download, with the tensor's shape and type."""
-        return (
-            self.tensor_ref.memory.view(self.dtype).reshape(self.shape).copy()
-        )  # a later launch does not reach it
+        # A later launch does not reach it
+        return self.tensor_ref.memory.view(self.dtype).reshape(self.shape).copy()
 
 
 class NrtpyModel:

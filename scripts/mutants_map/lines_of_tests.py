@@ -1,0 +1,136 @@
+"""Which tests execute which lines of dfmp2, for `scripts/mutants`: found by coverage.py once for each
+file of tests, and kept in `.mutants` until that file changes. Lines are counted from the beginning
+of their function, which may move.
+"""
+
+from __future__ import annotations
+
+import compileall
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from py_compile import PycInvalidationMode
+from typing import Any
+
+import coverage
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+KEPT = ROOT / ".mutants"  # what each test executes; ignored by git
+COVERAGE = """[run]
+data_file = {folder}/data
+parallel = true
+source = {folder}/tree/dfmp2
+context = ${{MUTANTS_NAME}}
+patch = _exit, fork
+"""
+NEEDED = (
+    *("dfmp2", "tests", "inputs", "scripts", "docs", "mkdocs.yml", ".ci", ".github"),
+    *("README.md", "pyproject.toml", "constraints.txt"),
+)
+HANGS = -9  # exit code where pytest does not end
+Functions = dict[str, dict[int, tuple[str, int]]]  # file: line: function, and its first line
+
+
+def pytest(tree: Path, arguments: list[str], limit: float | None, **environment: str) -> int:
+    """Exit code of pytest in the copy, HANGS beyond the limit; what it prints is in `printed`."""
+    path = os.pathsep.join([str(HERE), str(tree)])
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"),
+        f"--basetemp={tree.parent}/pytest",
+        *("-rfE", "--tb=no", "--disable-warnings"),
+    ]
+    # Bytecode is kept, also where the caller keeps none: that of a fault does not have the hash of
+    # the file that comes after it.
+    given = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", **environment}
+    with open(tree.parent / "printed", "w") as printed:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=tree,
+            env=given,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return HANGS
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+def copied(folder: Path) -> Path:
+    """A copy of what the tests need, compiled so that a file that changes is compiled again."""
+    tree = folder / "tree"
+    tree.mkdir(parents=True)
+    for name in NEEDED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, tree / name)
+    compileall.compile_dir(
+        tree / "dfmp2", quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH
+    )
+    return tree
+
+
+def find_lines(path: Path, functions: Functions) -> dict[str, Any]:
+    """Of each test of a file that passes: its seconds, and of the functions that it and its
+    fixtures call the lines that are executed, as bits."""
+    executed: dict[str, Counter[str]] = defaultdict(Counter)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tree, settings, notes = copied(folder), folder / "settings", folder / "notes"
+        settings.write_text(COVERAGE.format(folder=folder))
+        environment = {"COVERAGE_PROCESS_START": str(settings), "MUTANTS_NOTES": str(notes)}
+        pytest(tree, ["-p", "sitecustomize", f"tests/{path.name}"], None, **environment)
+        tests = list(map(json.loads, notes.read_text().splitlines()))
+        measured = coverage.Coverage(config_file=str(settings))
+        measured.combine()
+        for file in measured.get_data().measured_files():
+            of_file = functions.get(file.partition("/tree/dfmp2/")[2], {})  # templates have none
+            for line, contexts in measured.get_data().contexts_by_lineno(file).items():
+                function, first = of_file.get(line, ("", line))
+                for context in contexts:
+                    executed[context][function] |= 1 << (line - first)
+    found = {}
+    for test in tests:
+        lines: dict[str, int] = {}
+        for context in test["contexts"]:
+            for function, bits in executed[context].items():
+                lines[function] = lines.get(function, 0) | bits
+        if test["passed"]:
+            found[test["name"]] = {"seconds": test["seconds"], "lines": lines}
+    return found
+
+
+def mapped(pattern: str, jobs: int, functions: Functions) -> dict[str, Any]:
+    """As of `find_lines`, of all files of that name; kept until one changes."""
+    KEPT.mkdir(exist_ok=True)
+
+    def known(path: Path) -> dict[str, Any]:
+        content = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        kept = KEPT / f"{path.stem}-{content}.json"
+        if not kept.exists():
+            found = find_lines(path, functions)
+            for old in KEPT.glob(f"{path.stem}-*.json"):
+                old.unlink()
+            kept.write_text(json.dumps(found))
+            print(f"mapped {path.name}: {len(found)} tests", flush=True)
+        return json.loads(kept.read_text())
+
+    tests: dict[str, Any] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        for found in pool.map(known, sorted((ROOT / "tests").glob(pattern))):
+            tests |= found
+    return tests
