@@ -132,7 +132,7 @@ class Core:
             raise self.refuse("tensor-size", f"{name or 'a tensor'} of {life.bytes} bytes in HBM")
         if array is not None:
             storage.array = np.ascontiguousarray(array, dtype=held)
-        elif not readonly and (self.arithmetic or (dtype.name == "int32" and space == "sbuf")):
+        elif self.arithmetic and not readonly:
             storage.array = np.empty(shape, dtype=held)
         if readonly:
             storage.readonly = True

@@ -366,7 +366,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
     )
     return [
         _finding("Neuron device", product, _shut(devices)),
-        _finding("Neuron packages", installed, fake or _together(found, host)),
+        _finding("Neuron packages", installed, fake),
         (
             "Neuron lanes",
             *((WARN, lanes, _fixes(*kept.values())) if all(kept.values()) else (OK, lanes, "")),
@@ -382,14 +382,3 @@ def _finding(name: str, detail: str, found: list[Problem]) -> Finding:
 
 def _fixes(*found: Sequence[Problem]) -> str:
     return "; ".join(dict.fromkeys(problem.fix for some in found for problem in some))
-
-
-def _together(found: dict[str, str], host: Host) -> list[Problem]:
-    """Do these packages do what they are for, and stand each other?"""
-    if "nki" not in found and "nrtpy" not in found:
-        return [Problem("neither nki (to compile) nor nrtpy (to run)", INDEX)]
-    if "nki" in found and "nrtpy" in found:
-        return [Problem("nki and nrtpy clash in one environment", "give each an environment")]
-    if "torch-xla" in found:
-        return _torch(toolchain_versions(("torch", "torch-xla"), host))
-    return []
