@@ -14,6 +14,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.errors.messages import Option
@@ -176,9 +178,7 @@ class PairForm:
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
         across = layout.tile_columns(self.nvir)
-        items = self.items(diagonal)
-        groups = sum(len(item.rows) > 1 for item in items)
-        neg = 2 * sum(len(item.rows) for item in items) + groups
+        neg = layout.neg_table(np.zeros(self.rows), np.zeros(self.columns), self.items(diagonal))
         width = P
         if self.singles(diagonal):
             width += upper_columns(self.nvir)
@@ -189,7 +189,7 @@ class PairForm:
             "b_i": _block(self.rows, self.naux, across),
             "b_j": _block(self.columns, self.naux, across),
             "tables": Tensor((P, layout.stored_columns(width))),
-            "neg": Tensor((P, neg)),
+            "neg": Tensor(neg.shape),
         }
 
 

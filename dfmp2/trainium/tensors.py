@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,17 +119,13 @@ class NkiTensors(Tensors):
         how = Folding((0, 1, 2), (1, nvir, nocc * nvir))
         for i in range(0, nocc, at_once):
             if t.stack is None:
-                held = self._form(t, i, partial(self._stacked, t, i, how))
+                held = self._form(t, i, lambda i=i: _stack(self._sent(t)[i], how))  # type: ignore[misc]
             else:
                 held = t.stack[0]
             sums = (eps_occ[i : i + at_once, None] + eps_occ).ravel()
-            tables = {
-                "eu": eu,
-                "neg": self._executor.upload(np.tile(-sums, (rows, 1))),
-                "identity": identity,
-            }
-            given = {**call.arguments, **tables, "t": held, "ic": at_once}
-            out = self._executor.launch(call.source, call.kernel, given)
+            neg = self._executor.upload(np.tile(-sums, (rows, 1)))
+            given = {"t": held, "eu": eu, "neg": neg, "identity": identity, "ic": at_once}
+            out = self._executor.launch(call.source, call.kernel, call.arguments | given)
             found[i : i + at_once] = -out.sum(axis=0, dtype=np.float64)
         return found
 
@@ -171,9 +166,6 @@ class NkiTensors(Tensors):
         if name not in value.forms:
             value.forms[name] = self._executor.upload(make())
         return value.forms[name]
-
-    def _stacked(self, value: Held, i: int, how: Folding) -> NDArray[Any]:
-        return _stack(self._sent(value)[i], how)
 
     def _sent(self, value: Held) -> NDArray[Any]:
         if value.host is None:

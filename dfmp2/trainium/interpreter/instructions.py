@@ -79,12 +79,11 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
             "operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only"
         )
     start, count = tensor.start, tensor.partitions
+    step = 32
     if count > 64:
         step = 128
     elif count > 32:
         step = 64
-    else:
-        step = 32
     if start % step:
         raise core.refuse(
             "partition-start", f"{role} starts at partition {start} with {count} partitions"
@@ -204,9 +203,8 @@ def compute(
     """
     _apart(core, out, inputs)
     values = _values(core, inputs)
-    if values is None:
-        done = None
-    else:
+    done = None
+    if values is not None:
         done = function(*values)
     rows = None  # before out is written, which may overlap an input
     if result is not None and done is not None:

@@ -70,12 +70,7 @@ def locate(source: str, beside: Path | None = None) -> Path:
 def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, Source]:
     """Linted code of a kernel file, without functions that break a rule; compiled once per version
     of the file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise Violation(
-            "syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name
-        ) from error
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
     found = read_source(text, Path(path).name)
     return compile(found.tree, path, "exec", dont_inherit=True), found
 
@@ -115,7 +110,6 @@ class Loader:
         module = ModuleType(source.rsplit(".", 1)[-1] if not source.endswith(".py") else path.stem)
         self._modules[key] = module
         self._core.files[key] = path.name
-        module.__dict__["__file__"] = key
         module.__dict__["__builtins__"] = self._builtins(Path(key))
         module.__dict__.update({name: Broken(one) for name, one in found.broken.items()})
         exec(code, module.__dict__)
@@ -123,8 +117,6 @@ class Loader:
 
     def _builtins(self, path: Path) -> dict[str, Any]:
         allowed: dict[str, Any] = {name: getattr(builtins, name) for name in BUILTINS}
-        allowed["AssertionError"] = AssertionError
-        allowed["__build_class__"] = builtins.__build_class__
 
         def load_import(
             name: str,

@@ -199,13 +199,11 @@ class CoresBackend(Backend):
         for name in next(iter(told.values())):
             values = {one[name] for one in told.values()}
             by_core = " | ".join(f"core {core}: {one[name]}" for core, one in told.items())
+            merged[name] = by_core
             if name == "kernel launches":
-                total = sum(int(one[name]) for one in told.values())
-                merged[name] = f"{total} ({by_core})"
+                merged[name] = f"{sum(int(one[name]) for one in told.values())} ({by_core})"
             elif len(values) == 1:
                 merged[name] = values.pop()
-            else:
-                merged[name] = by_core
         return merged
 
     def close(self) -> None:

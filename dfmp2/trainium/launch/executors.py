@@ -37,23 +37,18 @@ from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.launch.proof import Proof, counted, inferences
+from dfmp2.trainium.launch.proof import Proof
 
 Kernel = Callable[..., Any]
-DISTRIBUTIONS = (
-    "nki",
-    "neuronx-cc",
-    "nrtpy",
-    "torch",
-    "torch-xla",
-    "torch-neuronx",
-    "libneuronxla",
-)
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
 
 
 class Executor(ABC):
     """One lane on which kernels run.
+
+    Parameters
+    ----------
+    chip : "trn1" or "trn2", or a name of the generation
 
     Attributes
     ----------
@@ -65,14 +60,17 @@ class Executor(ABC):
     """
 
     lane: str
-    target: str
     compiles = False
     dtype: type[np.floating[Any]] = np.float32
-    proof: Proof
 
-    @abstractmethod
+    def __init__(self, chip: str) -> None:
+        self.chip = chip
+        self.target = GENERATION[chip]
+        self.proof = Proof()
+
     def upload(self, array: NDArray[Any]) -> Any:
         """Make an array resident; what comes back is passed to `launch`."""
+        return np.ascontiguousarray(array, dtype=self.dtype)
 
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
         """Run a kernel of one output and read it back: resident tensors and compile-time constants
@@ -104,9 +102,14 @@ class Executor(ABC):
     def prepare(self, program: Program) -> None:  # noqa: B027 - nothing to do where `compiles` is False
         """Have a program compiled and loaded."""
 
-    @abstractmethod
     def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, counters."""
+        """Lane, chip, kernel sources, launches."""
+        return {
+            "lane": self.lane,
+            "target": self.chip,
+            "kernel sources": f"sha256 {source_hash()[:16]}",
+            "kernel launches": str(self.proof.launches),
+        }
 
 
 class InterpreterExecutor(Executor):
@@ -121,30 +124,17 @@ class InterpreterExecutor(Executor):
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        self.target: str = self.settings.target
+        super().__init__(self.settings.target)
         if self.settings.exact:
             self.dtype = np.float64
-        else:
-            self.dtype = np.float32
-        self.proof = Proof()
-
-    def upload(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array in the storage that the settings ask for."""
-        return array.astype(self.dtype, copy=False)
 
     def _run(self, program: Program, arguments: Mapping[str, Any]) -> NDArray[Any]:
         (out,), _ = run_kernel(program.source, program.kernel, dict(arguments), self.settings)
         return out
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip generation, kernel sources, launches."""
-        return {
-            "lane": self.lane,
-            "target": self.settings.target,
-            "products": "exact" if self.settings.exact else "fp32",
-            "kernel sources": f"sha256 {source_hash()[:16]}",
-            "kernel launches": str(self.proof.launches),
-        }
+        """The same, and the arithmetic."""
+        return super().describe() | {"products": "exact" if self.settings.exact else "fp32"}
 
 
 def native_kernel(source: str, kernel: str) -> Kernel:
@@ -154,35 +144,13 @@ def native_kernel(source: str, kernel: str) -> Kernel:
 
 
 class NativeExecutor(Executor):
-    """A lane of AWS's packages: what it says of itself.
-
-    Parameters
-    ----------
-    chip : "trn1" or "trn2", or what stands for it
-    """
-
-    def __init__(self, chip: str) -> None:
-        self.proof = Proof()
-        self._chip, self._before = chip, inferences()
-
-    def upload(self, array: NDArray[Any]) -> Any:
-        """The array as a device stores it, float32 and contiguous; on the host where there is
-        none."""
-        return np.ascontiguousarray(array, dtype=np.float32)
+    """A lane of AWS's packages."""
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, and the device's counters since
-        the start."""
-        found = toolchain.toolchain_versions(DISTRIBUTIONS)
-        return {
-            "lane": self.lane,
-            "target": self._chip,
-            "versions": ", ".join(f"{name} {version}" for name, version in found.items())
-            or "unknown",
-            "kernel sources": f"sha256 {source_hash()[:16]}",
-            **self.proof.describe(),
-            "inference counters": counted(self._before, inferences()),
-        }
+        """The same, the versions of the packages, times and transfers."""
+        found = toolchain.toolchain_versions((*toolchain.PACKAGES, "torch"))
+        versions = ", ".join(f"{name} {version}" for name, version in found.items())
+        return super().describe() | {"versions": versions or "unknown"} | self.proof.describe()
 
 
 class DeviceTensor(NamedTuple):
@@ -228,7 +196,6 @@ class SimulatorExecutor(NativeExecutor):
     def __init__(self) -> None:
         os.environ.update(environment.settings(self.lane, "trn1"))
         super().__init__("trn1")
-        self.target = GENERATION["trn1"]
         with launching("import of nki"):
             self._nki = import_module("nki")
 
@@ -244,10 +211,9 @@ def one_output(out: Any, kernel: str) -> Any:
     ------
     KernelFailed : it is something else
     """
+    only = out
     if isinstance(out, tuple | list) and len(out) == 1:
         only = out[0]
-    else:
-        only = out
     dtype = str(getattr(only, "dtype", type(only).__name__))
     shape = tuple(getattr(only, "shape", ()))
     if dtype.removeprefix("torch.") != "float32" or len(shape) < 2:
@@ -321,7 +287,6 @@ class NeffExecutor(DeviceExecutor):
             )
         os.environ.update(environment.settings("nki", target, core=core))
         super().__init__(target)
-        self.target = GENERATION[target]
         self._cache = NeffCache(environment.cache_folder())
         with launching("start of the Neuron runtime"):
             bindings = import_module("nrtpy")
@@ -333,7 +298,7 @@ class NeffExecutor(DeviceExecutor):
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded."""
         if program not in self._loaded:
-            compiled = compiler.ensure(program, self._chip, self._cache, self.proof)
+            compiled = compiler.ensure(program, self.chip, self._cache, self.proof)
             begin = time.perf_counter()
             with launching(f"loading {program.label}"):
                 model = self._model.load_from_neff(str(compiled.path))
@@ -345,7 +310,7 @@ class NeffExecutor(DeviceExecutor):
     def describe(self) -> dict[str, str]:
         """The same, and how its programs were compiled."""
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
-        return {**super().describe(), "compiled through": "; ".join(entries) or "nothing launched"}
+        return super().describe() | {"compiled through": "; ".join(entries) or "nothing launched"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._tensor.from_numpy(array)
@@ -400,8 +365,7 @@ class XlaExecutor(DeviceExecutor):
             os.environ.update(environment.settings(self.lane, target, core=core))
         else:
             os.environ["PJRT_DEVICE"] = self.platform
-        super().__init__(target if self.platform == "NEURON" else self.platform)
-        self.target = GENERATION[target]
+        super().__init__(target)
         with launching("start of torch-xla"):
             self._torch, self._xla = import_module("torch"), import_module("torch_xla")
             self._metrics = import_module("torch_xla.debug.metrics")
