@@ -62,7 +62,7 @@ from dfmp2.studies import coordinate, extrema, species
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs import catalogue, model, text
 from dfmp2.trainium.kernels import sizes
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 from tests.awkward import MOLECULES
 from tests.conftest import WRITTEN
 from tests.test_outputs import same
@@ -265,7 +265,7 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (document.difference, (NUMBERS_AND_NONE,)),
     (document.size, (NUMBERS_AND_NONE,)),
     (document.fixed, ((*NUMBERS_AND_NONE, None), (0, 2, 5))),
-    (document.counted_text, ((0, 1, 2), ("run",), ("", "runes"))),
+    (counted_text, ((0, 1, 2), ("run",), ("", "runes"))),
     (document.displayed_width, (TEXTS,)),
     (document.cut_text, (TEXTS, (4, 9, 12))),
     (document.wrap_text, (TEXTS, (6, 20))),
@@ -546,6 +546,44 @@ def plans() -> Iterator[str]:
         yield f"certificate: {shown(time.certificate_seconds(work, dense, 40, 3, RATES))}"
 
 
+PLANNED = {
+    "water.xyz": (
+        "--basis 6-31g* --auxbasis cc-pvdz-ri --scf-auxbasis def2-universal-jkfit --memory 3GB",
+        "--basis sto-3g --memory 100MB",
+        "--basis 6-31g --method drpa --xc pbe0 --grid 1 --memory 2GB",
+    ),
+    "oh.xyz": (
+        "--basis 6-31g --frozen-core 1 --memory 2GB --gradient --point-charges field.txt --json",
+        "--basis 6-31g --certify-fit --memory 2GB --json",
+        "--basis 6-31g --backend nki --memory 2GB",
+    ),
+}
+
+
+def outlooks() -> Iterator[str]:
+    """What `plan` says on a host of our own."""
+    resources = "dfmp2.host.resources"
+    constants = {
+        f"{resources}.resident_memory": 11 * 10**7,
+        f"{resources}.available_memory": 7 * 10**9,
+        "dfmp2.planning.rates.load_rates": RATES,
+        "dfmp2.planning.rates.load_disk": DISK,
+        "dfmp2.output.plan.free_disk": 5 * 10**11,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(RUNS)
+        for name, value in constants.items():
+            patch.setattr(name, lambda *_, value=value: value)
+        for file, cases in PLANNED.items():
+            for given in cases:
+                said = called("plan", file, *given.split(), "--threads", "2", "--scratch", "/tmp")
+                yield f"--- {file} {given}"
+                if "--json" in given:
+                    yield from leaves(json.loads("\n".join(said)), "")
+                else:
+                    yield from map(without_sentences, said)
+
+
 # --- what is made of stored results ---------------------------------------------------------------
 
 OF_THE_PROGRAM = re.compile(
@@ -682,6 +720,7 @@ TABLES: dict[str, Callable[[], Any]] = {
     "functions": functions,
     "costs": costs,
     "plans": plans,
+    "outlooks": outlooks,
     "batch": batch,
     "pages": in_a_folder(pages),
     "made": in_a_folder(made),

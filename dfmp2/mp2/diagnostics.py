@@ -12,6 +12,7 @@ from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Collector
 from dfmp2.scf.reference import GIVEN, Reference
+from dfmp2.units import counted_text
 
 # Eh and <S^2> from which MP2 on an unstable solution is doubtful
 GRAVE_GAIN, GRAVE_SPIN = (0.01, 0.3)
@@ -89,9 +90,10 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
     internal = any(not _is_external(kind) for kind in stability.gains)
     if options.stability == "follow" and solutions is not None and internal:
         if solutions.followed:
-            text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
+            steps = counted_text(solutions.followed, "step")
+            text += f"; {steps} along instabilities did not end in a minimum"
         else:
-            text += "; no SCF from along it ended lower"
+            text += "; no SCF that started along it ended lower"
     return Message(f"{text}. ", _remedies(reference, options, list(stability.gains)))
 
 

@@ -299,11 +299,11 @@ def _numbers(
             symmetry,
         )
         if modes.wavenumber[0] < 0:
-            notes.append("imaginary modes are no part of the thermochemistry")
+            notes.append("imaginary modes are left out of the thermochemistry")
     else:
         notes.append(
             "among point charges the molecule cannot move freely: all its motions are listed, "
-            "there is no gas"
+            "without thermochemistry"
         )
     numbers = tuple(float(k + 1) for k in range(len(modes.wavenumber)))
     table = {"mode": Column(numbers, "", "number of the vibration")} | {
@@ -553,7 +553,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
             )
     state = ""
     if not study.complete:
-        state = ", for it is not complete: the command that began it goes on"
+        state = ", because it is not complete: repeat the command that began it"
     raise InputError(
         f"{path} is a study of kind {study.kind} without a Hessian{state}: ",
         Command("frequencies"),

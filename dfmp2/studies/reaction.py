@@ -36,7 +36,6 @@ from dfmp2.options.basis_parts import (
     require_elements,
     with_contents,
 )
-from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Relay
@@ -66,6 +65,7 @@ from dfmp2.studies.vibrations import (
     symmetry_number,
     vibrations,
 )
+from dfmp2.units import counted_text
 
 Array = NDArray[np.float64]
 
@@ -708,7 +708,7 @@ def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
 
 
 def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[str]:
-    notes = ["energies of products less those of reactants: negative where energy is set free"]
+    notes = ["products minus reactants: negative if energy is released"]
     if plan.optimize is not None:
         notes.append(f"geometries optimised to {plan.optimize.convergence.upper()}")
     for one in found:
@@ -720,14 +720,14 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
         imaginary = [f"{-x:.1f}i" for x in one.wavenumbers if x < 0][: one.imaginary]
         if one.imaginary == 1:
             notes.append(
-                f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is no "
-                "part of its gas, and its energies above the reactants are barriers"
+                f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
+                "out of its thermochemistry; its energies above the reactants are barriers"
             )
         elif one.imaginary:
             notes.append(
                 f"{label} is NO MINIMUM and no transition state: "
                 f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1, "
-                "left out of its gas"
+                "left out of its thermochemistry"
             )
         if one.species.transition_state and one.imaginary == 0:
             notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")

@@ -131,7 +131,7 @@ def left_out_modes(modes: Vibrations) -> list[str]:
     imaginary = [f"{-value:.1f}i" for value in modes.wavenumber if value < 0]
     if not imaginary:
         return []
-    return [f"IMAGINARY modes are no part of the thermochemistry: {', '.join(imaginary)} cm^-1"]
+    return [f"IMAGINARY modes are left out of the thermochemistry: {', '.join(imaginary)} cm^-1"]
 
 
 def _table(gases: Sequence[dict[str, Dataset]], energy: float) -> dict[str, Column]:

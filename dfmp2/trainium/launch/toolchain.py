@@ -26,6 +26,7 @@ from typing import Any
 from dfmp2.trainium.interpreter.rules import CHIP, GENERATION
 from dfmp2.trainium.launch import environment
 from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host
+from dfmp2.units import counted_text
 
 PLACEHOLDERS = {
     "nki": "0.0.1",
@@ -351,10 +352,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
     fake = [problem for problem in _packages(PACKAGES, found) if "placeholder" in problem.reason]
     if not devices:
         return [_finding("Neuron", "no Neuron device", fake)]
-    product = (
-        f"{len(devices)} device{'s' * (len(devices) > 1)} "
-        f"({host.text(PRODUCT) or 'unknown instance'})"
-    )
+    product = f"{counted_text(len(devices), 'device')} ({host.text(PRODUCT) or 'unknown instance'})"
     installed = (
         ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
     )
