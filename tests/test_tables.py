@@ -109,13 +109,20 @@ def fields(record: Any) -> str:
 LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
 
 
-def without_sentences(line: str) -> str:
-    """A line whose text is a label, or the numbers of a sentence."""
-    opened, bracket, said = line.rpartition(">")
-    words = said.split()
+def numbers_of(text: str) -> str:
+    """A label, or what has digits in a sentence."""
+    words = text.split()
     if len(words) > LONGEST:
-        words = [word for word in words if re.search(r"\d", word)] + ["..."]
-    return f"{opened}{bracket}{' '.join(words)}"
+        words = [word.strip("(),.;:") for word in words if re.search(r"\d", word)] + ["..."]
+    return " ".join(words)
+
+
+def without_sentences(line: str) -> str:
+    """A line, or an element of a page, whose texts and attributes are labels or the numbers of
+    sentences."""
+    opened, bracket, said = line.rpartition(">")
+    opened = re.sub('="([^"]*)"', lambda match: f'="{numbers_of(match[1])}"', opened)
+    return f"{opened}{bracket}{numbers_of(said)}"
 
 
 def called(*arguments: str) -> list[str]:
@@ -663,7 +670,7 @@ DERIVED = {
 
 
 def batch() -> Iterator[str]:
-    """The page of a batch of two results and a failure."""
+    """The page of a batch of two results and a failure, and a ranking of two equal conformers."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
@@ -673,6 +680,13 @@ def batch() -> Iterator[str]:
                 packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
                 packed.unlink()
             yield from page_of("batch")
+            for name in ("rhf", "checked"):
+                packed = (WRITTEN / f"{name}.h5.xz").read_bytes()
+                Path(f"{name}.h5").write_bytes(lzma.decompress(packed))
+            yield from map(without_sentences, called("rank", "rhf.h5", "checked.h5"))
+            yield from leaves(
+                json.loads("\n".join(called("rank", "rhf.h5", "checked.h5", "--json"))), ""
+            )
         finally:
             os.chdir(before)
 
