@@ -399,7 +399,7 @@ def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said, log = Clock(), list[str](), io.StringIO()
     monkeypatch.setattr(time, "monotonic", clock)
     monkeypatch.setattr(console, "is_terminal", lambda stream: True)
-    monkeypatch.setattr(console, "_columns", lambda: 50)
+    monkeypatch.setattr(console, "_columns", lambda stream: 50)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
@@ -442,7 +442,7 @@ def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen._draw_status()
     assert heard() == ["\r  2:05".ljust(1 + len("  2:05, about 4 min left"))]
     screen.finish("the end")
-    assert heard() == ["\r      \r"]
+    assert heard() == ["\r        \r"]  # with room for ^C
     assert log.getvalue().splitlines() == [
         "RHF",
         "warning: 2.5 doubts",

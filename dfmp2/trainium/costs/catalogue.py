@@ -341,7 +341,7 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction
         for call in calls.transform_calls(nao, *shape)
     ]
     done = price("plain", made, 0, core)
-    up = calls.transform_traffic(made, len(spins))
+    up = calls.transform_traffic(spins, nao)
     return _alone(done, core, up, 0)
 
 

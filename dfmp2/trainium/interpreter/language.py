@@ -1,13 +1,11 @@
-"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder), `nki.isa`, the jit
-mark.
+"""What kernels see of `nki`: `nki.language` (ndarray, constants), `nki.isa`, the jit mark.
 
 The instructions are those of the signature table; any other name is outside the subset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -139,18 +137,7 @@ def functions(core: Core) -> dict[str, object]:
             raise core.refuse(rule, f"{storage.life.bytes} bytes per partition in shape {sizes}")
         return whole(core, storage)
 
-    @contextmanager
-    def no_reorder() -> Iterator[None]:
-        if core.no_reorder:
-            raise core.outside("nested nl.no_reorder")
-        core.no_reorder_seen += 1
-        core.no_reorder = core.no_reorder_seen
-        try:
-            yield
-        finally:
-            core.no_reorder = 0
-
-    return {"ndarray": ndarray, "no_reorder": no_reorder}
+    return {"ndarray": ndarray}
 
 
 def _placed(core: Core, address: object, storage: TileStorage, limit: int) -> Rectangle:

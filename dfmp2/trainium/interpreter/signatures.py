@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NoReturn
 
-from dfmp2.trainium.interpreter.arithmetic import DTYPES, SUBSET
+from dfmp2.trainium.interpreter.arithmetic import SUBSET
 from dfmp2.trainium.interpreter.rules import NotInSubset
 from dfmp2.trainium.interpreter.trace import Space
 
@@ -92,8 +92,6 @@ REGIONS = {
     "hbm": Region("private_hbm", "hbm"),
 }
 OPERATORS = {name: Operator(name) for name in SUBSET}
-# nl names of the subset
-COMMON_NAMES = frozenset(("ndarray", "no_reorder", *REGIONS, *DTYPES, *OPERATORS))
 
 
 @cache
