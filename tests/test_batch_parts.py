@@ -554,3 +554,21 @@ def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> Non
         slot.future.set_exception(BrokenExecutor())
     with pytest.raises(Dfmp2Error, match="a worker cannot start: its worker process was killed"):
         slot.result()
+
+
+def test_a_cluster_is_waited_for_until_it_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    pool = DaskPool.__new__(DaskPool)
+    pool.slots = []
+
+    def look(self: Any) -> None:
+        assert self._size == 4
+        if len(waited) == 2:
+            self.slots = ["a worker"]
+
+    monkeypatch.setattr(DaskPool, "_look", look)
+    monkeypatch.setattr("dfmp2.execution.dask.time.sleep", waited.append)
+    pool.grow(4)
+    assert pool.slots == ["a worker"] and len(waited) == 2
+    pool.grow(4)
+    assert len(waited) == 2
