@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction, Shape, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Shape, Tile
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.trainium import layout
 from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
@@ -196,13 +196,6 @@ class NkiBackend(Backend):
         if self.limits.compiles:
             for program in programs(tuple(spins), CHIP[self._executor.target], nao):
                 self._executor.prepare(program)
-
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core and on all cores of each chip."""
-        # The cost model is loaded only where it is asked for
-        from dfmp2.trainium.costs import catalogue
-
-        return catalogue.offer(spins)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of the transformation (K12), of its dispatch and transfers.

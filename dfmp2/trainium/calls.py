@@ -289,8 +289,11 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCa
     made = []
     for size, blocks in occupied_blocks(nocc, nvir, naux):
         block = _block(size, slices * P, columns)
-        given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, size))}
-        given["c_vir"] = Tensor((P, tiles, columns))
+        given = {
+            "a": Tensor(layout.fitted_shape(tiles, once)),
+            "c_occ": Tensor((P, tiles, size)),
+            "c_vir": Tensor((P, tiles, columns)),
+        }
         made.append(_call("transform", "ao_to_mo", given | {"stored": block.shape[1]}, blocks))
         if once < slices:
             more = blocks * (-(-slices // once) - 1)
@@ -381,9 +384,15 @@ def energy_call(nocc: int, nvir: int) -> KernelCall:
             f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most "
             "877"
         )
-    given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
-    given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
-    return _call("products", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
+    given = {
+        "t": Tensor((nvir, layout.stored_columns(nocc * nvir))),
+        "eu": Tensor((nvir, nvir)),
+        "neg": Tensor((rows, nocc)),
+        "identity": Tensor((rows, rows)),
+        "ic": 1,
+        "nocc": nocc,
+    }
+    return _call("products", "mp2_energy", given, nocc)
 
 
 def _block(edge: int, naux: int, columns: int) -> Tensor:

@@ -126,10 +126,10 @@ def _flag(name: str) -> bool:
     return value
 
 
-def predict(spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-    """Predicted pair energies on one core and on all cores of each chip; none where there is
-    nothing to correlate."""
-    return catalogue.offer(spins)
+def predict(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+    """Predicted pair energies on one core, on all cores of each chip, and on `own` cores where that
+    is another number; none where there is nothing to correlate."""
+    return catalogue.offer(spins, own)
 
 
 def price(sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:

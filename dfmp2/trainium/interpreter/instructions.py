@@ -253,7 +253,7 @@ def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[float | Arra
         own = shape
         if operand.elements == 1:
             own = (shape[0],) + (1,) * (len(shape) - 1)
-        found.append(working(values, core.exact).reshape(own))
+        found.append(working(values, core.settings.exact).reshape(own))
     return found
 
 
@@ -264,7 +264,7 @@ def store(core: Core, out: Tensor, values: Array | None) -> None:
     if target is None or values is None:
         out.storage.array = None
     else:
-        target[...] = cast(values, out.dtype, core.exact).reshape(out.shape)
+        target[...] = cast(values, out.dtype, core.settings.exact).reshape(out.shape)
 
 
 def _copy(core: Core, out: Tensor, source: Tensor) -> None:
@@ -523,8 +523,6 @@ def dma_copy(core: Core, given: Given) -> None:
         raise core.refuse("dma-shape", f"src {source.shape}, dst {out.shape}")
     if given.priority is not None:
         raise core.refuse("dma-priority", f"priority={given.priority!r} on {core.settings.target}")
-    if given.oob_mode not in (None, Member("oob_mode", "error")):
-        raise core.outside(f"dma_copy with oob_mode={given.oob_mode!r}")
     if given.dge_mode == HARDWARE:
         if core.settings.target == "gen2":
             raise core.refuse("dma-hwdge", "dge_mode=nisa.dge_mode.hwdge on gen2")
@@ -663,7 +661,7 @@ def _multiply(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: 
     a, b, c = left.values(), right.values(), out.values()
     if a is None or b is None or c is None:
         return
-    product = working(a, core.exact).T @ working(b, core.exact)
+    product = working(a, core.settings.exact).T @ working(b, core.settings.exact)
     if accumulate:
         c += product
     else:

@@ -6,6 +6,7 @@ The instructions are those of the signature table; any other name is outside the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -45,17 +46,19 @@ class Names(SimpleNamespace):
 def package(core: Core) -> Names:
     """The package `nki`: jit, language, isa."""
 
-    def jit(function: Callable[..., object]) -> Kernel:
-        """Marks a kernel."""
-        return Kernel(core, function)
-
     calls = {name: _checked(core, name) for name in INSTRUCTIONS}
     kinds = {
         kind: SimpleNamespace(**{name: Member(kind, name) for name in names})
         for kind, names in ENUMERATIONS.items()
     }
     nl = Names(core, "nl", **DTYPES, **OPERATORS, **REGIONS, **functions(core))
-    return Names(core, "nki", jit=jit, language=nl, isa=Names(core, "nisa", **calls, **kinds))
+    return Names(
+        core,
+        "nki",
+        jit=partial(Kernel, core),
+        language=nl,
+        isa=Names(core, "nisa", **calls, **kinds),
+    )
 
 
 class Kernel:
@@ -88,8 +91,9 @@ def _checked(core: Core, name: str) -> Callable[..., object]:
             wrong = [f"unknown {word}" for word in sorted(names - legal)]
             wrong += [f"missing {word}" for word in sorted(required - names)]
             raise core.refuse("signature", f"nisa.{name}: {', '.join(wrong)}")
-        if not NOT_TAKEN.isdisjoint(names):
-            raise core.outside(f"nisa.{name} with {', '.join(sorted(NOT_TAKEN & names))}")
+        refused = [word for word in sorted(NOT_TAKEN & names) if given[word] != left_out.get(word)]
+        if refused:
+            raise core.outside(f"nisa.{name} with {', '.join(refused)}")
         for kind in ENUMERATIONS:
             value = given.get(kind)
             if value is not None and not (isinstance(value, Member) and value.kind == kind):

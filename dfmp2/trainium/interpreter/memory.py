@@ -93,8 +93,6 @@ class Core:
         self.trace = Trace()
         self.lives: list[Allocation] = []
         self.files: dict[str, str] = {}
-        self.arithmetic = settings.arithmetic
-        self.exact = settings.exact
 
     @property
     def index(self) -> int:
@@ -119,7 +117,7 @@ class Core:
         """New memory. readonly : a kernel input, written throughout with `array` where that is
         known."""
         space = region.space
-        held = held_as(dtype, self.exact)
+        held = held_as(dtype, self.settings.exact)
         here = kernel_place(self.files)
         life = Allocation(len(self.lives), name, space, 0, self.index, self.index, here)
         storage = TileStorage(life, region, dtype, shape, readonly=readonly)
@@ -128,7 +126,7 @@ class Core:
             raise self.refuse("tensor-size", f"{name or 'a tensor'} of {life.bytes} bytes in HBM")
         if array is not None:
             storage.array = np.ascontiguousarray(array, dtype=held)
-        elif self.arithmetic and not readonly:
+        elif self.settings.arithmetic and not readonly:
             storage.array = np.empty(shape, dtype=held)
         if not readonly:
             storage.written = np.zeros(shape, dtype=np.bool_)
@@ -264,10 +262,9 @@ class Tensor:
 
     def values(self) -> Array | None:
         """The elements (a view, shared memory), or None when only counting."""
-        base = self.storage.array
-        if base is None:
+        if self.storage.array is None:
             return None
-        return self.of(base)
+        return self.of(self.storage.array)
 
     def places(self) -> NDArray[np.int64]:
         """Where the elements lie in the storage."""
@@ -514,8 +511,7 @@ def require_group(core: Core, tensor: Tensor) -> None:
             "matmul-group",
             f"accumulate=True on {describe(tensor)}: some elements were never written",
         )
-    if any(covers(group, tensor.rectangle) for group in tensor.storage.groups):
-        return
-    raise core.refuse(
-        "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
-    )
+    if not any(covers(group, tensor.rectangle) for group in tensor.storage.groups):
+        raise core.refuse(
+            "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
+        )

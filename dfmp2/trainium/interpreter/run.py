@@ -215,16 +215,16 @@ def _argument(core: Core, name: str, value: object) -> object:
     dtype = "float32"
     array: Array | None = None
     if isinstance(value, Shape):
-        if core.arithmetic:
+        if core.settings.arithmetic:
             raise InputError(
                 f"argument {name}: a Shape carries no data; give an array or set arithmetic=False"
             )
     elif isinstance(value, np.ndarray):
-        if not (core.exact and value.dtype == np.float64):
+        if not (core.settings.exact and value.dtype == np.float64):
             dtype = value.dtype.name
         if dtype not in DTYPES:
             raise Violation("tensor-dtype", f"argument {name} is {value.dtype}")
-        if core.arithmetic:
+        if core.settings.arithmetic:
             array = value
     elif _static(value):
         return value

@@ -44,7 +44,15 @@ INSTRUCTIONS: dict[str, str] = {
 }
 # Documented parameters that our kernels may not use.
 NOT_TAKEN = frozenset(
-    ("tile_position", "tile_size", "perf_mode", "reduce_init", "reduce_res_negate", "keepdims")
+    (
+        "tile_position",
+        "tile_size",
+        "perf_mode",
+        "reduce_init",
+        "reduce_res_negate",
+        "keepdims",
+        "oob_mode",
+    )
 )
 
 

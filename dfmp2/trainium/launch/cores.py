@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
+from dfmp2.backends.base import Backend, Operand, PairTerms, Shape, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
 from dfmp2.host.processes import begin_quietly, exit_code, start_process
 from dfmp2.trainium.backend import LIMITS, NkiBackend
@@ -138,13 +138,6 @@ class CoresBackend(Backend):
         them."""
         if self.limits.compiles:
             compile_ahead(tuple(spins), toolchain.device_target() or "trn1")
-
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip, on all, and on as many as there are
-        here."""
-        from dfmp2.trainium.costs import catalogue  # loaded only where it is asked for
-
-        return catalogue.offer(spins, self.limits.workers)
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need

@@ -24,7 +24,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,8 +139,7 @@ class InterpreterExecutor(Executor):
 
 def native_kernel(source: str, kernel: str) -> Kernel:
     """The function of a kernel file that the real `@nki.jit` has decorated."""
-    found: Kernel = getattr(import_module(source), kernel)
-    return found
+    return cast(Kernel, getattr(import_module(source), kernel))
 
 
 class NativeExecutor(Executor):
