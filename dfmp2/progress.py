@@ -20,7 +20,7 @@ NOT_THE_CALLER = {"dfmp2", "contextlib", "ase"}
 
 
 class Listener:
-    """Receives events of a run; subclass and override what is of interest."""
+    """Receives events of a run; override the methods that you need in a subclass."""
 
     def stage(self, text: str) -> None:
         """A stage begins (basis, SCF, integrals, pair energies, check)."""
@@ -30,7 +30,7 @@ class Listener:
         self.stage(text)
 
     def note(self, text: str) -> None:
-        """Something to know about the run that is no stage of it; by default the same as one."""
+        """A note about the run that is not a stage of it; by default the same as a stage."""
         self.stage(text)
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
@@ -45,9 +45,9 @@ class Listener:
         `time.perf_counter`."""
 
     def time_left(self, seconds: float | None) -> None:
-        """About so many seconds are left of all that was asked for, None where that is not known.
+        """Approximate seconds left for the whole task, None if not known.
 
-        Comes before the event that it was found with.
+        Called before the event that the estimate follows from.
         """
 
     def warning(self, text: str) -> None:

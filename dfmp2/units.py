@@ -1,4 +1,4 @@
-"""Conversion factors, sizes in bytes for reading, and record fields with a unit.
+"""Conversion factors, sizes and counts for reading, and record fields with a unit.
 
 Lengths inside dfmp2 are in bohr, energies in hartree (Eh), memory in bytes.
 """
@@ -39,6 +39,13 @@ def format_bytes(size: float) -> str:
         if abs(value) < 999.995:  # what still prints below 1000.00
             return f"{value:.2f} {unit}"
     return f"{value / 1000:.2f} TB"
+
+
+def counted_text(count: int, name: str, plural: str = "") -> str:
+    """A number of things, e.g. "1 warning"; a plural that does not end in s is given."""
+    if count == 1:
+        return f"1 {name}"
+    return f"{count} {plural or name + 's'}"
 
 
 def quantity(units: str, description: str, default: Any = ...) -> Any:

@@ -22,14 +22,15 @@ CREDENTIALS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cloud:
-    """The server, and clients of it."""
+    """The server, and clients of it; `ready`: it has its queue, and nothing was sent since."""
 
     address: str
     s3: Any
     batch: Any
     variables: dict[str, str]
+    ready: bool = False
 
     def forget(self) -> None:
         """Remove everything but an empty bucket."""

@@ -77,8 +77,53 @@ QUICK = {
 }
 
 
+# Files that take longest, the longest first (`--durations=0`): where they are shared out, each
+# worker begins with one, so that none is left alone with one in the end.
+LONG = (
+    "test_optimize.py",
+    "test_nki_lanes.py",
+    "test_functional_gradients.py",
+    "test_double_hybrids.py",
+    "test_grid.py",
+    "test_composite.py",
+    "test_kohn_sham.py",
+    "test_checkpoint.py",
+    "test_compare.py",
+    "test_nki_kernels.py",
+    "test_awkward.py",
+    "test_gradients.py",
+    "test_outputs.py",
+    "test_batch.py",
+    "test_docs.py",
+    "test_signals.py",
+    "test_study_resume.py",
+    "test_studies.py",
+    "test_torch.py",
+    "test_exchange_correlation.py",
+    "test_nki_costs.py",
+    "test_cli_options.py",
+    "test_energy_shards.py",
+    "test_relaxed.py",
+    "test_thermochemistry.py",
+    "test_fitting_certificate.py",
+    "test_cli_errors.py",
+    "test_error_budget.py",
+    "test_batch_dask.py",
+    "test_batch_faults.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest-xdist keep the order of files, rather than begin with those of most tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of QUICK that are not slow."""
+    """Mark the tests of QUICK that are not slow; put those of LONG first where workers share."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        places = {name: place for place, name in enumerate(LONG)}
+        items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
     for item in items:
         if item.path.name in QUICK and item.get_closest_marker("slow") is None:
             item.add_marker("quick")

@@ -58,13 +58,29 @@ def server():
 
 
 @pytest.fixture
-def aws(server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    """An empty AWS with a queue, and the variables that lead there."""
+def reached(server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """AWS as it is, and the variables that lead there."""
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
-    server.forget()
-    server.queue()
     return server
+
+
+@pytest.fixture
+def store(reached: Cloud) -> Cloud:
+    """An empty bucket."""
+    reached.ready = False
+    reached.forget()
+    return reached
+
+
+@pytest.fixture
+def aws(reached: Cloud) -> Cloud:
+    """An empty AWS with a queue."""
+    if not reached.ready:
+        reached.forget()
+        reached.queue()
+    reached.ready = False
+    return reached
 
 
 @pytest.fixture
@@ -226,6 +242,7 @@ def test_bad_input(
     done = call(*BASE, *S3, "2", "--submit", *arguments)
     assert done.code == code and said in done.message
     assert not aws.names() and not aws.batch.describe_job_definitions()["jobDefinitions"]
+    aws.ready = True
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -333,7 +350,7 @@ def test_what_aws_answers_becomes_an_error_with_its_code(code: str, kind: type[E
         raise exceptions.ClientError({"Error": {"Code": code, "Message": "told"}}, "PutObject")
 
 
-def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
+def test_inputs_mean_the_same_elsewhere(store: Cloud, batch: Path) -> None:
     """Items with the same fingerprints, whatever the paths were; the same inputs, the same
     bytes."""
     (batch / "more").mkdir()
@@ -354,7 +371,7 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
     assert pack(here) == sent
-    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/x.zip", Body=sent)
+    store.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/x.zip", Body=sent)
     with unpacked_archive(f"{PLACE}/inputs/x.zip", 60.0, print) as (there, _, own):
         assert not own
         assert [item.name for item in there.items] == [item.name for item in here.items]
@@ -367,14 +384,14 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
 
 
 @pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_container_unpacks_its_own_shard(aws: Cloud, batch: Path, chained: bool) -> None:
+def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: bool) -> None:
     """The shards' items are those of the scheduler, and their files alone are unpacked."""
     write(batch, "h2o", "h2", "nh2", "o2", "h2o", head=HEAD)
     with open(batch / "batch.toml", "a") as manifest:
         manifest.write('name = "started"\nscf_from = "h2.xyz"\n')
     here = read_manifest(batch / "batch.toml")
     sent = pack(here, 3, chained=chained)
-    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/three.zip", Body=sent)
+    store.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/three.zip", Body=sent)
     inputs = [read_input(item) for item in here.items]
     for shard in ((0, 3), (1, 3), (2, 3)):
         places = of_shard(inputs, shard, chained=chained)
@@ -406,7 +423,7 @@ def test_a_container_unpacks_its_own_shard(aws: Cloud, batch: Path, chained: boo
     ("name", "said"), [("../outside", "dfmp2-batch.toml"), ("", "no archive of inputs")]
 )
 def test_hostile_inputs(
-    aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+    store: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     """What is no archive is refused, and nothing is written outside of the folder that goes with
     the container."""
@@ -414,7 +431,7 @@ def test_hostile_inputs(
     if name:
         with zipfile.ZipFile(stream, "w") as archive:
             archive.writestr(name, b"hostile")
-    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/bad.zip", Body=stream.getvalue())
+    store.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/bad.zip", Body=stream.getvalue())
     monkeypatch.setenv("DFMP2_SCRATCH", str(tmp_path))
     with (
         pytest.raises(InputError, match=said),
@@ -424,7 +441,7 @@ def test_hostile_inputs(
     assert not list(tmp_path.iterdir())
 
 
-def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
+def test_programs_are_shared(store: Cloud, tmp_path: Path) -> None:
     """Whole entries only, records last; a second host gets what the first has compiled."""
     entry = tmp_path / "here" / ("0123456789abcdef" * 2)
     entry.mkdir(parents=True)
@@ -433,12 +450,12 @@ def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
     (tmp_path / "here" / "xla").mkdir()
     (tmp_path / "here" / "xla" / "other").write_text("not ours")
     sent: list[str] = []
-    aws.s3.meta.events.register(
+    store.s3.meta.events.register(
         "provide-client-params.s3.PutObject", lambda params, **_: sent.append(params["Key"])
     )
-    place = aws.s3, f"{PLACE}/programs"
+    place = store.s3, f"{PLACE}/programs"
     Copies(*place, tmp_path / "here", PROGRAM).save()
-    assert aws.names() == {f"programs/{entry.name}/nki_0.7.0.{kind}" for kind in ("neff", "json")}
+    assert store.names() == {f"programs/{entry.name}/nki_0.7.0.{kind}" for kind in ("neff", "json")}
     assert [Path(key).suffix for key in sent] == [".neff", ".json"]
     there = Copies(*place, tmp_path / "there", PROGRAM)
     there.fetch(there.names())
@@ -448,18 +465,18 @@ def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_stays_until_its_result_is_copied(
-    aws: Cloud, tmp_path: Path, monkeypatch
+    store: Cloud, tmp_path: Path, monkeypatch
 ) -> None:
     """The result appears and the checkpoint goes while files are looked at: the result is copied
     first all the same."""
-    own = Copies(aws.s3, f"{PLACE}/results", tmp_path, RESULT)
+    own = Copies(store.s3, f"{PLACE}/results", tmp_path, RESULT)
     assert fetch_items(own, ["row"]) == 0
     (tmp_path / "row.h5.checkpoint").write_text("half")
     own.save()
-    assert aws.names() == {CHECKPOINT}
+    assert store.names() == {CHECKPOINT}
     seen: list[set[str]] = []
-    aws.s3.meta.events.register(
-        "provide-client-params.s3.DeleteObject", lambda **_: seen.append(aws.names())
+    store.s3.meta.events.register(
+        "provide-client-params.s3.DeleteObject", lambda **_: seen.append(store.names())
     )
 
     def late(copies: Copies) -> list[str]:
@@ -471,9 +488,9 @@ def test_a_checkpoint_stays_until_its_result_is_copied(
     looks, real = [], Copies._files
     monkeypatch.setattr(Copies, "_files", late)
     own.save()
-    assert aws.names() == {CHECKPOINT, "results/row.h5"}
+    assert store.names() == {CHECKPOINT, "results/row.h5"}
     own.save()
-    assert seen == [{CHECKPOINT, "results/row.h5"}] and aws.names() == {"results/row.h5"}
+    assert seen == [{CHECKPOINT, "results/row.h5"}] and store.names() == {"results/row.h5"}
 
 
 def test_copies_are_tried_again_until_the_end() -> None:

@@ -376,7 +376,7 @@ def test_shards_together_are_the_batch(folder, call, monkeypatch):
     slurm = {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2"}
     first = succeed(call("batch", "run", "m.toml", "--shard", "0/2"))
     half = set(results(folder / "out"))
-    assert 0 < len(half) < 3 and f"{len(half)} of {len(half)} items complete" in first.out
+    assert 0 < len(half) < 3 and f"{len(half)} of {len(half)} item" in first.out
     index = read_rows(folder / "out")
     assert [row.get("status") for row in index.values()].count("complete") == len(half)
     assert (folder / "out" / "batch.0-of-2.index.jsonl").exists()
@@ -423,7 +423,7 @@ def test_terminated_and_resumed(folder, call):
     running.send_signal(signal.SIGTERM)
     out, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 75, err
-    assert "the same command goes on" in err.splitlines()[-1] and "stopped" in out
+    assert "repeat the command to continue" in err.splitlines()[-1] and "stopped" in out
     assert not list((folder / "out").glob(".*.lock")) and not list(
         (folder / "out").glob("*.error.json")
     )
@@ -612,7 +612,7 @@ def test_the_parent_imports_neither_torch_nor_dask(folder):
     )
     arguments = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--quiet")
     done = succeed(run_command(*arguments, cwd=folder, program=(sys.executable, "-c", code)))
-    assert done.out.startswith("dfmp2 batch finished: 1 of 1 items complete") and done.err == ""
+    assert done.out.startswith("dfmp2 batch finished: 1 of 1 item complete") and done.err == ""
 
 
 def test_of_many_failures_the_first_twenty_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dfmp2
+from dfmp2.errors import InputError, ResourceError
 from dfmp2.execution import dask
+from dfmp2.execution.pool import Call, Died, WorkerShare
 from tests.conftest import MOLECULES, PATIENCE, Runner, wait_until
 from tests.faults import numbers
 from tests.test_batch import chain, results, start, worker_of
@@ -180,6 +184,112 @@ def test_tiles_of_one_molecule(cluster: Cluster, folder: Path, call: Runner) -> 
     )
 
 
+# --- what becomes of a call, without a cluster ----------------------------------------------------
+
+ADDRESS = "tcp://127.0.0.1:7"
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> SimpleNamespace:
+    """A pool with one worker, whose calls end when the test says so."""
+    submitted: list[tuple[Any, ...]] = []
+
+    def submit(*given: Any) -> Future[Any]:
+        submitted.append(given)
+        return Future()
+
+    client = SimpleNamespace(
+        status="running", get_executor=lambda **_: SimpleNamespace(submit=submit)
+    )
+    worker = {"memory_limit": 10**9, "nthreads": 3, "local_directory": "/w"}
+    token = tmp_path / "token"
+    token.touch()
+    return SimpleNamespace(
+        client=client,
+        workers={ADDRESS: worker},
+        share=WorkerShare(0, 0),
+        token=token,
+        stopping=False,
+        submitted=submitted,
+        lost=lambda error: ResourceError(f"does not answer ({error})"),
+    )
+
+
+def ended(pool: SimpleNamespace, error: BaseException | None) -> Any:
+    """What the slot gives for a call that ended with an error; None: it was cancelled."""
+    slot = dask.DaskSlot(pool, ADDRESS)
+    slot.submit(Call(print, (), tag="place"))
+    assert slot.future is not None
+    if error is None:
+        slot.close()
+        assert slot.future.cancelled()
+    else:
+        slot.future.set_exception(error)
+    try:
+        return slot.result()
+    finally:
+        assert slot.future is None
+
+
+@pytest.mark.parametrize("error", [None, BrokenExecutor("gone")])
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_worker_that_is_lost_takes_its_call_with_it(
+    error: BaseException | None, stopping: bool, pool: SimpleNamespace
+) -> None:
+    """The item fails; where the batch is stopped it stays pending, and no other call goes there."""
+    pool.stopping = stopping
+    with pytest.raises(Died, match=f"its Dask worker {ADDRESS} was lost") as death:
+        ended(pool, error)
+    assert (death.value.exit_code, death.value.terminated) == (7, stopping)
+    assert death.value.share == WorkerShare(3, 8 * 10**8, pool.token)
+
+
+def test_an_error_of_a_call_is_its_own(pool: SimpleNamespace) -> None:
+    with pytest.raises(InputError, match="no such basis"):
+        ended(pool, InputError("no such basis"))
+    with pytest.raises(InputError, match=rf"{ADDRESS} cannot run dfmp2 \(No module\)"):
+        ended(pool, ImportError("No module"))
+    with pytest.raises(Died, match="a fault in dfmp2: ValueError: planted") as fault:
+        ended(pool, ValueError("planted"))
+    assert fault.value.exit_code == 1 and fault.value.share is None
+    pool.stopping = True  # a call that is asked to stop may say so in its own way
+    with pytest.raises(Died) as stopped:
+        ended(pool, InputError("stopped"))
+    assert stopped.value.terminated
+
+
+def test_calls_are_asked_to_stop_and_none_goes_to_a_scheduler_that_is_gone(
+    pool: SimpleNamespace,
+) -> None:
+    slot = dask.DaskSlot(pool, ADDRESS)
+    assert slot.ready and not slot.share.stop_asked()
+    slot.terminate()
+    assert pool.stopping and slot.share.stop_asked()
+    slot.terminate()  # of each slot
+    pool.client.status = "closed"
+    with pytest.raises(ResourceError, match="the connection was lost"):
+        slot.submit(Call(print, ()))
+    assert slot.future is None and not pool.submitted
+    pool.workers.clear()
+    assert not slot.ready
+
+
+def test_a_call_runs_in_the_process_that_was_meant(
+    pool: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was started again at its address, or does not see the folder, refuses it."""
+    worker = SimpleNamespace(address=ADDRESS, local_directory="/w")
+    monkeypatch.setattr("distributed.get_worker", lambda: worker)
+    share, here = WorkerShare(1, 10**9, pool.token), dask.provenance.versions()
+    call = Call(lambda number, given: (number, given), (7,))
+    assert dask.run_call(here, "/w", call, share) == (7, share)
+    with pytest.raises(BrokenExecutor, match="started again"):
+        dask.run_call(here, "/before", call, share)
+    pool.token.unlink()
+    with pytest.raises(InputError, match="does not see"):
+        dask.run_call(here, "/w", call, share)
+
+
 @pytest.mark.slow
 def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Path) -> None:
     """One item after the other, on a cluster that becomes smaller."""
@@ -226,5 +336,5 @@ def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Pa
     assert running.returncode == 7, err
     # How the loss is noticed depends on what the connection was at.
     assert re.search(r"does not answer \(.+\): start it", err.splitlines()[-1])
-    assert "finished items are kept, and the same command goes on" in err.splitlines()[-1]
+    assert "finished items are kept; repeat the command to continue" in err.splitlines()[-1]
     assert results(folder / "alone") == before and not list((folder / "alone").glob("*.error.json"))

@@ -242,7 +242,9 @@ def test_a_broken_device_ends_the_run(
         done.code == 7
         and "not complete: kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202)" in done.message
     )
-    assert "take this host out of use; the same command on another host goes on" in done.message
+    assert (
+        "take this host out of use; repeat the command on another host to continue" in done.message
+    )
     value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert value["failed"] == 1 and value["pending"] >= 3 and value["running"] == 0
     monkeypatch.undo()
@@ -321,7 +323,7 @@ def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
         complete = [name for name in found if name.endswith(".h5")]
         assert done.code == 7 and 0 < len(complete) < 6
         assert f"{6 - len(complete)} of 6 items not complete" in done.message
-        assert "make room on that disk, and the same command goes on" in done.message
+        assert "make room on that disk and repeat the command" in done.message
         assert "dfmp2 batch stopped: " in done.out and "failed" not in done.out + done.err
         assert not [name for name in found if name.endswith(".error.json") or name[0] == "."]
         subprocess.run(["mount", "-o", "remount,size=8m", str(folder / "small")], check=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from concurrent.futures import Future
+from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +14,20 @@ import pytest
 
 from dfmp2.backends.base import Shape
 from dfmp2.cli import batch_run
-from dfmp2.errors import DeviceFault, InputError, Interrupted, ResourceError, SomeFailed
+from dfmp2.errors import (
+    DeviceFault,
+    Dfmp2Error,
+    InputError,
+    Interrupted,
+    ResourceError,
+    SomeFailed,
+)
 from dfmp2.execution import items, parts
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.dask import DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch, options_of_item
-from dfmp2.execution.pool import Died, WorkerShare, process_death
+from dfmp2.execution.pool import Died, Slot, WorkerShare, process_death
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.host.resources import pinning
 from dfmp2.options import Options
@@ -481,3 +488,87 @@ def test_programs_are_compiled_once_for_each_bucket_of_sizes(
     signals.count, asked[:] = 1, []
     with pytest.raises(Interrupted, match="stopped while kernels were compiled"):
         batch_run._compile_programs(batch, signals)
+
+
+# --- what a worker leaves behind ------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes say at once how they have ended."""
+    monkeypatch.setattr("dfmp2.execution.pool.exit_code", lambda process: process.exitcode)
+
+
+def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | None = None) -> Any:
+    """A slot whose process was killed after it had written 20,000 letters."""
+    slot: Any = Slot.__new__(Slot)
+    file = tmp_path / "errors"
+    file.write_text("a" * 4000 + "b" * 15_999 + "\u00e9")
+    slot.share, slot._peak = SHARE, 5
+    slot._errors = open(file, "rb")  # noqa: SIM115 - as long as the slot
+    slot._process = SimpleNamespace(exitcode=-9, kill=lambda: None)
+    slot._executor = SimpleNamespace(shutdown=lambda **how: None)
+    slot._loaded = Future()
+    if loaded is None:
+        slot._loaded.set_result(None)
+    else:
+        slot._loaded.set_exception(loaded)
+    slot.future = Future()
+    slot.future.set_exception(error)
+    return slot
+
+
+@pytest.mark.usefixtures("ended")
+def test_the_last_that_a_worker_wrote_is_kept(tmp_path: Path) -> None:
+    slot = ended_slot(tmp_path, BrokenExecutor())
+    with pytest.raises(Died) as caught:
+        slot.result()
+    assert slot.future is None
+    died = caught.value
+    assert died.errors == "b" * 15_998 + "\u00e9" and len(died.errors.encode()) == 16_000
+    assert (died.exit_code, died.peak, died.terminated) == (7, 5, False)
+
+
+@pytest.mark.usefixtures("ended")
+def test_errors_of_a_call_come_back_and_a_fault_ends_the_worker(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="wrong"):
+        ended_slot(tmp_path, InputError("wrong")).result()
+    slot = ended_slot(tmp_path, ZeroDivisionError("by hand"))
+    with pytest.raises(Died, match="a fault in dfmp2: ZeroDivisionError: by hand") as caught:
+        slot.result()
+    assert (caught.value.exit_code, caught.value.share) == (1, None) and slot._errors.closed
+    slot = ended_slot(tmp_path, BrokenExecutor())
+    slot.future = Future()
+    slot.future.set_result(17)
+    assert slot.result() == 17
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> None:
+    slot = ended_slot(tmp_path, BrokenExecutor(), loaded=BrokenExecutor())
+    for _ in range(2):
+        with pytest.raises(Died) as caught:
+            slot.result()
+        assert caught.value.terminated
+        slot.future = Future()
+        slot.future.set_exception(BrokenExecutor())
+    with pytest.raises(Dfmp2Error, match="a worker cannot start: its worker process was killed"):
+        slot.result()
+
+
+def test_a_cluster_is_waited_for_until_it_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    pool = DaskPool.__new__(DaskPool)
+    pool.slots = []
+
+    def look(self: Any) -> None:
+        assert self._size == 4
+        if len(waited) == 2:
+            self.slots = ["a worker"]
+
+    monkeypatch.setattr(DaskPool, "_look", look)
+    monkeypatch.setattr("dfmp2.execution.dask.time.sleep", waited.append)
+    pool.grow(4)
+    assert pool.slots == ["a worker"] and len(waited) == 2
+    pool.grow(4)
+    assert len(waited) == 2

@@ -3,8 +3,10 @@ written."""
 
 from __future__ import annotations
 
+import io
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from dfmp2.cli import main as main_module
+from dfmp2.errors import InputError
 from dfmp2.output import hdf5
 from tests.conftest import (
     COMMAND,
@@ -467,3 +472,37 @@ def test_output_ends_with_one_line_end(
     for more in (("--json",), ()):
         done = call(*arguments, *more)
         assert done.code == 0 and done.out == done.out.rstrip() + "\n"
+
+
+# --- what ends a command --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InputError("a  b"), 3, "a  b"),
+        (KeyboardInterrupt(), 130, "interrupted (Ctrl-C): nothing was written"),
+        (click.Abort(), 130, "interrupted (Ctrl-C): nothing was written"),
+        (click.UsageError("no\n  such thing."), 2, "no such thing (see dfmp2 --help)"),
+        (
+            click.UsageError("wrong", click.Context(click.Command("run"), info_name="dfmp2 run")),
+            2,
+            "wrong (see dfmp2 run --help)",
+        ),
+        (MemoryError(), 7, "the machine refused to give more memory: allow less with --memory"),
+        (OSError(28, "No space left"), 7, "the system refused: [Errno 28] No space left: check"),
+    ],
+)
+def test_every_end_has_a_line_and_a_code(error: BaseException, code: int, said: str) -> None:
+    found = main_module._said(error)
+    assert found is not None and found[0].startswith(said) and found[1] == code
+    assert main_module._said(ValueError("a fault in dfmp2")) is None
+
+
+def test_letters_that_a_stream_cannot_write_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(written, encoding="latin-1"))
+    assert main_module.main(["show", "nowhere-\u0151.h5"]) == 3
+    sys.stderr.flush()
+    assert b"nowhere-\\u0151.h5" in written.getvalue()

@@ -120,7 +120,7 @@ def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():
             "--lane cpu runs on the chip that is here",
         ),
         (["timeline", "--shape", "small"], 2, "kernels cost names the busy time of every engine"),
-        (["published", "--measure"], 2, "the figures are a page of the documentation"),
+        (["published", "--measure"], 2, "the figures are on the page project"),
         (
             ["cost", "--kernel", "K3", "--shape", "small", "--lane", "nki"],
             2,

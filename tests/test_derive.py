@@ -294,7 +294,7 @@ def test_command_writes_a_whole_result(call: Runner, water: Stored, folder: Path
     assert shown.json == done.json
     report = succeed(call("show", "d.h5")).out
     assert "derived from w.h5, content " in report
-    assert "frozen core: 1 orbitals per spin (--frozen-core auto)" in report
+    assert "frozen core: 1 orbital per spin (--frozen-core auto)" in report
 
 
 def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Path):

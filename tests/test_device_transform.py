@@ -46,7 +46,7 @@ ON_DEVICE = {"backend": "nki-interpreter", "transform": "device", "threads": 1, 
 def launched(monkeypatch):
     """Programs that the interpreter launches, and where their outputs went."""
     seen = {"launch": [], "keep": []}
-    inner = InterpreterExecutor.launch
+    inner = InterpreterExecutor.keep
 
     def launch(self, source, kernel, arguments):
         seen["launch"].append(program_of(source, kernel, arguments))

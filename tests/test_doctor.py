@@ -383,21 +383,9 @@ def test_a_trainium_host(trainium):
     assert {finding.status for finding in found.values()} == {"ok"}, found
     assert found["device"].detail == "1 device (trn1.2xlarge)"
     bare = replace(trainium, version={"torch-xla": "2.9.0"}.get)
-    check(
-        neuron(bare)["packages"],
-        "neither nki (to compile) nor nrtpy (to run)",
-        fix="AWS's own package index",
-    )
-    check(
-        neuron(having(trainium, nrtpy="0.2"))["packages"],
-        "nki and nrtpy clash",
-        fix="an environment",
-    )
-    check(
-        neuron(having(trainium, torch="2.10.0"))["packages"],
-        "torch 2.10.0 and torch-xla 2.9.0 do not",
-        fix="install torch 2.9.0",
-    )
+    check(neuron(bare)["lanes"], "nki: nki is not installed", fix="AWS's own package index")
+    mixed = neuron(having(trainium, torch="2.10.0"))["lanes"]
+    check(mixed, "torch 2.10.0 and torch-xla 2.9.0 do not", fix="install torch 2.9.0")
 
 
 @pytest.mark.parametrize(

@@ -698,7 +698,7 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "b2plip"}, "did you mean b2plyp?"),
         ({"method": "wb97m(2)"}, "non-local correlation (VV10) is not available"),
         ({"method": "revdod-pbep86"}, "not in the table; with both spins it is revdsd-pbep86-d4"),
-        ({"method": "mp2-d3"}, "corrections of dispersion are not here"),
+        ({"method": "mp2-d3"}, "dispersion corrections of MP2 are not available"),
         ({"method": "revDSD-PBEP86-D4/2021"}, "are not those of 2019 (revdsd-pbep86-d4)"),
         ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
         ({"method": "custom-dh", "xc": "pbe0"}, "needs --os-scale and --ss-scale"),

@@ -102,7 +102,7 @@ def test_a_checkpoint_that_cannot_be_saved_costs_only_the_checkpoint(
         done = succeed(call("run", "h2.xyz", *H2, "--output", "x.h5"))
     assert (
         len(met) > 1
-        and done.err.count("warning: no checkpoint could be saved, the run goes on without") == 1
+        and done.err.count("warning: no checkpoint could be saved, the run continues without") == 1
     )
     assert os.strerror(fault[1]) in done.err
     assert numbers(folder / "x.h5") == {**numbers(prepared / "h2.h5"), **warned(folder / "x.h5")}

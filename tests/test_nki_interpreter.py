@@ -387,4 +387,3 @@ def test_live_ranges_end_with_the_last_use(trace):
     }
     assert trace.sbuf_high_water == 1200 + 3072 + 16 + 32
     assert trace.psum_high_water == 1
-    assert trace.target == "gen2"

@@ -80,10 +80,10 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
     assert result.certificate.sampled == 15
     if lane == "nki":
         assert told["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
-        assert told["inference counters"] == "neuron0/neuron_core0 7 -> 8"
+        assert machine.counter.read_text() == "8"  # of inferences; 7 before
         assert told["compiled through"] == "tracer, neuronx-cc 2.27.5334.0, nki 0.6.0"
     if lane == "nki-xla":
-        assert told["device type"] == "NEURON" and told["graphs"].startswith("2 compiled")
+        assert told["programs"].startswith("1 launched, 2 compiled now")
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -160,19 +160,14 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
     assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
 
 
-@pytest.mark.parametrize(("late", "warm"), [(False, 0.0), (True, 1.0)])
-def test_launches_of_the_first_seconds_are_not_warm(monkeypatch, late, warm):
-    times = iter([0.0, 1.0, 6.0, 7.0] if late else [0.0, 1.0, 2.0, 3.0])
+def test_first_launches_of_a_program_are_timed_apart(monkeypatch):
+    times = iter([0.0, 1.0, 6.0, 8.0])
     monkeypatch.setattr(proof.time, "perf_counter", lambda: next(times))
     counts = proof.Proof()
     for _ in range(2):
         with counts.launch("program"):
             pass
-    assert (counts.first_seconds, counts.ramp_seconds, counts.warm_seconds) == (
-        1.0,
-        1.0 - warm,
-        warm,
-    )
+    assert (counts.first_seconds, counts.later_seconds) == (1.0, 2.0)
 
 
 def test_a_damaged_program_counts_as_absent(machine):
@@ -282,7 +277,7 @@ def test_programs_are_launched_ahead_as_their_kernels_take_them(monkeypatch):
     spins, launched = (Shape(9, 40, 30), Shape(3, 8, 30)), []
 
     class Recording(InterpreterExecutor):
-        def _run(self, program, arguments, *, kept=False):
+        def _run(self, program, arguments):
             launched.append(program)
             assert np.isfinite(super()._run(program, arguments)).all()
 

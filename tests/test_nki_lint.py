@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dfmp2.trainium import kernels
-from dfmp2.trainium.interpreter.lint import lint
+from dfmp2.trainium.interpreter.lint import read_source
 from dfmp2.trainium.interpreter.rules import NotInSubset, Violation
 
 MODULE = """\
@@ -44,7 +44,7 @@ BODY = [
     ("syntax", "if (m := n) > 1:\n    pass", "m = n\nif m > 1:\n    pass"),
     ("syntax", "t = (*a.shape, 1)", "t = (a.shape[0], 1)"),
     ("syntax", "try:\n    pass\nfinally:\n    pass", ""),
-    ("syntax", "with open(n):\n    pass", "with nl.no_reorder():\n    pass"),
+    ("syntax", "with open(n):\n    pass", ""),
     ("syntax", "t = f'{n}'", "print(f'{n}')"),
     ("syntax", "t = f'{n}'", "assert n > 0, f'{n}'"),
     ("syntax", "t = {1: n}", "t = {'one': n}"),
@@ -89,6 +89,11 @@ MODULE_LEVEL = [
     ),
     ("sub-kernel", "@part\ndef two(x):\n    return x", ""),
 ]
+
+
+def lint(text: str, name: str) -> None:
+    for violation in read_source(text, name).broken.values():
+        raise violation
 
 
 def source(body: str = "", module: str = "") -> str:

@@ -12,7 +12,7 @@ from dfmp2.cli.main import main
 from dfmp2.errors import InputError
 from dfmp2.mp2 import energy
 from dfmp2.trainium import entry
-from dfmp2.trainium.launch import compile_child, environment, toolchain
+from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import Host
 from tests.conftest import MOLECULES
 from tests.stand_in_nki.site import planted
@@ -280,13 +280,3 @@ def test_a_folder_named_like_a_package_in_the_working_directory_is_not_imported(
     (machine.folder / "nki.py").write_text("raise SystemExit('a user file was imported')")
     machine.patch.chdir(machine.folder)
     assert toolchain.refusal("nki-simulator") is None
-
-
-def test_a_function_takes_what_it_names():
-    """Keywords that it names, all of them and more, or whatever it is given."""
-    takes = compile_child._takes
-    assert takes(lambda kernel, inputs: None, "kernel", "inputs")
-    assert takes(lambda kernel, inputs, more: None, "kernel", "inputs")
-    assert takes(lambda kernel, **more: None, "kernel", "inputs")
-    assert not takes(lambda kernel: None, "kernel", "inputs")
-    assert not takes(lambda *given: None, "kernel")

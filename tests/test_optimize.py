@@ -15,7 +15,7 @@ from ase import Atoms
 from pyscf import gto, scf
 from pyscf.hessian import thermo
 
-from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.errors import Dfmp2Error, InputError, Interrupted
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.files import read_frames
@@ -23,8 +23,9 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.options import make_options
-from dfmp2.output.study import MOST_RUNS, read_study
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options, make_options
+from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies
@@ -252,7 +253,7 @@ def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
     )
     failed = call(*command, "--scf-max-cycles", "5")
     assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
-    assert "(finished runs are in x.h5; the same command goes on)" in failed.message
+    assert "(finished runs are in x.h5; repeat the command to continue)" in failed.message
     assert list(read_study(folder / "x.h5").runs) == ["step-000"]
     going_on = call(*command, "--resume")
     assert going_on.code == 4 and "step 0: finished before" in going_on.err
@@ -357,6 +358,90 @@ def test_a_planar_start_is_said_and_no_minimum():
     assert any("or --verify, tells whether it is a minimum" in note for note in study.notes)
 
 
+BOND, ANGLE = 1.8, 1.9  # bohr, rad: of the minimum of `springs`
+
+
+def springs(place: np.ndarray) -> float:
+    """Energy of one or two bonds from the first atom and the angle between them, all of them
+    springs, Eh: straight, it is a saddle point of second order."""
+    arms = place[1:] - place[0]
+    bonds = np.linalg.norm(arms, axis=1)
+    energy = 0.25 * ((bonds - BOND) ** 2).sum()
+    if len(arms) == 2:
+        energy += 0.1 * (arms[0] @ arms[1] / bonds.prod() - np.cos(ANGLE)) ** 2
+    return float(energy)
+
+
+def on_springs(patch: pytest.MonkeyPatch, start: Molecule, stop: int = 0) -> list[Molecule]:
+    """Put gradients of `springs` in the place of those of MP2, until that is asked for the
+    `stop`-th time; the geometries for which it was."""
+    template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
+    asked: list[Molecule] = []
+
+    def compute(molecule: Molecule, options: Options, **_: object) -> MP2Result:
+        if stop and len(asked) + 1 == stop:
+            raise Interrupted("stopped")
+        asked.append(molecule)
+        place, step = molecule.coordinates, 1e-4
+        slopes = np.zeros(place.shape)
+        for k in np.ndindex(place.shape):
+            moved = np.zeros(place.shape)
+            moved[k] = step
+            slopes[k] = (springs(place + moved) - springs(place - moved)) / (2 * step)
+        energy = template.reference.scf_total_energy + springs(place) - template.total_energy
+        return replace(
+            template,
+            molecule=molecule,
+            options=options,
+            reference=replace(template.reference, scf_total_energy=energy),
+            gradient=replace(template.gradient, mp2_total_gradient=slopes),
+        )
+
+    patch.setattr("dfmp2.studies.optimize.certified_gradient", compute)
+    return asked
+
+
+ON_SPRINGS = replace(EXACT, basis="sto-3g")
+
+
+def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Down to the minimum that is known, in the same study."""
+    on_springs(monkeypatch, STRAIGHT_WATER)
+    study = optimized(STRAIGHT_WATER, Search(verify=True), ON_SPRINGS)
+    assert study.complete and study.title.startswith("minimum of")
+    assert study.settings["stationary_point"] == "minimum" and study.settings["restarts"] == 1
+    assert any("saddle point of order 2: 2 imaginary modes of 4" in note for note in study.notes)
+    assert study.values["optimized_total_energy"].value == pytest.approx(0.0, abs=1e-6)
+    assert coordinate(study, 1, 2) == pytest.approx(BOND, abs=2e-3)
+    assert coordinate(study, 2, 1, 3) == pytest.approx(ANGLE, abs=5e-3)
+    assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
+    sides = [name for name in study.runs if name.endswith(("-plus", "-minus"))]
+    assert len(sides) == 2 and len(set(study.path) & set(sides)) == 1
+
+
+def test_a_verification_that_was_stopped_asks_for_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the Hessian; the study is that of one that was not stopped."""
+
+    def search(keeper: Keeper) -> Study:
+        return optimize_geometry(
+            FLUORIDE, ON_SPRINGS, Search(verify=True), keeper=keeper, listener=Silent()
+        )
+
+    every = on_springs(monkeypatch, FLUORIDE)
+    whole = search(Keeper())
+    before = on_springs(monkeypatch, FLUORIDE, stop=len(every) - 4)
+    with pytest.raises(Interrupted):
+        search(Keeper(tmp_path / "x.h5"))
+    after = on_springs(monkeypatch, FLUORIDE)
+    study = search(Keeper(tmp_path / "x.h5"))
+    assert len(after) == 5 and len(before) + len(after) == len(every)
+    assert list(study.runs) == list(whole.runs) and list(study.path) == list(whole.path)
+    assert np.array_equal(study.arrays["wavenumbers"].value, whole.arrays["wavenumbers"].value)
+    assert study.settings == whole.settings
+
+
 @pytest.mark.slow
 def test_straight_water_is_verified_and_bends():
     """From the saddle point of second order down to what a bent start comes to, in the same
@@ -409,12 +494,13 @@ def test_what_is_not_a_minimum_in_the_end(
     """Exit code 4 and the number of imaginary modes where no new start is left; the same command
     does not go on."""
     monkeypatch.setattr("dfmp2.studies.optimize.MOST_RESTARTS", 0)
+    on_springs(monkeypatch, STRAIGHT_WATER)
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0 0 0.94\nH 0 0 -0.94\n")
     command = ("optimize", "w.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
     done = call(*command, "--verify")
     assert done.code == 4 and "NOT FINISHED: saddle point of order 2 after" in done.out
     assert "no minimum, but a saddle point of order 2 (2 imaginary modes)" in done.message
-    assert "--resume goes on" not in done.message
+    assert "repeat the command" not in done.message
     found = call("show", "w.optimization.h5", "--json").json
     assert found["stationary_point"] == "saddle point of order 2"
     assert found["imaginary_modes"] == 2 and len(found["wavenumbers"]) == 4

@@ -144,7 +144,10 @@ def test_a_method_takes_what_it_has(family: dict[str, Any], refused: set[str], n
         ({"method": "scs-mp2", "os_scale": 1.1}, "has factors of its own"),
         ({"method": "kappa-mp2", "ss_scale": 1.1}, "has factors of its own"),
         ({"method": "drpa", "ss_scale": 1.1}, "drop --os-scale and --ss-scale"),
-        ({"method": "drpa", "reference": "rohf"}, "--reference rohf"),
+        (
+            {"method": "drpa", "reference": "rohf"},
+            "orbitals of --reference rohf: use --reference uhf",
+        ),
         ({"method": "custom-scs-mp2"}, "needs --os-scale or --ss-scale"),
         ({"solvent_model": "smd"}, "belongs to --solvent"),
         ({"solvent": "eps=3", "solvent_model": "smd"}, "is a dielectric constant"),

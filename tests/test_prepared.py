@@ -26,7 +26,7 @@ from dfmp2.host import arrays_on_disk
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5, hdf5_datasets
 from dfmp2.output.checkpoint import VARIABLE
-from dfmp2.output.prepared import is_prepared, opened
+from dfmp2.output.prepared import PreparedFile, is_prepared, opened
 from dfmp2.planning import memory
 from tests.conftest import (
     COMMAND,
@@ -629,3 +629,28 @@ def test_what_python_computes_says_which_function_did(tmp_path):
     assert gradient.provenance.command == "dfmp2.gradient"
     derived = dfmp2.derive(result, os_scale=1.1)
     assert derived.provenance.command == "dfmp2.derive; original: dfmp2.run"
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_groups_are_copied_to_their_places_with_their_hashes(place: str, tmp_path: Path) -> None:
+    """Three groups of unequal numbers of orbitals, before and behind other numbers of the file."""
+    shape, cuts, before = (6, 3, 5), [(0, 1), (1, 4), (4, 6)], 7
+    b = np.random.default_rng(3).standard_normal(shape)
+    file = tmp_path / "b"
+    file.write_bytes(np.full(before + b.size + 4, 9.0).tobytes())
+    with open(file, "r+b") as stream:
+        region = arrays_on_disk.FileRegion(stream.fileno(), 8 * before, "b")
+        tensor: Any = b
+        if place == "disk":
+            (tmp_path / "scratch").write_bytes(b.tobytes())
+            source = open(tmp_path / "scratch", "rb")  # noqa: SIM115 - closed below
+            part = arrays_on_disk.FileRegion(source.fileno(), 0, "scratch")
+            tensor = arrays_on_disk.StoredTensor(part, shape, cuts)
+        copied: Any = PreparedFile._copied
+        hashes = copied(None, region, tensor, cuts, 2)
+        if place == "disk":
+            source.close()
+    assert hashes == tuple(arrays_on_disk.numbers_hash(b[i0:i1]) for i0, i1 in cuts)
+    found = np.frombuffer(file.read_bytes())
+    np.testing.assert_array_equal(found[before:-4], b.ravel())
+    assert set(found[:before]) == set(found[-4:]) == {9.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 import sys
 import time
@@ -23,7 +24,16 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning.time import Pace, TimeLeft, Timings
-from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted_blocks
+from dfmp2.progress import (
+    Collector,
+    Listener,
+    LoggingListener,
+    Relay,
+    Silent,
+    Stopwatch,
+    Wordless,
+    counted_blocks,
+)
 from dfmp2.studies import forecast
 from dfmp2.studies.task import Step
 from tests.conftest import Heard, wait_until
@@ -389,7 +399,7 @@ def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said, log = Clock(), list[str](), io.StringIO()
     monkeypatch.setattr(time, "monotonic", clock)
     monkeypatch.setattr(console, "is_terminal", lambda stream: True)
-    monkeypatch.setattr(console, "_columns", lambda: 50)
+    monkeypatch.setattr(console, "_columns", lambda stream: 50)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
@@ -432,7 +442,7 @@ def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen._draw_status()
     assert heard() == ["\r  2:05".ljust(1 + len("  2:05, about 4 min left"))]
     screen.finish("the end")
-    assert heard() == ["\r      \r"]
+    assert heard() == ["\r        \r"]  # with room for ^C
     assert log.getvalue().splitlines() == [
         "RHF",
         "warning: 2.5 doubts",
@@ -598,3 +608,60 @@ def test_a_run_tells_its_steps_and_the_time_left() -> None:
     assert all(done <= total for found in heard.steps.values() for done, total in found)
     assert len(heard.left) > result.reference.cycles
     assert all(seconds is None or 0 <= seconds < 60 for seconds in heard.left)
+
+
+class Recorder(Listener):
+    """Every event with what it was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in EVENTS:
+            return lambda *given: self.heard.append((name, *given))
+        return super().__getattribute__(name)
+
+
+EVENTS: dict[str, tuple[Any, ...]] = {
+    "stage": ("pairs",),
+    "substage": ("[1/2] a",),
+    "note": ("done",),
+    "scf_cycle": (3, -1.5, -2e-3, 4e-4),
+    "step": (2, 9, "blocks"),
+    "spent": ("fit", 1.0, 2.5),
+    "time_left": (7.5,),
+    "warning": ("a doubt",),
+}
+
+
+@pytest.mark.parametrize(
+    ("listener", "silent"),
+    [
+        (Relay, set()),
+        (Wordless, {"stage", "note", "scf_cycle", "warning"}),
+        (Collector, set()),
+    ],
+)
+def test_events_are_passed_on_as_they_are(listener: type[Any], silent: set[str]) -> None:
+    heard = Recorder()
+    passing = listener(heard)
+    for name, given in EVENTS.items():
+        getattr(passing, name)(*given)
+    expected = [(name, *given) for name, given in EVENTS.items() if name not in silent]
+    assert heard.heard == expected
+    if listener is Collector:
+        assert passing.warnings == ["a doubt"]
+
+
+def test_a_logger_hears_levels_and_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("of a test")
+    listener = LoggingListener(logger)
+    with caplog.at_level(logging.DEBUG, logger.name):
+        for name in ("stage", "scf_cycle", "step", "warning"):
+            getattr(listener, name)(*EVENTS[name])
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("INFO", "pairs"),
+        ("DEBUG", "SCF 3: -1.5000000000 Eh, gradient 4.0e-04"),
+        ("DEBUG", "blocks: 2 of 9"),
+        ("WARNING", "a doubt"),
+    ]

@@ -349,7 +349,7 @@ def test_items_of_a_batch_that_are_not_complete_are_left_out(
     (tmp_path / conformers.LEFT_MANIFEST).touch()
     warnings: list[str] = []
     assert conformers.complete_files([tmp_path], warnings.append) == [tmp_path / "a.h5"]
-    count = f"{open_items} of {open_items + 1} items are not complete and left out: {named}"
+    count = f"incomplete items are left out ({open_items} of {open_items + 1}): {named}"
     assert warnings == [f"{tmp_path}: {count}"]
     rows[1:] = []
     assert conformers.complete_files([tmp_path / "x.toml"], warnings.append)[0].name == "a.h5"

@@ -230,6 +230,25 @@ def test_stored_results_take_part(folder: Path) -> None:
         dfmp2.reaction("h2.xyz", "2*h.h5", **SMALL)
 
 
+def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folder: Path) -> None:
+    """Options that the stored energies were not computed with; the machine is another matter."""
+    for name in ("h2", "h"):
+        dfmp2.write(dfmp2.run(f"{name}.xyz", "6-31g", threads=1), f"{name}.h5")
+    stored = ("reaction", "--reactants", "h2.h5", "--products", "2*h.h5", "--output", "x.h5")
+    for options, said in (
+        (("--method", "scs-mp2"), "--method says how species are computed, and without --basis"),
+        (("--delta", "ccsd(t)/sto-3g"), "--delta says how species are computed"),
+        (("--basis", "6-31g", "--method", "scs-mp2"), "method: mp2 (2, e.g. h2), scs-mp2 (1"),
+        (("--optimize",), "every species is a stored result, whose geometry stays as it is"),
+    ):
+        done = call(*stored, *options)
+        assert (done.code, said in done.message) == (3, True), done.message
+    assert not Path("x.h5").exists()
+    with pytest.raises(InputError, match="frozen_core says how species are computed"):
+        dfmp2.reaction("h2.h5", "2*h.h5", frozen_core="auto", **SMALL)
+    succeed(call(*stored, "--basis", "6-31g", "--memory", "2GB"))
+
+
 def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:
     (folder / "far.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
     with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):

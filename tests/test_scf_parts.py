@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyscf import df, gto, lib, scf
+from scipy import linalg
 
 from dfmp2.errors import ConvergenceError
 from dfmp2.integrals.metric import MetricFactor
@@ -472,6 +473,35 @@ def test_spin_contamination_counts_from_rounding_on(
     assert following.spin_square(mf) == expected
     mf.mo_occ = np.ones(3)
     assert following.spin_square(mf) == abs(spin) / 2 * (abs(spin) / 2 + 1)
+
+
+@pytest.mark.parametrize(("nocc", "nvir"), [(3, 5), (4, 2), (1, 4)])
+@pytest.mark.parametrize("angle", [0.0, 0.3, -1.7])
+def test_rotated_orbitals_are_those_of_the_exponential(nocc: int, nvir: int, angle: float) -> None:
+    """exp(angle (x - x^T)) of all orbitals, which stay orthonormal."""
+    rng = np.random.default_rng(7)
+    coeff = np.linalg.qr(rng.standard_normal((nocc + nvir,) * 2))[0]
+    x = rng.standard_normal((nvir, nocc))
+    spin = RotatedSpin(coeff[:, :nocc], coeff[:, nocc:], np.ones((nvir, nocc)))
+    whole = np.zeros((nocc + nvir,) * 2)
+    whole[nocc:, :nocc], whole[:nocc, nocc:] = x, -x.T
+    expected = coeff @ linalg.expm(angle * whole)
+    found = np.hstack(rotations.rotated(spin, x, angle))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(found.T @ found, np.eye(nocc + nvir), atol=1e-12)
+    mf = SimpleNamespace(
+        mo_coeff=coeff[:, ::-1],
+        mo_occ=np.r_[np.zeros(nvir), np.full(nocc, 2.0)],
+        mo_energy=np.arange(nocc + nvir, dtype=float),
+    )
+    (own,) = rotations.orbital_spins(mf)
+    np.testing.assert_array_equal(own.occupied, coeff[:, nocc - 1 :: -1])
+    np.testing.assert_array_equal(own.differences[0], -nvir - np.arange(nocc, dtype=float))
+    turn = Rotation(RHF, -1.0, (x, x), True)
+    turned, occupations = rotations.turned_orbitals(mf, turn, angle)
+    both = rotations.rotated(own, x, angle)
+    np.testing.assert_array_equal(turned, np.hstack(both[::-1]))
+    np.testing.assert_array_equal(occupations, mf.mo_occ)
 
 
 @pytest.mark.parametrize(

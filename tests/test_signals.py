@@ -158,7 +158,7 @@ GLYCINE = (
     "--output",
     "x.h5",
 )
-SAVED = "x.h5.checkpoint holds what was done; the same command goes on"
+SAVED = "x.h5.checkpoint holds what was done; repeat the command to continue"
 
 
 def saved(folder: Path) -> subprocess.Popen[str]:

@@ -160,7 +160,7 @@ def test_rhf_is_followed_to_a_lower_rhf() -> None:
     (text,) = [text for text in said.warnings if "unstable" in text]
     assert (
         "unstable (RHF to UHF)" in text
-        and 'reference="uhf" finds it' in text
+        and 'reference="uhf" looks for it' in text
         and "did not end" not in text
     )
 
@@ -380,7 +380,7 @@ def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> No
     assert restricted.reference.stability.energy_gain is not None
     below = restricted.scf_total_energy - mf.e_tot
     assert 0.5 * below < restricted.reference.stability.energy_gain <= below
-    assert 'reference="uhf" finds it' in " ".join(said.warnings)
+    assert 'reference="uhf" looks for it' in " ".join(said.warnings)
     followed, _ = run(hydrogen(), "6-31g", reference="uhf", stability="follow", **given)
     assert followed.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-7)
     assert solutions(followed).kind[0] == "UKS to UKS"
@@ -400,7 +400,7 @@ def test_the_onset_is_the_coulson_fischer_point(
     )
     assert abs(found.lowest_eigenvalue) < 0.04
     text = " ".join(said.warnings)
-    assert ("unstable (RHF to UHF)" in text and 'reference="uhf" finds it' in text) == unstable
+    assert ("unstable (RHF to UHF)" in text and 'reference="uhf" looks for it' in text) == unstable
     assert "meaningless" not in text
 
 
@@ -445,8 +445,8 @@ def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str)
     (text,) = [text for text in said.warnings if "unstable" in text]
     for kind, gain in (("RHF", found.internal_gain), ("UHF", found.external_gain)):
         assert f"a lower {kind} solution exists, at least {gain:.1e} Eh below" in text
-    assert 'reference="uhf" finds the UHF solution' in text
-    assert 'stability="follow" finds the RHF solution' in text
+    assert 'reference="uhf" looks for the UHF solution' in text
+    assert 'stability="follow" looks for the RHF solution' in text
 
 
 def test_both_instabilities_are_kept_and_shown(call: Runner, folder: Path) -> None:

@@ -193,7 +193,7 @@ def test_a_broken_device_ends_a_scan(
     done = call(*SCAN, "--output", "x.h5")
     assert done.code == 7 and len(calls) == 2
     assert (
-        "take this host out of use (finished runs are in x.h5; the same command goes on)"
+        "take this host out of use (finished runs are in x.h5; repeat the command to continue)"
         in done.message
     )
     assert list(read_study("x.h5").runs) == ["point-001"]
@@ -221,8 +221,8 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 75 and out == "" and "Traceback" not in err
     assert err.splitlines()[-1].endswith(
-        "finished runs are in x.h5 and x.h5.checkpoint holds what was done; the same command goes "
-        "on"
+        "finished runs are in x.h5 and x.h5.checkpoint holds what was done; repeat the command to "
+        "continue"
     )
     assert {path.name for path in folder.iterdir() if path.name.startswith(("x", "."))} == {
         "x.h5",

@@ -2,9 +2,9 @@
 of all commands, integers and texts that functions make of numbers, predicted costs of kernels,
 planned memory and times, and what is printed and drawn of the results in `tests/data/stored_runs`.
 
-`python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff: each change
-needs its reason. Formulas and other programs are elsewhere; here it shows that nothing changes by
-accident.
+`python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff (the two
+largest are compressed: `xz -dc`): each change needs its reason. Formulas and other programs are
+elsewhere; here it shows that nothing changes by accident.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from dfmp2.studies import coordinate, extrema, species
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs import catalogue, model, text
 from dfmp2.trainium.kernels import sizes
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 from tests.awkward import MOLECULES
 from tests.conftest import WRITTEN
 from tests.test_outputs import same
@@ -109,13 +109,20 @@ def fields(record: Any) -> str:
 LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
 
 
-def without_sentences(line: str) -> str:
-    """A line whose text is a label, or the numbers of a sentence."""
-    opened, bracket, said = line.rpartition(">")
-    words = said.split()
+def numbers_of(text: str) -> str:
+    """A label, or what has digits in a sentence."""
+    words = text.split()
     if len(words) > LONGEST:
-        words = [word for word in words if re.search(r"\d", word)] + ["..."]
-    return f"{opened}{bracket}{' '.join(words)}"
+        words = [word.strip("(),.;:") for word in words if re.search(r"\d", word)] + ["..."]
+    return " ".join(words)
+
+
+def without_sentences(line: str) -> str:
+    """A line, or an element of a page, whose texts and attributes are labels or the numbers of
+    sentences."""
+    opened, bracket, said = line.rpartition(">")
+    opened = re.sub('="([^"]*)"', lambda match: f'="{numbers_of(match[1])}"', opened)
+    return f"{opened}{bracket}{numbers_of(said)}"
 
 
 def called(*arguments: str) -> list[str]:
@@ -265,7 +272,7 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (document.difference, (NUMBERS_AND_NONE,)),
     (document.size, (NUMBERS_AND_NONE,)),
     (document.fixed, ((*NUMBERS_AND_NONE, None), (0, 2, 5))),
-    (document.counted_text, ((0, 1, 2), ("run",), ("", "runes"))),
+    (counted_text, ((0, 1, 2), ("run",), ("", "runes"))),
     (document.displayed_width, (TEXTS,)),
     (document.cut_text, (TEXTS, (4, 9, 12))),
     (document.wrap_text, (TEXTS, (6, 20))),
@@ -546,6 +553,44 @@ def plans() -> Iterator[str]:
         yield f"certificate: {shown(time.certificate_seconds(work, dense, 40, 3, RATES))}"
 
 
+PLANNED = {
+    "water.xyz": (
+        "--basis 6-31g* --auxbasis cc-pvdz-ri --scf-auxbasis def2-universal-jkfit --memory 3GB",
+        "--basis sto-3g --memory 100MB",
+        "--basis 6-31g --method drpa --xc pbe0 --grid 1 --memory 2GB",
+    ),
+    "oh.xyz": (
+        "--basis 6-31g --frozen-core 1 --memory 2GB --gradient --point-charges field.txt --json",
+        "--basis 6-31g --certify-fit --memory 2GB --json",
+        "--basis 6-31g --backend nki --memory 2GB",
+    ),
+}
+
+
+def outlooks() -> Iterator[str]:
+    """What `plan` says on a host of our own."""
+    resources = "dfmp2.host.resources"
+    constants = {
+        f"{resources}.resident_memory": 11 * 10**7,
+        f"{resources}.available_memory": 7 * 10**9,
+        "dfmp2.planning.rates.load_rates": RATES,
+        "dfmp2.planning.rates.load_disk": DISK,
+        "dfmp2.output.plan.free_disk": 5 * 10**11,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(RUNS)
+        for name, value in constants.items():
+            patch.setattr(name, lambda *_, value=value: value)
+        for file, cases in PLANNED.items():
+            for given in cases:
+                said = called("plan", file, *given.split(), "--threads", "2", "--scratch", "/tmp")
+                yield f"--- {file} {given}"
+                if "--json" in given:
+                    yield from leaves(json.loads("\n".join(said)), "")
+                else:
+                    yield from map(without_sentences, said)
+
+
 # --- what is made of stored results ---------------------------------------------------------------
 
 OF_THE_PROGRAM = re.compile(
@@ -580,7 +625,8 @@ def pages(file: str) -> Iterator[str]:
     """The report and what `show` prints, without sentences."""
     if file != "old-prepared.h5":  # which has no page
         yield from page_of(file)
-    yield from map(without_sentences, called("show", file))
+    if not is_study(file):  # whose text is that of a notebook, below
+        yield from map(without_sentences, called("show", file))
 
 
 def page_of(source: str) -> Iterator[str]:
@@ -624,7 +670,7 @@ DERIVED = {
 
 
 def batch() -> Iterator[str]:
-    """The page of a batch of two results and a failure."""
+    """The page of a batch of two results and a failure, and a ranking of two equal conformers."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
@@ -634,6 +680,13 @@ def batch() -> Iterator[str]:
                 packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
                 packed.unlink()
             yield from page_of("batch")
+            for name in ("rhf", "checked"):
+                packed = (WRITTEN / f"{name}.h5.xz").read_bytes()
+                Path(f"{name}.h5").write_bytes(lzma.decompress(packed))
+            yield from map(without_sentences, called("rank", "rhf.h5", "checked.h5"))
+            yield from leaves(
+                json.loads("\n".join(called("rank", "rhf.h5", "checked.h5", "--json"))), ""
+            )
         finally:
             os.chdir(before)
 
@@ -681,15 +734,23 @@ TABLES: dict[str, Callable[[], Any]] = {
     "functions": functions,
     "costs": costs,
     "plans": plans,
+    "outlooks": outlooks,
     "batch": batch,
     "pages": in_a_folder(pages),
     "made": in_a_folder(made),
 }
 
 
+COMPRESSED = ("made", "pages")  # half a megabyte and more
+
+
 def read(name: str) -> list[str]:
     """The lines of a table."""
-    return lzma.decompress((STORED / f"{name}.txt.xz").read_bytes()).decode().splitlines()
+    if name in COMPRESSED:
+        content = lzma.decompress((STORED / f"{name}.txt.xz").read_bytes())
+    else:
+        content = (STORED / f"{name}.txt").read_bytes()
+    return content.decode().splitlines()
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -706,7 +767,10 @@ def rewrite() -> None:
     STORED.mkdir(exist_ok=True)
     for name in sys.argv[1:] or TABLES:
         lines = "\n".join(TABLES[name]()) + "\n"
-        (STORED / f"{name}.txt.xz").write_bytes(lzma.compress(lines.encode()))
+        if name in COMPRESSED:
+            (STORED / f"{name}.txt.xz").write_bytes(lzma.compress(lines.encode()))
+        else:
+            (STORED / f"{name}.txt").write_text(lines)
 
 
 if __name__ == "__main__":

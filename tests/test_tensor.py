@@ -339,6 +339,25 @@ def test_the_device_transform_needs_symmetric_integrals():
         dt.ao_to_mo(a, a[0], a[0], backend="nki-interpreter")
 
 
+@pytest.mark.parametrize(
+    ("expression", "shapes", "tiles", "numbers"),
+    [
+        ("km,kn->mn", ((100, 129), (100, 513)), (2, 2), 100 * 129 + 100 * 513 + 129 * 513),
+        ("km,kn->mn", ((129, 128), (129, 512)), (2, 1), 129 * 128 + 129 * 512 + 128 * 512),
+        (
+            *("gkm,gkn->gmn", ((3, 300, 200), (3, 300, 1025))),
+            *((3 * 3 * 2, 3), 3 * (300 * 200 + 300 * 1025 + 200 * 1025)),
+        ),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float64", 8)])
+def test_tiles_and_bytes_of_a_product(expression, shapes, tiles, numbers, dtype, size):
+    """Stationary tiles of 128 x 128, moving ones of at most 512 columns."""
+    found = dt.plan(expression, *shapes, dtype=dtype)
+    assert (found.tiles, found.bytes) == (tiles, size * numbers)
+    assert found.operations == 2 * np.prod(found.sizes)
+
+
 def test_plan_says_what_where_and_how_long():
     found = dt.plan("iap,jbp->iajb", (5, 19, 72), (5, 19, 72), dtype="float64")
     assert (found.kind, found.sizes, found.operations) == (

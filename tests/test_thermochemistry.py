@@ -17,9 +17,16 @@ from dfmp2.errors.messages import Option
 from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.study import Study
-from dfmp2.studies.ideal_gas import LowModes, parse_values, thermochemistry, vibrational_entropies
+from dfmp2.studies.ideal_gas import (
+    LowModes,
+    parse_values,
+    rotational_temperatures,
+    thermochemistry,
+    too_cold,
+    vibrational_entropies,
+)
 from dfmp2.studies.thermochemistry import scale_factor
-from dfmp2.studies.vibrations import symmetry_number, vibrations
+from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, succeed
 
 GAS = 8.31446261815324  # J/(mol K)
@@ -114,6 +121,43 @@ def test_isotopes_of_a_stored_molecule(water: Study) -> None:
     assert as_number.values["gibbs_energy"].value == pytest.approx(
         one.values["gibbs_energy"].value, abs=1e-12
     )
+
+
+def test_a_file_about_other_isotopes_is_no_start(
+    call: Runner, folder: Path, water_file: Path
+) -> None:
+    """Its gas is not that of the Hessian in it, which has no mass."""
+    heavy = ("thermo", str(water_file), "--isotope", "H=2H", "--output", "heavy.h5")
+    succeed(call(*heavy))
+    for command in (
+        ("thermo", "heavy.h5"),
+        ("rank", "heavy.h5", str(water_file)),
+        ("reaction", "--reactants", "heavy.h5", "--products", str(water_file)),
+    ):
+        done = call(*command)
+        assert done.code == 3
+        assert "heavy.h5 is about the isotopes H=2H" in done.message
+    succeed(call("thermo", str(water_file), "--output", "light.h5"))
+    succeed(call("thermo", "light.h5"))
+
+
+def test_a_rotor_that_is_too_cold() -> None:
+    """H2 turns in quanta of 2 B = 175 K: what is said changes at B, an atom never turns, and a
+    heavy molecule does at 1 K."""
+    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.401]])
+    hydrogen, heavy = (Molecule((symbol,) * 2, places * k) for symbol, k in (("H", 1), ("I", 4)))
+    mass = 1.007825 * 1822.888486  # electron masses
+    in_kelvin = 1 / (mass * 1.401**2) / 3.166811563e-6  # of 1 / 2 I, I = m R^2 / 2
+    temperatures = rotational_temperatures(hydrogen, np.full(2, 1.007825))
+    assert temperatures == pytest.approx([in_kelvin], rel=1e-6)
+    for molecule, temperature, said in (
+        (hydrogen, in_kelvin * 0.999, True),
+        (hydrogen, in_kelvin * 1.001, False),
+        (heavy, 1.0, False),
+        (Molecule(("H",), np.zeros((1, 3)), multiplicity=2), 1e-3, False),
+    ):
+        found = too_cold(molecule, masses(molecule), (300.0, temperature))
+        assert bool(found) == said
 
 
 def test_grimmes_entropy_written_out() -> None:
@@ -269,8 +313,8 @@ def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path
     printed = json.loads(succeed(call(*asked, "--temperature", "200,300", "--json")).out)
     assert stored["table"] == printed["table"] and len(printed["table"]["temperature"]) == 2
     assert stored["isotopes"] == ["H=2H"] and printed["output"] is None
-    again = json.loads(succeed(call("thermo", "d2o.h5", "--json")).out)  # of that file: H2O
-    assert again["entropy"] == pytest.approx(189, abs=2)
+    again = call("thermo", "d2o.h5", "--json")  # would be that of H2O
+    assert again.code == 3 and "d2o.h5 is about the isotopes H=2H" in again.message
     succeed(call("report", "d2o.h5"))
     assert "Vibrations" in (folder / "report.html").read_text()
     assert call("thermo", "nothing.h5").code == 3

@@ -20,9 +20,9 @@ from .conftest import write_molecules
 METHODS_ELSEWHERE = {
     "B2NC-PLYP": "dfmp2 methods lists the double hybrids",
     "DSD-XYZ": "dfmp2 methods lists the double hybrids",
-    "DLPNO-MP2": "local approximations are not here",
-    "LMP2": "local approximations are not here",
-    "DLPNO-CCSD(T)": "local approximations are not here",
+    "DLPNO-MP2": "local approximations are not available",
+    "LMP2": "local approximations are not available",
+    "DLPNO-CCSD(T)": "local approximations are not available",
     "CCSD(T)": "coupled cluster",
     "CC2": "coupled cluster",
     "QCISD(T)": "coupled cluster",
@@ -69,7 +69,7 @@ def test_the_way_out_in_every_front_end(
     assert "--properties computes the relaxed density" in done.message
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--functional", "pbe")
     assert done.code == 2
-    assert "the functional of --method drpa is --xc" in done.message
+    assert "the functional of --method ks and --method drpa is --xc" in done.message
     with pytest.raises(InputError, match='density-fitted here: method="mp2"'):
         dfmp2.run("h2o.xyz", "sto-3g", method="RI-MP2")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="'relaxed': properties=True computes the relaxed"):
@@ -84,7 +84,10 @@ def test_the_way_out_in_every_front_end(
     (tmp_path / "b.toml").write_text(
         'basis = "sto-3g"\noutput = "o"\nfunctional = "pbe"\n[[item]]\nmolecule = "h2.xyz"\n'
     )
-    assert 'the functional of method = "drpa" is xc' in call("batch", "run", "b.toml").message
+    assert (
+        'the functional of method = "ks" and method = "drpa" is xc'
+        in call("batch", "run", "b.toml").message
+    )
     document = {
         "driver": "energy",
         "model": {"method": "DLPNO-MP2", "basis": "sto-3g"},

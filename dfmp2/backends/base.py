@@ -326,11 +326,6 @@ class Device(ABC, Generic[OperandT]):
         """
         raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
-        """Predicted pair energies on the accelerator that this backend is for; None where it is for
-        none."""
-        return None
-
     def tensors(self) -> Tensors:
         """Products of arrays on this device."""
         raise UnsupportedByBackend(
@@ -364,9 +359,9 @@ class Accelerator(Protocol):
         """The backend that `auto` takes, None for the host, and the reason."""
         ...
 
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core and on all of each chip; none where there is nothing
-        to correlate."""
+    def predict(self, spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core, on all of each chip, and on `own` cores where that
+        is another number; none where there is nothing to correlate."""
         ...
 
     def price(self, sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:

@@ -159,12 +159,13 @@ def accelerator() -> Accelerator:
 
 
 def predictions(backend: Backend, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
-    """Predicted pair energies on accelerators that the backend is for or this host has; None where
-    there are none."""
-    found = backend.predict(spins)
-    if found is None and _neuron_devices():
+    """Predicted pair energies on Trainium where the backend is for it or this host has it; else
+    None."""
+    if any(row.name == backend.name and row.module == TRAINIUM for row in BACKENDS):
+        return accelerator().predict(spins, backend.limits.workers)
+    if _neuron_devices():
         return accelerator().predict(spins)
-    return found
+    return None
 
 
 def weigh_trainium(

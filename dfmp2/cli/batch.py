@@ -14,7 +14,7 @@ from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import AS_JSON, MOST_WORKERS, OVERWRITE
 from dfmp2.cli.submit import batch_submit
 from dfmp2.molecule.text import printable
-from dfmp2.output.document import counted_text
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.execution.manifest import Batch
@@ -30,8 +30,7 @@ DATASETS = ("extxyz", "h5", "parquet", "csv", "json", "ase.db")
     short_help="Run many molecules, restart them, check their state, collect their energies.",
 )
 def batch_command() -> None:
-    """Many molecules: isolated from each other, computed by several processes, never computed
-    twice.
+    """Many molecules: isolated from each other, computed by several processes, none twice.
 
     A manifest is a TOML file: options of `dfmp2 run` (basis = "cc-pvdz"), output = "FOLDER", and
     one table [[item]] with molecule = "FILE" (as of dfmp2 run) per molecule, which may have a name
@@ -70,7 +69,7 @@ def status(batch: Batch, as_json: bool) -> None:
         if row.exit_code:
             state += f" ({row.exit_code})"
         if row.status == "complete":
-            parts = [said_energy(item, row.energy), f"{row.seconds or 0.0:.1f} s"]
+            parts = [said_energy(item, row), f"{row.seconds or 0.0:.1f} s"]
             remark = ", ".join(filter(None, parts))
         else:
             remark = row.error or row.remark
@@ -141,17 +140,23 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     type=click.Choice(DATASETS),
     help="Data set: energies, forces, dipole moments.  [default: a table of energies]",
 )
-@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=1, show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    default=1,
+    show_default=True,
+    help="Number of processes that read results.",
+)
 @click.option(
     "--split", metavar="A:B:C", help="Files for training, validation and test, by hash of names."
 )
-@click.option("--duplicates", is_flag=True, help="Also equal geometries into a data set.")
-@click.option("--uncertified", is_flag=True, help="Also results whose certificate fails.")
+@click.option("--duplicates", is_flag=True, help="Keep equal geometries in a data set.")
+@click.option("--uncertified", is_flag=True, help="Keep results whose certificate fails.")
 @OVERWRITE
 @click.option(
     "--allow-mixed",
     is_flag=True,
-    help="Also when the results were computed with different methods.",
+    help="Allow results of different methods in one table.",
 )
 def batch_collect(
     batch: Batch, table: str, to: str | None, split: str | None, overwrite: bool, **how: Any

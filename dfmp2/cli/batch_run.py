@@ -36,12 +36,12 @@ from dfmp2.molecule.text import printable
 from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, WHOLE_RUN, Options
 from dfmp2.output.document import (
     WIDEST,
-    counted_text,
     cut_text,
     displayed_width,
     padded,
     shortened_lines,
 )
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.execution.batch import BatchRun
@@ -118,7 +118,7 @@ class WorkDivision:
 @click.option(
     "--workers",
     type=click.IntRange(1, MOST_WORKERS),
-    help="Processes.  [default: 1; all of --engine]",
+    help="Number of processes.  [default: 1; all of --engine]",
 )
 @ENGINE
 @click.option(
@@ -132,7 +132,7 @@ class WorkDivision:
     type=click.Choice(KEPT),
     default=ALL,
     show_default=True,
-    help="Of each result: forces and energies, all numbers, or orbitals too.",
+    help="What to store of each result: energies and forces, all numbers, or orbitals too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
 @LAST_LINE
@@ -161,10 +161,10 @@ def batch_run(
     """Compute every item of MANIFEST.toml, or every FILE (as of dfmp2 run) with the same options,
     that is not complete.
 
-    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. --threads
-    are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or
-    SIGTERM stops within 10 s; the same command goes on. Exit code 0 when all is complete, 9 when
-    items failed, 75 when it was stopped, 7 when a device failed, or --engine does not answer.
+    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. --threads are those of each worker,
+    --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within 10 s;
+    repeat the command to continue. Exit code 0 if all items are complete, 9 if items failed, 75 if
+    it was stopped, 7 if a device failed or --engine does not answer.
     """
     explicit = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     options = {
@@ -394,7 +394,7 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
                 time.sleep(0.2)
             child.terminate()
         if signals.count:
-            raise Interrupted("stopped while kernels were compiled: the same command goes on")
+            raise Interrupted("stopped while kernels were compiled: repeat the command to continue")
         if child.returncode:
             return child.returncode
     return os.EX_OK
@@ -415,7 +415,8 @@ def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
         if len(failed) > MOST_SHOWN:
             click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
     complete = len(run.in_state("complete"))
-    parts = [f"{complete} of {len(run.rows)} items complete ({run.complete_before} of them before)"]
+    items = counted_text(len(run.rows), "item")
+    parts = [f"{complete} of {items} complete ({run.complete_before} of them before)"]
     for state in ("failed", "running", "pending"):
         count = len(run.in_state(state))
         if count:
@@ -432,7 +433,7 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
     failed = len(run.in_state("failed"))
     running = len(run.in_state("running"))
     pending = len(run.in_state("pending"))
-    again = "the same command goes on"
+    again = "repeat the command to continue"
     missing = f"{counted_text(pending + running, 'item')} not complete"
     if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
@@ -440,7 +441,7 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
     if run.full and not stopped:
         raise run.disk_full()
     if run.fault and pending and not stopped:
-        raise DeviceFault(f"{missing}: {run.fault}; the same command on another host goes on")
+        raise DeviceFault(f"{missing}: {run.fault}; repeat the command on another host to continue")
     if (stopped and running) or pending:
         raise Interrupted(f"stopped: {missing}; {again}")
     if running:
@@ -448,8 +449,8 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
         raise Interrupted(f"{missing}: {first.name}: {first.remark}; {again} when that has ended")
     if failed:
         raise SomeFailed(
-            f"{failed} of {len(run.rows)} items failed: see NAME.error.json in {batch.output}; "
-            "the same command tries them again"
+            f"{failed} of {counted_text(len(run.rows), 'item')} failed: see NAME.error.json in "
+            f"{batch.output}; repeat the command to try them again"
         )
     return os.EX_OK
 

@@ -36,7 +36,7 @@ from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.molecule.text import printable
 from dfmp2.options import parse_bytes
-from dfmp2.output.document import counted_text
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.validation.doctor import Diagnosis
@@ -64,8 +64,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     """Check installation, machine and working directory; one fix line per problem.
 
-    Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it
-    would have.
+    Ends with a real run of a tiny molecule. Exit code 0 if the default run works, else that of the
+    run.
     """
     if as_json and report:
         raise InputError("--json and --report: choose one of them")
@@ -264,14 +264,18 @@ class PairStep:
 @click.option(
     "--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; rates kept for plan."
 )
-@click.option("--precision", metavar="LIST", help="--shape: fp64, mixed; with commas.  [both]")
-@click.option("--repeats", type=int, default=3, show_default=True, help="Runs of each.")
+@click.option(
+    "--precision",
+    metavar="LIST",
+    help="Precisions for --shape: fp64, mixed or both with a comma.  [default: both]",
+)
+@click.option("--repeats", type=int, default=3, show_default=True, help="Number of runs of each.")
 @options_of("memory", "threads")
 @click.option(
     "--backend",
     multiple=True,
     metavar="NAME",
-    help="--shape: cpu, torch, cuda; repeat it.  [all there are]",
+    help="Backend for --shape: cpu, torch, cuda; may be repeated.  [default: all available]",
 )
 @click.option(
     "--json",
@@ -293,8 +297,8 @@ def bench(
 ) -> None:
     """Measure. Choose --shape or --gemm.
 
-    Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a
-    backend is missing.
+    Exit code 8 if the energy of a shape differs by more than its precision explains, 6 if a backend
+    is missing.
     """
     if gemm and pair_step.shape is not None:
         raise InputError("--shape and --gemm: give exactly one of --shape NAME, --gemm")
@@ -347,7 +351,8 @@ def completion(shell: str | None, install: bool) -> None:
     """Print what lets SHELL (default: that of $SHELL) complete names; --install puts it in place.
 
     bash and zsh get one line at the end of ~/.bashrc or ~/.zshrc that loads the script from
-    ~/.local/share/dfmp2, fish a file in ~/.config/fish/completions. A second time changes nothing.
+    ~/.local/share/dfmp2, fish a file in ~/.config/fish/completions. Repeating the command changes
+    nothing.
     """
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name in SHELLS:

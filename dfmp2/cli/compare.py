@@ -64,10 +64,10 @@ def compare_command(
     """Recompute RESULT (.h5) from scratch: SCF, then the method, with the stored basis sets.
 
     Both use the fitting sets of the run. --exact uses none: its differences are the fitting errors
-    of this molecule. PySCF's Kohn-Sham and MP2 are compared with; kappa-MP2, dRPA and ROHF are
-    written out over PySCF's integrals. Psi4 repeats MP2 and double hybrids, but not those of the
-    XYG3 type or with range separation. Exit code 8 when an energy differs by more than --tolerance,
-    6 when there is no Psi4 or it fails, 7 when the four-centre integrals do not fit into memory.
+    of this molecule. Kohn-Sham and MP2 are compared with PySCF's; kappa-MP2, dRPA and ROHF with sums
+    over PySCF's integrals. Psi4 repeats MP2 and double hybrids, except those of the XYG3 type and
+    those with range separation. Exit code 8 if an energy differs by more than --tolerance, 6 if
+    Psi4 is missing or fails, 7 if the four-centre integrals do not fit into memory.
     """
     if tolerance is not None and not 0 < tolerance < math.inf:
         raise InputError(f"--tolerance {tolerance}: expected a finite number above zero")

@@ -241,7 +241,9 @@ class Console(Listener):
     def _erase(self) -> None:
         with self._lock:
             if self._shown:
-                _show("\r" + " " * self._shown + "\r", nl=False)
+                # and the ^C that a terminal has added
+                width = min(self._shown + len("^C"), _columns(sys.stderr) - 1)
+                _show("\r" + " " * width + "\r", nl=False)
                 self._shown = 0
 
     def _put(self, text: str) -> None:

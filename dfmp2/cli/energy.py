@@ -41,6 +41,7 @@ from dfmp2.errors import InputError, ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
 from dfmp2.options.methods import method_of_orbitals
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console
@@ -67,7 +68,7 @@ OF_THE_JOB = "of the array job"  # --shard without a value
 @output_options(
     "Prepared file",
     "STEM.prepared.h5",
-    "Leave a file that is complete as it is.",
+    "Leave a complete file as it is.",
 )
 def prepare_command(given: Given, display: Display) -> None:
     """SCF, integrals and fitted tensor B of MOLECULE, a file as of dfmp2 run, into a file.
@@ -139,7 +140,7 @@ def prepare_command(given: Given, display: Display) -> None:
 @click.option(
     "--precision",
     type=click.Choice(["auto", "fp64", "mixed"]),
-    help="Of the pair energies.  [default: as it was prepared, auto where nothing was said]",
+    help="Precision of the pair energies.  [default: as prepared, else auto]",
 )
 @options_of("memory", "scratch", "threads")
 @refused(
@@ -178,8 +179,8 @@ def energy_command(
     """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
 
     The result is that of dfmp2 run, in fp64 to the last bit where the SCF had the same number of
-    threads, and with --workers or shards to the last bit that of one process. A shard goes on from
-    what it has left in OUTPUT.shard-I-of-N.checkpoint, where --collect finds it.
+    threads, and with --workers or shards to the last bit that of one process. A shard continues
+    from OUTPUT.shard-I-of-N.checkpoint, where --collect finds it.
     """
     ways = {
         ("--engine" if engine else "--workers"): engine or workers,
@@ -277,16 +278,17 @@ def _compute_shard(
         signals.finish_first(kept)
         mine, every = compute_shard(source, chosen, part, console, command_line(), kept)
         kept.write()
+    pairs, all_pairs = pairs_of_shard(mine), pairs_of_shard(every)
     facts = {
         "shard": list(part),
         "tiles": len(mine),
-        "pairs": pairs_of_shard(mine),
-        "of_pairs": pairs_of_shard(every),
+        "pairs": pairs,
+        "of_pairs": all_pairs,
     }
     text = (
-        f"dfmp2 {label(*part)}: {facts['tiles']} tiles, {facts['pairs']} of {facts['of_pairs']} "
-        f"pairs -> {kept.path}; with all {part[1]}: dfmp2 energy --from {source.path} --output "
-        f"{target} --collect"
+        f"dfmp2 {label(*part)}: {counted_text(len(mine), 'tile')}, {pairs} of "
+        f"{counted_text(all_pairs, 'pair')} -> {kept.path}; with all {part[1]}: dfmp2 energy "
+        f"--from {source.path} --output {target} --collect"
     )
     print_report(
         display, console, str, text, lambda: json.dumps({**facts, "file": kept.path}) + "\n"
@@ -330,7 +332,7 @@ def _by_workers(
             raise
         raise type(error)(
             error.message.changed(partial(_times, count + 1)),
-            f"; {count} workers and this process share the ",
+            f"; {counted_text(count, 'worker')} and this process share the ",
             Option("memory"),
             " that is given",
         ) from error

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 START_HESSIAN = click.option(
     "--start-hessian",
     metavar="FILE.h5",
-    help="Of frequencies, or of an optimisation or path before.",
+    help="File with a Hessian: of frequencies, or an earlier optimisation or path.",
 )
 
 
@@ -121,11 +121,11 @@ class SearchOptions:
     "--constraints", metavar="FILE", help="Constraints in geomeTRIC's format ($freeze, $set)."
 )
 @convergence_option(
-    "Of geomeTRIC: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or "
+    "Criteria of geomeTRIC: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or "
     "INTERFRAG_TIGHT."
 )
-@max_steps_option("Limit on the steps.")
-@click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order.")
+@max_steps_option("Limit on the number of steps.")
+@click.option("--transition-state", is_flag=True, help="Look for a first-order saddle point.")
 @START_HESSIAN
 @click.option(
     "--verify",
@@ -155,8 +155,8 @@ def optimize_command(
 ) -> None:
     """Optimise the geometry of MOLECULE in internal coordinates (geomeTRIC).
 
-    The end is a stationary point; --verify computes whether it is a minimum.
-    Where --max-steps are not enough (exit code 4), the same command with more goes on.
+    The result is a stationary point; --verify computes whether it is a minimum. If --max-steps are
+    not enough (exit code 4), repeat the command with more.
     """
     chosen = level.of(given.chosen())
     read = given.read()
@@ -186,7 +186,7 @@ def optimize_command(
         return [frames[-1], b"".join(frames)]
 
     def ending(study: Study) -> str:
-        from dfmp2.output.document import counted_text
+        from dfmp2.units import counted_text
 
         energy = study.values["optimized_total_energy"].value
         steps = study.settings["steps"]
@@ -218,8 +218,8 @@ def _read_hessian(path: str | None) -> StoredHessian | None:
 
 @click.command("irc", cls=AnnouncedCommand)
 @START_HESSIAN
-@convergence_option("Of the minima, as of dfmp2 optimize.")
-@max_steps_option("On each side.")
+@convergence_option("Convergence of the minima, as in dfmp2 optimize.")
+@max_steps_option("Limit on the number of steps on each side.")
 @curve_files("The profile", "The geometries")
 @one_molecule()
 @study_options
@@ -233,8 +233,8 @@ def irc_command(
 ) -> None:
     """Reaction path (IRC) from the transition state MOLECULE down both sides to the minima.
 
-    MOLECULE is what dfmp2 optimize --transition-state has found; with its .h5 file, or that of
-    dfmp2 frequencies, as --start-hessian no Hessian is computed again.
+    MOLECULE is the geometry that dfmp2 optimize --transition-state has found. With its .h5 file, or
+    that of dfmp2 frequencies, as --start-hessian, the Hessian is not computed again.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.studies.geometric_search import Search
@@ -256,7 +256,7 @@ def irc_command(
         return [study_csv(study).encode(), drawn.encode(), b"".join(frames)]
 
     def ending(study: Study) -> str:
-        from dfmp2.output.document import counted_text
+        from dfmp2.units import counted_text
 
         written = ", ".join(map(str, beside.values()))
         points = counted_text(len(study.path), "point")

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, NoReturn
 
 import click
 
+from dfmp2.units import counted_text
+
 CLOSE = 0.7  # similarity (difflib) from which a name is suggested
 COLUMN = 20  # characters of an option and what it takes
 ALL_COLUMN = 30  # the same for --help-all
@@ -57,8 +59,8 @@ WISHES = {  # what users of other programs type for a command: what exists here
     "print": "dfmp2 show prints a stored result",
     "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer "
     "drawn",
-    "published": "the figures are a page of the documentation, project/trainium/published; dfmp2 "
-    "kernels cost predicts a shape of yours",
+    "published": "the figures are on the page project/trainium/published of the documentation; "
+    "dfmp2 kernels cost predicts the time of any shape",
 }
 
 
@@ -181,7 +183,7 @@ class GroupedCommand(click.Command):
                 left_out := len(options) - 1 - sum(map(len, groups.values()))
             ) > 0:  # less --help-all itself
                 part.write_text(
-                    f"{left_out} option{'s' * (left_out > 1)} more: {ctx.command_path} --help-all"
+                    f"{counted_text(left_out, 'option')} more: {ctx.command_path} --help-all"
                 )
             if before + part.getvalue().count("\n") <= LINES:
                 break

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     "in the first; auto: by bonds.",
 )
 @click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
-@click.option("--multiplicities", metavar="M,M", help="2S+1 of each fragment.  [default: all 1]")
+@click.option(
+    "--multiplicities",
+    metavar="M,M",
+    help="Multiplicity, 2S+1, of each fragment.  [default: all 1]",
+)
 @workers_option("Processes that share the runs.")
 @level_options
 @one_molecule()

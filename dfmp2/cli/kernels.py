@@ -22,6 +22,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.errors import BackendUnavailable, ComparisonFailed
 from dfmp2.options import BACKEND_WORDS, BACKENDS, Options
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
@@ -32,8 +33,8 @@ def kernels_command() -> None:
     """The Trainium kernels: list them, predict their cost, check a backend.
 
     Costs are predicted in closed form from documented instruction costs; nothing is measured on a
-    device. Exit codes: 3 for an unknown kernel, shape or chip; 6 when a backend is not there or a
-    kernel breaks a rule of the chip; 8 when a backend misses its contract.
+    device. Exit codes: 3 for an unknown kernel, shape or chip; 6 if a backend is unavailable or a
+    kernel breaks a rule of the chip; 8 if a backend misses its contract.
     """
 
 
@@ -119,7 +120,11 @@ def list_kernels(as_json: bool) -> None:
     "--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."
 )
 @click.option(
-    "--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."
+    "--target",
+    default="trn1",
+    show_default=True,
+    metavar="trn1|trn2",
+    help="Chip; the model is of one physical core.",
 )
 @click.option(
     "--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"
@@ -165,7 +170,7 @@ def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_j
 def kernels_check(lane: str, target: str | None, threads: int | None) -> None:
     """Compare blocks of pair terms of a backend with their definition in float64.
 
-    Exit code 8 when a block is wrong, 6 when the backend cannot be used here.
+    Exit code 8 if a block is wrong, 6 if the backend cannot be used here.
     """
     count = prepare_libraries(threads)
     from dfmp2.backends import contract, registry
@@ -203,7 +208,9 @@ def kernels_check(lane: str, target: str | None, threads: int | None) -> None:
     show_default=True,
     help="nki needs the compiler and no device, nki-xla needs the device.",
 )
-@click.option("--transform", is_flag=True, help="Also what run --transform device launches.")
+@click.option(
+    "--transform", is_flag=True, help="Also compile what run --transform device launches."
+)
 @click.option(
     "--target", metavar="trn1|trn2", help="Chip to compile for.  [default: the one here, else trn1]"
 )
@@ -215,8 +222,8 @@ def warmup(
 
     Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting
     functions to 128) and whose last block of occupied orbitals is as long, so that some of them
-    serve a whole batch. SIGTERM is held back until the program at work is compiled. Exit code 6
-    when nothing can be compiled here or the compiler refuses a kernel.
+    serve a whole batch. After SIGTERM the current program is still compiled. Exit code 6 if nothing
+    can be compiled here or the compiler refuses a kernel.
     """
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.model import find_chip
@@ -235,10 +242,11 @@ def warmup(
     else:
         proof = compiler.compile_ahead(spins, chip, nao=nao)
         place = str(environment.cache_folder())
+    programs = proof.compiled + proof.cache_hits
     found = {
         "lane": lane,
         "target": chip,
-        "programs": proof.compiled + proof.cache_hits,
+        "programs": programs,
         "compiled": proof.compiled,
         "cache_hits": proof.cache_hits,
         "compile_seconds": round(proof.compile_seconds, 3),
@@ -248,7 +256,7 @@ def warmup(
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(
-        f"{found['programs']} programs for {chip}: {proof.compiled} compiled now in "
+        f"{counted_text(programs, 'program')} for {chip}: {proof.compiled} compiled now in "
         f"{proof.compile_seconds:.1f} s, {proof.cache_hits} found in {place}"
     )
 

@@ -47,7 +47,7 @@ COMMANDS = {
     "plan": ("dfmp2.cli.run:plan_command", "Predict memory, operations and time of a run."),
     "prepare": (
         "dfmp2.cli.energy:prepare_command",
-        "SCF, integrals and B into a file, without pair energies.",
+        "Write SCF, integrals and B to a file, without pair energies.",
     ),
     "energy": (
         "dfmp2.cli.energy:energy_command",
@@ -90,7 +90,7 @@ COMMANDS = {
     ),
     "export": (
         "dfmp2.cli.results:export_command",
-        "Write it as Molden, TREXIO, QCSchema, xyz or cube.",
+        "Write a result as Molden, TREXIO, QCSchema, xyz or cube.",
     ),
     "qcschema": (
         "dfmp2.cli.run:qcschema_command",
@@ -98,7 +98,7 @@ COMMANDS = {
     ),
     "doctor": (
         "dfmp2.cli.checks:doctor",
-        "Check installation, machine and folder; how to mend them.",
+        "Check installation, machine and folder; say what to fix.",
     ),
     "validate": ("dfmp2.cli.validate:validate_command", "Compare with energies of other programs."),
     "methods": ("dfmp2.cli.checks:methods", "List the methods with factors and sources."),
@@ -111,7 +111,7 @@ COMMANDS = {
         "dfmp2.cli.kernels:kernels_command",
         "Trainium kernels: list, cost, checks.",
     ),
-    "completion": ("dfmp2.cli.checks:completion", "Completion of names by bash, zsh or fish."),
+    "completion": ("dfmp2.cli.checks:completion", "Command completion for bash, zsh or fish."),
 }
 HEADINGS = {  # over the command that is the first of its kind
     "run": "One molecule",

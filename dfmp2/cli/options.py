@@ -42,16 +42,19 @@ OF_THE_MOLECULE = {
         ["--charge"], type=int, metavar="N", help="Total charge.  [default: of the file, else 0]"
     ),
     "multiplicity": click.Option(
-        ["--multiplicity"], type=int, metavar="N", help="2S+1.  [default: of the file, else 1]"
+        ["--multiplicity"],
+        type=int,
+        metavar="N",
+        help="Multiplicity, 2S+1.  [default: of the file, else 1]",
     ),
-    "units": click.Option(["--units"], help="Of the file.", **IN_UNITS),
+    "units": click.Option(["--units"], help="Units of the file.", **IN_UNITS),
     "point_charges": click.Option(
         ["--point-charges"],
         metavar="FILE",
         help="Charges around the molecule: lines of x y z q, # for comments.",
     ),
     "point_charge_units": click.Option(
-        ["--point-charge-units"], help="Of their positions.", **IN_UNITS
+        ["--point-charge-units"], help="Units of the positions of point charges.", **IN_UNITS
     ),
 }
 
@@ -369,7 +372,7 @@ class Display:
 
 
 def output_options(
-    file: str, default: str, resume: str = "Print a result that is complete; else as without."
+    file: str, default: str, resume: str = "Print a complete result instead of failing."
 ) -> Decorator:
     """Give a command the options of output, which it gets as one `display`.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
@@ -117,29 +118,43 @@ class PlanOptions:
 @click.option(
     "--reactants", metavar="N*FILE,...", help="Files, with coefficients: 2*h2.xyz,o2.xyz."
 )
-@click.option("--products", metavar="LIST", help="The same for the products.")
+@click.option("--products", metavar="LIST", help="Products, written like the reactants.")
 @click.option("--charges", metavar="LIST", help="By file name: oh=-1,na=1.  [default: of files]")
-@click.option("--multiplicities", metavar="LIST", help="2S+1 by file name: o2=3.")
-@click.option("--symmetry-numbers", metavar="LIST", help="Rotations.  [default: counted]")
-@click.option("--transition-states", metavar="LIST", help="Saddle points, for --optimize.")
+@click.option("--multiplicities", metavar="LIST", help="Multiplicity, 2S+1, by file name: o2=3.")
+@click.option(
+    "--symmetry-numbers",
+    metavar="LIST",
+    help="Rotational symmetry, by file name: o2=2.  [default: counted]",
+)
+@click.option(
+    "--transition-states", metavar="LIST", help="Species that --optimize takes to saddle points."
+)
 @click.option("--optimize", is_flag=True, help="Optimise every geometry first.")
-@click.option("--frequencies", is_flag=True, help="Hessians, for enthalpy and free energy.")
-@convergence_option("Of --optimize.", kind=SecondaryOption)
-@max_steps_option("Of --optimize.", kind=SecondaryOption)
+@click.option(
+    "--frequencies", is_flag=True, help="Compute Hessians, for enthalpy and Gibbs energy."
+)
+@convergence_option("Convergence of --optimize.", kind=SecondaryOption)
+@max_steps_option("Limit on the steps of --optimize.", kind=SecondaryOption)
 @TEMPERATURE
 @click.option(
     "--standard-state",
     type=click.Choice(["1atm", "1bar", "1M"]),
     help="1M is 1 mol/l.  [default: 1atm]",
 )
-@click.option("--pressure", cls=SecondaryOption, type=float, metavar="PA", help="In its place.")
+@click.option(
+    "--pressure",
+    cls=SecondaryOption,
+    type=float,
+    metavar="PA",
+    help="Pressure, instead of --standard-state.",
+)
 @click.option(
     "--scale",
     cls=SecondaryOption,
     metavar="NUMBER|auto",
     default="1",
     show_default=True,
-    help="Of wavenumbers.",
+    help="Factor of the wavenumbers; auto: the published one.",
 )
 @QUASI_HARMONIC
 @click.option(
@@ -147,13 +162,13 @@ class PlanOptions:
     cls=SecondaryOption,
     type=float,
     metavar="CM",
-    help="Of it, cm^-1.  [default: 100]",
+    help="Cutoff of --quasi-harmonic, cm^-1.  [default: 100]",
 )
 @click.option(
     "--allow-gradient",
     cls=SecondaryOption,
     is_flag=True,
-    help="Go on where a gradient is not small.",
+    help="Continue even if a gradient is not small.",
 )
 @workers_option("Processes that share the runs.")
 @level_options
@@ -180,12 +195,16 @@ def reaction_command(
     """
     chosen = None
     prepare_libraries(options["threads"])
-    if options["basis"] is not None:
-        chosen = level.of(Options(**options))
     reaction = asked.read()
-    from dfmp2.studies.reaction import reaction_energy
+    from dfmp2.studies.reaction import reaction_energy, require_basis
     from dfmp2.studies.species import read_species
 
+    if options["basis"] is not None:
+        chosen = level.of(Options(**options))
+    else:
+        source = click.get_current_context().get_parameter_source
+        names = [*options, *(field.name for field in fields(level))]
+        require_basis(name for name in names if source(name) is ParameterSource.COMMANDLINE)
     plan = computed.plan(gas.conditions())
     species = read_species(reaction, units)
     name = "reaction"

@@ -21,6 +21,7 @@ from dfmp2.cli.options import (
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
 from dfmp2.molecule.text import printable
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
@@ -32,11 +33,11 @@ ONE_RUN = click.option("--run", metavar="NAME", help="One run of a study.")
 
 @click.command("show", cls=GroupedCommand)
 @click.argument("result")
-@click.option("--json", "as_json", is_flag=True, help="The object that run --json printed.")
-@click.option("--pairs", is_flag=True, help="All pair energies.")
-@click.option("--verify", is_flag=True, help="Print the stored hash, which is checked in any case.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON object of run --json.")
+@click.option("--pairs", is_flag=True, help="Print all pair energies.")
+@click.option("--verify", is_flag=True, help="Print the stored hash, which is always checked.")
 @ONE_RUN
-@click.option("--csv", "as_csv", is_flag=True, help="The table of a study.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the table of a study.")
 def show(
     result: str, as_json: bool, pairs: bool, verify: bool, run: str | None, as_csv: bool
 ) -> None:
@@ -206,7 +207,7 @@ def _of_the_run(command: Any) -> Any:
 @click.option(
     "--dispersion",
     type=click.Choice(["auto", "none", "d3bj", "d4"]),
-    help="Of a double hybrid.  [default: as stored]",
+    help="Dispersion correction of a double hybrid.  [default: as stored]",
 )
 @click.option(
     "-o", "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
@@ -218,12 +219,12 @@ def _of_the_run(command: Any) -> Any:
 def derive_command(
     result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any
 ) -> None:
-    """Energies that follow from the stored pair energies of RESULT (.h5): exact, in no time.
+    """Energies that follow exactly from the stored pair energies of RESULT (.h5), without a new
+    run.
 
-    The report always holds MP2, SCS-MP2 and SOS-MP2; --method asks for another, --os-scale and
-    --ss-scale for a scaling of your own.
-    Another basis, fitting set, reference, precision or virtual space, and a smaller frozen core,
-    need a new run.
+    The report always contains MP2, SCS-MP2 and SOS-MP2; --method adds another, --os-scale and
+    --ss-scale a scaling of your own. Another basis, fitting set, reference, precision or virtual
+    space, and a smaller frozen core, need a new run.
     """
     from dfmp2.host.files import require_writable
     from dfmp2.mp2.derive import derive
@@ -273,12 +274,14 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "extxyz", "cube")
 @OVERWRITE
 @ONE_RUN
 @click.option(
-    "--schema-version", type=click.Choice(["1", "2"]), help="Of --to qcschema.  [default: 1]"
+    "--schema-version",
+    type=click.Choice(["1", "2"]),
+    help="Version for --to qcschema.  [default: 1]",
 )
 @click.option(
     "--orbitals",
     type=click.Choice(["scf", "natural"]),
-    help="Of --to molden and cube.  [default: scf]",
+    help="Orbitals for --to molden and cube.  [default: scf]",
 )
 @click.option(
     "--of",
@@ -294,10 +297,10 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "extxyz", "cube")
     "--spacing",
     type=float,
     metavar="BOHR",
-    help="Of the points of a cube.  [default: 80 along each axis]",
+    help="Distance of the points of a cube.  [default: 80 points along each axis]",
 )
 @click.option(
-    "--margin", type=float, metavar="BOHR", help="Around the atoms in a cube.  [default: 3]"
+    "--margin", type=float, metavar="BOHR", help="Margin around the atoms in a cube.  [default: 3]"
 )
 def export_command(
     results: tuple[str, ...],
@@ -311,9 +314,9 @@ def export_command(
 
     molden: orbitals and basis up to g functions. trexio: the wave function with its core
     potentials. qcschema: a QCSchema AtomicResult. xyz: geometry and energies. cube: a density or an
-    orbital on a grid. extxyz: energies and forces, as ASE and MACE read them, of several results
-    one frame each. Densities of MP2 and natural orbitals are there after dfmp2 run --properties
-    and dfmp2 gradient. Of several results --output is a folder, but of extxyz a file.
+    orbital on a grid. extxyz: energies and forces, as ASE and MACE read them, a frame for each
+    result. MP2 densities and natural orbitals need a result of dfmp2 run --properties or dfmp2
+    gradient. For several results --output is a folder, but a file for extxyz.
     """
     from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.output.export import FORMATS, export
@@ -356,7 +359,8 @@ def export_command(
         require_writable(target, overwrite=overwrite)
         signals.commit()
         write_atomically(target, b"".join(contents), overwrite=overwrite)
-        conclude(f"dfmp2 export: {len(contents)} frames -> {target} ({FORMATS[to].holds})")
+        frames = counted_text(len(contents), "frame")
+        conclude(f"dfmp2 export: {frames} -> {target} ({FORMATS[to].holds})")
 
 
 def _stored_result(path: str, run: str | None) -> MP2Result:

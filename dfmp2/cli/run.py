@@ -56,8 +56,8 @@ def run_command(given: Given, display: Display, trace: str | None) -> None:
     """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard
     input.
 
-    The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file, which
-    dfmp2 show prints in full.
+    The report goes to stdout, progress and warnings to stderr, and everything to an HDF5 file,
+    which dfmp2 show prints in full.
     """
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.dfmp2.h5")
@@ -91,7 +91,7 @@ def gradient_command(given: Given, display: Display, trace: str | None) -> None:
     run.
 
     The gradient is that of --method, or of the energy scaled by --os-scale and --ss-scale. --check
-    also compares it with energies along one direction. Exit code 8 where the gradient's certificate
+    also compares it with energies along one direction. Exit code 8 if the gradient's certificate
     fails.
     """
     chosen, read = given.chosen(), given.read()
@@ -134,7 +134,7 @@ def _with_gradient(path: Path) -> MP2Result:
 
 @click.command("plan", cls=AnnouncedCommand)
 @one_molecule(*ALL, *WHOLE_RUN)
-@click.option("--gradient", is_flag=True, help="Of dfmp2 gradient.")
+@click.option("--gradient", is_flag=True, help="Plan a run of dfmp2 gradient.")
 @click.option(
     "--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again."
 )

@@ -131,7 +131,7 @@ def scan_command(
     """Energies of MOLECULE along a coordinate (--bond 1,2 0.8:1.2:9: atoms from 1, nine points,
     both ends included) or over two, a map; rigid or relaxed.
 
-    Without a coordinate MOLECULE holds several geometries. The exit code is 9 where points failed.
+    Without a coordinate MOLECULE holds several geometries. The exit code is 9 if points failed.
     """
     chosen = level.of(given.chosen())
     from dfmp2.studies.scan import scan_energies
@@ -196,7 +196,7 @@ def _lowest(study: Study) -> str:
 def _extrema(study: Study) -> str:
     """How many minima and maxima a scan has between its points, where there is more than one
     minimum."""
-    from dfmp2.output.document import counted_text
+    from dfmp2.units import counted_text
 
     bends = study.arrays.get("extrema_curvature")
     if bends is None:

@@ -140,7 +140,7 @@ def received() -> tuple[str, int] | None:
         return f"stopped at once by a second signal: {' and '.join(left)}", STOPPED
     what = message.partition(":")[0]
     return (
-        f"{what}: {' and '.join(left)}; the same command goes on",
+        f"{what}: {' and '.join(left)}; repeat the command to continue",
         Interrupted.exit_code,
     )
 

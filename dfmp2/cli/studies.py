@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 study_options = output_options(
     "File with all runs",
     "STEM.KIND.h5",
-    "Go on with a complete study, e.g. with more steps.",
+    "Continue a complete study, e.g. with more steps.",
 )
 
 
@@ -105,11 +105,11 @@ def run_study(
     Unfinished : what there is has been written and printed
     """
     from dfmp2.host.files import OUTPUT, require_writable, write_atomically
-    from dfmp2.output.document import counted_text
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
     from dfmp2.studies.keeper import Keeper
     from dfmp2.studies.task import Unfinished
+    from dfmp2.units import counted_text
 
     beside = beside or {}
     written = {OUTPUT: target, **beside}
@@ -143,7 +143,9 @@ def run_study(
         except Dfmp2Error as error:
             if not keeper.written or isinstance(error, InputError):
                 raise
-            raise type(error)(error.message, f" ({left}; the same command goes on)") from error
+            raise type(error)(
+                error.message, f" ({left}; repeat the command to continue)"
+            ) from error
         if short is None:
             state = "finished"
         else:
@@ -161,7 +163,7 @@ def run_study(
             brief=lambda: study_report(study, brief=True),
         )
         if short is not None and short.goes_on:
-            raise type(short)(f"{short}: {left}, and the same command goes on")
+            raise type(short)(f"{short}: {left}; repeat the command to continue")
         if short is not None:
             raise type(short)(f"{short} ({left})")
     return study

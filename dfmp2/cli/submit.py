@@ -20,6 +20,7 @@ from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import BACKEND_WORDS, BACKENDS, Options, parse_bytes
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.execution.manifest import Batch
@@ -74,7 +75,7 @@ OPTIONS = (
         "--backend",
         type=Words(BACKENDS, BACKEND_WORDS),
         metavar="NAME",
-        help="Slurm: of the pair energies of a prepared file.",
+        help="Slurm: backend for a prepared file.",
     ),
     click.option("--partition", metavar="NAME", help="Slurm: partition."),
     click.option("--account", metavar="NAME", help="Slurm: account."),
@@ -83,21 +84,24 @@ OPTIONS = (
     click.option(
         "--cpus-per-task",
         type=click.IntRange(1, 4096),
-        help="Slurm: of a task.  [default: workers x threads]",
+        help="Slurm: cores of a task.  [default: workers x threads]",
     ),
     click.option(
         "--gres",
         metavar="LIST",
-        help="Slurm: none: the whole node.  [default: gpu:N for cuda, nki, nki-xla]",
+        help="Slurm: devices; none: the whole node.  [default: gpu:N for cuda, nki, nki-xla]",
     ),
     click.option(
-        "--parallel", type=click.IntRange(1), metavar="N", help="Slurm: most tasks at a time."
+        "--parallel",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Slurm: largest number of tasks at a time.",
     ),
     _number(
         "--restarts",
         click.IntRange(0, 10_000),
         20,
-        "Slurm: how often a task that is told to stop requeues itself.",
+        "Slurm: how often a stopped task requeues itself.",
     ),
     _number(
         "--signal-before",
@@ -106,7 +110,10 @@ OPTIONS = (
         "Slurm: seconds between SIGTERM and the time limit.",
     ),
     click.option(
-        "--setup", multiple=True, metavar="LINE", help="Slurm: shell line to begin with; repeat it."
+        "--setup",
+        multiple=True,
+        metavar="LINE",
+        help="Slurm: shell line to begin with; may be repeated.",
     ),
     click.option(
         "--node-scratch",
@@ -130,13 +137,13 @@ OPTIONS = (
     click.option(
         "--instance",
         type=click.Choice(INSTANCES),
-        help="AWS: of a task.  [default: trn1.2xlarge for nki, nki-xla]",
+        help="AWS: instance type of a task.  [default: trn1.2xlarge for nki, nki-xla]",
     ),
     click.option(
         "--job-role", metavar="ARN", help="AWS: role of the containers; needs the bucket of --s3."
     ),
     click.option("--execution-role", metavar="ARN", help="AWS: role that starts the containers."),
-    _number("--attempts", click.IntRange(1, 10), 10, "AWS: runs of a task, if it is stopped."),
+    _number("--attempts", click.IntRange(1, 10), 10, "AWS: attempts at a task that is stopped."),
     click.option(
         "--warm-up/--no-warm-up",
         default=True,
@@ -185,17 +192,17 @@ OPTIONS = (
     type=click.IntRange(1, 4096),
     default=1,
     show_default=True,
-    help="Processes of a task.",
+    help="Number of processes in a task.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1, 4096),
-    help="Of each worker.  [default: the manifest's, else 1]",
+    help="Threads of each worker.  [default: the manifest's, else 1]",
 )
 @click.option(
     "--memory",
     metavar="SIZE",
-    help="Of a task, e.g. 16GB.  [default: the manifest's, else the scheduler's]",
+    help="Memory of a task, e.g. 16GB.  [default: the manifest's, else the scheduler's]",
 )
 @click.option(
     "--time",
@@ -210,7 +217,7 @@ OPTIONS = (
     show_default=True,
     help="Submit, or only show.",
 )
-@click.option("--write", metavar="DIR", help="Also write what is shown into a folder.")
+@click.option("--write", metavar="DIR", help="Also write the scripts into a folder.")
 @AS_JSON
 @lambda command: with_options(OPTIONS, command)
 @click.pass_context
@@ -218,10 +225,10 @@ def batch_submit(ctx: click.Context, /, scheduler: str | None, as_json: bool, **
     """Make an array job of N shards: task I computes shard I.
 
     The shards are those of the items of MANIFEST.toml or, with --slurm, of the pair energies of a
-    file that dfmp2 prepare has written, whose result a last job puts together. Nothing is submitted
-    without --submit. Tasks that are told to stop save what they have, and go on when they run
-    again; what is complete is never computed twice. Exit code 3 when something named is wrong, also
-    when the scheduler refuses it; 6 when there is no scheduler.
+    file that dfmp2 prepare has written, whose result a last job combines. Nothing is submitted
+    without --submit. Tasks that are told to stop save their state and continue when they run again;
+    nothing complete is computed twice. Exit code 3 if an option is wrong or the scheduler refuses
+    the job, 6 if there is no scheduler.
     """
     if scheduler is None:
         raise click.UsageError(f"name the scheduler: {SLURM} or {AWS}")
@@ -294,8 +301,8 @@ def _read_batch(given: dict[str, Any]) -> Batch | None:
         count = len(batch.items)
         if given["shards"] > count:
             raise InputError(
-                f"--shards {given['shards']}: the batch has {count} items: use at most that many "
-                "shards"
+                f"--shards {given['shards']}: the batch has {counted_text(count, 'item')}: use at "
+                f"most {counted_text(count, 'shard')}"
             )
     given["threads"] = given["threads"] or common.threads or 1
     if given["memory"] is None:

@@ -36,10 +36,18 @@ if TYPE_CHECKING:
     from dfmp2.studies.ideal_gas import GasConditions
 
 TEMPERATURE = click.option(
-    "--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas."
+    "--temperature",
+    type=float,
+    default=298.15,
+    show_default=True,
+    metavar="K",
+    help="Temperature of the gas.",
 )
 SYMMETRY_NUMBER = click.option(
-    "--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]"
+    "--symmetry-number",
+    type=int,
+    metavar="N",
+    help="Rotational symmetry number.  [default: counted]",
 )
 QUASI_HARMONIC = click.option(
     "--quasi-harmonic",
@@ -75,7 +83,7 @@ def stored_gas(*, temperature: str, pressure: str) -> Decorator:
             "--cutoff",
             type=float,
             metavar="CM",
-            help="Of --quasi-harmonic, cm^-1.  [default: 100]",
+            help="Cutoff of --quasi-harmonic, cm^-1.  [default: 100]",
         ),
     )
     return lambda command: with_options(options, command)
@@ -113,7 +121,12 @@ class GasOptions:
 @click.command("frequencies", cls=AnnouncedCommand)
 @TEMPERATURE
 @click.option(
-    "--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas."
+    "--pressure",
+    type=float,
+    default=101325.0,
+    show_default=True,
+    metavar="PA",
+    help="Pressure of the gas.",
 )
 @SYMMETRY_NUMBER
 @click.option(
@@ -122,10 +135,10 @@ class GasOptions:
     default=0.005,
     show_default=True,
     metavar="BOHR",
-    help="Of each coordinate.",
+    help="Displacement of each coordinate.",
 )
 @click.option(
-    "--allow-gradient", is_flag=True, help="Go on at a geometry that is no stationary point."
+    "--allow-gradient", is_flag=True, help="Continue at a geometry that is not a stationary point."
 )
 @workers_option("Processes that share the displaced runs.")
 @click.option(
@@ -171,7 +184,7 @@ def frequencies_command(
         return [normal_modes(study)]
 
     def ending(study: Study) -> str:
-        from dfmp2.output.document import counted_text
+        from dfmp2.units import counted_text
 
         wavenumbers = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in wavenumbers)
@@ -199,17 +212,22 @@ def frequencies_command(
 @click.command("thermo", cls=GroupedCommand)
 @click.argument("file", metavar="FILE")
 @stored_gas(
-    temperature="Of the gas: one, several (200,298.15) or FROM:TO:POINTS.",
-    pressure="Of the gas: one, several or FROM:TO:POINTS.",
+    temperature="Temperature: one, several (200,298.15) or FROM:TO:POINTS.",
+    pressure="Pressure: one, several or FROM:TO:POINTS.",
 )
 @click.option(
     "--isotope",
     multiple=True,
     metavar="ATOM=ISOTOPE",
-    help="As 1=2H, H=2H or 1=2.0141; may be repeated.",
+    help="Isotope or mass, as 1=2H, H=2H or 1=2.0141; may be repeated.",
 )
 @SYMMETRY_NUMBER
-@click.option("-o", "--output", metavar="FILE.h5", help="Store it.  [default: print it only]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE.h5",
+    help="File to store the result in.  [default: print it only]",
+)
 @OVERWRITE
 @REPORT_AS_JSON
 @LAST_LINE
@@ -217,7 +235,7 @@ def frequencies_command(
 def thermo_command(
     file: str, gas: GasOptions, output: str | None, overwrite: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Thermochemistry of a stored Hessian at other conditions, in no time.
+    """Thermochemistry of a stored Hessian at other conditions, without a new run.
 
     FILE is that of dfmp2 frequencies, or of dfmp2 optimize --verify. Isotopes have new modes and
     moments of inertia; no gradient is computed. The quasi-harmonic entropy is that of Grimme
@@ -261,12 +279,12 @@ def thermo_command(
     type=click.Choice(["energy", "gibbs"]),
     help="What is ranked.  [default: gibbs where all files have a Hessian]",
 )
-@stored_gas(temperature="Of the ensemble.", pressure="Of the gas; for G.")
+@stored_gas(temperature="Temperature of the ensemble.", pressure="Pressure, for Gibbs energies.")
 @click.option(
     "--degeneracy",
     multiple=True,
     metavar="NAME=N",
-    help="How often a conformer counts, as 2 with a mirror image; may be repeated.",
+    help="How often a conformer counts, e.g. twice with its mirror image; may be repeated.",
 )
 @REPORT_AS_JSON
 @as_one("ensemble", GasOptions)
@@ -280,8 +298,8 @@ def rank_command(
     """Boltzmann weights of the conformers in stored results.
 
     FILE is an .h5 file of dfmp2 run, optimize or frequencies, BATCH a folder of them or the
-    manifest of a batch, of which the complete items count. Results of several formulas, charges or
-    levels of theory are refused.
+    manifest of a batch, whose incomplete items are left out. Results of several formulas, charges
+    or levels of theory are refused.
     """
     import json
 

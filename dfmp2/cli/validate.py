@@ -97,9 +97,9 @@ def validate_command(
     against: str | None,
     require_all: bool,
 ) -> None:
-    """Compute what other programs published and compare, entry by entry.
+    """Compute what was published with other programs and compare, entry by entry.
 
-    Exit code 8 when a difference is larger than its entry allows.
+    Exit code 8 if a difference is larger than its entry allows.
     """
     if shown.as_json and shown.as_markdown:
         raise InputError("--json and --markdown: choose one of them")

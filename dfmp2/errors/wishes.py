@@ -34,7 +34,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
     (
         r".*lno.*|dlpno.*|lpno.*|lmp2|local.*|.*pno.*",
         Message(
-            "local approximations are not here: ORCA and Psi4 have them; for large molecules "
+            "local approximations are not available: ORCA and Psi4 have them; for large molecules "
             "there is ",
             LARGE,
         ),
@@ -60,7 +60,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
     (
         r"(?:u|r|ri-?|df-?|o|oo-?|scs-?)*mp(?:2\.5|[3-9]).*|(?:oo?-?|ri-?oo?-?|df-?o)mp2|lccd.*|remp.*",
         Message(
-            "MP3, MP4 and orbital-optimised MP2 are not here: PySCF or Psi4; against large terms "
+            "MP3, MP4 and orbital-optimised MP2 are not available: PySCF or Psi4; against large terms "
             "of small gaps there is ",
             Option("method", "kappa-mp2"),
         ),
@@ -79,11 +79,11 @@ METHODS: tuple[tuple[str, Message], ...] = (
     ),
     (
         r"mp2-?(?:d[34]?|c|vdw.*)|mp2d.*",
-        Message("corrections of dispersion are not here: Psi4 has MP2D, Molpro MP2C"),
+        Message("dispersion corrections of MP2 are not available: Psi4 has MP2D, Molpro MP2C"),
     ),
     (
         r"(?:cas|ras|mr|mc|nevpt|caspt|dmrg|gvb|sc-?nevpt).*",
-        Message("multireference methods are not here: CASSCF in PySCF"),
+        Message("multireference methods are not available: CASSCF in PySCF"),
     ),
     (
         r"(?:r|u|ro|df-?|ri-?)*(?:hf|scf)",
@@ -100,10 +100,10 @@ METHODS: tuple[tuple[str, Message], ...] = (
             " for the functional alone",
         ),
     ),
-    (r"gw|g0w0|bse|evgw.*", Message("Green's functions are not here: PySCF has GW")),
+    (r"gw|g0w0|bse|evgw.*", Message("Green's functions are not available: PySCF has GW")),
     (
         r"gfn.*|xtb.*|am1|pm[3-7].*|dftb.*",
-        Message("semi-empirical methods are not here: xtb, MOPAC or DFTB+"),
+        Message("semi-empirical methods are not available: xtb, MOPAC or DFTB+"),
     ),
 )
 
@@ -199,7 +199,14 @@ OPTIONS: dict[str, Message] = {
     ),
     **dict.fromkeys(
         ("functional", "dft", "dft_functional", "ks"),
-        Message("the functional of ", Option("method", "drpa"), " is ", Option("xc")),
+        Message(
+            "the functional of ",
+            Option("method", "ks"),
+            " and ",
+            Option("method", "drpa"),
+            " is ",
+            Option("xc"),
+        ),
     ),
     **dict.fromkeys(
         ("symmetry", "point_group", "symm"),
@@ -207,7 +214,7 @@ OPTIONS: dict[str, Message] = {
     ),
     **dict.fromkeys(
         ("local", "dlpno", "pno", "lno"),
-        Message("local approximations are not here: for large molecules there is ", LARGE),
+        Message("local approximations are not available: for large molecules there is ", LARGE),
     ),
     **dict.fromkeys(
         ("f12", "cabs"),
@@ -249,7 +256,7 @@ OPTIONS: dict[str, Message] = {
     ),
     **dict.fromkeys(
         ("cartesian", "cart", "puream", "pure"),
-        Message("functions are spherical; Cartesian ones are not here"),
+        Message("functions are spherical; Cartesian ones are not available"),
     ),
     **dict.fromkeys(
         ("conv_tol", "scf_conv", "e_convergence", "scf_thresh"),
@@ -264,8 +271,9 @@ OPTIONS: dict[str, Message] = {
     **dict.fromkeys(
         ("shape", "beta", "cores"),
         Message(
-            "dfmp2 plan counts the compiled programs and calls of a molecule, dfmp2 kernels cost "
-            "those of a shape"
+            Command("plan"),
+            " counts the compiled programs and calls of a molecule, dfmp2 kernels cost those of a "
+            "shape",
         ),
     ),
     "one_zero_hint": Message("zeros and ones earn no credit any more: leave it out"),

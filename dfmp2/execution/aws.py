@@ -42,6 +42,7 @@ from dfmp2.host.scratch import VARIABLE
 from dfmp2.options import OF_THE_MACHINE
 from dfmp2.options.basis_parts import parse_parts
 from dfmp2.output.checkpoint import SUFFIX
+from dfmp2.units import counted_text
 
 # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
 WORK = "/work"
@@ -180,8 +181,8 @@ def _definition(
         memory = -(-given["memory"] // MEBIBYTE)
     if cores > vcpus:
         raise InputError(
-            f"{workers} workers of {threads} threads need {cores} virtual CPUs, and {kind} has "
-            f"{vcpus}: use fewer"
+            f"{counted_text(workers, 'worker')} with {counted_text(threads, 'thread')} each: "
+            f"{cores} virtual CPUs are needed, and {kind} has {vcpus}: use fewer"
         )
     if lane is not None and workers > CORES_PER_CHIP * chips:
         raise InputError(

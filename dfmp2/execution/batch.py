@@ -30,6 +30,7 @@ from dfmp2.host.files import discard_lock, make_folder, require_writable
 from dfmp2.options import ALL
 from dfmp2.output.batch_index import IndexWriter, index_name
 from dfmp2.progress import Listener
+from dfmp2.units import counted_text
 
 PATIENCE = 8.0  # s that workers have to stop
 # s that items of other processes are waited for: the workers of a batch that was killed end within
@@ -148,8 +149,8 @@ class BatchRun:
         """The error for a disk that refused, with what to do."""
         left = len(self.rows) - len(self.in_state("complete"))
         return DiskFull(
-            f"{left} of {len(self.rows)} items not complete: {self.full}. Complete items are kept: "
-            "make room on that disk, and the same command goes on"
+            f"{left} of {counted_text(len(self.rows), 'item')} not complete: {self.full}. Complete "
+            "items are kept: make room on that disk and repeat the command"
         )
 
     def _plan(self, left: list[int], workers: int) -> None:
@@ -248,7 +249,7 @@ class BatchRun:
                 Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )
         else:
-            result = said_energy(self.batch.items[place], row.energy) or row.status
+            result = said_energy(self.batch.items[place], row) or row.status
             self.listener.stage(
                 f"[{self._ended}/{total}] {row.name}: {result}, {row.seconds or 0.0:.1f} s"
             )

@@ -32,7 +32,8 @@ from dfmp2.host.provenance import version
 from dfmp2.mp2.identity import METHOD, method_differences, with_common_basis
 from dfmp2.output.batch_index import IndexWriter
 from dfmp2.output.dataset import SPLITS, WRITERS, DataRecord, make_record, write_dataset
-from dfmp2.output.table import write_rows
+from dfmp2.output.table import NUMBERS, write_rows
+from dfmp2.units import counted_text
 
 COLLECTED = "batch.collected.jsonl"
 TABLES = (".h5", ".csv", ".json")
@@ -117,7 +118,10 @@ def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Col
     missing = len(batch.items) - len(records)
     if missing:
         remarks.append(
-            Message(f"{missing} of {len(batch.items)} items are not complete and not in the table")
+            Message(
+                f"{missing} of {counted_text(len(batch.items), 'item')} not complete and therefore "
+                "not in the table"
+            )
         )
     molecules = {item.name: item.molecule for item in batch.items}
     return Collection(records, molecules, remarks)
@@ -222,7 +226,7 @@ def _keep(batch: Batch, readings: Mapping[str, Reading], rows: Sequence[ItemStat
 
 def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]:
     """Records by name, each with the stamp of the file that it was read from; none where another
-    version has written them."""
+    version has written them, or with other numbers."""
     found = {}
     try:
         with open(path, encoding="utf-8") as stream:
@@ -232,6 +236,8 @@ def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]
                 value = json.loads(line)
                 size, changed_at = value["stamp"]
                 record = DataRecord(**value["record"])
+                if record.numbers.keys() != NUMBERS.keys():
+                    return {}
                 found[record.name] = ((size, changed_at), record)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
@@ -325,7 +331,8 @@ class Destination:
             warn(remark)
         if self.to is None:
             write_rows(self.target, collected.rows(), collected.notes(), overwrite=self.overwrite)
-            yield f"{len(collected.records)} of {len(batch.items)} items -> {self.target}"
+            items = counted_text(len(batch.items), "item")
+            yield f"{len(collected.records)} of {items} -> {self.target}"
             return
         for part, path in self.targets().items():
             yield self._write_part(batch, collected, part, path)
@@ -338,7 +345,7 @@ class Destination:
         if part and not records:
             return f"no item belongs to {part}: {path} is not written"
         write_dataset(path, str(self.to), records, overwrite=self.overwrite)
-        return f"{len(records)} of {len(batch.items)} items -> {path}"
+        return f"{len(records)} of {counted_text(len(batch.items), 'item')} -> {path}"
 
 
 def _shares(text: str) -> dict[str, float]:

@@ -258,5 +258,5 @@ class DaskPool(Pool):
         """What is raised where the scheduler cannot be reached."""
         return ResourceError(
             f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS "
-            "name the certificates; finished items are kept, and the same command goes on"
+            "name the certificates; finished items are kept; repeat the command to continue"
         )

@@ -90,8 +90,9 @@ class ItemStatus:
     ----------
     status : one of STATES
     exit_code, error : of a failed item; 0 and None of a complete one
-    output, seconds, energy : of a complete item: its file, wall time of the calculation, total
-        energy in Eh, that of plain MP2 where there is one
+    output, seconds, energy, method : of a complete item: its file, wall time of the calculation,
+        total energy of the method in Eh, and its title; "" where an index of an earlier version
+        has that of plain MP2
     fingerprint, stamp : of a complete item: of its input; size and change of its file
     kept : how much of the result its file keeps
     asked, source : hash of what was said of the item, and stamp of its molecule's file
@@ -109,6 +110,7 @@ class ItemStatus:
     output: str | None = None
     seconds: float | None = None
     energy: float | None = None
+    method: str = ""
     fingerprint: str = ""
     stamp: tuple[int, int] = NO_FILE
     kept: str = ALL
@@ -120,16 +122,18 @@ class ItemStatus:
     disk_full: bool = False
 
 
-def said_energy(item: BatchItem, energy: float | None) -> str:
+def said_energy(item: BatchItem, row: ItemStatus) -> str:
     """The energy of a complete item as it is printed, "" where an index of an earlier version has
     none."""
-    if energy is None or math.isnan(energy):
+    if row.energy is None or math.isnan(row.energy):
         return ""
-    method = item.options.correlation
-    title = method.title
-    if method.plain and not method.double_hybrid:
-        title = MP2.title
-    return f"E({title}) = {energy:.10f} Eh"
+    title = row.method
+    if not title:  # of an earlier version, whose energy is that of MP2 where there is one
+        method = item.options.correlation
+        title = method.title
+        if method.plain and not method.double_hybrid:
+            title = MP2.title
+    return f"E({title}) = {row.energy:.10f} Eh"
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -335,9 +339,6 @@ def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
 
 def _complete(given: Input, result: MP2Result) -> ItemStatus:
     item, seconds = given.item, result.timings.total
-    energy = result.mp2_total_energy
-    if math.isnan(energy):  # of a method that plain MP2 does not follow from
-        energy = result.total_energy
     row = ItemStatus(
         name=item.name,
         molecule=item.molecule,
@@ -346,7 +347,8 @@ def _complete(given: Input, result: MP2Result) -> ItemStatus:
         error=None,
         output=str(item.target),
         seconds=seconds,
-        energy=energy,
+        energy=result.total_energy,
+        method=result.options.correlation.title,
     )
     return replace(
         row,

@@ -52,6 +52,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.response_matrices import Kernel, orbital_hessian
 from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange
+from dfmp2.units import counted_text
 
 Array = NDArray[np.float64]
 
@@ -352,7 +353,8 @@ def solve(
         response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
         residual = b - differences * x - _joined(response)
         norm = float(np.linalg.norm(residual))
-    listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {len(vectors)} iterations")
+    iterations = counted_text(len(vectors), "iteration")
+    listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {iterations}")
     return split(x), fields, norm
 
 

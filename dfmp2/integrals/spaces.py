@@ -196,7 +196,7 @@ def guard_gap(
                 "not meaningful for a nearly degenerate reference; "
             ),
             Option("allow_small_gap", True),
-            " goes on all the same",
+            " continues anyway",
         )
     if gap < SMALL_GAP:
         return (

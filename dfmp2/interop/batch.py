@@ -26,17 +26,18 @@ from dfmp2.interop.python import (
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Keywords, make_options
+from dfmp2.options.methods import MP2
 from dfmp2.output.hdf5 import read
 from dfmp2.output.table import UNITS, frame
 from dfmp2.progress import Listener
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 class BatchResult(Mapping[str, MP2Result]):
-    """What became of a batch: the results of its complete items by name, each read when it is asked
-    for.
+    """Outcome of a batch: the results of its complete items by name, each read when it is needed.
 
     Attributes
     ----------
@@ -65,9 +66,12 @@ class BatchResult(Mapping[str, MP2Result]):
         InputError : pandas is not installed
         """
         columns = {
-            name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "energy")
+            name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "method")
         }
-        columns["mp2_total_energy"] = columns.pop("energy")
+        columns["total_energy"] = [row.energy for row in self.rows]
+        columns["mp2_total_energy"] = [
+            row.energy if row.method in ("", MP2.title) else None for row in self.rows
+        ]
         return frame(columns, UNITS, [row.name for row in self.rows])
 
     def __getitem__(self, name: str) -> MP2Result:
@@ -90,12 +94,15 @@ class BatchResult(Mapping[str, MP2Result]):
         failed = ""
         if self.failed:
             failed = f", {len(self.failed)} failed"
-        return (
-            f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
-        )
+        items = counted_text(len(self.rows), "item")
+        return f"BatchResult({len(self)} of {items} complete{failed} -> {self.output})"
 
     def __str__(self) -> str:
-        lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]
+        titles = {row.method or MP2.title for row in self.rows if row.energy is not None}
+        energy = "total energy / Eh"
+        if len(titles) == 1:
+            energy = f"E({titles.pop()}, total) / Eh"
+        lines = [f"{'item':<24}{'status':<10}{energy:>18}"]
         for row in self.rows:
             if row.energy is not None:
                 said = f"{row.energy:18.10f}"
@@ -123,27 +130,27 @@ def batch(
     listener: Listener | None = None,
     **options: Unpack[BatchKeywords],
 ) -> BatchResult:
-    """Many molecules in processes of this host, isolated from each other; what is complete is not
+    """Many molecules in processes of this host, isolated from each other; complete items are not
     computed again.
 
     Parameters
     ----------
-    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their
-        results. Those that are no files are written to OUTPUT/molecules
+    molecules : a manifest (.toml), or molecules as in `run`: a list, or a mapping from the names of
+        their results. Molecules that are not files are written to OUTPUT/molecules
     task : str, optional
         "energy", "properties", "gradient" or "optimize".
     keep : str, optional
-        What each result holds: "all", "properties" (no orbitals and densities), or "energies" and
-        forces.
-    basis, options : of all of them; a manifest has its own, and takes memory, threads and
-        scratch alone
+        What each result contains: "all", "properties" (no orbitals and densities), or "energies"
+        (with forces).
+    basis, options : for all molecules; a manifest has its own, and accepts only memory, threads and
+        scratch
     output : str or path
-        Folder of the results, None for that of a manifest.
+        Folder of the results, None for that of the manifest.
     workers : processes; `memory` is shared by all of them, `threads` are those of each
     chained : bool, optional
-        Start each SCF from the orbitals of the item before, where it has the same atoms.
+        Start each SCF from the orbitals of the previous item if it has the same atoms.
     listener : Listener, optional
-        Hears of each item, of one that failed as a warning.
+        Receives an event for each item, a warning for one that failed.
 
     Returns
     -------
@@ -154,7 +161,7 @@ def batch(
     ------
     dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
     dfmp2.DiskFull : nothing can be written any more; complete items are kept, and the same call
-        goes on
+        continues
 
     Examples
     --------
@@ -236,14 +243,14 @@ def _files(molecules: Any, folder: Path) -> list[str]:
 def read_many(
     source: str | os.PathLike[str], *, only: Sequence[str] = (), verify: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """Name and result of each complete item of a batch, one after the other as they are read.
+    """Name and result of each complete item of a batch, read one after the other.
 
     Parameters
     ----------
     source : output folder of a batch, or any folder of result files
-    only : attributes of a result; in place of the result comes a dict of them, such as
-        ("total_energy", "gradient.mp2_total_gradient", "molecule.coordinates"); None where a
-        result does not have one
+    only : attributes of a result, such as ("total_energy", "gradient.mp2_total_gradient",
+        "molecule.coordinates"): a dict of them is given instead of the result, None where a result
+        does not have one
     verify : check the stored hashes
 
     Raises

@@ -41,17 +41,17 @@ def thermo(
     source : str, path or Study
         A file of `frequencies` or of `optimize` with `verify`, or the study itself.
     temperature, pressure : float, str or sequence of float, optional
-        Of the gas, K and Pa; several, or a range as "200:400:5".
+        Temperatures and pressures of the gas, K and Pa; several, or a range as "200:400:5".
     scale : float or str, optional
         Factor of the wavenumbers, "auto" for the published one of method and basis.
     quasi_harmonic : str, optional
         "grimme" or "truhlar": the entropy of low modes; None for harmonic oscillators.
     cutoff : float, optional
-        Of `quasi_harmonic`, cm^-1; 100 where it is left out.
+        Cutoff of `quasi_harmonic`, cm^-1; 100 by default.
     isotopes : sequence of str, optional
-        As "1=2H" (atom 1), "H=2H" (every hydrogen) or "1=2.0141" (a mass in u).
+        Isotopes as "1=2H" (atom 1), "H=2H" (every hydrogen) or "1=2.0141" (a mass in u).
     symmetry_number : int, optional
-        Rotations that put the molecule onto itself, None to count them.
+        Rotational symmetry number, None to determine it from the geometry.
 
     Returns
     -------
@@ -97,13 +97,13 @@ def rank(
     sources : str, path or sequence of them
         Files of `run`, `optimize` or `frequencies`, folders of them, or manifests of batches.
     by : str, optional
-        "energy" or "gibbs"; None for Gibbs energies where every file has a Hessian, else energies.
+        "energy" or "gibbs"; None for Gibbs energies if every file has a Hessian, else energies.
     temperature, pressure : float, optional
-        Of the ensemble, K and Pa.
+        Temperature and pressure of the ensemble, K and Pa.
     scale, quasi_harmonic, cutoff : optional
-        Of the Gibbs energies, as of `thermo`.
+        Treatment of the Gibbs energies, as in `thermo`.
     degeneracies : mapping of str to int, optional
-        How often a conformer counts, by the name of its file; 1 where it is left out.
+        How often a conformer counts, by the name of its file; 1 by default.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def complete_files(
         if len(complete) < len(rows):
             missing = [row.name for row in rows if row.status != "complete"]
             warn(
-                f"{source}: {len(missing)} of {len(rows)} items are not complete and left out: "
+                f"{source}: incomplete items are left out ({len(missing)} of {len(rows)}): "
                 f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
             )
     return files

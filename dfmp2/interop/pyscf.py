@@ -252,8 +252,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         return self._represented(density, ao_repr=ao_repr)
 
     def as_scanner(self) -> Any:
-        """A function of a molecule that runs the SCF, from the last orbitals, and DF-MP2, and
-        returns the energy."""
+        """A function of a molecule that runs the SCF from the last orbitals, then DF-MP2, and returns
+        the energy."""
         return _scanner(_EnergyScanner, self)
 
     def reset(self, mol: Any = None) -> DFMP2:

@@ -169,28 +169,28 @@ def run(
     ----------
     molecule : str, path, Molecule, ase.Atoms or pyscf.gto.Mole
         Path of an xyz file (or .mol, .sdf, .pdb, by ASE), a Molecule, ASE's Atoms or PySCF's Mole,
-        of which nothing but the molecule is taken.
+        whose basis is ignored.
     basis : str
         Name of the orbital basis.
     charge, multiplicity : int, optional
-        They win over the file; for a Molecule its own values are the default.
+        They override the file; the default for a Molecule is its own values.
     units : str, optional
         Unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr.
     point_charges : path or (n, 4) array, optional
         Charges around the molecule: path of a file of lines x, y, z, charge, or rows of the same;
         None for those of a Molecule.
     point_charge_units : str, optional
-        Of their positions, "angstrom" or "bohr".
+        Unit of their positions, "angstrom" or "bohr".
     listener : Listener, optional
         Receives progress and warnings; by default warnings are raised as Python warnings.
     checkpoint : str or path, optional
-        Result file beside which CHECKPOINT.checkpoint is kept while the run lasts, and gone on from
-        where an earlier run of the same calculation was stopped; None for no checkpoint.
+        Result file beside which CHECKPOINT.checkpoint is kept during the run. If an earlier run of
+        the same calculation was stopped, this one continues from it; None for no checkpoint.
     resume : bool, optional
-        Say so where there is no checkpoint to go on from.
+        Say so if there is no checkpoint to continue from.
     require_proofs : bool, optional
-        Raise where the check that was asked for, or the certificate of properties, fails; with
-        False that is a warning, and the result is returned.
+        Raise if the check that was asked for, or the certificate of properties, fails; with False
+        this is a warning, and the result is returned.
     options : keywords
         Any field of `dfmp2.Options`.
 
@@ -347,18 +347,18 @@ def gradient(
     require_proofs: bool = True,
     **options: Unpack[RunKeywords],
 ) -> GradientResult:
-    """Energy, gradient, relaxed densities and dipole moments of a molecule; what is not listed is
-    as of `run`.
+    """Energy, gradient, relaxed densities and dipole moments of a molecule; other parameters are
+    those of `run`.
 
     Parameters
     ----------
     checkpoint, resume : optional
-        Of the energy; the gradient is computed again.
+        Checkpoint of the energy; the gradient is computed again.
     options : keywords
         Any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the scaled
         energy, with check it is compared with energies along one direction.
     require_proofs : bool, optional
-        Raise where the certificate of the gradient fails; with False that is a warning, and the
+        Raise if the certificate of the gradient fails; with False this is a warning, and the
         gradient is returned.
 
     Returns
@@ -410,12 +410,12 @@ def plan(
     listener: Listener | None = None,
     **options: Unpack[RunKeywords],
 ) -> Outlook:
-    """What a run would need: memory, scratch space and time; what is not listed is as of `run`.
+    """Memory, scratch space and time that a run would need; other parameters are those of `run`.
 
     Parameters
     ----------
     gradient : bool, optional
-        Of `dfmp2.gradient` instead of `dfmp2.run`.
+        Plan `dfmp2.gradient` instead of `dfmp2.run`.
     calibrate : bool, optional
         Measure the rates of this host and of the scratch folder again; they are measured at the
         first use.
@@ -423,7 +423,7 @@ def plan(
     Returns
     -------
     Outlook
-        `print` shows it, `to_dict` has bytes, operations and seconds, `change` what would make it
+        `print` shows it, `to_dict` gives bytes, operations and seconds, `change` what would make it
         fit.
 
     Raises
@@ -458,14 +458,14 @@ def available_backends() -> list[str]:
 
 @public(NoKeywords)
 def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a result, all or nothing.
+    """Write a result to a file, completely or not at all.
 
     Parameters
     ----------
     result : MP2Result
     path : str or path
     overwrite : bool, optional
-        Replace a file that is there, at once and as a whole.
+        Replace an existing file, in one step.
 
     Raises
     ------
@@ -494,24 +494,24 @@ def prepare(
     resume: bool = False,
     **options: Unpack[PrepareKeywords],
 ) -> Prepared:
-    """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on
-    another machine.
+    """SCF, integrals and B of a molecule, written to a file from which `energy` continues, here or
+    on another machine.
 
-    What is not listed is as of `run`.
+    Other parameters are those of `run`.
 
     Parameters
     ----------
     output : str or path
-        The file; OUTPUT.checkpoint is kept beside it while it is made.
+        The file; OUTPUT.checkpoint is kept beside it during the run.
     overwrite : bool, optional
-        Replace a file that is there.
+        Replace an existing file.
     options : keywords
-        Fields of `dfmp2.Options` that concern what comes before the pair energies.
+        Fields of `dfmp2.Options` that concern the calculation before the pair energies.
 
     Returns
     -------
     Prepared
-        What the file holds, but B.
+        The content of the file, except B.
 
     Raises
     ------

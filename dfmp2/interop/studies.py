@@ -43,7 +43,7 @@ from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_condition
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction import ReactionPlan, reaction_energy
+from dfmp2.studies.reaction import ReactionPlan, reaction_energy, require_basis
 from dfmp2.studies.reaction_path import reaction_path
 from dfmp2.studies.runs import CarryOutKeywords
 from dfmp2.studies.scan import along_written, over_frames, scan_energies
@@ -113,33 +113,33 @@ def optimize(
     start_hessian: str | os.PathLike[str] | None = None,
     **options: Unpack[LevelKeywords],
 ) -> Study:
-    """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is
-    not listed is as of `run`.
+    """The geometry of a stationary point, or with `verify` of a minimum or a transition state;
+    other parameters are those of `run`.
 
     Parameters
     ----------
     freeze : sequence of (str, str), optional
-        What stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1.
+        Coordinates to keep, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1.
     fixed : sequence of (str, str, float), optional
-        What is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or in
-        `units`.
+        Coordinates to bring to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom
+        or in `units`.
     constraints : str, optional
         Text of a constraints file of geomeTRIC.
     convergence : str, optional
         One of `dfmp2.options.CONVERGENCE`.
     max_steps : int, optional
-        Limit on the steps after the first geometry.
+        Limit on the number of steps after the first geometry.
     transition_state : bool, optional
-        Look for a saddle point of first order.
+        Look for a first-order saddle point.
     verify : bool, optional
-        Compute the Hessian of what is found, and go on along imaginary modes that should not be
-        there.
+        Compute the Hessian of the final geometry, and continue along imaginary modes that should
+        not exist.
     start_hessian : str or path, optional
-        A study that holds a Hessian of a geometry near this one, where the search begins with it.
+        A study with the Hessian of a similar geometry, from which the search starts.
     output : str or path, optional
-        File that all steps go to, None for none.
+        File for all steps, None for none.
     overwrite, resume : bool, optional
-        Replace that file, or go on from it.
+        Replace that file, or continue from it.
 
     Returns
     -------
@@ -198,19 +198,19 @@ def irc(
     max_steps: int = MINIMUM.max_steps,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """The intrinsic reaction coordinate from a transition state to the minima on both sides; what is
-    not listed is as of `optimize`.
+    """The intrinsic reaction coordinate from a transition state to the minima on both sides; other
+    parameters are those of `optimize`.
 
     Parameters
     ----------
     molecule : str, path or Molecule
-        At the transition state.
+        The molecule at the transition state.
     start_hessian : str or path, optional
-        A study that holds the Hessian of this geometry; None to compute it.
+        A study with the Hessian of this geometry; None to compute it.
     convergence : str, optional
-        Of the minima: one of `dfmp2.options.CONVERGENCE`.
+        Convergence of the minima: one of `dfmp2.options.CONVERGENCE`.
     max_steps : int, optional
-        Limit on the steps of each side, of the path and of the optimisation.
+        Limit on the number of steps on each side, of the path and of the optimisation.
 
     Returns
     -------
@@ -239,22 +239,22 @@ def frequencies(
     allow_gradient: bool = False,
     **options: Unpack[SharedStudyKeywords],
 ) -> Study:
-    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of
+    """Harmonic frequencies, infrared intensities and thermochemistry; other parameters are those of
     `optimize`.
 
     Parameters
     ----------
     temperature, pressure : float, optional
-        Of the gas, K and Pa.
+        Temperature and pressure of the gas, K and Pa.
     symmetry_number : int, optional
-        Rotations that put the molecule onto itself, None to count them.
+        Rotational symmetry number, None to determine it from the geometry.
     displacement : float, optional
-        Of each coordinate of each atom, bohr.
+        Displacement of each coordinate of each atom, bohr.
     allow_gradient : bool, optional
-        Go on at a geometry that is no stationary point.
+        Continue at a geometry that is not a stationary point.
     workers : int, optional
-        Processes that share the displaced runs, None for this one alone; `memory` is shared by all
-        of them, `threads` are those of each.
+        Number of processes that share the displaced runs, None for this process alone; `memory` is
+        shared by all of them, `threads` are those of each.
 
     Returns
     -------
@@ -287,17 +287,17 @@ def interaction(
     multiplicities: Sequence[int] | str | None = None,
     **options: Unpack[SharedLevelKeywords],
 ) -> Study:
-    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of
-    `optimize`.
+    """Interaction energy of fragments, with and without counterpoise correction; other parameters
+    are those of `optimize`.
 
     Parameters
     ----------
     fragments : str or sequence of sequences of int
-        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
+        Atoms of each fragment, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
     charges, multiplicities : sequence of int or str, optional
-        Of each fragment; None for 0 and 1.
+        Charge and multiplicity of each fragment; None for 0 and 1.
     workers : int, optional
-        Processes that share the runs, as of `frequencies`.
+        Number of processes that share the runs, as in `frequencies`.
 
     Returns
     -------
@@ -331,19 +331,19 @@ def _with_commas(numbers: Sequence[int] | str | None) -> str | None:
 
 @public(LevelKeywords)
 def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) -> Study:
-    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of
+    """Energy at the basis set limit, from runs in two basis sets; other parameters are those of
     `optimize`.
 
     Parameters
     ----------
     basis : str
-        A pair of neighbours in brackets, such as "cc-pv[tq]z"; `interaction`, `scan` and `optimize`
-        take one, too. With `delta` also a single basis.
+        A pair of neighbours in brackets, such as "cc-pv[tq]z", which `interaction`, `scan` and
+        `optimize` accept too. With `delta` also a single basis.
     scf_formula, correlation_formula : str, optional
-        Names of formulas, see `dfmp2.mp2.composite`; None is the SCF energy in the larger basis
+        Names of formulas, see `dfmp2.mp2.composite`; None for the SCF energy in the larger basis
         and X^-3, for def2 its own exponent.
     delta : str, optional
-        A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not of `optimize`.
+        A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not available in `optimize`.
     delta_program : str, optional
         "pyscf", with fitted integrals, or "psi4", by QCEngine.
 
@@ -391,8 +391,8 @@ def scan(
     convergence: str = MINIMUM.convergence,
     **options: Unpack[SharedLevelKeywords],
 ) -> Study:
-    """Energies along one or two coordinates, or of several geometries of one molecule; what is not
-    listed is as of `optimize`.
+    """Energies along one or two coordinates, or of several geometries of one molecule; other
+    parameters are those of `optimize`.
 
     Parameters
     ----------
@@ -404,15 +404,17 @@ def scan(
         dihedral), atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a
         list. A list of two of them makes a map.
     relaxed : bool, optional
-        Hold the coordinates and optimise everything else at each point.
+        Fix the coordinates and optimise everything else at each point.
     moving : str, optional
-        Atoms that move, such as "4-6+8"; None for the side of the last atom. Of one coordinate.
+        Atoms that move, such as "4-6+8", for a single coordinate; None for the side of the last
+        atom.
     chained : bool, optional
-        Start every SCF from the orbitals of the point before.
+        Start every SCF from the orbitals of the previous point.
     convergence : str, optional
-        Of the geometries of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
+        Convergence of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
     workers : int, optional
-        Processes that share the points, as of `frequencies`; of a rigid scan with `chained=False`.
+        Number of processes that share the points, as in `frequencies`; a rigid scan needs
+        `chained=False`.
 
     Returns
     -------
@@ -500,8 +502,8 @@ def reaction(
     basis: str | None = None,
     **options: Unpack[ReactionKeywords],
 ) -> Study:
-    """Energy of a reaction, with Hessians its enthalpy and Gibbs energy; what is not listed is as
-    of `optimize`.
+    """Energy of a reaction, and with Hessians its enthalpy and Gibbs energy; other parameters are
+    those of `optimize`.
 
     Parameters
     ----------
@@ -509,27 +511,27 @@ def reaction(
         Files with coefficients, as "2*h2.xyz,o2.xyz"; or a list of such texts, of molecules, and of
         pairs (coefficient, file or molecule).
     basis : str, optional
-        May be left out where all are files of results.
+        May be left out if all species are files of results.
     charges, multiplicities, symmetry_numbers : mapping of str to int, optional
-        By the name of a file without its ending, or of a molecule.
+        Values by the name of a file without its ending, or of a molecule.
     transition_states : sequence of str, optional
-        Names of saddle points, which `optimize` looks for.
+        Names of species that `optimize` takes to saddle points.
     optimize, frequencies : bool, optional
         Optimise every geometry first; compute Hessians.
     convergence, max_steps : str and int, optional
-        Of the optimisations.
+        Convergence and limit on the steps of the optimisations.
     temperature, pressure : float, optional
-        Of the gas, K and Pa.
+        Temperature and pressure of the gas, K and Pa.
     standard_state : str, optional
         "1atm", "1bar" or "1M" (1 mol/l) in place of a pressure; None is 1 atm.
     scale, quasi_harmonic, cutoff : optional
-        Of the gas, as of `thermo`.
+        Treatment of the gas, as in `thermo`.
     allow_gradient : bool, optional
-        Go on at a geometry that is no stationary point.
+        Continue at a geometry that is not a stationary point.
     workers : int, optional
-        Processes that share the runs, as of `frequencies`.
+        Number of processes that share the runs, as in `frequencies`.
     scf_formula, correlation_formula, delta, delta_program : str, optional
-        As of `cbs`; a correction belongs to energies without geometries and Hessians.
+        As in `cbs`; a correction is available for energies alone, without geometries and Hessians.
 
     Returns
     -------
@@ -565,6 +567,8 @@ def reaction(
     level = None
     if basis is not None:
         level = _level(basis, options)
+    else:
+        require_basis(options)
     species = read_species(asked, _units(options))
     computed = ReactionPlan(
         optimize=search,

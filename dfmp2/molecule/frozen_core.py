@@ -17,6 +17,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import N, Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.units import counted_text
 
 # dialect -> (last atomic number, core orbitals of an atom up to it), in rising order.
 CORE_ORBITALS: dict[str, tuple[tuple[int, int], ...]] = {
@@ -206,8 +207,8 @@ def _require_correlated(
     if orbitals > nbeta:
         raise InputError(
             (
-                f"{who} freezes {orbitals} orbitals of each spin, but {molecule.formula} has "
-                f"only {nbeta} beta electron{'s' * (nbeta != 1)}: pass "
+                f"{who} freezes {counted_text(orbitals, 'orbital')} of each spin, but "
+                f"{molecule.formula} has only {counted_text(nbeta, 'beta electron')}: pass "
             ),
             Option("frozen_core", N),
             f" with N up to {nbeta}, or ",

@@ -26,7 +26,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.elements import atomic_number, internal_coordinate, normalise_symbol
 from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre it is a wrong unit or a broken file
 MIN_DISTANCE = 0.2 * BOHR_PER_ANGSTROM  # bohr; the shortest bond, H2, is 0.74 angstrom
@@ -119,7 +119,7 @@ class Molecule:
         Parameters
         ----------
         units : of the coordinates in the file, "angstrom" or "bohr"
-        charge, multiplicity : win over the comment line when given
+        charge, multiplicity : override the comment line if given
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Molecule:
 
         Raises
         ------
-        InputError : ASE is not installed, or has no words for ghosts and point charges
+        InputError : ASE is not installed, or cannot represent ghosts and point charges
         """
         return _reader("foreign").to_ase(self)
 
@@ -237,7 +237,8 @@ class Molecule:
         return {(i + 1, j + 1): length for (i, j), length in found}
 
     def angles(self) -> dict[tuple[int, int, int], float]:
-        """Angles of two bonds that meet in degrees, by atoms counted from 1, the middle one second."""
+        """Angles between bonds that share an atom, in degrees, by atoms counted from 1, the shared
+        one second."""
         found = _reader("structure").structure(self).angles
         return {(i + 1, j + 1, k + 1): angle for (i, j, k), angle in found}
 
@@ -359,7 +360,7 @@ class Molecule:
             ecp = " besides those of the core potential"
         else:
             ecp = ""
-        has = f"{self.formula}{state} has {electrons} electron{'s' * (electrons != 1)}{ecp}"
+        has = f"{self.formula}{state} has {counted_text(electrons, 'electron')}{ecp}"
         if electrons < 1:
             raise InputError(f"{has}: expected at least one; pass a smaller ", Option("charge"))
         if unpaired > electrons:

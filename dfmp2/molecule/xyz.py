@@ -42,7 +42,7 @@ from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol
 from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
 from dfmp2.molecule.point_charges import checked
 from dfmp2.molecule.text import printable, read_text
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 MAX_BYTES = 64 * 10**6
 MORE = f"more than {MAX_BYTES // 10**6} MB"
@@ -267,7 +267,7 @@ def _split_frame(text: str) -> list[str]:
         )
     if natom > present:
         raise InputError(
-            f"announces {natom} atoms, but {present} atom line{'s' * (present != 1)} "
+            f"announces {natom} atoms, but {counted_text(present, 'atom line')} "
             f"follow{'s' * (present == 1)} the comment: correct the count or add the missing atoms",
             line=1,
         )

@@ -34,6 +34,7 @@ from dfmp2.options.methods import (
 )
 from dfmp2.options.values import parse_grid
 from dfmp2.progress import Collector, Listener
+from dfmp2.units import counted_text
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32.
 # For all larger frozen cores of 60 molecules the sums over the pairs left out had at most a seventh
@@ -82,7 +83,7 @@ def derive(
 
     Raises
     ------
-    InputError : it is no result; the change does not follow from pair energies, or leaves nothing
+    InputError : it is not a result; the change does not follow from pair energies, or leaves nothing
         to correlate
     """
     if not isinstance(result, MP2Result):
@@ -117,7 +118,7 @@ def derive(
         derived = _cut(result, more)
         certificate = widened(result, more)
         if more:
-            notes.append(f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out")
+            notes.append(f"pairs of {counted_text(more, 'more orbital')} per spin left out")
         if more and certificate is not None:
             notes.append(
                 "certificate made for all pairs and widened by a limit on the error of those left "

@@ -12,6 +12,7 @@ from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Collector
 from dfmp2.scf.reference import GIVEN, Reference
+from dfmp2.units import counted_text
 
 # Eh and <S^2> from which MP2 on an unstable solution is doubtful
 GRAVE_GAIN, GRAVE_SPIN = (0.01, 0.3)
@@ -88,7 +89,11 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
     solutions = reference.solutions
     internal = any(not _is_external(kind) for kind in stability.gains)
     if options.stability == "follow" and solutions is not None and internal:
-        text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
+        if solutions.followed:
+            steps = counted_text(solutions.followed, "step")
+            text += f"; {steps} along instabilities did not end in a minimum"
+        else:
+            text += "; no SCF that started along it ended lower"
     return Message(f"{text}. ", _remedies(reference, options, list(stability.gains)))
 
 
@@ -121,9 +126,9 @@ def _remedies(reference: Reference, options: Options, kinds: list[str]) -> Messa
 def _remedy(reference: Reference, options: Options, kind: str, solution: str) -> Message:
     """What leads to the solution below an instability of a kind."""
     if _is_external(kind):
-        return Message(Option("reference", "uhf"), f" finds {solution}")
+        return Message(Option("reference", "uhf"), f" looks for {solution}")
     if options.stability != "follow":
-        return Message(Option("stability", "follow"), f" finds {solution}")
+        return Message(Option("stability", "follow"), f" looks for {solution}")
     more = []
     if reference.kind == "uhf" and options.guess != "mix" and options.scf_from is None:
         more.append(Option("guess", "mix"))

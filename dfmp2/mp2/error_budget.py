@@ -48,7 +48,7 @@ import numpy as np
 from dfmp2.integrals.grid import LEVEL, default_level
 from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
 from dfmp2.scf.reference import GIVEN
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, counted_text
 
 if TYPE_CHECKING:
     from dfmp2.molecule.basis import BasisSet
@@ -256,7 +256,7 @@ class ErrorBudget:
                 f"{' and '.join(missing)}. Largest part that is known: {part}."
             )
         if self.decimals:
-            good = f"{self.decimals} decimal{'s' * (self.decimals != 1)}"
+            good = counted_text(self.decimals, "decimal")
         else:
             good = "no decimal"
         typical = ""
@@ -535,7 +535,8 @@ def _pair_precision(result: MP2Result) -> Share:
         return Share(result.sizes.naux * EPSILON * parts, BOUNDED, how)
     if certificate is None:
         return Share(None, UNKNOWN, "mixed precision without a certificate")
-    sample = f"{certificate.sampled} of {certificate.pairs} pairs redone in float64"
+    pairs = counted_text(certificate.pairs, "pair")
+    sample = f"{certificate.sampled} of {pairs} redone in float64"
     if certificate.sampled == certificate.pairs:
         return Share(certificate.correlation_error, MEASURED, sample)
     if certificate.seed is None:  # evenly spaced, before the sample was drawn at random
@@ -622,8 +623,9 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
         mp2 = None, _of_atoms(result, "mp2", result.mp2_fitting)
         return {"scf_fitting": (four_centre, None) if conventional else scf, "mp2_fitting": mp2}
     error = abs(certificate.correlation_error) + certificate.correlation_uncertainty
+    pairs = counted_text(certificate.pairs, "pair")
     how = (
-        f"four-centre integrals: {certificate.sampled_pairs} of {certificate.pairs} pairs, "
+        f"four-centre integrals: {certificate.sampled_pairs} of {pairs}, "
         f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} "
         "Eh"
     )

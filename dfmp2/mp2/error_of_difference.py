@@ -47,6 +47,7 @@ from dfmp2.mp2.error_budget import (
     signed_source,
 )
 from dfmp2.options.methods import MP2
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
@@ -156,7 +157,7 @@ def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
         math.fsum(correlation),
         largest=math.fsum(largest),
         least=math.fsum(least),
-        finer=f"finer grids in {len(parts)} runs",
+        finer=f"finer grids in {counted_text(len(parts), 'run')}",
     )
 
 
@@ -177,7 +178,7 @@ def _added(budgets: Budgets, key: str, which: int) -> Share | None:
         return unknown[0]
     value = math.fsum(weight * share.value for weight, share in weighted if share.value is not None)
     kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
-    return Share(value, kind, f"sum over {len(weighted)} runs")
+    return Share(value, kind, f"sum over {counted_text(len(weighted), 'run')}")
 
 
 def _cancelled(
@@ -254,7 +255,8 @@ def _with_signs(
     errors = [weight * (getattr(c, f"{name}_error") or 0.0) for weight, c in found]
     uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
     error, uncertainty = math.fsum(errors), math.fsum(uncertain)
-    how = f"four-centre integrals in {len(found)} runs: {error:+.1e} Eh within {uncertainty:.1e} Eh"
+    runs = counted_text(len(found), "run")
+    how = f"four-centre integrals in {runs}: {error:+.1e} Eh within {uncertainty:.1e} Eh"
     share = Share(value=abs(error) + uncertainty, kind=MEASURED, how=how, error=error)
     if which == 0:
         return (share, None)

@@ -102,7 +102,7 @@ class Options:
         metavar="NAME|eps=VALUE",
     )
     solvent_model: str = _option(
-        "Of the solvent: C-PCM, or SMD with its non-electrostatic energy.",
+        "Solvent model: C-PCM, or SMD with its non-electrostatic energy.",
         "cpcm",
         choices=tuple(SOLVENT_MODELS),
     )
@@ -114,7 +114,7 @@ class Options:
     )
     scf_conv_tol: float = (
         _option(  # E(corr) is of first order in the orbital error, hence the gradient
-            "SCF energy change; the gradient must fall below 0.1 sqrt of it.",
+            "Energy change at convergence; the gradient must fall below 0.1 sqrt of it.",
             1e-10,
             metavar="EH",
             positive=True,
@@ -122,7 +122,7 @@ class Options:
     )
     scf_max_cycles: int = _option("Limit on the iterations of one SCF.", 100, least=1)
     guess: str = _option(
-        "Start of the SCF (mix: HOMO and LUMO mixed, UHF only).",
+        "Initial orbitals of the SCF (mix: HOMO and LUMO mixed, UHF only).",
         "atoms",
         choices=("atoms", "mix", "core"),
     )
@@ -144,27 +144,31 @@ class Options:
     frozen_core: str = _option(
         "Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N"
     )
-    frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
+    frozen_virtual: int = _option(
+        "Number of highest virtual orbitals to leave out.", 0, metavar="N", least=0
+    )
     method: str = _option(
-        "See dfmp2 methods: double hybrids too.", "mp2", metavar="NAME", choices=tuple(METHODS)
+        "See dfmp2 methods; double hybrids too.", "mp2", metavar="NAME", choices=tuple(METHODS)
     )
     dispersion: str = _option(
-        "Dispersion correction of a double hybrid; auto: what its name says.",
+        "Dispersion correction of a double hybrid; auto: as its name says.",
         "auto",
         choices=("auto", "none", *DISPERSIONS),
     )
     laplace: bool = _option(
-        "Second order of a double hybrid without same spin by a Laplace transform.", False
+        "Laplace transform for a double hybrid without a same-spin term.", False
     )
     kappa: float | None = _option(
-        "Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True
+        "Damping of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True
     )
     os_scale: float | None = _option("Opposite-spin factor of a custom scaled energy.")
     ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
     backend: str = _option(
         "See dfmp2 backends.", "auto", metavar="NAME", shown="$DFMP2_BACKEND or auto"
     )
-    precision: str = _option("Of the pair energies.", "auto", choices=("auto", "fp64", "mixed"))
+    precision: str = _option(
+        "Precision of the pair energies.", "auto", choices=("auto", "fp64", "mixed")
+    )
     tolerance: float = _option(
         "Largest error of E(corr) accepted from float32 (95 % bound) or a quadrature.",
         1e-7,
@@ -176,16 +180,18 @@ class Options:
         "auto",
         choices=("auto", "host", "device"),
     )
-    memory: int | None = _option("Peak, e.g. 8GB.", shown="free memory", metavar="SIZE", least=1)
+    memory: int | None = _option(
+        "Peak memory, e.g. 8GB.", shown="free memory", metavar="SIZE", least=1
+    )
     scratch: str | None = _option(
-        "For what does not fit into memory.",
+        "Folder for what does not fit into memory.",
         shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp",
         metavar="DIR",
     )
     threads: int | None = _option("Threads of this process.", shown="usable cores", least=1)
-    allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
+    allow_small_gap: bool = _option("Continue despite a HOMO-LUMO gap below 0.02 Eh.", False)
     allow_poor_fit: bool = _option(
-        "Take a named fitting set that is off by over 1 mEh an atom.", False
+        "Accept a named fitting set that is off by more than 1 mEh per atom.", False
     )
     certify_fit: bool = _option(
         "Measure the fitting error in the molecule with four-centre integrals.", False

@@ -294,11 +294,18 @@ def _require_factors(options: Options) -> None:
 
 def _require_no_pairs(options: Options) -> None:
     """Raise for what takes pair energies, of a method that has none."""
+    if options.method == "drpa" and options.reference == "rohf":
+        raise InputError(
+            Option("method", options.method),
+            " is not available on the orbitals of ",
+            Option("reference", "rohf"),
+            ": use ",
+            Option("reference", "uhf"),
+            " (or auto), or take another method",
+        )
     refused = _asked(options, "precision", "backend", "transform", "check", "certify_fit")
     if refused is None and options.method != KOHN_SHAM:
         refused = _asked(options, "properties")
-    if refused is None and options.method == "drpa" and options.reference == "rohf":
-        refused = Option("reference", "rohf")
     if refused is None:
         return
     if options.method == "sos-laplace":

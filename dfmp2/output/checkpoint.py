@@ -186,7 +186,7 @@ class FileCheckpoint(Checkpoint):
                 raise
             if not self._failed:
                 self._listener.warning(
-                    f"no checkpoint could be saved, the run goes on without: {error}"
+                    f"no checkpoint could be saved, the run continues without: {error}"
                 )
             self._failed = True
         now = time.monotonic()

@@ -390,10 +390,3 @@ def fixed(value: float | None, digits: int = 2) -> str:
     if math.isfinite(value):
         return f"{value:z.{digits}f}"
     return ABSENT
-
-
-def counted_text(count: int, name: str, plural: str = "") -> str:
-    """A number of things, e.g. "1 warning"; a plural that does not end in s is given."""
-    if count == 1:
-        return f"1 {name}"
-    return f"{count} {plural or name + 's'}"

@@ -102,7 +102,7 @@ RECORDS = records_of(MP2Result) | records_of(Reference)
 def write(
     result: MP2Result, path: str | Path, *, overwrite: bool = False, packed: bool = False
 ) -> None:
-    """Write a result, all or nothing.
+    """Write a result to a file, completely or not at all.
 
     Parameters
     ----------
@@ -126,14 +126,14 @@ def to_bytes(result: MP2Result, *, packed: bool = False) -> bytes:
 
 
 def read(path: str | Path, *, verify: bool = True) -> MP2Result:
-    """The result in a file.
+    """The result stored in a file.
 
     Parameters
     ----------
     path : str or Path
         The result file.
     verify : bool
-        Check the stored hash against the content, which makes up about a third of the time.
+        Check the stored hash against the content, which takes about a third of the time.
 
     Raises
     ------

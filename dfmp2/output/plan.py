@@ -13,14 +13,14 @@ from dfmp2.backends.base import Prediction
 from dfmp2.errors.messages import Message
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
-from dfmp2.output.document import WIDTH, Table, aligned, counted_text
+from dfmp2.output.document import WIDTH, Table, aligned
 from dfmp2.output.json import fitting_error_of_atoms
 from dfmp2.output.reports.cost import AFTER
 from dfmp2.output.reports.method import fitting_errors
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 
 FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
 
@@ -284,7 +284,8 @@ def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
             continue
         rows.append(
             (
-                f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
+                f"{_place(one)}, lane {one.lane}, {counted_text(one.calls, 'call')}, "
+                f"{counted_text(one.neffs, 'NEFF')}",
                 f"{one.device:.4f} to {one.slowest:.4f}",
                 f"{one.queued:.4f} to {one.dispatch:.4f}",
                 f"{one.link:.4f}",

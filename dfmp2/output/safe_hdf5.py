@@ -63,7 +63,10 @@ def open_checked(
     try:
         handle = h5py.File(path, "r")
     except (OSError, ValueError) as error:
-        raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
+        raise ResultFileError(
+            f"{path}: not a readable HDF5 file ({_first_line(error)}): name one that "
+            "dfmp2 has written"
+        ) from error
     try:
         with handle:
             if walk:

@@ -31,7 +31,6 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
-from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import (
     Dataset,
     by_group,
@@ -51,6 +50,7 @@ from dfmp2.output.safe_hdf5 import (
     read_attribute,
     read_contents,
 )
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
@@ -105,7 +105,7 @@ class Warned(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Study:
-    """Several results and what was made of them.
+    """Several results and the numbers derived from them.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ class Study:
 
     @property
     def last(self) -> Molecule:
-        """The geometry of the last run: of an optimisation, what it has come to."""
+        """The geometry of the last run, which for an optimisation is the final one."""
         return list(self.path.values())[-1].molecule
 
     @property
@@ -387,7 +387,7 @@ def is_unfinished(path: str | Path) -> bool:
 
 
 def read_study(path: str | Path, *, verify: bool = True) -> Study:
-    """The study in a file, with all its runs.
+    """The study stored in a file, with all its runs.
 
     Parameters
     ----------

@@ -21,7 +21,6 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
-    counted_text,
     document_text,
     fitted_lines,
     size,
@@ -34,7 +33,7 @@ from dfmp2.output.reports.reference import spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
 from dfmp2.output.reports.study import of_study, study_warnings
 from dfmp2.output.reports.study_tables import cell
-from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
+from dfmp2.units import DEBYE, EV_PER_HARTREE, counted_text, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.mp2.prepared import Prepared
@@ -119,7 +118,7 @@ def brief_report(result: MP2Result, path: str | None) -> str:
     spent += f", peak memory {format_bytes(result.memory.measured_peak)}"
     if path is not None:
         more = printable(shlex.join(["dfmp2", "show", path]))
-        spent += f"; all of it: {more}"
+        spent += f"; full report: {more}"
     return "\n".join([f"{text}{quality[0]}", *quality[1:], spent, ""])
 
 

@@ -29,6 +29,7 @@ from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, remove
 from dfmp2.output.state import decode
 from dfmp2.progress import Listener
+from dfmp2.units import counted_text
 
 Shard = tuple[int, int]  # I of N
 
@@ -138,7 +139,8 @@ def compute_shard(
         if count > len(keys):
             raise InputError(
                 Option("shard", index),
-                f"/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards",
+                f"/{count}: the pairs are divided into {counted_text(len(keys), 'tile')}: use at "
+                f"most {counted_text(len(keys), 'shard')}",
             )
         part = cut(keys, count)[index]
         missing = [key for key in part if key not in checkpoint.tiles]

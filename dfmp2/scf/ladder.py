@@ -21,6 +21,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.rotations import fitting_object
+from dfmp2.units import counted_text
 
 Array = NDArray[np.float64]
 Iteration = tuple[float, float, float]  # energy, its change, norm of the orbital gradient; Eh
@@ -140,7 +141,8 @@ class Ladder:
                 self._mf.check_convergence = None
                 return self._mf
             used = len(self.history) - self._rung_start
-            self._listener.stage(f"SCF not converged by {rung} in {used} cycles")
+            spent = counted_text(used, "cycle")
+            self._listener.stage(f"SCF not converged by {rung} in {spent}")
             density = self._mf.make_rdm1()
             if self._gave_up:
                 self._gave_up = False
@@ -242,7 +244,7 @@ class Ladder:
         _, change, gradient = self.history[-1]
         return ConvergenceError(
             (
-                f"the SCF did not converge in {len(self.history)} cycles "
+                f"the SCF did not converge in {counted_text(len(self.history), 'cycle')} "
                 f"({', '.join(self.rungs)}): the last energy change was {change:.1e} Eh (needed "
                 f"{self._options.scf_conv_tol:.1e}) and the orbital gradient {gradient:.1e} Eh "
                 f"(needed {self._options.scf_gradient_tol:.1e}). Without a converged reference "

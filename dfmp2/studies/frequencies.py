@@ -33,7 +33,13 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study, is_study, read_study
-from dfmp2.studies.ideal_gas import ROOM, GasConditions, require_between, thermochemistry
+from dfmp2.studies.ideal_gas import (
+    ROOM,
+    GasConditions,
+    require_between,
+    thermochemistry,
+    too_cold,
+)
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.studies.vibrations import (
@@ -283,6 +289,7 @@ def _numbers(
         if gas.symmetry:
             chosen = "given"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
+        notes += too_cold(molecule, masses(molecule), gas.temperatures)
         values |= thermochemistry(
             molecule,
             first.total_energy,
@@ -292,11 +299,11 @@ def _numbers(
             symmetry,
         )
         if modes.wavenumber[0] < 0:
-            notes.append("imaginary modes are no part of the thermochemistry")
+            notes.append("imaginary modes are left out of the thermochemistry")
     else:
         notes.append(
             "among point charges the molecule cannot move freely: all its motions are listed, "
-            "there is no gas"
+            "without thermochemistry"
         )
     numbers = tuple(float(k + 1) for k in range(len(modes.wavenumber)))
     table = {"mode": Column(numbers, "", "number of the vibration")} | {
@@ -377,6 +384,8 @@ class StoredHessian:
         It is the Hessian along constraints.
     at_start : bool
         It is that of the geometry that a search began with, no stationary point.
+    isotopes : tuple of str
+        Of the gas in the file, as "1=2H".
     """
 
     path: str
@@ -385,6 +394,7 @@ class StoredHessian:
     dipole_derivatives: Array | None = None
     constrained: bool = False
     at_start: bool = False
+    isotopes: tuple[str, ...] = ()
 
     @property
     def molecule(self) -> Molecule:
@@ -403,8 +413,19 @@ class StoredHessian:
 
         Raises
         ------
-        InputError : it is of no stationary point, along constraints, or among point charges
+        InputError : it is of no stationary point, along constraints, among point charges, or in a
+            file about other isotopes
         """
+        if self.isotopes:
+            raise InputError(
+                f"{self.path} is about the isotopes {', '.join(self.isotopes)}, and every gas here "
+                "begins with the most abundant ones: give the file of ",
+                Command("frequencies"),
+                "; of other isotopes there is ",
+                Command("thermo"),
+                " ",
+                Option("isotope"),
+            )
         if self.at_start:
             raise InputError(
                 f"{self.path}: the Hessian is that of the geometry that the search began with: ",
@@ -515,6 +536,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
             hessian=np.array(study.arrays["hessian"].value, dtype=np.float64),
             dipole_derivatives=dipole_derivatives,
             constrained=constrained,
+            isotopes=tuple(study.settings.get("isotopes", ())),
         )
     # A transition state that was looked for has the runs of the Hessian that it began with.
     results = study.results
@@ -531,7 +553,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
             )
     state = ""
     if not study.complete:
-        state = ", for it is not complete: the command that began it goes on"
+        state = ", because it is not complete: repeat the command that began it"
     raise InputError(
         f"{path} is a study of kind {study.kind} without a Hessian{state}: ",
         Command("frequencies"),

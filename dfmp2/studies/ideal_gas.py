@@ -463,17 +463,51 @@ def _translation(mass: float, temperature: float, pressure: float) -> Shares:
 def _rotation(molecule: Molecule, weights: Array, temperature: float, symmetry: int) -> Shares:
     if molecule.natom == 1:
         return Shares(0.0, 0.0, 0.0)
+    turns = temperature / rotational_temperatures(molecule, weights)  # T / Q
+    if len(turns) == 1:
+        entropy = GAS_CONSTANT * (1.0 + np.log(turns[0] / symmetry))
+        return Shares(GAS_CONSTANT * temperature, float(entropy), GAS_CONSTANT)
+    entropy = GAS_CONSTANT * (1.5 + 0.5 * np.log(np.pi * turns.prod()) - np.log(symmetry))
+    return Shares(1.5 * GAS_CONSTANT * temperature, float(entropy), 1.5 * GAS_CONSTANT)
+
+
+def rotational_temperatures(molecule: Molecule, weights: Array) -> Array:
+    """Q of the principal axes, K: three, one on a line, none of an atom.
+
+    Parameters
+    ----------
+    weights : (natom,) array
+        Masses, u.
+    """
+    if molecule.natom == 1:
+        return np.empty(0)
     centred, axes = principal_axes(molecule, weights)
     along = (centred @ axes.T) ** 2  # squares of the positions along the axes, bohr^2
     moments = weights @ (along.sum(axis=1, keepdims=True) - along)
-    moments = moments * KILOGRAM_PER_U * METRE_PER_BOHR**2
     if on_a_line(molecule):
-        quanta = 8 * np.pi**2 * moments[0] * BOLTZMANN * temperature / PLANCK**2  # T / Q
-        entropy = GAS_CONSTANT * (1.0 + np.log(quanta / symmetry))
-        return Shares(GAS_CONSTANT * temperature, float(entropy), GAS_CONSTANT)
-    turns = 8 * np.pi**2 * moments * BOLTZMANN * temperature / PLANCK**2
-    entropy = GAS_CONSTANT * (1.5 + 0.5 * np.log(np.pi * turns.prod()) - np.log(symmetry))
-    return Shares(1.5 * GAS_CONSTANT * temperature, float(entropy), 1.5 * GAS_CONSTANT)
+        moments = moments[:1]
+    moments = moments * KILOGRAM_PER_U * METRE_PER_BOHR**2
+    return np.asarray(PLANCK**2 / (8 * np.pi**2 * moments * BOLTZMANN))
+
+
+def too_cold(molecule: Molecule, weights: Array, temperatures: Sequence[float]) -> list[str]:
+    """A sentence on temperatures at which a molecule does not turn as a classical rotor does; none
+    where it does.
+
+    Parameters
+    ----------
+    weights : (natom,) array
+        Masses, u.
+    temperatures : sequence of float
+        K.
+    """
+    largest = float(rotational_temperatures(molecule, weights).max(initial=0.0))
+    if min(temperatures) >= largest:
+        return []
+    return [
+        f"TOO COLD: rotations are those of a classical rotor, which this molecule is not below "
+        f"{largest:.1f} K: entropy and Gibbs energy at {min(temperatures):g} K are wrong"
+    ]
 
 
 def _vibration(wavenumbers: Array, temperature: float, low_modes: LowModes) -> Shares:

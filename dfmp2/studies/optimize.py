@@ -27,7 +27,6 @@ from dfmp2.mp2.calculation import NOTHING, Checkpoint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
-from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Wordless
@@ -46,6 +45,7 @@ from dfmp2.studies.geometric_search import (
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
 from dfmp2.studies.vibrations import StationaryPoint, stationary_point, symmetry_kept
+from dfmp2.units import counted_text
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes
@@ -223,7 +223,8 @@ class Course:
         while True:
             self.points.append(method.judge(results[name], guess))
             self.path.append(name)
-            self._listener.note(f"{name}: {self.points[-1].said}")
+            if name.startswith(self._prefix):  # the last point of a path has been said by the path
+                self._listener.note(f"{name}: {self.points[-1].said}")
             place = method.next_geometry()
             while place is None and method.converged:
                 probe = method.unmeasured()
@@ -423,8 +424,8 @@ def _structure(molecule: Molecule) -> dict[str, Dataset]:
 
 def _may_be_a_saddle(symmetry: str) -> str:
     return (
-        f"the start is {symmetry}: its forces keep it so, and it can end at a saddle point; "
-        "--verify computes what it is and goes on from there"
+        f"the start is {symmetry} and stays so, because its forces do not break the symmetry: the "
+        "result may be a saddle point; --verify finds out and continues from there"
     )
 
 

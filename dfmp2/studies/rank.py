@@ -28,7 +28,7 @@ from dfmp2.output.study import is_study, read_study
 from dfmp2.studies.frequencies import REFERENCE, StoredHessian, hessian_of
 from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
 from dfmp2.studies.thermochemistry import make_thermochemistry
-from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
+from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE, counted_text
 
 ENERGY = "total_energy"
 GIBBS = "gibbs_energy"
@@ -146,7 +146,8 @@ class Ranking:
         if self.warnings:
             warned: list[Block] = [Note("warning", text) for text in self.warnings]
             sections.append(Section("warnings", "Warnings", warned))
-        head = f"{len(self.conformers)} conformers of {self.formula}, {self.level}"
+        conformers = counted_text(len(self.conformers), "conformer")
+        head = f"{conformers} of {self.formula}, {self.level}"
         return document_text([head], sections).rstrip("\n")
 
 
@@ -194,7 +195,7 @@ def read_candidate(file: str | Path) -> Candidate:
         )
     if not study.complete:
         raise InputError(
-            f"{file} is not complete: the command that began it goes on with it, or leave it out"
+            f"{file} is not complete: repeat the command that began it, or leave it out"
         )
     if "hessian" in study.arrays and not study.settings.get("constraints"):
         stored = hessian_of(study, str(file))
@@ -253,7 +254,7 @@ def rank_conformers(
         notes += [
             f"{candidate.name}: {text}"
             for text in study.notes
-            if text.startswith(("IMAGINARY", "NO STATIONARY POINT"))
+            if text.startswith(("IMAGINARY", "NO STATIONARY POINT", "TOO COLD"))
         ]
     if quantity == GIBBS:
         notes.insert(0, _about_gas(conditions))

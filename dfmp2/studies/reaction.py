@@ -15,8 +15,8 @@ The species advance side by side, so that their runs can be shared among process
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Unpack
 
@@ -29,14 +29,13 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.identity import METHOD, method, method_differences
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options
+from dfmp2.options import OF_THE_MACHINE, Options
 from dfmp2.options.basis_parts import (
     common_basis,
     for_elements,
     require_elements,
     with_contents,
 )
-from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Relay
@@ -52,7 +51,7 @@ from dfmp2.studies.frequencies import (
     require_stationary,
 )
 from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry
+from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry, too_cold
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
@@ -66,6 +65,7 @@ from dfmp2.studies.vibrations import (
     symmetry_number,
     vibrations,
 )
+from dfmp2.units import counted_text
 
 Array = NDArray[np.float64]
 
@@ -138,8 +138,9 @@ def reaction_energy(
     Unfinished : an optimisation did not converge
     Dfmp2Error : before any run what can be known before, then that of a failed run
     """
+    asked = options is not None
     options = _common_options(species, options)
-    _require_comparable(options, species, plan)
+    _require_comparable(options, species, plan, asked=asked)
     courses = [_Course(one, options, plan, how.get("listener") or Listener()) for one in species]
     steps = [course.first for course in courses]
     stored = {one.label: one.stored.result for one in species if one.stored is not None}
@@ -227,10 +228,41 @@ def _of_species(options: Options, molecule: Molecule) -> Options:
     return replace(options, basis=basis)
 
 
-def _require_comparable(options: Options, species: Sequence[Species], plan: ReactionPlan) -> None:
+def require_basis(options: Iterable[str]) -> None:
+    """Refuse options of a calculation without its basis: they would have no effect.
+
+    Parameters
+    ----------
+    options : names of those that were given
+
+    Raises
+    ------
+    InputError : it names the first of them
+    """
+    known = {field.name for field in fields(CompositeOptions)} - {"basis", *OF_THE_MACHINE}
+    for name in options:
+        if name in known:
+            raise InputError(
+                Option(name),
+                " says how species are computed, and without ",
+                Option("basis"),
+                " none is: name the basis, or leave it out",
+            )
+
+
+def _require_comparable(
+    options: Options, species: Sequence[Species], plan: ReactionPlan, *, asked: bool
+) -> None:
     """Refuse options under which the energies of molecules do not cancel, and stored results of
-    another level of theory."""
+    another level of theory than each other or, where it is `asked` for, the options."""
     require_cancelling(options, "the species of a reaction")
+    all_stored = all(one.stored is not None for one in species)
+    if plan.optimize is not None and all_stored:
+        raise InputError(
+            Option("optimize", True),
+            ": every species is a stored result, whose geometry stays as it is: leave it out, or "
+            "name the files of their geometries",
+        )
     geometries = plan.optimize is not None or plan.frequencies
     if isinstance(options, CompositeOptions) and options.delta is not None and geometries:
         raise InputError(
@@ -241,19 +273,20 @@ def _require_comparable(options: Options, species: Sequence[Species], plan: Reac
             Option("frequencies", True),
         )
     methods: dict[str, dict[str, str]] = {}
+    basis = with_contents(options.basis)
+    named = {name: getattr(options, name) for name in METHOD}
+    named["basis"] = basis
+    by_options = {name: "default" if value is None else str(value) for name, value in named.items()}
+    if asked and all_stored:
+        methods["the options"] = by_options
     for one in species:
-        basis = with_contents(options.basis)
         if one.stored is not None:
             its = method(one.stored.result)
             if its["basis"] == with_contents(for_elements(options.basis, one.molecule.elements)):
                 its["basis"] = basis  # as much of it as the molecule needs
             methods[one.label] = its
         else:
-            named = {name: getattr(options, name) for name in METHOD}
-            named["basis"] = basis
-            methods[one.label] = {
-                name: "default" if value is None else str(value) for name, value in named.items()
-            }
+            methods[one.label] = by_options
     different = method_differences(methods)
     if different:
         raise InputError(
@@ -675,7 +708,7 @@ def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
 
 
 def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[str]:
-    notes = ["energies of products less those of reactants: negative where energy is set free"]
+    notes = ["products minus reactants: negative if energy is released"]
     if plan.optimize is not None:
         notes.append(f"geometries optimised to {plan.optimize.convergence.upper()}")
     for one in found:
@@ -687,18 +720,23 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
         imaginary = [f"{-x:.1f}i" for x in one.wavenumbers if x < 0][: one.imaginary]
         if one.imaginary == 1:
             notes.append(
-                f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is no "
-                "part of its gas, and its energies above the reactants are barriers"
+                f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
+                "out of its thermochemistry; its energies above the reactants are barriers"
             )
         elif one.imaginary:
             notes.append(
                 f"{label} is NO MINIMUM and no transition state: "
                 f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1, "
-                "left out of its gas"
+                "left out of its thermochemistry"
             )
         if one.species.transition_state and one.imaginary == 0:
             notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
         notes += [f"{label} is at {text}" for text in no_stationary_point(one.result)]
+    if gas:
+        for one in found:
+            molecule = one.result.molecule
+            cold = too_cold(molecule, masses(molecule), plan.gas.temperatures)
+            notes += [f"{one.species.label} is {text}" for text in cold]
     if gas:
         state = plan.gas.standard_state
         if state == "1M":

@@ -28,7 +28,6 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.progress import Listener
@@ -50,6 +49,7 @@ from dfmp2.units import (
     ANGSTROM_PER_BOHR,
     KCAL_PER_MOL_PER_HARTREE,
     KJ_PER_MOL_PER_HARTREE,
+    counted_text,
 )
 
 SIDES = ("backward", "forward")
@@ -186,7 +186,8 @@ class _Descent:
         steepest = 0.0
         while True:
             point = method.judge(results[name], self._hessian)
-            self._listener.note(f"{name}: {point.said}")
+            if name != TOP or side == SIDES[-1]:  # both sides begin there, and it is said once
+                self._listener.note(f"{name}: {point.said}")
             if name != TOP and not method.refused:
                 self.sides[side].append(name)
                 steepest = max(steepest, point.max_gradient)

@@ -94,7 +94,7 @@ class Relaxation:
         """How the geometries were made, for the report."""
         held = " and ".join(coordinate.said for coordinate in self.coordinates)
         return [
-            f"relaxed: {held} held, everything else optimised by geomeTRIC "
+            f"relaxed: {held} fixed, everything else optimised by geomeTRIC "
             f"{geometric_library().__version__}, convergence {self.convergence}",
             "two passes from opposite ends, each point from its neighbour; the lower energy counts",
         ]

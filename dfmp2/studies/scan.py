@@ -27,7 +27,6 @@ from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
-from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
@@ -46,7 +45,7 @@ from dfmp2.studies.optimize import CITATION, relaxed_point
 from dfmp2.studies.relaxed import PASSES, Relaxation, run_name
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
-from dfmp2.units import KJ_PER_MOL_PER_HARTREE
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
 
 NUMBERS: dict[
     str, tuple[str, str, Callable[[MP2Result], float]]

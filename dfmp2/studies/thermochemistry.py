@@ -31,7 +31,13 @@ from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.frequencies import REFERENCE, StoredHessian, no_stationary_point
-from dfmp2.studies.ideal_gas import JOULE_PER_MOL, MOTIONS, GasConditions, thermochemistry
+from dfmp2.studies.ideal_gas import (
+    JOULE_PER_MOL,
+    MOTIONS,
+    GasConditions,
+    thermochemistry,
+    too_cold,
+)
 from dfmp2.studies.vibrations import Vibrations, on_a_line, symmetry_number
 
 Array = NDArray[np.float64]
@@ -90,6 +96,7 @@ def make_thermochemistry(
         notes.append(f"wavenumbers are harmonic, scaled by {factor:g} ({source})")
     if conditions.low_modes.note:
         notes.append(conditions.low_modes.note)
+    notes += too_cold(molecule, weights, conditions.temperatures)
     notes += left_out_modes(modes)
     notes += no_stationary_point(result)
     values = {"total_energy": Dataset(result.total_energy, "hartree", "at the stored geometry")}
@@ -124,7 +131,7 @@ def left_out_modes(modes: Vibrations) -> list[str]:
     imaginary = [f"{-value:.1f}i" for value in modes.wavenumber if value < 0]
     if not imaginary:
         return []
-    return [f"IMAGINARY modes are no part of the thermochemistry: {', '.join(imaginary)} cm^-1"]
+    return [f"IMAGINARY modes are left out of the thermochemistry: {', '.join(imaginary)} cm^-1"]
 
 
 def _table(gases: Sequence[dict[str, Dataset]], energy: float) -> dict[str, Column]:

@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.output.document import counted_text
-from dfmp2.units import BOHR_PER_ANGSTROM, WAVENUMBER_PER_HARTREE, quantity
+from dfmp2.units import BOHR_PER_ANGSTROM, WAVENUMBER_PER_HARTREE, counted_text, quantity
 
 Array = NDArray[np.float64]
 

@@ -24,10 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction, Shape, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Shape, Tile
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
-from dfmp2.errors import UnsupportedByBackend
-from dfmp2.errors.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
 from dfmp2.trainium.interpreter.rules import CHIP
@@ -57,29 +55,27 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
         return [()] * len(tensors)
     once = layout.slices_at_once(tiles, slices)
     stored = layout.stored_slices(columns, slices * P)
-    virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) for t in tensors]
     edge = layout.block_edge(layout.padded_nvir(most), slices * P)
-    occupied = [
-        [
-            executor.upload(pack_orbitals(t.c_occ[:, i : i + edge], min(edge, t.shape[0] - i)))
-            for i in range(0, t.shape[0], edge)
-        ]
-        for t in tensors
-    ]
-    made: list[list[Any]] = [[None] * len(own) for own in occupied]
+    orbitals: list[tuple[int, Any, Any]] = []  # spin, C of a block of occupied ones, of the virtual
+    for spin, tensor in enumerate(tensors):
+        c_vir = executor.upload(pack_orbitals(tensor.c_vir, columns))
+        for i in range(0, tensor.shape[0], edge):
+            c_occ = tensor.c_occ[:, i : i + edge]
+            orbitals.append((spin, executor.upload(pack_orbitals(c_occ, c_occ.shape[1])), c_vir))
+    made: list[Any] = [None] * len(orbitals)
     for first in reversed(range(0, slices, once)):
         piece = executor.upload(pack_fitted(a, nao, first, once, executor.dtype))
-        for own, c_vir, blocks in zip(occupied, virtual, made, strict=True):
-            for number, c_occ in enumerate(own):
-                given = {"a": piece, "c_occ": c_occ, "c_vir": c_vir}
-                if blocks[number] is None:
-                    kernel = "ao_to_mo"
-                    given["stored"] = stored
-                else:
-                    kernel = "ao_to_mo_next"
-                    given["before"] = blocks[number]
-                blocks[number] = executor.keep(f"{KERNELS}.transform", kernel, given)
-    return [tuple(blocks) for blocks in made]
+        for number, (_, c_occ, c_vir) in enumerate(orbitals):
+            kernel = "ao_to_mo_next"
+            given = {"a": piece, "c_occ": c_occ, "c_vir": c_vir, "before": made[number]}
+            if made[number] is None:
+                kernel = "ao_to_mo"
+                given = {"a": piece, "c_occ": c_occ, "c_vir": c_vir, "stored": stored}
+            made[number] = executor.keep(f"{KERNELS}.transform", kernel, given)
+    return [
+        tuple(block for (own, *_), block in zip(orbitals, made, strict=True) if own == spin)
+        for spin in range(len(tensors))
+    ]
 
 
 def pack_orbitals(c: Array, columns: int) -> Array:
@@ -153,16 +149,7 @@ class NkiBackend(Backend):
         self._variant = variant
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
-        """Pad, pack and upload B.
-
-        Raises
-        ------
-        UnsupportedByBackend : a precision other than "mixed"
-        """
-        if precision not in self.limits.precisions:
-            raise UnsupportedByBackend(
-                Option("backend", self.name), f" has no {precision}: it offers mixed"
-            )
+        """Pad, pack and upload B; `precision` is "mixed", the only one that they offer."""
         operand = self.declare(b.shape, eps_occ, eps_vir)
         edge = operand.b.edge
         for number in range(-(-len(b) // edge)):
@@ -209,13 +196,6 @@ class NkiBackend(Backend):
         if self.limits.compiles:
             for program in programs(tuple(spins), CHIP[self._executor.target], nao):
                 self._executor.prepare(program)
-
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core and on all cores of each chip."""
-        # The cost model is loaded only where it is asked for
-        from dfmp2.trainium.costs import catalogue
-
-        return catalogue.offer(spins)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of the transformation (K12), of its dispatch and transfers.

@@ -14,6 +14,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.errors.messages import Option
@@ -176,9 +178,7 @@ class PairForm:
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
         across = layout.tile_columns(self.nvir)
-        items = self.items(diagonal)
-        groups = sum(len(item.rows) > 1 for item in items)
-        neg = 2 * sum(len(item.rows) for item in items) + groups
+        neg = layout.neg_table(np.zeros(self.rows), np.zeros(self.columns), self.items(diagonal))
         width = P
         if self.singles(diagonal):
             width += upper_columns(self.nvir)
@@ -189,7 +189,7 @@ class PairForm:
             "b_i": _block(self.rows, self.naux, across),
             "b_j": _block(self.columns, self.naux, across),
             "tables": Tensor((P, layout.stored_columns(width))),
-            "neg": Tensor((P, neg)),
+            "neg": Tensor(neg.shape),
         }
 
 
@@ -289,8 +289,11 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCa
     made = []
     for size, blocks in occupied_blocks(nocc, nvir, naux):
         block = _block(size, slices * P, columns)
-        given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, size))}
-        given["c_vir"] = Tensor((P, tiles, columns))
+        given = {
+            "a": Tensor(layout.fitted_shape(tiles, once)),
+            "c_occ": Tensor((P, tiles, size)),
+            "c_vir": Tensor((P, tiles, columns)),
+        }
         made.append(_call("transform", "ao_to_mo", given | {"stored": block.shape[1]}, blocks))
         if once < slices:
             more = blocks * (-(-slices // once) - 1)
@@ -298,18 +301,16 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCa
     return tuple(made)
 
 
-def transform_traffic(calls: Sequence[KernelCall], spins: int = 1) -> int:
-    """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
-    firsts = [call for call in calls if call.kernel == "ao_to_mo"]
-    blocks = sum(call.count for call in firsts)
-    if blocks:
-        pieces = sum(call.count for call in calls) // blocks
-    else:
-        pieces = 0
-    a, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_vir"))
-    occupied = sum(call.count * prod(call.arguments["c_occ"].shape) for call in firsts)
-    elements: int = pieces * a + occupied + spins * c_vir
-    return 4 * elements
+def transform_traffic(spins: Sequence[Shape], nao: int) -> int:
+    """Bytes that go up: fitted integrals once for all spins, in whole pieces, orbitals of each."""
+    tiles = -(-nao // P)
+    slices = layout.padded_naux(spins[0].naux) // P
+    once = layout.slices_at_once(tiles, slices)
+    fitted = -(-slices // once) * prod(layout.fitted_shape(tiles, once))
+    most = max(shape.nvir for shape in spins)
+    virtual = len(spins) * layout.tile_columns(layout.padded_nvir(most))
+    occupied = sum(shape.nocc for shape in spins)
+    return 4 * (fitted + tiles * P * (occupied + virtual))
 
 
 def product_call(batches: int, contracted: int, rows: int, columns: int) -> KernelCall:
@@ -383,9 +384,15 @@ def energy_call(nocc: int, nvir: int) -> KernelCall:
             f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most "
             "877"
         )
-    given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
-    given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
-    return _call("products", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
+    given = {
+        "t": Tensor((nvir, layout.stored_columns(nocc * nvir))),
+        "eu": Tensor((nvir, nvir)),
+        "neg": Tensor((rows, nocc)),
+        "identity": Tensor((rows, rows)),
+        "ic": 1,
+        "nocc": nocc,
+    }
+    return _call("products", "mp2_energy", given, nocc)
 
 
 def _block(edge: int, naux: int, columns: int) -> Tensor:

@@ -30,6 +30,7 @@ from dfmp2.trainium.launch.environment import HERE, cache_folder
 from dfmp2.trainium.launch.executors import InterpreterExecutor, XlaExecutor, executor
 from dfmp2.trainium.launch.proof import Proof
 from dfmp2.trainium.layout import padded_naux, padded_nvir
+from dfmp2.units import counted_text
 
 __all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "price", "refusal", "weigh"]
 
@@ -125,10 +126,10 @@ def _flag(name: str) -> bool:
     return value
 
 
-def predict(spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-    """Predicted pair energies on one core and on all cores of each chip; none where there is
-    nothing to correlate."""
-    return catalogue.offer(spins)
+def predict(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+    """Predicted pair energies on one core, on all cores of each chip, and on `own` cores where that
+    is another number; none where there is nothing to correlate."""
+    return catalogue.offer(spins, own)
 
 
 def price(sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
@@ -170,10 +171,11 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
     compiling = missing * COMPILE_SECONDS
     device = found.usual + found.dispatch + found.link + compiling
     told = (
-        f"predicted {device:.2f} s on {cores} {target} core{'s' * (cores > 1)} "
+        f"predicted {device:.2f} s on {counted_text(cores, f'{target} core')} "
         f"(device {found.usual:.3f}, from {found.device:.3f} to {found.slowest:.3f}, "
         f"dispatch {found.dispatch:.3f}, if queued {found.queued:.3f}, "
-        f"transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
+        f"transfers {found.link:.3f}, compiling {counted_text(missing, 'program')} "
+        f"{compiling:.0f}) "
         f"against {host_seconds:.2f} s on the host "
         f"({'rates measured here' if measured else 'built-in rates'})"
     )

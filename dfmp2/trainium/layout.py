@@ -41,7 +41,6 @@ from dfmp2.trainium.kernels.sizes import (
 EDGE = 16  # most occupied orbitals of a block of B; the last block of a spin may have fewer
 SHORT_EDGE = 8  # where a block of pairs would be a longer program than PRODUCTS
 TEMPORARIES = 6  # tiles of a chunk that are there at a time
-STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
 # Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how
 # the compiler places tiles; the packed variant needs the residents of a group, and may take more
 # for them.
@@ -177,7 +176,7 @@ def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
     tables = 3 * upper + 2 * lower_start(tile_columns(nvir) // P) + 2 * edge * edge + 3 * P
     chunks = TEMPORARIES * min(BANK, upper)
     sums = 2 * count * edge * sum_columns(upper)
-    return 4 * (tables + chunks + sums) + 2 * part + STAGING + count * block
+    return 4 * (tables + chunks + sums) + 2 * part + 4 * AHEAD * STAGE + count * block
 
 
 def pack_b(

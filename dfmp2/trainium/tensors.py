@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.kernels.sizes import P, equal_parts
 from dfmp2.trainium.launch.executors import Executor
-from dfmp2.trainium.launch.faults import launching
 
 
 @dataclass(slots=True, eq=False)
@@ -62,13 +60,15 @@ class NkiTensors(Tensors):
         """Padding is cut off."""
         if value.stack is not None:
             form, (batches, rows, columns) = value.stack
-            whole = self._fetched(form).reshape(batches, rows, -1)
+            whole = self._executor.fetch(form).reshape(batches, rows, -1)
             product = np.ascontiguousarray(whole[:, :, :columns])
             if value.symmetric:
                 product = self._mirrored(product[0])[None]
             return product.reshape(value.shape)
         if value.operand is not None and value.host is None:
-            return layout.unpack_b(map(self._fetched, value.operand.b.blocks.values()), value.shape)
+            return layout.unpack_b(
+                map(self._executor.fetch, value.operand.b.blocks.values()), value.shape
+            )
         return self._sent(value)
 
     def unfold(self, value: Held, shape: tuple[int, ...], axes: tuple[int, ...]) -> Held:
@@ -119,17 +119,13 @@ class NkiTensors(Tensors):
         how = Folding((0, 1, 2), (1, nvir, nocc * nvir))
         for i in range(0, nocc, at_once):
             if t.stack is None:
-                held = self._form(t, i, partial(self._stacked, t, i, how))
+                held = self._form(t, i, lambda i=i: _stack(self._sent(t)[i], how))  # type: ignore[misc]
             else:
                 held = t.stack[0]
             sums = (eps_occ[i : i + at_once, None] + eps_occ).ravel()
-            tables = {
-                "eu": eu,
-                "neg": self._executor.upload(np.tile(-sums, (rows, 1))),
-                "identity": identity,
-            }
-            given = {**call.arguments, **tables, "t": held, "ic": at_once}
-            out = self._executor.launch(call.source, call.kernel, given)
+            neg = self._executor.upload(np.tile(-sums, (rows, 1)))
+            given = {"t": held, "eu": eu, "neg": neg, "identity": identity, "ic": at_once}
+            out = self._executor.launch(call.source, call.kernel, call.arguments | given)
             found[i : i + at_once] = -out.sum(axis=0, dtype=np.float64)
         return found
 
@@ -170,13 +166,6 @@ class NkiTensors(Tensors):
         if name not in value.forms:
             value.forms[name] = self._executor.upload(make())
         return value.forms[name]
-
-    def _fetched(self, form: Any) -> NDArray[Any]:
-        with launching("download"):
-            return self._executor.fetch(form)
-
-    def _stacked(self, value: Held, i: int, how: Folding) -> NDArray[Any]:
-        return _stack(self._sent(value)[i], how)
 
     def _sent(self, value: Held) -> NDArray[Any]:
         if value.host is None:

@@ -35,10 +35,10 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import certify_precision
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import BACKEND_WORDS
-from dfmp2.output.document import WIDEST, Table, counted_text, fitted_lines, size
+from dfmp2.output.document import WIDEST, Table, fitted_lines, size
 from dfmp2.planning import rates
 from dfmp2.progress import Listener
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 from dfmp2.validation import entries
 from dfmp2.validation.entries import KERNEL_CERTIFICATE, SyntheticSizes
 
@@ -213,12 +213,12 @@ SHOWN = {  # column of the table -> (key of a result, digits)
 def shape_text(found: dict[str, Any]) -> str:
     """Header and table of what `measure_shape` returns."""
     task, k = found["problem"], found["problem"]["kernel"]
+    threads = counted_text(found["threads"], "thread")
+    runs = counted_text(len(found["measurements"]) // len(found["results"]), "run")
     lines = [
         *header(found),
         f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting "
-        f"functions; {found['operations']:.3g} operations; "
-        f"{counted_text(found['threads'], 'thread')}; "
-        f"{len(found['measurements']) // len(found['results'])} runs of each, alternating",
+        f"functions; {found['operations']:.3g} operations; {threads}; {runs} of each, alternating",
         *(
             f"{name}: " + ", ".join(f"{word} {value}" for word, value in device.items())
             for name, device in found["devices"].items()
@@ -449,9 +449,8 @@ def products_text(found: dict[str, Any]) -> str:
     pairs = ", ".join(
         f"{name} {rate / 1e9:.0f}" for name, rate in found["pair_step_flops_per_second"].items()
     )
-    return (
-        "\n".join([*lines, "", f"pair step with {found['threads']} threads, GF/s: {pairs}"]) + "\n"
-    )
+    threads = counted_text(found["threads"], "thread")
+    return "\n".join([*lines, "", f"pair step with {threads}, GF/s: {pairs}"]) + "\n"
 
 
 def _finish(result: Any) -> float:
@@ -491,8 +490,8 @@ class Machine:
         """The header of a report."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
-            f"machine: {self.processor}, {self.cores} usable cores, {format_bytes(self.memory)}; "
-            f"{platform.platform()}",
+            f"machine: {self.processor}, {counted_text(self.cores, 'usable core')}, "
+            f"{format_bytes(self.memory)}; {platform.platform()}",
             f"versions: {versions}",
             f"date: {self.date}; load average {self.load:.2f}; others used {self.busy:.2f} cores "
             "before the start",

@@ -33,7 +33,7 @@ from dfmp2.validation import formulas
 from dfmp2.validation.psi4 import run_psi4
 
 TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
-# Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
+# Eh per atom; sound sets show up to 7e-4 in a component (docs/explanation/checks.md)
 FITTING_TOLERANCE = 1e-3
 LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
 # Eh and cycles of the other SCF, whatever the run was content with

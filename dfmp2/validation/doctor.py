@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResourceError
 from dfmp2.host import resources
 from dfmp2.host.provenance import installed_version
-from dfmp2.output.document import counted_text
-from dfmp2.units import format_bytes
+from dfmp2.units import counted_text, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result

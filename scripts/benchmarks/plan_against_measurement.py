@@ -200,36 +200,35 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
     lines = [
         "# Plan against measurement",
         "",
-        "What `dfmp2 plan` predicts beside what a run needs, default options but for those named. "
-        "Seconds; of stages",
-        "the predicted time, then the measured one. *Total* is that of the result, *command* the "
-        "whole process.",
+        "The table compares predictions of `dfmp2 plan` with measured times in seconds, with "
+        "default options except those",
+        "named. For each stage the predicted time precedes the measured one. *Total* is the time "
+        "stored in the result,",
+        "*command* that of the whole process.",
         "",
         head,
         *(row_of(case, one) for case, one in zip(CASES, found, strict=True)),
         "",
-        f"Off by more than a factor {FACTOR}: {beyond(found, 'total')} of {len(found)} totals, "
-        f"{beyond(found, 'command')} of {len(found)} commands.",
+        f"Off by more than a factor of {FACTOR}: {beyond(found, 'total')} of {len(found)} totals "
+        f"and {beyond(found, 'command')} of {len(found)} commands.",
         "",
-        "How many iterations an SCF needs that DIIS does not converge, or whose instabilities are "
-        "followed from one",
-        "solution to the next, is not known beforehand:",
+        "The number of iterations of a difficult SCF cannot be predicted:",
         "",
         head,
         *(row_of(case, rows[" ".join(case)]) for case in UNFORESEEN),
         "",
         "## Memory",
         "",
-        "Peak resident memory, MB:",
+        "This table compares predicted and measured peaks of the resident memory, in MB:",
         "",
         "| run | predicted | measured | ratio |",
         "|---|---|---|---|",
         *memory,
         "",
-        f"`python scripts/benchmarks/plan_against_measurement.py`, {machine}, {date}; rates "
-        "measured just before.",
-        f"Others took {foreign:.2f} cores while the rates were measured, and used {others:.2f} "
-        "during the runs.",
+        "These figures were measured with `python scripts/benchmarks/plan_against_measurement.py` "
+        f"({machine}, {date}); the rates",
+        f"were measured just before. Other processes used {foreign:.2f} cores while the rates were "
+        f"measured, and {others:.2f} during the runs.",
     ]
     return "\n".join(lines) + "\n"
 

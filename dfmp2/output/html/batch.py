@@ -28,7 +28,6 @@ from dfmp2.output.document import (
     Section,
     SummaryTile,
     Table,
-    counted_text,
     fixed,
     without_folders,
 )
@@ -36,6 +35,7 @@ from dfmp2.output.drawings.plots import Bar, bars
 from dfmp2.output.html.page import Summary, render
 from dfmp2.output.reports.energies import energies
 from dfmp2.output.reports.method import asked_for
+from dfmp2.units import counted_text
 
 ERROR_SUFFIX = ".error.json"
 LOST = "the index calls it complete, but its result file is missing: run the batch again"

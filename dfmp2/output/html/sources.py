@@ -25,7 +25,6 @@ from dfmp2.output.document import (
     Section,
     SummaryTile,
     Table,
-    counted_text,
     energy_text,
     fixed,
     size,
@@ -40,7 +39,7 @@ from dfmp2.output.reports.result import in_full
 from dfmp2.output.reports.study import of_study, study_warnings
 from dfmp2.output.reports.study_tables import cell
 from dfmp2.output.study import Study, is_study, read_study, verify_study
-from dfmp2.units import DEBYE, format_bytes
+from dfmp2.units import DEBYE, counted_text, format_bytes
 
 LONGEST_NAME = 60  # characters of a molecule's in the summary
 LONGEST_COMMAND = 240  # characters of it in the summary; all of it stands in its section
@@ -286,7 +285,8 @@ def _checks(r: MP2Result) -> SummaryTile:
             found = "repeated in float64"
         else:
             found = bound
-        said.append(f"certificate, {certificate.sampled} of {certificate.pairs} pairs: {found}")
+        pairs = counted_text(certificate.pairs, "pair")
+        said.append(f"certificate, {certificate.sampled} of {pairs}: {found}")
     failed = [f"{name} failed" for name, good in passed.items() if not good]
     words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
     mood = ""

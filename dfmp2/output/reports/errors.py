@@ -16,6 +16,7 @@ from dfmp2.output.document import (
     size,
 )
 from dfmp2.output.reports.records import OF_CERTIFICATE, SCF_OF_CHECK, record_facts
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget, Share
@@ -94,7 +95,7 @@ def trust_section(result: MP2Result) -> Section:
             )
         sampled = (
             "certificate",
-            f"{certificate.sampled} of {certificate.pairs} pairs redone in float64",
+            f"{certificate.sampled} of {counted_text(certificate.pairs, 'pair')} redone in float64",
         )
         budgeted = ["correlation_error"]
         if certificate.repeated_in_fp64:

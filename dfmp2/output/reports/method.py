@@ -12,8 +12,8 @@ from dfmp2.output.document import (
     Facts,
     Section,
     Table,
-    counted_text,
 )
+from dfmp2.units import counted_text
 
 OF_FITTED_MP2 = "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993)"
 OF_PYSCF = "PySCF: J. Chem. Phys. 153, 024109 (2020)"

@@ -14,11 +14,10 @@ from dfmp2.output.document import (
     Figure,
     Section,
     Table,
-    counted_text,
 )
 from dfmp2.output.drawings.molecule import draw_molecule
 from dfmp2.output.json import describe_field
-from dfmp2.units import ANGSTROM_PER_BOHR
+from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
 LONGEST_GEOMETRY = 200  # atoms
 

@@ -91,9 +91,9 @@ def pairs_section(result: MP2Result) -> Section:
     else:
         frozen = ""
     caption = (
-        f"The {len(rows)} strongest of {len(pairs)} pairs, with their share of E(corr); both "
-        f"orders (ij, ji) are counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs "
-        "prints all of them"
+        f"Strongest pairs ({len(rows)} of {len(pairs)}), with their share of E(corr); both orders "
+        f"(ij, ji) are counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs prints "
+        "all of them"
     )
     heads = (
         "i, j",

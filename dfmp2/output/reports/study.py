@@ -14,7 +14,6 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
-    counted_text,
     fitted_width,
     fixed,
 )
@@ -32,6 +31,7 @@ from dfmp2.output.reports.study_tables import (
     values_on_a_screen,
     values_table,
 )
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study

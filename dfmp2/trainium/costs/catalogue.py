@@ -245,12 +245,6 @@ def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
         )
 
 
-def uploaded(made: Iterable[KernelCall]) -> int:
-    """Bytes of the tensors of one call of each kind."""
-    tensors = [v for call in made for v in call.arguments.values() if isinstance(v, Tensor)]
-    return FLOAT32 * sum(prod(tensor.shape) for tensor in tensors)
-
-
 def queued_ms(prices: Sequence[Price]) -> float:
     """Host time of the launches of all calls where none but the last is waited for, ms, beside the
     device's."""
@@ -341,7 +335,7 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction
         for call in calls.transform_calls(nao, *shape)
     ]
     done = price("plain", made, 0, core)
-    up = calls.transform_traffic(made, len(spins))
+    up = calls.transform_traffic(spins, nao)
     return _alone(done, core, up, 0)
 
 
@@ -352,7 +346,8 @@ def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
         done = price("plain", [calls.product_call(*sizes)], prod(sizes), chip)
     except KernelError as error:
         return Prediction(chip.name, LANE, available=chip.hbm, obstacle=str(error))
-    up = uploaded(call for call, _ in done.parts)
+    given = done.parts[0][0].arguments.values()
+    up = FLOAT32 * sum(prod(value.shape) for value in given if isinstance(value, Tensor))
     return _alone(done, chip, up, round(done.total(lambda engines: engines.written)))
 
 

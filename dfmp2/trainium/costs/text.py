@@ -50,7 +50,6 @@ def price_dict(price: Price, trace: Trace) -> dict[str, Any]:
         name: price.total(lambda engines, name=name: getattr(engines, name)) / MS  # type: ignore[misc]
         for name in NAMES
     }
-    tensor = engine_ms["tensor"]
     return {
         "makespan_ms": price.at() / MS,
         "makespan_usual_ms": price.at(USUAL) / MS,
@@ -60,7 +59,7 @@ def price_dict(price: Price, trace: Trace) -> dict[str, Any]:
         "dispatch_ms": price.calls * ROUND_TRIP,
         "dispatch_queued_ms": queued_ms([price]),
         "engine_ms": {**engine_ms, "gpsimd": 0.0},
-        "te_utilisation": tensor / (price.at() / MS),
+        "te_utilisation": engine_ms["tensor"] / (price.at() / MS),
         "floor_share": price.floor / price.at(),
         "hbm_bytes": round(price.total(lambda engines: engines.read + engines.written)),
         "neffs": price.neffs,

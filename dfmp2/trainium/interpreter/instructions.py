@@ -79,12 +79,11 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
             "operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only"
         )
     start, count = tensor.start, tensor.partitions
+    step = 32
     if count > 64:
         step = 128
     elif count > 32:
         step = 64
-    else:
-        step = 32
     if start % step:
         raise core.refuse(
             "partition-start", f"{role} starts at partition {start} with {count} partitions"
@@ -204,9 +203,8 @@ def compute(
     """
     _apart(core, out, inputs)
     values = _values(core, inputs)
-    if values is None:
-        done = None
-    else:
+    done = None
+    if values is not None:
         done = function(*values)
     rows = None  # before out is written, which may overlap an input
     if result is not None and done is not None:
@@ -255,7 +253,7 @@ def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[float | Arra
         own = shape
         if operand.elements == 1:
             own = (shape[0],) + (1,) * (len(shape) - 1)
-        found.append(working(values, core.exact).reshape(own))
+        found.append(working(values, core.settings.exact).reshape(own))
     return found
 
 
@@ -266,7 +264,7 @@ def store(core: Core, out: Tensor, values: Array | None) -> None:
     if target is None or values is None:
         out.storage.array = None
     else:
-        target[...] = cast(values, out.dtype, core.exact).reshape(out.shape)
+        target[...] = cast(values, out.dtype, core.settings.exact).reshape(out.shape)
 
 
 def _copy(core: Core, out: Tensor, source: Tensor) -> None:
@@ -393,10 +391,9 @@ def tensor_reduce(core: Core, given: Given) -> None:
     source = on_chip(core, given.data, "data")
     _same_partitions(core, out, source, "dst and data")
     name = _reduction(core, given.op)
-    if isinstance(given.axis, tuple):
-        axes = given.axis
-    else:
-        axes = (given.axis,)
+    axes = given.axis
+    if not isinstance(axes, tuple):
+        axes = (axes,)
     rank = len(source.shape)
     if (
         not axes
@@ -468,10 +465,9 @@ def activation(core: Core, given: Given) -> None:
             values = step(values, other)
         if name in DOMAIN:
             low, high = DOMAIN[name]
+            size = values
             if name == "reciprocal":
                 size = np.abs(values)
-            else:
-                size = values
             if not ((size >= low) & (size <= high)).all():
                 raise core.refuse(
                     "activation-domain",
@@ -527,8 +523,6 @@ def dma_copy(core: Core, given: Given) -> None:
         raise core.refuse("dma-shape", f"src {source.shape}, dst {out.shape}")
     if given.priority is not None:
         raise core.refuse("dma-priority", f"priority={given.priority!r} on {core.settings.target}")
-    if given.oob_mode not in (None, Member("oob_mode", "error")):
-        raise core.outside(f"dma_copy with oob_mode={given.oob_mode!r}")
     if given.dge_mode == HARDWARE:
         if core.settings.target == "gen2":
             raise core.refuse("dma-hwdge", "dge_mode=nisa.dge_mode.hwdge on gen2")
@@ -540,10 +534,9 @@ def dma_copy(core: Core, given: Given) -> None:
         raise core.refuse("engine", f"dma_copy with engine={given.engine!r} without hardware DGE")
     _copy(core, out, source)
     out.storage.life.moved = True
+    far = out  # the side in HBM
     if out.storage.space == "sbuf":
         far = source
-    else:
-        far = out
     total = prod(out.shape)
     row = far.strides[0] * far.dtype.itemsize
     in_part = far.strides[0] != prod(far.shape[1:])
@@ -561,10 +554,9 @@ def nc_matmul(core: Core, given: Given) -> None:
     left = on_chip(core, given.stationary, "stationary")
     right = on_chip(core, given.moving, "moving")
     _check_geometry(core, out, left, right)
-    if given.accumulate is None:
+    accumulate = given.accumulate
+    if accumulate is None:
         accumulate = continues_group(core, out)
-    else:
-        accumulate = given.accumulate
     if type(accumulate) is not bool:
         raise core.refuse("matmul-accumulate", f"accumulate={accumulate!r}")
     _check_dtypes(core, out, left, right, given.is_transpose is True)
@@ -669,7 +661,7 @@ def _multiply(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: 
     a, b, c = left.values(), right.values(), out.values()
     if a is None or b is None or c is None:
         return
-    product = working(a, core.exact).T @ working(b, core.exact)
+    product = working(a, core.settings.exact).T @ working(b, core.settings.exact)
     if accumulate:
         c += product
     else:

@@ -1,13 +1,12 @@
-"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder), `nki.isa`, the jit
-mark.
+"""What kernels see of `nki`: `nki.language` (ndarray, constants), `nki.isa`, the jit mark.
 
 The instructions are those of the signature table; any other name is outside the subset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -47,17 +46,19 @@ class Names(SimpleNamespace):
 def package(core: Core) -> Names:
     """The package `nki`: jit, language, isa."""
 
-    def jit(function: Callable[..., object]) -> Kernel:
-        """Marks a kernel."""
-        return Kernel(core, function)
-
     calls = {name: _checked(core, name) for name in INSTRUCTIONS}
     kinds = {
         kind: SimpleNamespace(**{name: Member(kind, name) for name in names})
         for kind, names in ENUMERATIONS.items()
     }
     nl = Names(core, "nl", **DTYPES, **OPERATORS, **REGIONS, **functions(core))
-    return Names(core, "nki", jit=jit, language=nl, isa=Names(core, "nisa", **calls, **kinds))
+    return Names(
+        core,
+        "nki",
+        jit=partial(Kernel, core),
+        language=nl,
+        isa=Names(core, "nisa", **calls, **kinds),
+    )
 
 
 class Kernel:
@@ -90,8 +91,9 @@ def _checked(core: Core, name: str) -> Callable[..., object]:
             wrong = [f"unknown {word}" for word in sorted(names - legal)]
             wrong += [f"missing {word}" for word in sorted(required - names)]
             raise core.refuse("signature", f"nisa.{name}: {', '.join(wrong)}")
-        if not NOT_TAKEN.isdisjoint(names):
-            raise core.outside(f"nisa.{name} with {', '.join(sorted(NOT_TAKEN & names))}")
+        refused = [word for word in sorted(NOT_TAKEN & names) if given[word] != left_out.get(word)]
+        if refused:
+            raise core.outside(f"nisa.{name} with {', '.join(refused)}")
         for kind in ENUMERATIONS:
             value = given.get(kind)
             if value is not None and not (isinstance(value, Member) and value.kind == kind):
@@ -139,18 +141,7 @@ def functions(core: Core) -> dict[str, object]:
             raise core.refuse(rule, f"{storage.life.bytes} bytes per partition in shape {sizes}")
         return whole(core, storage)
 
-    @contextmanager
-    def no_reorder() -> Iterator[None]:
-        if core.no_reorder:
-            raise core.outside("nested nl.no_reorder")
-        core.no_reorder_seen += 1
-        core.no_reorder = core.no_reorder_seen
-        try:
-            yield
-        finally:
-            core.no_reorder = 0
-
-    return {"ndarray": ndarray, "no_reorder": no_reorder}
+    return {"ndarray": ndarray}
 
 
 def _placed(core: Core, address: object, storage: TileStorage, limit: int) -> Rectangle:

@@ -39,19 +39,9 @@ REFUSED: dict[type[ast.AST], str] = {
     ast.Set: "set display",
     ast.Raise: "raise statement (use assert)",
     ast.AsyncFor: "async for",
+    ast.With: "with statement",
     ast.AsyncWith: "async with",
 }
-
-
-def lint(text: str, name: str) -> None:
-    """Refuse kernel source any of which breaks a source rule.
-
-    Raises
-    ------
-    Violation : the first, with the rule and "name:line"
-    """
-    for violation in read_source(text, name).broken.values():
-        raise violation
 
 
 class Source(NamedTuple):
@@ -208,10 +198,9 @@ class Lint:
                 and self._is_module(decorator, "nki")
             )
             if not bare:
+                rule = "sub-kernel"
                 if isinstance(decorator, ast.Call):
                     rule = "jit"
-                else:
-                    rule = "sub-kernel"
                 raise self._refuse(
                     rule, node, f"{node.name} is decorated with {ast.unparse(decorator)}"
                 )
@@ -229,7 +218,6 @@ class Lint:
             raise self._refuse("syntax", node, f"nested function {node.name}")
         self._refuse_forms(node, strings)
         if isinstance(node, ast.Call):
-            self._call(node)
             strings = strings or (isinstance(node.func, ast.Name) and node.func.id == "print")
         elif isinstance(node, ast.Attribute):
             self._attribute(node)
@@ -265,20 +253,7 @@ class Lint:
             raise self._refuse("syntax", node, "a dict with keys that are not string literals")
         if isinstance(node, ast.For) and not isinstance(node.target, ast.Name):
             raise self._refuse("loop-target", node, f"for {ast.unparse(node.target)} in")
-        if isinstance(node, ast.With) and not all(self._is_no_reorder(item) for item in node.items):
-            raise self._refuse("syntax", node, "with (only nl.no_reorder() is known)")
-
-    def _is_no_reorder(self, item: ast.withitem) -> bool:
-        call = item.context_expr
-        return (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr == "no_reorder"
-            and self._is_module(call.func, "nki.language")
-        )
-
-    def _call(self, node: ast.Call) -> None:
-        if any(keyword.arg is None for keyword in node.keywords):
+        if isinstance(node, ast.keyword) and node.arg is None:
             raise self._refuse("syntax", node, "starred keywords")
 
     def _attribute(self, node: ast.Attribute) -> None:

@@ -50,7 +50,6 @@ class TileStorage:
     life : what the trace keeps of it;
     array : the elements, C order (None: counts only);
     written : a bit per element (None: all written);
-    ordered_in : the no_reorder block of the last store (HBM only);
     groups : open matmul groups (PSUM only).
     """
 
@@ -61,7 +60,6 @@ class TileStorage:
     array: Array | None = None
     written: NDArray[np.bool_] | None = None
     readonly: bool = False
-    ordered_in: int = 0
     groups: list[Rectangle] = field(default_factory=list)
 
     @property
@@ -92,13 +90,9 @@ class Core:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.trace = Trace(target=settings.target)
+        self.trace = Trace()
         self.lives: list[Allocation] = []
         self.files: dict[str, str] = {}
-        self.no_reorder = 0
-        self.no_reorder_seen = 0
-        self.arithmetic = settings.arithmetic
-        self.exact = settings.exact
 
     @property
     def index(self) -> int:
@@ -123,20 +117,18 @@ class Core:
         """New memory. readonly : a kernel input, written throughout with `array` where that is
         known."""
         space = region.space
-        held = held_as(dtype, self.exact)
+        held = held_as(dtype, self.settings.exact)
         here = kernel_place(self.files)
         life = Allocation(len(self.lives), name, space, 0, self.index, self.index, here)
-        storage = TileStorage(life, region, dtype, shape)
+        storage = TileStorage(life, region, dtype, shape, readonly=readonly)
         life.bytes = storage.row * storage.element_bytes
         if space == "hbm" and life.bytes > HBM_TENSOR:
             raise self.refuse("tensor-size", f"{name or 'a tensor'} of {life.bytes} bytes in HBM")
         if array is not None:
             storage.array = np.ascontiguousarray(array, dtype=held)
-        elif not readonly and (self.arithmetic or (dtype.name == "int32" and space == "sbuf")):
+        elif self.settings.arithmetic and not readonly:
             storage.array = np.empty(shape, dtype=held)
-        if readonly:
-            storage.readonly = True
-        else:
+        if not readonly:
             storage.written = np.zeros(shape, dtype=np.bool_)
         self.lives.append(life)
         return storage
@@ -270,10 +262,9 @@ class Tensor:
 
     def values(self) -> Array | None:
         """The elements (a view, shared memory), or None when only counting."""
-        base = self.storage.array
-        if base is None:
+        if self.storage.array is None:
             return None
-        return self.of(base)
+        return self.of(self.storage.array)
 
     def places(self) -> NDArray[np.int64]:
         """Where the elements lie in the storage."""
@@ -445,16 +436,10 @@ def _pairs(core: Core, pattern: object) -> list[tuple[int, int]]:
             "ap-pattern", f"pattern {pattern!r}: 2 to 5 [stride, count] pairs expected"
         )
     for pair in pattern:
-        if (
-            not isinstance(pair, (list, tuple))
-            or len(pair) != 2
-            or any(type(x) is not int for x in pair)
-        ):
-            raise core.refuse("ap-pattern", f"pair {pair!r}: two ints expected")
-        step, count = pair
-        if step < 0 or count < 1:
+        ints = isinstance(pair, (list, tuple)) and [type(part) for part in pair] == [int, int]
+        if not ints or pair[0] < 0 or pair[1] < 1:
             raise core.refuse("ap-pattern", f"pair {pair!r}: stride >= 0 and count >= 1 expected")
-        pairs.append((step, count))
+        pairs.append((pair[0], pair[1]))
     return pairs
 
 
@@ -476,7 +461,7 @@ def note_read(core: Core, tensor: Tensor) -> None:
         raise core.refuse(
             "uninitialised-read", f"read of {describe(tensor)}: some elements were never written"
         )
-    if storage.space == "hbm" and not storage.readonly and not _ordered(core, storage):
+    if storage.space == "hbm" and not storage.readonly:
         raise core.refuse("hbm-order", f"load from {describe(tensor)}, which this kernel stores")
 
 
@@ -487,7 +472,8 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False) -> None:
     if storage.readonly:
         raise core.refuse("input-written", f"write into the kernel input {storage.life.name}")
     if storage.space == "hbm":
-        _note_store(core, storage, tensor)
+        if storage.written is None or tensor.of(storage.written).any():
+            raise core.refuse("hbm-order", f"second store to {describe(tensor)}")
     elif storage.groups and not matmul:
         storage.groups = [group for group in storage.groups if not overlap(group, tensor.rectangle)]
     if tensor.whole:
@@ -525,20 +511,7 @@ def require_group(core: Core, tensor: Tensor) -> None:
             "matmul-group",
             f"accumulate=True on {describe(tensor)}: some elements were never written",
         )
-    if any(covers(group, tensor.rectangle) for group in tensor.storage.groups):
-        return
-    raise core.refuse(
-        "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
-    )
-
-
-def _note_store(core: Core, storage: TileStorage, tensor: Tensor) -> None:
-    written = storage.written
-    again = written is None or bool(tensor.of(written).any())
-    if again and not _ordered(core, storage):
-        raise core.refuse("hbm-order", f"second store to {describe(tensor)}")
-    storage.ordered_in = core.no_reorder
-
-
-def _ordered(core: Core, storage: TileStorage) -> bool:
-    return core.no_reorder != 0 and storage.ordered_in == core.no_reorder
+    if not any(covers(group, tensor.rectangle) for group in tensor.storage.groups):
+        raise core.refuse(
+            "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
+        )

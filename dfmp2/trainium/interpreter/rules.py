@@ -128,10 +128,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Placeholder for an HBM input in counts-only runs: shape and dtype name, no data."""
+    """Placeholder for a float32 input in HBM in counts-only runs."""
 
     shape: tuple[int, ...]
-    dtype: str = "float32"
 
 
 class Violation(KernelError):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import extract_tb
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
@@ -54,11 +55,10 @@ def locate(source: str, beside: Path | None = None) -> Path:
     else:
         top, *rest = source.split(".")
         spec = find_spec(top)
-        if spec:
-            folders = list(spec.submodule_search_locations or ())
-        else:
-            folders = []
-        path = Path(folders[0] if folders else ".", *rest).with_suffix(".py")
+        folders = ["."]
+        if spec and spec.submodule_search_locations:
+            folders = list(spec.submodule_search_locations)
+        path = Path(folders[0], *rest).with_suffix(".py")
     if not path.is_file():
         raise InputError(
             f"kernel source {source}: no file {path}; give a module name or a path that ends in .py"
@@ -70,12 +70,7 @@ def locate(source: str, beside: Path | None = None) -> Path:
 def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, Source]:
     """Linted code of a kernel file, without functions that break a rule; compiled once per version
     of the file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise Violation(
-            "syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name
-        ) from error
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
     found = read_source(text, Path(path).name)
     return compile(found.tree, path, "exec", dont_inherit=True), found
 
@@ -115,7 +110,6 @@ class Loader:
         module = ModuleType(source.rsplit(".", 1)[-1] if not source.endswith(".py") else path.stem)
         self._modules[key] = module
         self._core.files[key] = path.name
-        module.__dict__["__file__"] = key
         module.__dict__["__builtins__"] = self._builtins(Path(key))
         module.__dict__.update({name: Broken(one) for name, one in found.broken.items()})
         exec(code, module.__dict__)
@@ -123,8 +117,6 @@ class Loader:
 
     def _builtins(self, path: Path) -> dict[str, Any]:
         allowed: dict[str, Any] = {name: getattr(builtins, name) for name in BUILTINS}
-        allowed["AssertionError"] = AssertionError
-        allowed["__build_class__"] = builtins.__build_class__
 
         def load_import(
             name: str,
@@ -212,34 +204,28 @@ def kernel_code(core: Core) -> Iterator[None]:
         place, innermost = _raised_at(core, error)
         if not innermost:
             raise
+        rule = "kernel-error"
         if isinstance(error, ImportError):
             rule = "import"
-        else:
-            rule = "kernel-error"
         raise Violation(rule, f"{type(error).__name__}: {error}", place) from error
 
 
 def _argument(core: Core, name: str, value: object) -> object:
     """A kernel argument: an HBM input, or a constant as it is."""
+    dtype = "float32"
+    array: Array | None = None
     if isinstance(value, Shape):
-        if core.arithmetic:
+        if core.settings.arithmetic:
             raise InputError(
                 f"argument {name}: a Shape carries no data; give an array or set arithmetic=False"
             )
-        dtype, array = value.dtype, None
-        if dtype not in DTYPES:
-            raise InputError(f"argument {name}: dtype {dtype!r}; one of {', '.join(DTYPES)}")
     elif isinstance(value, np.ndarray):
-        if core.exact and value.dtype == np.float64:
-            dtype = "float32"
-        else:
+        if not (core.settings.exact and value.dtype == np.float64):
             dtype = value.dtype.name
         if dtype not in DTYPES:
             raise Violation("tensor-dtype", f"argument {name} is {value.dtype}")
-        if core.arithmetic or dtype == "int32":
+        if core.settings.arithmetic:
             array = value
-        else:
-            array = None
     elif _static(value):
         return value
     else:
@@ -281,11 +267,8 @@ def _output(core: Core, value: object) -> Array:
 def _raised_at(core: Core, error: BaseException) -> tuple[str, bool]:
     """ "file:line" of the innermost kernel statement in a traceback, and whether the error arose in
     it."""
-    place, innermost, link = "", False, error.__traceback__
-    while link is not None:
-        short = core.files.get(link.tb_frame.f_code.co_filename)
-        innermost = short is not None
-        if innermost:
-            place = f"{short}:{link.tb_lineno}"
-        link = link.tb_next
-    return place, innermost
+    frames = extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename in core.files]
+    if not own:
+        return "", False
+    return f"{core.files[own[-1].filename]}:{own[-1].lineno}", own[-1] is frames[-1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NoReturn
 
-from dfmp2.trainium.interpreter.arithmetic import DTYPES, SUBSET
+from dfmp2.trainium.interpreter.arithmetic import SUBSET
 from dfmp2.trainium.interpreter.rules import NotInSubset
 from dfmp2.trainium.interpreter.trace import Space
 
@@ -44,7 +44,15 @@ INSTRUCTIONS: dict[str, str] = {
 }
 # Documented parameters that our kernels may not use.
 NOT_TAKEN = frozenset(
-    ("tile_position", "tile_size", "perf_mode", "reduce_init", "reduce_res_negate", "keepdims")
+    (
+        "tile_position",
+        "tile_size",
+        "perf_mode",
+        "reduce_init",
+        "reduce_res_negate",
+        "keepdims",
+        "oob_mode",
+    )
 )
 
 
@@ -92,8 +100,6 @@ REGIONS = {
     "hbm": Region("private_hbm", "hbm"),
 }
 OPERATORS = {name: Operator(name) for name in SUBSET}
-# nl names of the subset
-COMMON_NAMES = frozenset(("ndarray", "no_reorder", *REGIONS, *DTYPES, *OPERATORS))
 
 
 @cache

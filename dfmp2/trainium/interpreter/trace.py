@@ -77,4 +77,3 @@ class Trace:
     sbuf_high_water: int = 0
     moved_high_water: int = 0
     psum_high_water: int = 0
-    target: str = "gen2"

@@ -64,10 +64,9 @@ def pair_energy_cross(
     neg_tile = sbuf(rows * across)
     load(neg_tile, neg)
     steps = traversal(rows, across, residents, parts, False)
+    together = 2
     if parts == 1:
         together = min(tiles, TOGETHER)
-    else:
-        together = 2
     groups = (tiles + together - 1) // together
     coming = load_part(b_j, slices, steps[0], nvir)
     count_held = residents * groups

@@ -64,10 +64,9 @@ def parts_of(nvir: int, slices: int) -> int:
     """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them
     take 48 kB."""
     parts = max(1, (nvir + BANK - 1) // BANK)
+    columns = (nvir + parts - 1) // parts
     if parts == 1:
         columns = (nvir + P - 1) // P * P
-    else:
-        columns = (nvir + parts - 1) // parts
     while slices * columns > PART and columns > 32:
         parts += 1
         columns = (nvir + parts - 1) // parts

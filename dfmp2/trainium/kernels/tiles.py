@@ -191,9 +191,8 @@ def load_part(
     width = (nvir + parts - 1) // parts
     j = step[1]
     low = step[2] * width
-    if parts > 1:
-        high = min(nvir, low + width)
-    else:
+    high = min(nvir, low + width)
+    if parts == 1:
         high = b_j.shape[2]
     tile = sbuf3(slices, high - low, at)
     load(tile, b_j[j * P : (j + 1) * P, 0:slices, low:high])

@@ -3,9 +3,8 @@
 
     python -P compile_child.py REQUEST.json
 
-There are two ways into the compiler. Each is looked for by import and by the arguments it takes, in
-this order; the one taken is written to `entry.json` before it is called, and the next is tried only
-where it does not fit its release:
+There are two ways into the compiler, which are tried in this order; the one taken is written to
+`entry.json` before it is called, and the next is tried only where it does not fit its release:
 
   tracer       nki.compiler.frontend.TracerFrontend without backend optimisation, then CompiledKernel.from_frontend with
                backend optimisations disabled: seen to run on trn1 with NKI 0.6.0
@@ -36,7 +35,7 @@ import numpy as np
 DONE = "compiled"  # a file that tells that the compilation has ended
 ARTIFACTS = "artifacts"  # a folder for the compiler alone
 MISFIT = (ImportError, AttributeError, TypeError)  # a release that is called otherwise
-Way = Callable[[Any, dict[str, Any], str, Path], Callable[[], object] | None]
+Way = Callable[[Any, dict[str, Any], str, Path], None]
 
 
 def main(request: Path) -> None:
@@ -54,64 +53,36 @@ def main(request: Path) -> None:
         for name, value in wanted["statics"]
     }
     for name, way in WAYS.items():
-        run = way(kernel, arguments, wanted["target"], folder)
-        if run is None:
-            continue
         found = {"entry": name, "nki": str(getattr(nki, "__version__", "unknown"))}
         (folder / "entry.json").write_text(json.dumps(found), encoding="utf-8")
         shutil.rmtree(folder / ARTIFACTS, ignore_errors=True)
         (folder / ARTIFACTS).mkdir()
         try:
-            run()
+            way(kernel, arguments, wanted["target"], folder)
         except MISFIT as error:
-            if name == "call" or (folder / DONE).exists():
+            if name == "call":
                 raise
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            continue
-        (folder / DONE).touch()
-        return
+        else:
+            (folder / DONE).touch()
+            return
 
 
-def _tracer(
-    kernel: Any, arguments: dict[str, Any], target: str, folder: Path
-) -> Callable[[], object] | None:
-    try:
-        context = import_module("nki._backends.context").nki_ir_context
-        frontend = import_module("nki.compiler.frontend").TracerFrontend
-        driver = import_module("nki.compiler.ncc_driver")
-        options, from_frontend = driver.CompileOptions, driver.CompiledKernel.from_frontend
-        function, disable = kernel.func, options.disable_backend_optimizations
-    except (ImportError, AttributeError):
-        return None
+def _tracer(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> None:
+    context = import_module("nki._backends.context").nki_ir_context
+    frontend = import_module("nki.compiler.frontend").TracerFrontend
+    driver = import_module("nki.compiler.ncc_driver")
+    inputs = inspect.signature(kernel.func).bind(**arguments).arguments
     given = {"target": target, "lnc": 1, "artifacts_dir": str(folder / ARTIFACTS)}
-    if not _takes(frontend.compile, "inputs", *given) or not _takes(options, "output_path", *given):
-        return None
-
-    def run() -> None:
-        inputs = inspect.signature(function).bind(**arguments).arguments
-        with context() as opened:
-            traced = frontend(enable_backend_opt=False).compile(
-                opened, kernel, inputs=inputs, **given
-            )
-            from_frontend(
-                traced, disable(options(output_path=str(folder / "kernel.neff"), **given))
-            )
-
-    return run
+    options = driver.CompileOptions(output_path=str(folder / "kernel.neff"), **given)
+    options = driver.CompileOptions.disable_backend_optimizations(options)
+    with context() as opened:
+        traced = frontend(enable_backend_opt=False).compile(opened, kernel, inputs=inputs, **given)
+        driver.CompiledKernel.from_frontend(traced, options)
 
 
-def _call(
-    kernel: Any, arguments: dict[str, Any], target: str, folder: Path
-) -> Callable[[], object]:
-    return lambda: kernel(**arguments)
-
-
-def _takes(function: Any, *names: str) -> bool:
-    """Whether a function takes these by name."""
-    parameters = inspect.signature(function).parameters
-    return set(names) <= set(parameters) or any(
-        p.kind is p.VAR_KEYWORD for p in parameters.values()
-    )
+def _call(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> None:
+    kernel(**arguments)
 
 
 WAYS: dict[str, Way] = {"tracer": _tracer, "call": _call}

@@ -6,7 +6,7 @@ needed.
 The fingerprint holds kernel sources, shapes, constants and chip, the file name the compiler's
 versions. Files appear by renaming, failed compilations leave a log only, and a file whose SHA-256
 does not match counts as absent; so nothing broken is ever found here. A host without a compiler
-takes the file of the newest one.
+takes the newest file.
 
 The interpreter that compiles may be another one than this (`DFMP2_NKI_PYTHON`), since nki and the
 runtime bindings may not share an environment. Ctrl-C and SIGTERM end the compiler at once and leave
@@ -81,7 +81,7 @@ class NeffCache:
         if compiler:
             return _read(place / f"{_slug(named(compiler))}.json")
         found = [entry for file in place.glob("*.json") if (entry := _read(file)) is not None]
-        return max(found, key=lambda entry: _numbers(entry.compiler), default=None)
+        return max(found, key=lambda entry: entry.path.stat().st_mtime, default=None)
 
     def add(
         self,
@@ -117,12 +117,8 @@ class NeffCache:
         try:
             place.mkdir(parents=True, exist_ok=True)
             put(done.path, contents)
+            put(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
             (place / FAILED).unlink(missing_ok=True)
-            try:
-                put(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
-            except OSError:
-                done.path.unlink(missing_ok=True)  # without its record it would never be found
-                raise
         except OSError as error:
             raise ResourceError(
                 f"cannot keep the compiled program in {self.folder}: {error.strerror}: free some "
@@ -153,10 +149,6 @@ def _read(record: Path) -> Compiled | None:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.+_-]+", "_", text)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text)]
 
 
 def compiler_versions() -> dict[str, str]:
@@ -240,10 +232,9 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
             folder,
         )
     chosen = folder / "entry.json"
+    entry = "not reached"
     if chosen.exists():
         entry = str(json.loads(chosen.read_text(encoding="utf-8"))["entry"])
-    else:
-        entry = "not reached"
     made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]
     made = [path for path in made if path.name == "kernel.neff"] or made
     # The documented plain call runs the kernel after it has compiled it, which fails where there is
@@ -254,10 +245,9 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
     with contextlib.suppress(OSError):
         kept.mkdir(parents=True, exist_ok=True)
         put(kept / FAILED, log.read_bytes())
+    what = f"left {len(made)} NEFF files"
     if code:
         what = f"ended with {code}"
-    else:
-        what = f"left {len(made)} NEFF files"
     cause = next((line for line in reversed(told) if TELLING.search(line)), told[-1]).strip()
     raise KernelError(
         (

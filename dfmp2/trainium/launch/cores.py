@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
-from dfmp2.errors import Dfmp2Error, KernelFailed, UnsupportedByBackend
-from dfmp2.errors.messages import Option
+from dfmp2.backends.base import Backend, Operand, PairTerms, Shape, Tile
+from dfmp2.errors import Dfmp2Error, KernelFailed
 from dfmp2.host.processes import begin_quietly, exit_code, start_process
 from dfmp2.trainium.backend import LIMITS, NkiBackend
 from dfmp2.trainium.launch import toolchain
@@ -140,20 +139,9 @@ class CoresBackend(Backend):
         if self.limits.compiles:
             compile_ahead(tuple(spins), toolchain.device_target() or "trn1")
 
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip, on all, and on as many as there are
-        here."""
-        from dfmp2.trainium.costs import catalogue  # loaded only where it is asked for
-
-        return catalogue.offer(spins, self.limits.workers)
-
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need
         them."""
-        if precision not in self.limits.precisions:
-            raise UnsupportedByBackend(
-                Option("backend", self.name), f" has no {precision}: it offers mixed"
-            )
         self._keys += 1
         shared = Shared(self._keys, np.asarray(b, dtype=np.float32))
         self._operands[shared.key] = shared
@@ -199,13 +187,11 @@ class CoresBackend(Backend):
         for name in next(iter(told.values())):
             values = {one[name] for one in told.values()}
             by_core = " | ".join(f"core {core}: {one[name]}" for core, one in told.items())
+            merged[name] = by_core
             if name == "kernel launches":
-                total = sum(int(one[name]) for one in told.values())
-                merged[name] = f"{total} ({by_core})"
+                merged[name] = f"{sum(int(one[name]) for one in told.values())} ({by_core})"
             elif len(values) == 1:
                 merged[name] = values.pop()
-            else:
-                merged[name] = by_core
         return merged
 
     def close(self) -> None:

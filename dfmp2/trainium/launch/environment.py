@@ -106,10 +106,9 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
     found["NEURON_LOGICAL_NC_CONFIG"] = "1"  # kernels are written for one physical core
     found["NEURON_RT_STOCHASTIC_ROUNDING_EN"] = "0"
     found["NEURON_RT_EXEC_TIMEOUT"] = env.get("NEURON_RT_EXEC_TIMEOUT") or str(EXECUTION_TIMEOUT)
+    found["NEURON_RT_VISIBLE_CORES"] = env.get("NEURON_RT_VISIBLE_CORES") or "0"
     if core is not None:
         found["NEURON_RT_VISIBLE_CORES"] = str(core)
-    else:
-        found["NEURON_RT_VISIBLE_CORES"] = env.get("NEURON_RT_VISIBLE_CORES") or "0"
     found["NEURON_CC_FLAGS"] = compiler_flags(env.get("NEURON_CC_FLAGS", ""), lane)
     if lane == "nki-xla":
         found["PJRT_DEVICE"] = "NEURON"  # torch-xla takes the CPU in silence where it is not set

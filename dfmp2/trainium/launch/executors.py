@@ -24,7 +24,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,24 +37,18 @@ from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.launch.proof import Proof, counted, inferences
+from dfmp2.trainium.launch.proof import Proof
 
 Kernel = Callable[..., Any]
-DISTRIBUTIONS = (
-    "nki",
-    "neuronx-cc",
-    "nrtpy",
-    "torch",
-    "torch-xla",
-    "torch-neuronx",
-    "libneuronxla",
-)
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
-COMPILATIONS = ("UncachedCompile", "CachedCompile")  # torch-xla's own counters
 
 
 class Executor(ABC):
     """One lane on which kernels run.
+
+    Parameters
+    ----------
+    chip : "trn1" or "trn2", or a name of the generation
 
     Attributes
     ----------
@@ -66,14 +60,17 @@ class Executor(ABC):
     """
 
     lane: str
-    target: str
     compiles = False
     dtype: type[np.floating[Any]] = np.float32
-    proof: Proof
 
-    @abstractmethod
+    def __init__(self, chip: str) -> None:
+        self.chip = chip
+        self.target = GENERATION[chip]
+        self.proof = Proof()
+
     def upload(self, array: NDArray[Any]) -> Any:
         """Make an array resident; what comes back is passed to `launch`."""
+        return np.ascontiguousarray(array, dtype=self.dtype)
 
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
         """Run a kernel of one output and read it back: resident tensors and compile-time constants
@@ -85,34 +82,34 @@ class Executor(ABC):
             language or chip
         DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
         """
-        out: NDArray[Any] = self._called(source, kernel, arguments, kept=False)
-        return out
+        return self.fetch(self.keep(source, kernel, arguments))
 
     def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
         """The same, but the output stays where it is; passed to `launch`."""
-        return self._called(source, kernel, arguments, kept=True)
+        program = program_of(source, kernel, arguments)
+        self.prepare(program)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            return self._run(program, arguments)
 
     def fetch(self, kept: Any) -> NDArray[Any]:
         """What `keep` left where it is, on the host."""
         return np.asarray(kept)
 
-    def _called(self, source: str, kernel: str, arguments: Mapping[str, Any], *, kept: bool) -> Any:
-        program = program_of(source, kernel, arguments)
-        self.prepare(program)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            out = self._run(program, arguments, kept=kept)
-            return out if kept else self.fetch(out)
-
     @abstractmethod
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> Any:
-        """The output of a program where it is computed; `kept` outputs outlive the next launch."""
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> Any:
+        """The output of a program where it is computed."""
 
     def prepare(self, program: Program) -> None:  # noqa: B027 - nothing to do where `compiles` is False
         """Have a program compiled and loaded."""
 
-    @abstractmethod
     def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, counters."""
+        """Lane, chip, kernel sources, launches."""
+        return {
+            "lane": self.lane,
+            "target": self.chip,
+            "kernel sources": f"sha256 {source_hash()[:16]}",
+            "kernel launches": str(self.proof.launches),
+        }
 
 
 class InterpreterExecutor(Executor):
@@ -127,75 +124,32 @@ class InterpreterExecutor(Executor):
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        self.target: str = self.settings.target
+        super().__init__(self.settings.target)
         if self.settings.exact:
             self.dtype = np.float64
-        else:
-            self.dtype = np.float32
-        self.proof = Proof()
 
-    def upload(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array in the storage that the settings ask for."""
-        return array.astype(self.dtype, copy=False)
-
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> NDArray[Any]:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> NDArray[Any]:
         (out,), _ = run_kernel(program.source, program.kernel, dict(arguments), self.settings)
         return out
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip generation, kernel sources, launches."""
-        return {
-            "lane": self.lane,
-            "target": self.settings.target,
-            "products": "exact" if self.settings.exact else "fp32",
-            "kernel sources": f"sha256 {source_hash()[:16]}",
-            "kernel launches": str(self.proof.launches),
-        }
+        """The same, and the arithmetic."""
+        return super().describe() | {"products": "exact" if self.settings.exact else "fp32"}
 
 
 def native_kernel(source: str, kernel: str) -> Kernel:
     """The function of a kernel file that the real `@nki.jit` has decorated."""
-    found: Kernel = getattr(import_module(source), kernel)
-    return found
+    return cast(Kernel, getattr(import_module(source), kernel))
 
 
 class NativeExecutor(Executor):
-    """A lane of AWS's packages: what it says of itself.
-
-    Parameters
-    ----------
-    chip : "trn1" or "trn2", or what stands for it
-    """
-
-    def __init__(self, chip: str) -> None:
-        self.proof = Proof()
-        self._chip, self._before = chip, inferences()
-
-    def upload(self, array: NDArray[Any]) -> Any:
-        """The array as a device stores it, float32 and contiguous; on the host where there is
-        none."""
-        return np.ascontiguousarray(array, dtype=np.float32)
+    """A lane of AWS's packages."""
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, and the device's counters since
-        the start."""
-        found = toolchain.toolchain_versions(DISTRIBUTIONS)
-        return {
-            "lane": self.lane,
-            "target": self._chip,
-            "versions": ", ".join(f"{name} {version}" for name, version in found.items())
-            or "unknown",
-            "kernel sources": f"sha256 {source_hash()[:16]}",
-            **self._more(),
-            **self.proof.describe(),
-            "inference counters": counted(self._before, inferences()),
-        }
-
-    def _more(self) -> dict[str, str]:
-        """What only this lane knows."""
-        return {}
+        """The same, the versions of the packages, times and transfers."""
+        found = toolchain.toolchain_versions((*toolchain.PACKAGES, "torch"))
+        versions = ", ".join(f"{name} {version}" for name, version in found.items())
+        return super().describe() | {"versions": versions or "unknown"} | self.proof.describe()
 
 
 class DeviceTensor(NamedTuple):
@@ -219,7 +173,8 @@ class DeviceExecutor(NativeExecutor):
 
     def fetch(self, kept: DeviceTensor) -> NDArray[np.float32]:
         """What `keep` left on the device; counted."""
-        out = self._read(kept)
+        with launching("download"):
+            out = self._read(kept)
         self.proof.bytes_down += out.nbytes
         return out
 
@@ -240,13 +195,10 @@ class SimulatorExecutor(NativeExecutor):
     def __init__(self) -> None:
         os.environ.update(environment.settings(self.lane, "trn1"))
         super().__init__("trn1")
-        self.target = GENERATION["trn1"]
         with launching("import of nki"):
             self._nki = import_module("nki")
 
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> NDArray[Any]:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)
         return np.asarray(one_output(self._nki.simulate(function)(**arguments), program.kernel))
 
@@ -258,10 +210,9 @@ def one_output(out: Any, kernel: str) -> Any:
     ------
     KernelFailed : it is something else
     """
+    only = out
     if isinstance(out, tuple | list) and len(out) == 1:
         only = out[0]
-    else:
-        only = out
     dtype = str(getattr(only, "dtype", type(only).__name__))
     shape = tuple(getattr(only, "shape", ()))
     if dtype.removeprefix("torch.") != "float32" or len(shape) < 2:
@@ -273,8 +224,7 @@ def one_output(out: Any, kernel: str) -> Any:
 
 
 class Loaded:
-    """A program on the device: the model, and the output tensors of its first call, which later
-    calls reuse.
+    """A program on the device.
 
     The runtime does not always know the type of an output that it has made (nrtpy's
     trouble-shooting page: a void type), and refuses a tensor whose type is not the one that the
@@ -285,7 +235,6 @@ class Loaded:
     def __init__(self, model: Any, program: Program, entry: str) -> None:
         self.model = model
         self.entry = entry
-        self.outputs: dict[str, Any] | None = None
         inputs = set(model.input_tensors_info)
         outputs = list(model.output_tensors_info)
         expected = {name for name, _ in program.tensors}
@@ -298,19 +247,11 @@ class Loaded:
         self.output = outputs[0]
         self.shape = tuple(int(n) for n in model.output_tensors_info[self.output].shape)
 
-    def run(self, inputs: dict[str, Any], *, kept: bool) -> Any:
-        """Run it; the output stays on the device, and is overwritten by the next call unless it is
-        `kept`."""
+    def run(self, inputs: dict[str, Any]) -> Any:
+        """Run it; the output stays on the device."""
         for name, tensor in inputs.items():
             name_type(tensor, self.model.input_tensors_info[name])
-        if kept or self.outputs is None:
-            made = dict(self.model(inputs=inputs))
-            if kept:
-                return made[self.output]
-            self.outputs = made
-        else:
-            self.model(inputs=inputs, outputs=self.outputs)
-        return self.outputs[self.output]
+        return dict(self.model(inputs=inputs))[self.output]
 
 
 def name_type(tensor: Any, known: Any) -> None:
@@ -345,7 +286,6 @@ class NeffExecutor(DeviceExecutor):
             )
         os.environ.update(environment.settings("nki", target, core=core))
         super().__init__(target)
-        self.target = GENERATION[target]
         self._cache = NeffCache(environment.cache_folder())
         with launching("start of the Neuron runtime"):
             bindings = import_module("nrtpy")
@@ -357,7 +297,7 @@ class NeffExecutor(DeviceExecutor):
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded."""
         if program not in self._loaded:
-            compiled = compiler.ensure(program, self._chip, self._cache, self.proof)
+            compiled = compiler.ensure(program, self.chip, self._cache, self.proof)
             begin = time.perf_counter()
             with launching(f"loading {program.label}"):
                 model = self._model.load_from_neff(str(compiled.path))
@@ -366,21 +306,18 @@ class NeffExecutor(DeviceExecutor):
                 )
             self.proof.load_seconds += time.perf_counter() - begin
 
-    def _more(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
+        """The same, and how its programs were compiled."""
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
-        return {
-            "compiled through": "; ".join(entries) or "nothing launched",
-        }
+        return super().describe() | {"compiled through": "; ".join(entries) or "nothing launched"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._tensor.from_numpy(array)
 
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> DeviceTensor:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> DeviceTensor:
         loaded = self._loaded[program]
         inputs = {name: arguments[name].value for name, _ in program.tensors}
-        return DeviceTensor(loaded.run(inputs, kept=kept), loaded.shape)
+        return DeviceTensor(loaded.run(inputs), loaded.shape)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
         # Bytes where the type is not known; the kernels give float32
@@ -427,8 +364,7 @@ class XlaExecutor(DeviceExecutor):
             os.environ.update(environment.settings(self.lane, target, core=core))
         else:
             os.environ["PJRT_DEVICE"] = self.platform
-        super().__init__(target if self.platform == "NEURON" else self.platform)
-        self.target = GENERATION[target]
+        super().__init__(target)
         with launching("start of torch-xla"):
             self._torch, self._xla = import_module("torch"), import_module("torch_xla")
             self._metrics = import_module("torch_xla.debug.metrics")
@@ -444,18 +380,10 @@ class XlaExecutor(DeviceExecutor):
                 )
             self._device = self._xla.device()
 
-    def _more(self) -> dict[str, str]:
-        counts = ", ".join(
-            f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS
-        )
-        return {"device type": self.platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
-
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._torch.from_numpy(array).to(self._device)
 
-    def _run(
-        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
-    ) -> DeviceTensor:
+    def _run(self, program: Program, arguments: Mapping[str, Any]) -> DeviceTensor:
         given = {
             name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()
         }

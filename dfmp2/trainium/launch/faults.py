@@ -93,8 +93,6 @@ def launching(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except MemoryError:
-        raise
     except FOREIGN as error:
         raise translate(error, what) from error
 

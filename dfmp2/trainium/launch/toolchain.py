@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 from dfmp2.trainium.interpreter.rules import CHIP, GENERATION
 from dfmp2.trainium.launch import environment
 from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host
+from dfmp2.units import counted_text
 
 PLACEHOLDERS = {
     "nki": "0.0.1",
@@ -58,15 +59,6 @@ VERSIONS += (
 )
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
-TRAPS = {  # variable -> what its value does, what to do about it
-    "NKI_SIMULATOR": ("kernels would be simulated, not run", "unset NKI_SIMULATOR"),
-    "PJRT_DEVICE": ("torch-xla would not use the device", "unset it, or export PJRT_DEVICE=NEURON"),
-    "NEURON_PLATFORM_TARGET_OVERRIDE": (
-        "but the device is a {here}",
-        "unset NEURON_PLATFORM_TARGET_OVERRIDE",
-    ),
-    "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
-}
 OK, WARN = "ok", "warn"
 # What was looked at, OK or WARN, what was found, what to do about it
 Finding = tuple[str, str, str, str]
@@ -181,31 +173,38 @@ def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, s
 
 def _variables(lane: str, host: Host) -> list[Problem]:
     """Variables that would make a lane something else than it says."""
+    if lane not in HARDWARE:
+        return []
     env = host.environ
-    wanted = env.get("NEURON_PLATFORM_TARGET_OVERRIDE")
-    given = env.get("NEURON_RT_VISIBLE_CORES")
-    if host.devices():
-        here = device_target(host)
-    else:
-        here = None
-    wrong = {
-        "NKI_SIMULATOR": host.flag("NKI_SIMULATOR") is not False,
-        "PJRT_DEVICE": lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
-        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(
-            wanted and here and CHIP.get(GENERATION.get(wanted, "")) != here
+    here = device_target(host)
+    wanted = env.get("NEURON_PLATFORM_TARGET_OVERRIDE", "")
+    cores = env.get("NEURON_RT_VISIBLE_CORES") or "0"
+    traps = {  # variable -> whether its value is wrong, what it does, what to do about it
+        "NKI_SIMULATOR": (
+            host.flag("NKI_SIMULATOR") is not False,
+            "kernels would be simulated, not run",
+            "unset NKI_SIMULATOR",
         ),
-        "NEURON_RT_VISIBLE_CORES": bool(given) and environment.visible_cores(given or "") is None,
+        "PJRT_DEVICE": (
+            lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
+            "torch-xla would not use the device",
+            "unset it, or export PJRT_DEVICE=NEURON",
+        ),
+        "NEURON_PLATFORM_TARGET_OVERRIDE": (
+            wanted and here and host.devices() and CHIP.get(GENERATION.get(wanted, "")) != here,
+            f"but the device is a {here}",
+            "unset NEURON_PLATFORM_TARGET_OVERRIDE",
+        ),
+        "NEURON_RT_VISIBLE_CORES": (
+            environment.visible_cores(cores) is None,
+            "this names no cores",
+            "give 0, 0,1 or 0-1",
+        ),
     }
-    if lane in HARDWARE:
-        return _traps(env, wrong, here=here)
-    return []
-
-
-def _traps(env: Mapping[str, str], wrong: dict[str, bool], **known: object) -> list[Problem]:
-    found = [(name, *TRAPS[name]) for name, is_wrong in wrong.items() if is_wrong]
     return [
-        Problem(f"{name}={env.get(name, '')}: {why.format(**known)}", fix)
-        for name, why, fix in found
+        Problem(f"{name}={env.get(name, '')}: {why}", fix)
+        for name, (wrong, why, fix) in traps.items()
+        if wrong
     ]
 
 
@@ -351,10 +350,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
     fake = [problem for problem in _packages(PACKAGES, found) if "placeholder" in problem.reason]
     if not devices:
         return [_finding("Neuron", "no Neuron device", fake)]
-    product = (
-        f"{len(devices)} device{'s' * (len(devices) > 1)} "
-        f"({host.text(PRODUCT) or 'unknown instance'})"
-    )
+    product = f"{counted_text(len(devices), 'device')} ({host.text(PRODUCT) or 'unknown instance'})"
     installed = (
         ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
     )
@@ -366,7 +362,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
     )
     return [
         _finding("Neuron device", product, _shut(devices)),
-        _finding("Neuron packages", installed, fake or _together(found, host)),
+        _finding("Neuron packages", installed, fake),
         (
             "Neuron lanes",
             *((WARN, lanes, _fixes(*kept.values())) if all(kept.values()) else (OK, lanes, "")),
@@ -382,14 +378,3 @@ def _finding(name: str, detail: str, found: list[Problem]) -> Finding:
 
 def _fixes(*found: Sequence[Problem]) -> str:
     return "; ".join(dict.fromkeys(problem.fix for some in found for problem in some))
-
-
-def _together(found: dict[str, str], host: Host) -> list[Problem]:
-    """Do these packages do what they are for, and stand each other?"""
-    if "nki" not in found and "nrtpy" not in found:
-        return [Problem("neither nki (to compile) nor nrtpy (to run)", INDEX)]
-    if "nki" in found and "nrtpy" in found:
-        return [Problem("nki and nrtpy clash in one environment", "give each an environment")]
-    if "torch-xla" in found:
-        return _torch(toolchain_versions(("torch", "torch-xla"), host))
-    return []
