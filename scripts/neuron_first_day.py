@@ -160,8 +160,8 @@ def steps(lane: str, folder: Path) -> list[Step]:
             name=f"root-{lane}",
             about="does a kernel compile, load and run, and how exact is its (e + e)^(-1/2)?",
             command=(OWN, "--ask", "root", "--lane", lane),
-            decides="the Vector Engine's power is exact enough",
-            then="set NEWTON = True in dfmp2/trainium/kernels/tiles.py and run this step again",
+            decides="the Vector Engine's power is accurate enough",
+            then="set NEWTON = True in dfmp2/trainium/kernels/tiles.py and repeat the step",
         ),
         Step(
             name=f"water-{lane}",

@@ -212,7 +212,7 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
     ("arguments", "code", "said"),
     [
         (("--workers", "3"), 3, "trn1.2xlarge has 2 NeuronCores, one for each worker"),
-        (("--workers", "2", "--threads", "5"), 3, "need 10 virtual CPUs"),
+        (("--workers", "2", "--threads", "5"), 3, "10 virtual CPUs are needed"),
         (("--memory", "1GB"), 3, "954 MiB for a container, expected 1024 MiB or more"),
         (("--memory", "40GiB"), 3, "at most 30000 MiB"),
         (("--output", "elsewhere"), 3, "results go to s3://"),
@@ -229,7 +229,7 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
         (("--profile", "nobody"), 6, "aws configure"),
         (("--instance", "p5.48xlarge"), 2, "trn1.2xlarge"),
         (("--attempts", "11"), 2, "11"),
-        (("--shards", "4"), 3, "use at most that many shards"),
+        (("--shards", "4"), 3, "the batch has 3 items: use at most 3 shards"),
         (("--partition", "cpu"), 2, "--partition belongs to --slurm"),
     ],
 )

@@ -323,7 +323,11 @@ def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder:
         ),
         (("--workers", "0"), 2, "0 is not in the range"),
         (("--shard", "2/2"), 3, "expected I/N with I from 0 to N - 1"),
-        (("--shard", "0/1000"), 3, "--shard 0/1000: there are 45 tiles: use at most 45 shards"),
+        (
+            ("--shard", "0/1000"),
+            3,
+            "--shard 0/1000: the pairs are divided into 45 tiles: use at most 45 shards",
+        ),
         (("--shard",), 3, "--shard without I/N: this is no task of a Slurm or AWS Batch array job"),
         (("--shard", "0/2", "--output", "/proc/x.h5"), 7, "cannot write into /proc: "),
         (("--shard", "0/2", "--output", "nowhere/x.h5"), 3, "there is no folder nowhere"),

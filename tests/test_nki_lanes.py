@@ -311,7 +311,7 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     machine.sound()
     shape = (Shape(16, 112, 384),)
     lane, reason = entry.weigh(shape, 3.0, True)
-    assert lane is None and "compiling 1 programs 30" in reason and "the host is faster" in reason
+    assert lane is None and "compiling 1 program 30" in reason and "the host is faster" in reason
     compiler.compile_ahead(shape, "trn1")
     lane, reason = entry.weigh(shape, 3.0, True)
     assert (

@@ -263,7 +263,7 @@ def test_more_refusals() -> None:
     for method in ("sos-laplace", "drpa"):
         with pytest.raises(InputError, match=f'method="{method}" has no gradient'):
             dfmp2.gradient(WATER, basis="sto-3g", method=method)
-    with pytest.raises(InputError, match="--reference rohf is not available"):
+    with pytest.raises(InputError, match="is not available on the orbitals of --reference rohf"):
         make_options(basis="sto-3g", method="drpa", reference="rohf")
     with pytest.raises(NumericalError, match="larger --tolerance, or --method sos-mp2"):
         quadrature(1.0, 1e5, 1e-14)

@@ -26,6 +26,7 @@ from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.scf import guess, jk, ladder
 from dfmp2.scf.integrals import reproducible
 from dfmp2.scf.ladder import SingleSchedule
+from dfmp2.units import counted_text
 from tests.conftest import MOLECULES, Heard
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
@@ -101,7 +102,9 @@ def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
 def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int]) -> None:
     """A tolerance that nothing meets: each rung has its share of the cycles."""
     heard = Heard()
-    with pytest.raises(ConvergenceError, match=rf"in {limit} cycles.*raise scf_max_cycles;"):
+    with pytest.raises(
+        ConvergenceError, match=rf"in {counted_text(limit, 'cycle')} .*raise scf_max_cycles;"
+    ):
         dfmp2.run(
             RADICAL, "sto-3g", scf_max_cycles=limit, scf_conv_tol=1e-30, listener=heard, **ONE
         )
@@ -109,7 +112,7 @@ def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int])
     failed = [
         stage.split(" in ")[1] for stage in heard.stages if stage.startswith("SCF not converged")
     ]
-    assert failed == [f"{cycles} cycles" for cycles in rungs]
+    assert failed == [counted_text(cycles, "cycle") for cycles in rungs]
 
 
 @pytest.mark.parametrize(

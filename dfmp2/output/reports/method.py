@@ -128,8 +128,8 @@ def method_section(result: Calculated) -> Section:
     ]
     facts += [("", line) for line in lines if line]
     if options.correlation.kind != "none":
-        asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
-        facts.append(("frozen core", asked))
+        core = counted_text(sizes.frozen_core, "orbital")
+        facts.append(("frozen core", f"{core} per spin (--frozen-core {options.frozen_core})"))
     blocks: list[Block] = [
         f"{method_name(result)}. Cite: {citations(result)}.",
         Facts(facts),
