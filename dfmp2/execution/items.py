@@ -131,7 +131,7 @@ def said_energy(item: BatchItem, row: ItemStatus) -> str:
     if not title:  # of an earlier version, whose energy is that of MP2 where there is one
         method = item.options.correlation
         title = method.title
-        if method.plain and not method.double_hybrid:
+        if method.scaled_mp2:
             title = MP2.title
     return f"E({title}) = {row.energy:.10f} Eh"
 

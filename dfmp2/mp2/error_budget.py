@@ -353,7 +353,7 @@ def error_budget(result: MP2Result) -> ErrorBudget:
             if source.correlation is not None:
                 sources[key] = replace(source, correlation=nothing, both=None)
     method, energy = result.options.correlation, "E(MP2, total)"
-    if not method.plain or method.double_hybrid:
+    if not method.scaled_mp2:
         energy = f"E({method.title}, total)"
     budget = ErrorBudget(sources, energy)
     return replace(budget, reaction=_reaction(result, budget))

@@ -50,6 +50,11 @@ class Method:
         return self.kind == "pairs" and not self.regularised
 
     @property
+    def scaled_mp2(self) -> bool:
+        """Whether it is MP2, its components scaled or not, on orbitals of Hartree-Fock."""
+        return self.plain and not self.double_hybrid
+
+    @property
     def level(self) -> str:
         """The method in front of a basis, e.g. "DF-MP2"; of a functional alone "KS"."""
         if self.kind == "none":

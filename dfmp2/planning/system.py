@@ -47,7 +47,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
 from dfmp2.scf.solvent import find_solvent, require_solvable
-from dfmp2.units import ANGSTROM_PER_BOHR
+from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
 # basis functions; below, OpenMP's and our own threads only wait for each other
 SINGLE_THREADED = 64
@@ -199,10 +199,9 @@ def assemble(
         electrons = max(mole.nelec)
         raise InputError(
             (
-                f"{molecule.formula} with charge {molecule.charge} has {electrons} "
-                f"electron{'s' * (electrons != 1)} of one spin and {orbital.name} only {mole.nao} "
-                f"function{'s' * (mole.nao != 1)}, which "
-                "leaves no virtual orbitals: use a larger "
+                f"{molecule.formula} with charge {molecule.charge} has "
+                f"{counted_text(electrons, 'electron')} of one spin and {orbital.name} only "
+                f"{counted_text(mole.nao, 'function')}, which leaves no virtual orbitals: use a larger "
             ),
             Option("basis"),
             ", or check ",

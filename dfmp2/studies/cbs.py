@@ -128,7 +128,7 @@ def _values(whole: CompositeResult, level: CompositeOptions) -> dict[str, Datase
     method = level.correlation
     reference = whole.mean_field_name
     names = [reference, *METHOD_COLUMNS]
-    if method.plain and not method.double_hybrid:
+    if method.scaled_mp2:
         names += [*OF_MP2, *OF_SCALED_MP2]
     if method.name == CUSTOM:
         names.append("scaled_mp2_correlation_energy")

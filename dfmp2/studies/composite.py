@@ -239,7 +239,7 @@ class CompositeOptions(Options):
                 f": expected one of {', '.join(PROGRAMS)}",
             )
         object.__setattr__(self, "delta", f"{CCSD_T}/{basis.strip()}")
-        if not self.correlation.plain or self.correlation.double_hybrid:
+        if not self.correlation.scaled_mp2:
             raise InputError(
                 Option("delta", delta),
                 " corrects MP2 and its scaled variants, not ",

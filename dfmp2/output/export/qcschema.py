@@ -170,16 +170,10 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
     }
-    if _of_plain_mp2(result):
+    if result.options.correlation.scaled_mp2:
         properties |= {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
         properties["mp2_doubles_energy"] = result.pairs.correlation_energy
     return properties
-
-
-def _of_plain_mp2(result: MP2Result) -> bool:
-    """Whether its energies are those of MP2, on orbitals of Hartree-Fock."""
-    method = result.options.correlation
-    return method.plain and not method.double_hybrid
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -210,7 +204,7 @@ def _qcvars(result: MP2Result) -> dict[str, float]:
             "MP2 SINGLES ENERGY": result.mp2_singles_energy,
             "MP2 DOUBLES ENERGY": result.pairs.correlation_energy,
         }
-    if _of_plain_mp2(result):
+    if result.options.correlation.scaled_mp2:
         methods = {
             "MP2": result.mp2_correlation_energy,
             "SCS-MP2": result.scs_mp2_correlation_energy,

@@ -161,7 +161,7 @@ def _singles_term(result: MP2Result) -> str:
 def _scalings(result: MP2Result) -> list[Method]:
     """The scaled methods that are shown beside MP2; a double hybrid has none."""
     method = result.options.correlation
-    if not method.plain or method.double_hybrid:
+    if not method.scaled_mp2:
         return []
     return [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2]
 
