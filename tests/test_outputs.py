@@ -174,8 +174,10 @@ def same(found: str, expected: str, relative: float) -> bool:
         digits, _, exponent = two.partition("e")
         decimals = len(digits.partition(".")[2])
         unit = 10.0 ** (int(exponent or 0) - decimals)
-        allowed = max(relative * abs(float(two)), 2.001 * unit)
         if not decimals and not exponent:
+            unit = 0.0
+        allowed = max(relative * abs(float(two)), 2.001 * unit)
+        if one.lstrip("+-").isdigit() and two.lstrip("+-").isdigit():
             allowed = 0.0
         if abs(float(one) - float(two)) > allowed:
             return False

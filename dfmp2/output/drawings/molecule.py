@@ -50,9 +50,8 @@ def draw_molecule(molecule: Molecule) -> str:
     below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to turn a flat one
     places = (positions - (low + high) / 2) * scale * (1.0, -1.0, 1.0)
     points = places[:, :2] + (width / 2, below / 2)
-    order = np.argsort(
-        positions[:, 2], kind="stable"
-    ).tolist()  # the farthest first, so that nearer balls cover it
+    # The farthest first, so that nearer balls cover it; at one depth as given, not by the last bits
+    order = np.argsort(np.round(positions[:, 2], 6), kind="stable").tolist()
     sticks: dict[int, list[str]] = {k: [] for k in order}
     for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
         x1, y1 = points[i].tolist()
@@ -115,7 +114,7 @@ def _ball(molecule: Molecule, k: int, point: Array, place: Array, scale: float) 
         )
     where = {
         "transform": f"translate({point[0]:.2f} {point[1]:.2f})",
-        "data_at": " ".join(f"{x:.4f}" for x in place),
+        "data_at": " ".join(f"{x:.4f}" for x in np.round(place, 4) + 0.0),
     }
     return element(
         "g", *parts, title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", data_atom=str(k), **where
