@@ -23,8 +23,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options, make_options
+from dfmp2.options import make_options
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
@@ -42,6 +41,7 @@ from dfmp2.studies.vibrations import (
 )
 from tests.conftest import Runner, listing, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
+from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -342,52 +342,6 @@ def test_a_run_without_steps_has_measured_the_curvature():
         return (high - low) / 0.4
 
     assert said == pytest.approx((slope(1) - slope(0)) / (move**2).sum(), rel=0.02)
-
-
-BOND, ANGLE = 1.8, 1.9  # bohr, rad: of the minimum of `springs`
-
-
-def springs(place: np.ndarray) -> float:
-    """Energy of one or two bonds from the first atom and the angle between them, all of them
-    springs, Eh: straight, it is a saddle point of second order."""
-    arms = place[1:] - place[0]
-    bonds = np.linalg.norm(arms, axis=1)
-    energy = 0.25 * ((bonds - BOND) ** 2).sum()
-    if len(arms) == 2:
-        energy += 0.1 * (arms[0] @ arms[1] / bonds.prod() - np.cos(ANGLE)) ** 2
-    return float(energy)
-
-
-def on_springs(patch: pytest.MonkeyPatch, start: Molecule, stop: int = 0) -> list[Molecule]:
-    """Put gradients of `springs` in the place of those of MP2, until that is asked for the
-    `stop`-th time; the geometries for which it was."""
-    template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
-    asked: list[Molecule] = []
-
-    def compute(molecule: Molecule, options: Options, **_: object) -> MP2Result:
-        if stop and len(asked) + 1 == stop:
-            raise Interrupted("stopped")
-        asked.append(molecule)
-        place, step = molecule.coordinates, 1e-4
-        slopes = np.zeros(place.shape)
-        for k in np.ndindex(place.shape):
-            moved = np.zeros(place.shape)
-            moved[k] = step
-            slopes[k] = (springs(place + moved) - springs(place - moved)) / (2 * step)
-        energy = template.reference.scf_total_energy + springs(place) - template.total_energy
-        return replace(
-            template,
-            molecule=molecule,
-            options=options,
-            reference=replace(template.reference, scf_total_energy=energy),
-            gradient=replace(template.gradient, mp2_total_gradient=slopes),
-        )
-
-    patch.setattr("dfmp2.studies.optimize.certified_gradient", compute)
-    return asked
-
-
-ON_SPRINGS = replace(EXACT, basis="sto-3g")
 
 
 def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
