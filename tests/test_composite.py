@@ -614,18 +614,18 @@ def test_memory_of_the_correction_is_estimated():
 
 def test_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0.3 0.2 2.9\n")
-    typed = ["interaction", "he2.xyz", "--fragments", "1,2", "--basis", "cc-pv[dt]z"]
+    (tmp_path / "he.xyz").write_text("1\n\nHe 0 0 0\n")
+    typed = ["cbs", "he.xyz", "--basis", "cc-pv[dt]z"]
     typed += ["--delta", "ccsd(t)/cc-pvdz", "--frozen-core", "none", "--json", "--threads", "1"]
     assert main(typed) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["delta"] == "ccsd(t)/cc-pvdz"
     assert printed["basis_sets"] == ["cc-pvdz", "cc-pvtz"]
-    cluster = printed["runs"]["complex-delta-pyscf"]["coupled_cluster"]
-    study = read_study(tmp_path / "he2.interaction.h5")
-    stored = study.runs["complex-delta-pyscf"].coupled_cluster
+    cluster = printed["runs"]["delta-pyscf"]["coupled_cluster"]
+    study = read_study(tmp_path / "he.cbs.h5")
+    stored = study.runs["delta-pyscf"].coupled_cluster
     assert cluster["ccsd_correlation_energy"] == stored.ccsd_correlation_energy
-    assert main(["run", "he2.xyz", "--basis", "cc-pv[dt]z"]) == 3
+    assert main(["run", "he.xyz", "--basis", "cc-pv[dt]z"]) == 3
     assert "use dfmp2 cbs" in capsys.readouterr().err
-    assert main(["run", "he2.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2
+    assert main(["run", "he.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2
     assert "dfmp2 cbs takes --delta" in capsys.readouterr().err
