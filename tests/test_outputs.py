@@ -174,11 +174,9 @@ def same(found: str, expected: str, relative: float) -> bool:
         digits, _, exponent = two.partition("e")
         decimals = len(digits.partition(".")[2])
         unit = 10.0 ** (int(exponent or 0) - decimals)
-        if not decimals and not exponent:
-            unit = 0.0
         allowed = max(relative * abs(float(two)), 2.001 * unit)
-        if one.lstrip("+-").isdigit() and two.lstrip("+-").isdigit():
-            allowed = 0.0
+        if not decimals and not exponent:  # whole, perhaps but for its last bit
+            allowed = 0.0 if one.lstrip("+-").isdigit() else relative * abs(float(two))
         if abs(float(one) - float(two)) > allowed:
             return False
     return True
