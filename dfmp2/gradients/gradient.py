@@ -80,6 +80,7 @@ from dfmp2.mp2.energy import (
 from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.combinations import require_energy_check
 from dfmp2.planning.memory import GradientMemory, Memory
 from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve
@@ -317,6 +318,7 @@ def _with_densities(
     if extent.gradient:
         task = "gradient"
     else:
+        require_energy_check(options)
         task = "properties"
     with open_calculation(
         options,
