@@ -482,7 +482,13 @@ def differentiate(
     storage = storage_of(calculation)
     if options.check and gradient is not None:
         proof = checks.with_slope(proof, system.molecule, options, reference, gradient, listener)
-    result = replace(result, memory=peak, storage=storage, timings=timings_of(calculation.clock))
+    result = replace(
+        result,
+        memory=peak,
+        storage=storage,
+        timings=timings_of(calculation.clock),
+        diagnostics=replace(result.diagnostics, warnings=tuple(listener.warnings)),
+    )
     return replace(result, gradient=gradient, gradient_certificate=proof, properties=densities)
 
 
