@@ -214,6 +214,14 @@ CASES = [
     ("uninitialised-read", "", "fill(u[:, 0:63], 0.0); fill(u[:, 63:64], 0.0); copy(t, u)"),
     ("input-written", "move(a, s)", "move(s, a)"),
     ("hbm-order", "w = hbm(); move(w, s); move(u, w)", ""),
+    ("hbm-order", "", "w = hbm()\nwith nl.no_reorder():\n    move(w, s)\n    move(u, w)"),
+    ("hbm-order", "", "w = hbm()\nwith nl.no_reorder():\n    move(w, s)\n    move(w, t)"),
+    (
+        "hbm-order",
+        "w = hbm()\nwith nl.no_reorder():\n    move(w, s)\nwith nl.no_reorder():\n    move(u, w)",
+        "",
+    ),
+    ("hbm-order", "w = hbm()\nwith nl.no_reorder():\n    move(w, s)\nmove(u, w)", ""),
     ("hbm-order", "w = hbm(); move(w, s); move(w, t)", ""),
     ("hbm-order", "", "w = hbm(); move(w[:, 0:32], s[:, 0:32]); move(w[:, 32:64], t[:, 32:64])"),
     ("output-space", "return s", ""),
@@ -652,7 +660,7 @@ def test_every_rule_names_what_to_write_instead():
     assert all(allowed and instead and source for allowed, instead, source in RULES.values())
     told = " ".join([*(rule.instead for rule in RULES.values()), *INSTEAD_OF.values()])
     names = {(module, name) for module, name in re.findall(r"\b(nl|nisa)\.(\w+)", told)}
-    known = {"ndarray", *REGIONS, *DTYPES, *OPERATORS}
+    known = {"ndarray", "no_reorder", *REGIONS, *DTYPES, *OPERATORS}
     assert {name for module, name in names if module == "nl"} <= known
     assert {name for module, name in names if module == "nisa"} <= {*INSTRUCTIONS, *ENUMERATIONS}
 

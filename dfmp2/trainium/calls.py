@@ -211,15 +211,8 @@ def pair_energy_calls(
     ----------
     nocc, nvir, naux : sizes of the molecule, not padded
     target : "gen2" (trn1) or "gen3" (trn2)
-    variant : "plain", or "packed" where leftover rows can be packed (see `variants`)
-
-    Raises
-    ------
-    InputError : the variant does not exist for these sizes
+    variant : one of those that `variants` names for these sizes
     """
-    offered = variants(nvir, naux, target)
-    if variant not in offered:
-        raise InputError(f"variant {variant!r}: {nvir} virtual orbitals offer {', '.join(offered)}")
     edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
     whole, rest = divmod(nocc, edge)
     kinds = [(edge, edge, False, whole * (whole - 1) // 2), (edge, edge, True, whole)]

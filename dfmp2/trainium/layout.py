@@ -339,9 +339,8 @@ def read_pairs(
             else:
                 shared = mine * group + 3 * m
                 rows = slice(m * P // group, (m + 1) * P // group)
-                totals = _totals(part[:, mine * m : mine * (m + 1)], own)
                 totals = (
-                    totals
+                    _totals(part[:, mine * m : mine * (m + 1)], own)
                     + _totals(part[:, shared : shared + 3], [(2, 1)])
                     + _totals(part[rows, -3:], [(2, 1)])
                 )

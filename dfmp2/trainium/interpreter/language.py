@@ -1,11 +1,13 @@
-"""What kernels see of `nki`: `nki.language` (ndarray, constants), `nki.isa`, the jit mark.
+"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder), `nki.isa`, the jit
+mark.
 
 The instructions are those of the signature table; any other name is outside the subset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import NoReturn
@@ -141,7 +143,14 @@ def functions(core: Core) -> dict[str, object]:
             raise core.refuse(rule, f"{storage.life.bytes} bytes per partition in shape {sizes}")
         return whole(core, storage)
 
-    return {"ndarray": ndarray}
+    @contextmanager
+    def no_reorder() -> Iterator[None]:
+        """A block whose transfers keep the order in which they are written."""
+        core.block = object()
+        yield
+        core.block = None
+
+    return {"ndarray": ndarray, "no_reorder": no_reorder}
 
 
 def _placed(core: Core, address: object, storage: TileStorage, limit: int) -> Rectangle:

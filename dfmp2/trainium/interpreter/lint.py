@@ -39,7 +39,6 @@ REFUSED: dict[type[ast.AST], str] = {
     ast.Set: "set display",
     ast.Raise: "raise statement (use assert)",
     ast.AsyncFor: "async for",
-    ast.With: "with statement",
     ast.AsyncWith: "async with",
 }
 
@@ -192,12 +191,7 @@ class Lint:
                     "kernel-arguments", default, f"default of a parameter of {node.name}"
                 )
         for decorator in node.decorator_list:
-            bare = (
-                isinstance(decorator, ast.Attribute)
-                and decorator.attr == "jit"
-                and self._is_module(decorator, "nki")
-            )
-            if not bare:
+            if not self._is_member(decorator, "nki", "jit"):
                 rule = "sub-kernel"
                 if isinstance(decorator, ast.Call):
                     rule = "jit"
@@ -210,6 +204,12 @@ class Lint:
 
     def _is_module(self, node: ast.Attribute, module: str) -> bool:
         return isinstance(node.value, ast.Name) and self._modules.get(node.value.id) == module
+
+    def _is_member(self, node: ast.AST, module: str, name: str) -> bool:
+        """Whether an expression is that name of a module of nki."""
+        return (
+            isinstance(node, ast.Attribute) and node.attr == name and self._is_module(node, module)
+        )
 
     def _walk(self, node: ast.AST, *, strings: bool) -> None:
         """One node of a function body and everything below it; strings : f-strings are allowed
@@ -255,6 +255,16 @@ class Lint:
             raise self._refuse("loop-target", node, f"for {ast.unparse(node.target)} in")
         if isinstance(node, ast.keyword) and node.arg is None:
             raise self._refuse("syntax", node, "starred keywords")
+        if isinstance(node, ast.With) and not all(map(self._is_no_reorder, node.items)):
+            raise self._refuse("syntax", node, "with (only nl.no_reorder() is known)")
+
+    def _is_no_reorder(self, item: ast.withitem) -> bool:
+        call = item.context_expr
+        return (
+            isinstance(call, ast.Call)
+            and self._is_member(call.func, "nki.language", "no_reorder")
+            and item.optional_vars is None
+        )
 
     def _attribute(self, node: ast.Attribute) -> None:
         """Those of tensors and lists; of nki's modules the interpreter has what the subset has."""

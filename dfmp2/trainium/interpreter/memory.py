@@ -50,6 +50,7 @@ class TileStorage:
     life : what the trace keeps of it;
     array : the elements, C order (None: counts only);
     written : a bit per element (None: all written);
+    block : the no_reorder block of the last store, None outside of one (HBM only);
     groups : open matmul groups (PSUM only).
     """
 
@@ -60,6 +61,7 @@ class TileStorage:
     array: Array | None = None
     written: NDArray[np.bool_] | None = None
     readonly: bool = False
+    block: object = None
     groups: list[Rectangle] = field(default_factory=list)
 
     @property
@@ -86,13 +88,15 @@ class TileStorage:
 
 
 class Core:
-    """State of one kernel run; `index` is the number of the instruction being issued."""
+    """State of one kernel run; `index` is the number of the instruction being issued, `block` the
+    no_reorder block that it stands in."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.trace = Trace()
         self.lives: list[Allocation] = []
         self.files: dict[str, str] = {}
+        self.block: object = None
 
     @property
     def index(self) -> int:
@@ -461,7 +465,7 @@ def note_read(core: Core, tensor: Tensor) -> None:
         raise core.refuse(
             "uninitialised-read", f"read of {describe(tensor)}: some elements were never written"
         )
-    if storage.space == "hbm" and not storage.readonly:
+    if storage.space == "hbm" and not storage.readonly and not _in_order(core, storage):
         raise core.refuse("hbm-order", f"load from {describe(tensor)}, which this kernel stores")
 
 
@@ -472,14 +476,21 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False) -> None:
     if storage.readonly:
         raise core.refuse("input-written", f"write into the kernel input {storage.life.name}")
     if storage.space == "hbm":
-        if storage.written is None or tensor.of(storage.written).any():
+        again = storage.written is None or tensor.of(storage.written).any()
+        if again and not _in_order(core, storage):
             raise core.refuse("hbm-order", f"second store to {describe(tensor)}")
+        storage.block = core.block
     elif storage.groups and not matmul:
         storage.groups = [group for group in storage.groups if not overlap(group, tensor.rectangle)]
     if tensor.whole:
         storage.written = None
     elif storage.written is not None:
         tensor.of(storage.written)[...] = True
+
+
+def _in_order(core: Core, storage: TileStorage) -> bool:
+    """Whether the last store stands in the same no_reorder block as the present instruction."""
+    return core.block is not None and core.block is storage.block
 
 
 def open_group(tensor: Tensor) -> None:

@@ -152,8 +152,7 @@ def compiler_flags(given: str, lane: str) -> str:
     nki hands them to neuronx-cc as they are, which ends at a flag that it does not know; torch-xla
     takes its own out.
     """
-    kept = re.sub(r"--auto-cast[=\s]+\S+", "", given).split()
-    kept = [flag for flag in kept if flag != RETRY]
+    kept = [flag for flag in re.sub(r"--auto-cast[=\s]+\S+", "", given).split() if flag != RETRY]
     return " ".join([*kept, EXACT, *([RETRY] if lane == "nki-xla" else [])])
 
 

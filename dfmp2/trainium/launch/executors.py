@@ -389,20 +389,15 @@ class XlaExecutor(DeviceExecutor):
         }
         result = one_output(self.resolve(program.source, program.kernel)(**given), program.kernel)
         self._xla.sync()
-        self.proof.compiled, self.proof.compile_seconds = self._graphs()
+        compilations = self._metrics.metric_data("CompileTime")  # their number, ns, samples
+        if compilations:
+            self.proof.compiled = int(compilations[0])
+            self.proof.compile_seconds = float(compilations[1]) / 1e9
         self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
         return DeviceTensor(result, tuple(int(n) for n in result.shape))
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
         return np.asarray(kept.value.cpu().numpy())
-
-    def _graphs(self) -> tuple[int, float]:
-        """Graphs compiled in this process so far, by torch-xla's own counter, and seconds of
-        that."""
-        data = self._metrics.metric_data("CompileTime")
-        if data:
-            return (int(data[0]), float(data[1]) / 1e9)
-        return (0, 0.0)
 
 
 def executor(lane: str, core: int | None = None) -> Executor:

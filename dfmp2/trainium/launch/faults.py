@@ -37,8 +37,10 @@ HARDWARE_NAMES = (
     "NRT_EXEC_SW_NQ_OVERFLOW",
     "UNRECOVERABLE",
 )
-NAMED = re.compile(r"\b(NRT_[A-Z_]+)(?:\s*\(\s*(\d+)\s*\))?")
-STATUS = re.compile(r"\b(?:nrt\w*|status(?:_code| code)?)\s*[=:]\s*(\d{1,4})\b", re.IGNORECASE)
+NAMED = re.compile(r"\b(?P<name>NRT_[A-Z_]+)(?:\s*\(\s*(?P<code>\d+)\s*\))?")
+STATUS = re.compile(
+    r"\b(?:nrt\w*|status(?:_code| code)?)\s*[=:]\s*(?P<code>\d{1,4})\b", re.IGNORECASE
+)
 OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], Message], ...] = (
     (
         NumericalError,
@@ -100,20 +102,15 @@ def launching(what: str) -> Iterator[None]:
 def translate(error: BaseException, what: str) -> Dfmp2Error:
     """The error of ours that an exception of the device's software stands for."""
     text = " ".join(str(error).split())[:400] or "no message"
-    named, plain = NAMED.search(text), STATUS.search(text)
-    name = named[1] if named else ""
-    if named:
-        number = named[2]
-    elif plain:
-        number = plain[1]
-    else:
-        number = None
-    code = int(number) if number else None
+    status = NAMED.search(text) or STATUS.search(text)
+    found = status.groupdict() if status else {}
+    name = found.get("name", "")
+    code = int(found.get("code") or 0)
     told = f"{what} on host {socket.gethostname()}: {type(error).__name__}: {text}"
     # A named status decides below 1000: loading a program for another chip is reported as
     # NRT_FAILURE(6).
     if any(part in name for part in HARDWARE_NAMES) or (
-        code in HARDWARE and (not name or (code or 0) >= 1000)
+        code in HARDWARE and (not name or code >= 1000)
     ):
         return DeviceFault(
             f"{told}: the device reported a fault or did not answer, so nothing it computed is "

@@ -270,10 +270,16 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _tools(lane: str, host: Host) -> list[Problem]:
     path = environment.search_path(host)
-    lost = [name for name in TOOLS.get(lane, ()) if shutil.which(name, path=path) is None]
-    fix = f"put the bin folder of the environment that holds {' and '.join(lost)} in front of PATH"
+    lost = " and ".join(
+        name for name in TOOLS.get(lane, ()) if shutil.which(name, path=path) is None
+    )
     if lost:
-        return [Problem(f"{' and '.join(lost)} cannot be found on PATH", fix)]
+        return [
+            Problem(
+                f"{lost} cannot be found on PATH",
+                f"put the bin folder of the environment that holds {lost} in front of PATH",
+            )
+        ]
     return []
 
 
@@ -343,8 +349,12 @@ def diagnose(surroundings: Any) -> list[Finding]:
     ----------
     surroundings : with environ, root, prefix and version, as `dfmp2.validation.doctor.Surroundings`
     """
-    s = surroundings
-    host = Host(s.environ, s.root, s.prefix, s.version)
+    host = Host(
+        environ=surroundings.environ,
+        root=surroundings.root,
+        prefix=surroundings.prefix,
+        version=surroundings.version,
+    )
     devices = host.devices()
     found = toolchain_versions(PACKAGES, host)
     fake = [problem for problem in _packages(PACKAGES, found) if "placeholder" in problem.reason]
