@@ -175,8 +175,8 @@ def same(found: str, expected: str, relative: float) -> bool:
         decimals = len(digits.partition(".")[2])
         unit = 10.0 ** (int(exponent or 0) - decimals)
         allowed = max(relative * abs(float(two)), 2.001 * unit)
-        if not decimals and not exponent:
-            allowed = 0.0
+        if not decimals and not exponent:  # whole, perhaps but for its last bit
+            allowed = 0.0 if one.lstrip("+-").isdigit() else relative * abs(float(two))
         if abs(float(one) - float(two)) > allowed:
             return False
     return True

@@ -14,6 +14,7 @@ from dfmp2.units import ANGSTROM_PER_BOHR
 MOST_DRAWN = 300  # atoms; beyond, a drawing of this size is a blot
 SMALLEST_LABELLED = 6.0  # radius of a ball that a letter fits into
 TILT = np.radians((12.0, -10.0))  # about x and y, so that atoms behind each other are all seen
+SAME_DEPTH = 6  # decimals of an angstrom
 FLAT = 0.5  # angstrom; a molecule that is not thicker is seen face on
 # Pale fills, so that one dark ink is readable on all of them; the label says which element it is.
 FILLS = {
@@ -50,9 +51,9 @@ def draw_molecule(molecule: Molecule) -> str:
     below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to turn a flat one
     places = (positions - (low + high) / 2) * scale * (1.0, -1.0, 1.0)
     points = places[:, :2] + (width / 2, below / 2)
-    order = np.argsort(
-        positions[:, 2], kind="stable"
-    ).tolist()  # the farthest first, so that nearer balls cover it
+    # The farthest first, so that nearer balls cover it; where rounding alone tells them apart, as they
+    # are numbered.
+    order = np.argsort(positions[:, 2].round(SAME_DEPTH), kind="stable").tolist()
     sticks: dict[int, list[str]] = {k: [] for k in order}
     for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
         x1, y1 = points[i].tolist()
@@ -115,7 +116,7 @@ def _ball(molecule: Molecule, k: int, point: Array, place: Array, scale: float) 
         )
     where = {
         "transform": f"translate({point[0]:.2f} {point[1]:.2f})",
-        "data_at": " ".join(f"{x:.4f}" for x in place),
+        "data_at": " ".join(f"{x:z.4f}" for x in place),
     }
     return element(
         "g", *parts, title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", data_atom=str(k), **where
