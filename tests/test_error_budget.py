@@ -34,6 +34,7 @@ from dfmp2.studies.forecast import certified
 from dfmp2.studies.task import Step
 from dfmp2.units import BOHR_PER_ANGSTROM, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, Stored, succeed
+from tests.report_page import page_of, parse
 
 EPSILON = 2.0**-52
 
@@ -424,6 +425,23 @@ def test_a_mean_field_of_pyscf() -> None:
     assert found[0].error_budget.total is not None
 
 
+def test_the_error_of_a_reaction_written_out(result: MP2Result) -> None:
+    """Both sides are like this run, water: twice what is no fitting error, 3 % of the fitting errors
+    of both, and a bond to hydrogen made and one broken, in E(SCF) and in E(corr)."""
+    budget = result.error_budget
+    sources = budget.sources
+    scf_fitting = sources["scf_fitting"]
+    mp2_fitting = sources["mp2_fitting"]
+    assert scf_fitting.scf.value > scf_fitting.correlation.value > 0.0
+    assert mp2_fitting.scf is None and mp2_fitting.correlation.value > 0.0
+    fitting = scf_fitting.scf.value + scf_fitting.correlation.value + mp2_fitting.correlation.value
+    others = sum(sources[key].total for key in ("precision", "scf_convergence", "fitting_metric"))
+    bonds = 2 * 1e-5 + 2 * 1.8e-5
+    expected = 2 * others + 0.03 * 2 * fitting + bonds
+    assert budget.reaction == pytest.approx(expected, rel=1e-12)
+    assert 1e-12 < 2 * others < bonds < expected
+
+
 # --- where it is shown ----------------------------------------------------------------------------
 
 
@@ -440,6 +458,16 @@ def test_json_of_a_run(water: Stored) -> None:
     parts = budget["scf_total_energy"] + budget["mp2_correlation_energy"]
     assert budget["mp2_total_energy"] == pytest.approx(parts, rel=1e-14)
     assert budget["decimals"] == 3 and "good to 3 decimals" in budget["summary"]
+
+
+def test_text_and_page(water: Stored, result: MP2Result, call: Runner) -> None:
+    """The sentence on both, and on the page how each source is known."""
+    text, summary = succeed(call("show", str(water.path))).out, result.error_budget.summary
+    assert summary in " ".join(text.split()) and text.count("decimals") == 1
+    page = parse(page_of(result))
+    assert summary.replace("+-", "±") in page.text and "3 decimals" in page.row("good to")[1]
+    share = result.error_budget.sources["scf_convergence"].correlation
+    assert share is not None and share.how in page.text
 
 
 def test_a_file_that_lacks_numbers(result: MP2Result, folder: Path, call: Runner) -> None:
@@ -663,6 +691,27 @@ def test_one_electron_has_a_budget() -> None:
     atom = dfmp2.Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
     budget = dfmp2.run(atom, "cc-pvdz", **QUIET).error_budget
     assert budget.total is not None and budget.total < 1e-4
+
+
+def test_the_first_verdict_names_total_and_reaction(result: MP2Result) -> None:
+    """Both figures stand in the sentence; that of a reaction does not grow as the total does."""
+    budget = result.error_budget
+    assert budget.total is not None and budget.reaction is not None
+    assert f"+-{budget.total:.1e} Eh" in budget.summary
+    said = f"a reaction energy of such molecules is good to about +-{budget.reaction:.1e} Eh"
+    assert f"Most of it cancels: {said}" in budget.summary
+    assert budget.to_dict()["reaction_energy"] == budget.reaction
+    chains = []
+    for count in (1, 10):  # copies far from each other
+        places = np.concatenate(
+            [result.molecule.coordinates + [0, 0, 40.0 * copy] for copy in range(count)]
+        )
+        molecule = dfmp2.Molecule(result.molecule.symbols * count, places)
+        whole = replace(result, molecule=molecule).error_budget
+        assert whole.total is not None and whole.reaction is not None
+        chains.append((whole.total, whole.reaction))
+    (one, little), (ten, more) = chains
+    assert ten > 8 * one and more < 6 * little
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from filelock import FileLock
 from scipy.stats import t as student
 
 import dfmp2
-from dfmp2.errors import NumericalError, ResourceError, ResultFileError
+from dfmp2.errors import InputError, NumericalError, ResourceError, ResultFileError
 from dfmp2.execution import items
 from dfmp2.execution import pool as workers
 from dfmp2.execution.manifest import BatchItem
 from dfmp2.execution.pool import SHARE_OF_FREE, WorkerShare, local_pool
 from dfmp2.host import files
-from dfmp2.integrals.metric import CONDITION_LIMIT, factorise
+from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
 from dfmp2.integrals.spaces import guard_gap
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
@@ -304,6 +304,25 @@ def test_the_sample_of_a_certificate_is_counted(known: bool) -> None:
     assert found.correlation_error == 0.0 and found.accepted
 
 
+@pytest.mark.parametrize(
+    ("error", "accepted"), [(0.99e-7, True), (0.9999e-7, True), (1.01e-7, False), (math.nan, False)]
+)
+def test_a_bound_is_refused_above_the_tolerance(error: float, accepted: bool) -> None:
+    size = 12
+    matrix = -np.ones((size, size))
+    weights = size * size  # each pair i < j counts twice
+    pairs = PairEnergies(matrix, (np.zeros((size, size)),))
+
+    def redo(channel: Any, rows: Any, columns: Any) -> Any:
+        exact = matrix[rows, columns] * (1 + error / weights)
+        return np.column_stack([np.zeros(len(rows)), exact])
+
+    found = certificate.bound_errors(pairs, redo, 1e-7)
+    assert found.accepted == accepted
+    if accepted:
+        assert found.correlation_error == pytest.approx(error, rel=1e-3)
+
+
 def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method() -> None:
     """1.3 times the largest relative error of the rule, of the exact energy, not of that of the
     rule."""
@@ -336,7 +355,7 @@ def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
     values = np.geomspace(1e-13, 10.0, size)
     metric = (turn * values) @ turn.T
     factor = factorise((metric + metric.T) / 2)
-    kept = values >= 1e-12 * 10.0
+    kept = values >= EIGENVALUE_CUT * 10.0
     assert factor.dropped == (~kept).sum() > 0
     assert factor.condition == pytest.approx(1e14, rel=0.2)
     assert 10.0 / values[kept].min() < 0.5e14 and CONDITION_LIMIT < 1e14
@@ -438,9 +457,14 @@ def test_a_gap_is_refused_below_its_limit() -> None:
         guard_gap(0.0199999, 0.0199999, False)
     assert "0.02" in str(guard_gap(0.0200001, 0.0200001, False))
     assert guard_gap(0.0199999, 0.0199999, True)
-    with pytest.raises(NumericalError, match="must be positive"):
-        guard_gap(0.2, 0.0, True)
     assert guard_gap(0.0999, 0.0999, False) and not guard_gap(0.1001, 0.1001, False)
+
+
+def test_a_tolerance_must_be_a_positive_number() -> None:
+    for wrong in (0.0, -1e-7, math.nan, math.inf):
+        with pytest.raises(InputError, match="tolerance"):
+            Options(basis="sto-3g", tolerance=wrong)
+    assert Options(basis="sto-3g", tolerance=1e-300).tolerance == 1e-300
 
 
 def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.MonkeyPatch) -> None:

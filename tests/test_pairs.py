@@ -53,6 +53,36 @@ def test_triangle_covers_each_pair_once(nocc):
     assert sum(tiling.pairs_in(t) for t in tiling.triangle(nocc, LIMITS)) == nocc * (nocc + 1) // 2
 
 
+@pytest.mark.parametrize(("left", "right"), [(0, 3), (1, 1), (5, 4), (33, 17)])
+def test_rectangle_covers_each_pair_once(left, right):
+    pairs = [
+        (i, j)
+        for t in tiling.rectangle(left, right, LIMITS)
+        for i in range(t.i0, t.i1)
+        for j in range(t.j0, t.j1)
+    ]
+    assert sorted(pairs) == [(i, j) for i in range(left) for j in range(right)]
+
+
+def test_the_edge_of_a_tile_depends_on_sizes_and_device_only():
+    one, four = (CpuBackend(threads).limits for threads in (1, 4))
+    assert tiling.triangle(81, one) == tiling.triangle(81, four)
+    assert tiling.triangle(81, LIMITS) == tiling.triangle(81, replace(LIMITS, memory=10**6))
+    assert [tiling.edge(nocc, LIMITS) for nocc in (3, 1000)] == [1, 16]
+    assert tiling.edge(1000, replace(LIMITS, tile_edge=8)) == 8
+
+
+@pytest.mark.parametrize(
+    ("row", "edge"), [(0, 16), (2**17, 16), (2**18, 8), (2**20, 2), (2**24, 1)]
+)
+def test_rows_along_the_edge_of_a_tile_of_the_host_hold_16_mib(row, edge):
+    assert tiling.edge(130, CPU.limits, row) == edge
+    assert max(t.i1 - t.i0 for t in tiling.triangle(130, CPU.limits, row)) == edge
+    assert max(t.j1 - t.j0 for t in tiling.rectangle(129, 130, CPU.limits, row)) == edge
+    # A device holds B, or refuses it
+    assert tiling.edge(130, replace(CPU.limits, memory=10**9), row) == 16
+
+
 class Watched(CpuBackend):
     """Counts tiles as they are begun, takes its time, and fails at one of them."""
 
@@ -153,6 +183,31 @@ def test_backends_keep_their_contract(name):
     backend, _ = registry.select_backend(name, "auto", 2)
     found = [contract.examine_backend(backend, case) for case in contract.CASES]
     assert not [finding for finding in found if not finding.passed]
+
+
+class Off(CpuBackend):
+    """Wrong by a factor, and by what one pair takes from another."""
+
+    def __init__(self, factor, shift):
+        super().__init__(1)
+        self.factor, self.shift = factor, shift
+
+    def pair_terms(self, left, right, tile):
+        found = super().pair_terms(left, right, tile)
+        for part in (found.direct, found.exchange):
+            if part is not None:
+                part *= self.factor
+                part[0, 1:] += self.shift * part[0, 1] * np.array([1, -1])
+        return found
+
+
+@pytest.mark.parametrize(
+    "case", [contract.CASES[4], contract.CASES[7], contract.CASES[11]], ids=str
+)
+def test_the_contract_is_as_tight_as_float32(case):
+    assert contract.examine_backend(Off(1.0, 0.0), case).passed
+    for factor, shift in ((1 + 1e-6, 0.0), (1 - 1e-6, 0.0), (1.0, 1e-5), (float("nan"), 0.0)):
+        assert not contract.examine_backend(Off(factor, shift), case).passed
 
 
 class Altered(CpuBackend):
@@ -293,6 +348,18 @@ def test_the_order_is_the_same_on_disk(tmp_path):
 # --- the certificate ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "spaces", [[fitted(6, 9, 40)], [fitted(5, 9, 40, 1), fitted(4, 10, 40, 2)]]
+)
+def test_exact_when_every_pair_is_redone(spaces):
+    exact, mixed = operands(spaces, "fp64"), pair_energies(operands(spaces, "mixed"), CPU)
+    found = certificate.certify_precision(mixed, exact, CPU, 1e-7)
+    assert found.sampled == found.pairs
+    assert found.correlation_error == pytest.approx(
+        abs(energy(mixed) - energy(pair_energies(exact, CPU))), rel=1e-3
+    )
+
+
 def redone(right, asked=None):
     """Float64 energies of single pairs from those of all; what is asked for goes to `asked`."""
 
@@ -372,6 +439,27 @@ def test_pairs_of_equal_energy_are_not_told_apart_by_their_last_digits():
     assert asked[0] == asked[1] == asked[2] == asked[3]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "least", "most"), [("all", 1.0, 1.01), ("larger", 0.9, 2.0), ("smaller", 0.9, 2.0)]
+)
+def test_a_wrong_factor_is_seen(chain, wrong, least, most):
+    """From a sample of one pair in seventeen: of all pairs in every draw, of one half of them in
+    nine of ten."""
+    size = np.abs(chain.opposite_spin)
+    half = {"all": size > 0, "larger": size > np.median(size), "smaller": size < np.median(size)}[
+        wrong
+    ]
+    changed = times(chain, 1 + 0.01 * half)
+    error = abs(energy(changed) - energy(chain))
+    drawn = [
+        certificate.bound_errors(changed, redone(chain), 0.99 * error, seed) for seed in range(60)
+    ]
+    bounds = np.array([found.correlation_error for found in drawn])
+    assert np.mean(bounds >= error * (1 - 1e-9)) >= least
+    assert np.mean([found.accepted for found in drawn]) <= 1 - least
+    assert np.median(bounds) < most * error
+
+
 @pytest.mark.parametrize(("shift", "spread", "most"), [(0.0, 1e-3, 16.0), (1e-7, 1e-7, 2.0)])
 def test_the_bound_holds_in_nineteen_draws_of_twenty(chain, shift, spread, most):
     """Of every component: noise alone, and noise on a systematic shift of 1e-7 of all energies."""
@@ -393,6 +481,18 @@ def test_the_bound_holds_in_nineteen_draws_of_twenty(chain, shift, spread, most)
         assert not found.accepted  # the shift is 1e-6 Eh in all, ten times the tolerance
     assert np.all(np.mean(np.abs(ratios) >= 1.0, axis=0) >= 0.95)
     assert np.all(np.median(np.abs(ratios), axis=0) < most)
+
+
+def test_a_sample_of_nearly_all_pairs_is_nearly_exact():
+    """48 of 55 pairs: what is left out is a seventh of them, and the uncertainty follows."""
+    right = pair_energies(operands([fitted(10, 9, 40)], "fp64"), CPU)
+    ratios = []
+    for seed in range(60):
+        changed = times(right, np.random.default_rng(seed).normal(1.0, 1e-3, (10, 10)))
+        bound = certificate.bound_errors(changed, redone(right), 1.0, seed).correlation_error
+        ratios.append(bound / abs(energy(changed) - energy(right)))
+    assert np.mean(np.array(ratios) >= 1.0) >= 0.9
+    assert np.median(ratios) < 2.0
 
 
 def test_one_wrong_pair_is_found_at_the_stated_rate(chain):
