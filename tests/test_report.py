@@ -48,6 +48,34 @@ def page(result):
     return page_of(result)
 
 
+def test_what_is_too_long_is_cut_and_counted(result, page, monkeypatch):
+    """Atoms, input, pairs and warnings: as many as a page or a screen has room for."""
+    elements = parse(page)
+    assert "more atoms" not in elements.text and "the first" not in elements.text
+    for module, name, most in (
+        ("reports.molecule", "LONGEST_GEOMETRY", 2),
+        ("reports.result", "LONGEST_INPUT", 7),
+        ("reports.pairs", "STRONGEST", 4),
+        ("text", "STRONGEST", 3),
+        ("html.page", "MOST_WARNINGS", 1),
+        ("drawings.molecule", "MOST_DRAWN", 2),
+    ):
+        monkeypatch.setattr(f"dfmp2.output.{module}.{name}", most)
+    doubts = replace(result.diagnostics, warnings=("one doubt", "another", "a third"))
+    warned = replace(result, diagnostics=doubts)
+    cut = parse(page_of(warned))
+    of_atoms = [row for row in cut.rows if row and re.fullmatch(r"\d [OH]", row[0])]
+    assert [row[0] for row in of_atoms] == ["1 O", "2 H"]
+    assert "Geometry, Å; 1 more atoms are in the result file" in cut.text
+    assert f"the first 7 of {len(result.molecule.text)} characters" in cut.text
+    assert "Drawing of H2O, 2 of 3 centres" in cut.values("aria-label")
+    assert len(cut.values("data-atom")) == 2
+    count = len(list_pairs(result))
+    assert f"Strongest pairs (4 of {count})" in cut.text
+    (strongest,) = text._strongest(result)
+    assert len(strongest.rows) == 3 and f"{len(doubts.warnings) - 1} more" in cut.text
+
+
 def test_the_page_is_whole_and_refers_to_nothing_outside(page):
     elements = parse(page)
     ids = elements.values("id")

@@ -251,13 +251,20 @@ def test_every_item_has_its_row(call, batch, water, source):
 
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
 def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
-    """The batch has four of them."""
+    """The batch has four of them, and two items that are complete."""
     monkeypatch.setattr(batch_pages, "MOST_FAILURES", most)
+    monkeypatch.setattr(batch_pages, "SUMMARISED", most - 1)
+    monkeypatch.setattr(batch_pages, "SLOWEST", most - 2)
     assert call("report", "out", "-o", "r.html").code == 0
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
     assert (f"The first {most} of 4 failures are shown below" in elements.text) == said
     links = {value for value in elements.values("href") if value.startswith("#failure-")}
     assert links == {f"#failure-{place}" for place in range(1, most + 1)}
+    assert f"Failed items, the first {most - 1} of 4" in elements.text
+    assert ("Wall time of the 2 longest items" in elements.text) == (most - 2 == 2)
+    counts = {"failed": "2", "damaged": "2", "running": "1", "pending": "2", "methods": "2"}
+    assert [row[0] for row in elements.rows[:7]] == ["complete", *counts, "warnings"]
+    assert {row[0]: row[1] for row in elements.rows[1:6]} == counts
 
 
 def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
