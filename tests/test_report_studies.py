@@ -15,6 +15,7 @@ import pytest
 
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.maps import energy_map
+from dfmp2.output.drawings.plots import Curve, curves
 from dfmp2.output.drawings.studies import scan_curve
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
@@ -145,6 +146,17 @@ def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical
         assert [name for name in runs if f"Molecule ({name})" in text] == anchors[:1]
         inputs = {"a": "h2o.xyz", "b": "nh2.xyz"}
         assert [name for name in runs if f"run {inputs[name]}" in text] == anchors
+
+
+def test_three_curves_are_drawn_of_many() -> None:
+    """There is no fourth pattern of dashes."""
+    items = [Curve(name, [(0.0, 1.0), (1.0, float(ord(name)))]) for name in "ABCDE"]
+    root = ElementTree.fromstring(curves("many", items, "x", "y"))
+    assert [node.get("class") for node in root.iter() if node.tag.endswith("polyline")] == [
+        *("s1", "s2", "s3"),
+    ]
+    texts = [node.text for node in root.iter() if node.tag.endswith("text")]
+    assert [text for text in texts if text in ("A", "B", "C", "D", "E")] == ["A", "B", "C"]
 
 
 def test_warnings_name_their_first_three_runs() -> None:
