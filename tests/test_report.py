@@ -196,6 +196,20 @@ def test_tables_of_forces_have_a_head_for_each_column():
         numbers = np.array([row[1:] for row in table.rows], float)
         assert numbers == pytest.approx(vectors, abs=6e-11)
 
+    own = result.properties
+    tables = [block for block in derivative_sections(result)[1].blocks if isinstance(block, Table)]
+    dipoles, quadrupoles, charges = (
+        np.array([row[1:] for row in table.rows], float) for table in tables
+    )
+    assert dipoles[:, 3] == pytest.approx(
+        np.linalg.norm(dipoles[:, :3], axis=1) * 2.5417464, rel=1e-4
+    )
+    places = ["xyz".index(axis) for head in tables[1].heads[1:] for axis in head.removeprefix("#")]
+    found = own.quadrupole[:, places[::2], places[1::2]]
+    assert quadrupoles == pytest.approx(found, abs=6e-7) and len(places) == 12
+    of_atoms = np.concatenate([own.mulliken_charges, own.lowdin_charges])
+    np.testing.assert_allclose(charges.T, of_atoms, atol=6e-6)
+
 
 def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
     failed = replace(
