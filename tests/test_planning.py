@@ -592,7 +592,9 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
 ) -> None:
     """Down to the byte: what is written, and what is left free beside it."""
     radical = MOLECULES["methanol radical in a field"]
-    outlook = dfmp2.plan(radical, "cc-pvqz", memory="220MB", threads=1)
+    bytes_ = dfmp2.plan(radical, "cc-pvqz", threads=1).to_dict()["memory_bytes"]
+    between = (bytes_["least"] + bytes_["comfortable"]) // 2
+    outlook = dfmp2.plan(radical, "cc-pvqz", memory=between, threads=1)
     needed = outlook.to_dict()["scratch"]["bytes"]
     assert needed > 10**6
     disk = f"--scratch on a disk with {format_bytes(needed + RESERVE)} free"
