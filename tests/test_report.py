@@ -180,6 +180,15 @@ def test_an_input_is_shown_up_to_its_first_8000_characters(result):
     assert "given as numbers: there is no input text" in shown and "Input, SHA-256" not in shown
 
 
+def test_labels_of_small_balls_are_small():
+    """And lie nearer to the middle."""
+    chain = [[2.6 * k, 0.3 * (k % 2), 0.0] for k in range(18)]
+    for count, cls, drop in ((3, "symbol", "5"), (18, "symbol mid", "4")):
+        drawn = parse(draw_molecule(Molecule(("C",) * count, chain[:count])))
+        labels = [value for tag, name, value in drawn.attributes if (tag, name) == ("text", "y")]
+        assert labels == [drop] * count and drawn.values("class").count(cls) == count
+
+
 def test_tables_of_forces_have_a_head_for_each_column():
     """On atoms and on point charges: what they say is what is stored."""
     molecule = Molecule(("H", "F"), [[0, 0, 0.1], [0, 0.2, 1.8]])

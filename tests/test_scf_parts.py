@@ -744,8 +744,16 @@ def test_columns_are_compressed_in_their_own_memory() -> None:
     assert np.shares_memory(found, raw)
 
 
-@pytest.mark.parametrize("kind", ["df", "conventional"])
-def test_the_grid_has_the_workers_of_the_run(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"method": "ks", "xc": "pbe", "scf": "conventional"},
+        {"method": "b2plyp", "certify_fit": True},
+    ],
+)
+def test_the_grid_has_the_workers_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
     share_out, seen = BasisOnGrid.share_out, set[int]()
 
     def watched(grid: Any, work: Any, threads: int) -> Any:
@@ -754,8 +762,8 @@ def test_the_grid_has_the_workers_of_the_run(monkeypatch: pytest.MonkeyPatch, ki
 
     monkeypatch.setattr(BasisOnGrid, "share_out", watched)
     monkeypatch.setattr("dfmp2.planning.system.SINGLE_THREADED", 0)
-    how = {"method": "ks", "xc": "pbe", "grid": "20,50", "scf": kind, "threads": 2}
-    dfmp2.run(MOLECULES["borane cation"], "sto-3g", listener=Silent(), **how)
+    how = {"grid": "20,50", "threads": 2, "listener": Silent(), **how}
+    dfmp2.run(MOLECULES["borane cation"], "sto-3g", **how)
     assert seen == {2}
 
 
