@@ -141,7 +141,7 @@ def test_a_map_is_drawn():
 def test_what_cannot_be_drawn(monkeypatch, helium_scan):
     with pytest.raises(InputError, match="kind cbs has no curve"):
         made("cbs").plot()
-    with pytest.raises(InputError, match="nothing is computed yet"):
+    with pytest.raises(InputError, match="nothing that could be drawn has been computed yet"):
         made("scan").plot()
     real = builtins.__import__
 

@@ -260,8 +260,8 @@ def look_items(batch: Batch) -> list[ItemStatus]:
 
 
 def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
-    """What was `known` of a complete item where what was said of it, its molecule's file and its
-    result's file are the same; None where one is not."""
+    """The `known` status of a complete item if its options and the files of its molecule and result
+    are unchanged; None otherwise."""
     if known is None or known.status != "complete" or not known.asked:
         return None
     if known.asked != asked_hash(item) or known.source != stamp(item.path):

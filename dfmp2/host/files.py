@@ -157,7 +157,7 @@ def make_folder(folder: Path, option: Option = OUTPUT) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_refusal(error)(
-            f"cannot make the folder {folder}: {error.strerror}: choose another ", option
+            f"cannot create the folder {folder}: {error.strerror}: choose another ", option
         ) from error
 
 
