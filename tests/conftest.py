@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import itertools
 import json
 import lzma
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -353,6 +355,21 @@ def call(
     os.environ.update(environment)
 
 
+def run_here(*arguments: str, cwd: Path) -> Finished:
+    """As `call`, for fixtures that several tests share."""
+    from dfmp2.cli.main import main
+    from tests.here import HereSlot
+
+    out, err, environment = io.StringIO(), io.StringIO(), dict(os.environ)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        patch.chdir(cwd)
+        code = main(arguments)
+    os.environ.clear()
+    os.environ.update(environment)
+    return Finished(code, out.getvalue(), err.getvalue())
+
+
 @dataclass(frozen=True)
 class Stored:
     """A result file and the object that `run --json` printed for it."""
@@ -363,7 +380,7 @@ class Stored:
 
 def _stored(folder: Path, name: str, *options: str) -> Stored:
     arguments = ("run", f"{name}.xyz", "--basis", "sto-3g", "--json", *options)
-    done = succeed(run_command(*arguments, cwd=write_molecules(folder)))
+    done = succeed(run_here(*arguments, cwd=write_molecules(folder)))
     return Stored(folder / f"{name}.dfmp2.h5", done.json)
 
 

@@ -66,6 +66,11 @@ def room(path: Path) -> str:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Absolute names of all imported modules, at any depth; not those for annotations alone."""
     names = set()
@@ -82,7 +87,7 @@ def imported(path: Path) -> set[str]:
                 names.update(f"{node.module}.{alias.name}" for alias in node.names)
             visit(ast.iter_child_nodes(node))
 
-    visit(ast.parse(path.read_text()).body)
+    visit(parsed(path).body)
     return names
 
 
@@ -105,7 +110,7 @@ def test_names_in_strings_go_down_too():
         ".".join(("dfmp2", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES
     }
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
                 continue
             named = node.value.partition(":")[0]
@@ -140,7 +145,7 @@ def test_trainium_has_two_doors():
 
 def test_nobody_catches_everything():
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ExceptHandler):
                 caught = ast.unparse(node.type) if node.type else "everything"
                 assert caught not in ("everything", "Exception", "BaseException"), (

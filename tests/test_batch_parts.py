@@ -29,7 +29,6 @@ from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch, options_of_item
 from dfmp2.execution.pool import Died, Slot, WorkerShare, process_death
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
-from dfmp2.host.resources import pinning
 from dfmp2.options import Options
 from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
@@ -89,33 +88,6 @@ def test_shards_are_taken_from_the_scheduler():
     for text in ("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"):
         with pytest.raises(InputError, match="--shard"):
             read_shard(text)
-
-
-def test_one_device_per_worker(tmp_path):
-    for name in ("0000:01:00.0", "0000:02:00.0"):
-        (tmp_path / name).mkdir()
-    found = [pinning("auto", worker, 3, {}, nvidia=tmp_path) for worker in range(3)]
-    assert found == [{"CUDA_VISIBLE_DEVICES": number} for number in ("0", "1", "0")]
-    given = {"CUDA_VISIBLE_DEVICES": "GPU-8f2c,5,-1,3"}
-    assert [pinning("cuda", k, 2, given)["CUDA_VISIBLE_DEVICES"] for k in range(2)] == [
-        "GPU-8f2c",
-        "5",
-    ]
-    assert pinning("cuda", 0, 1, {"CUDA_VISIBLE_DEVICES": ""}) == {}
-    assert pinning("cpu", 0, 1, given) == {}
-    for chip in ("neuron0", "neuron1", "neuron_other"):
-        (tmp_path / chip).touch()
-    cores = [
-        pinning("nki", k, 4, {}, devices=tmp_path)["NEURON_RT_VISIBLE_CORES"] for k in range(4)
-    ]
-    assert cores == ["0", "1", "2", "3"]
-    assert pinning("nki", 2, 3, {"NEURON_RT_VISIBLE_CORES": "1,4-6"}) == {
-        "NEURON_RT_VISIBLE_CORES": "5"
-    }
-    with pytest.raises(InputError, match="at most --workers 1"):
-        pinning("nki", 0, 2, {"NEURON_RT_VISIBLE_CORES": "3"})
-    with pytest.raises(InputError, match="expected cores"):
-        pinning("nki", 0, 1, {"NEURON_RT_VISIBLE_CORES": "5-2"})
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):

@@ -4,8 +4,6 @@ convergence."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -18,7 +16,6 @@ import pytest
 import dfmp2
 from dfmp2.backends.base import PairTerms, Tile
 from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
-from dfmp2.host import files as host_files
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy
@@ -597,35 +594,6 @@ def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
     said = Heard()
     found = compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state), listener=said)
     assert close(found, whole) and not any("SCF   " in text for text in said.stages)
-
-
-# --- one process at a time ------------------------------------------------------------------------
-
-SLEEPER = "import sys, time; from pathlib import Path; from dfmp2.host import files as lock; "
-SLEEPER += "print(lock.acquire_lock(Path(sys.argv[1])), flush=True); time.sleep(600)"
-
-
-def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> None:
-    target = tmp_path / "h2o.h5"
-    other = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER, str(target)], stdout=subprocess.PIPE, text=True
-    )
-    assert other.stdout is not None and other.stdout.readline() == "None\n"
-    found = host_files.acquire_lock(target)
-    assert found is not None and found.pid == other.pid and f"process {other.pid} on" in str(found)
-    host_files.release_lock(target)
-    host_files.discard_lock(target)
-    assert host_files.lock_holder(target) == found  # it is not ours to give up
-    other.kill()
-    other.wait()
-    other.stdout.close()
-    assert host_files.lock_holder(target) is None and host_files.acquire_lock(target) is None
-    assert host_files.acquire_lock(target) is None  # a process may take it twice
-    host_files.release_lock(target)
-    mine = host_files.lock_holder(target)
-    assert mine is not None and mine.pid == os.getpid()
-    host_files.release_lock(target)
-    assert host_files.lock_holder(target) is None and list(tmp_path.iterdir()) == []
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from dfmp2 import Molecule
 from dfmp2.cli.main import main
-from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
+from dfmp2.errors import BackendUnavailable, InputError, ResourceError
 from dfmp2.gradients.gradient import certified_gradient
 from dfmp2.mp2.composite import CompositeResult, Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
@@ -21,7 +21,6 @@ from dfmp2.mp2.result import CoupledCluster, Quadrature
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.planning.sizes import Spin
-from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import CompositeOptions, at_level
 from dfmp2.studies.coordinate import make_coordinate
@@ -170,17 +169,6 @@ def test_a_gradient_at_the_limit_against_differences(name):
         energies[times] = composite(replace(molecule, coordinates=place), options).total_energy
     slope = (energies[-2] - 8 * energies[-1] + 8 * energies[1] - energies[2]) / (12 * step)
     assert float(np.sum(gradient * direction)) == pytest.approx(slope, abs=1e-6)
-
-
-def test_formulas_are_the_weights():
-    level = at_level(Options("aug-cc-pv[tq]z"), scf_formula="power", correlation_formula="helgaker")
-    smaller, larger = (run.part for run in level.runs)
-    f = 3**-3.4, 4**-3.4
-    assert smaller.scf == pytest.approx(-f[1] / (f[0] - f[1]))
-    assert larger.scf == pytest.approx(f[0] / (f[0] - f[1]))
-    assert (smaller.correlation, larger.correlation) == pytest.approx((-27 / 37, 64 / 37))
-    assert [run.options.basis for run in level.runs] == ["aug-cc-pvtz", "aug-cc-pvqz"]
-    assert type(level.runs[0].options) is Options
 
 
 @pytest.fixture(scope="module")
@@ -521,27 +509,6 @@ def test_scan_at_the_limit_chains_each_basis(tmp_path):
     assert "total_energy_cc-pvdz" in study.table
 
 
-class Stopped(Listener):
-    """Stops a study in its last run but one."""
-
-    def stage(self, text):
-        if text.startswith("[3/"):
-            raise Interrupted("stopped")
-
-
-def test_a_stopped_study_goes_on(tmp_path):
-    molecule = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
-    level = at_level(Options("cc-pv[dt]z", threads=1))
-    path = tmp_path / "he2.h5"
-    with pytest.raises(Interrupted):
-        interaction_energy(molecule, "1,2", level, keeper=Keeper(path), listener=Stopped())
-    assert len(read_study(path).runs) == 2
-    study = interaction_energy(molecule, "1,2", level, keeper=Keeper(path))
-    whole = interaction_energy(molecule, "1,2", level)
-    for name in whole.values:
-        assert value(study, name) == value(whole, name)
-
-
 @pytest.mark.slow
 def test_an_optimisation_ends_where_the_gradient_of_the_limit_does(tmp_path):
     molecule = Molecule.from_string("H 0 0 0; H 0.1 0.2 0.71")
@@ -647,18 +614,18 @@ def test_memory_of_the_correction_is_estimated():
 
 def test_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0.3 0.2 2.9\n")
-    typed = ["interaction", "he2.xyz", "--fragments", "1,2", "--basis", "cc-pv[dt]z"]
+    (tmp_path / "he.xyz").write_text("1\n\nHe 0 0 0\n")
+    typed = ["cbs", "he.xyz", "--basis", "cc-pv[dt]z"]
     typed += ["--delta", "ccsd(t)/cc-pvdz", "--frozen-core", "none", "--json", "--threads", "1"]
     assert main(typed) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["delta"] == "ccsd(t)/cc-pvdz"
     assert printed["basis_sets"] == ["cc-pvdz", "cc-pvtz"]
-    cluster = printed["runs"]["complex-delta-pyscf"]["coupled_cluster"]
-    study = read_study(tmp_path / "he2.interaction.h5")
-    stored = study.runs["complex-delta-pyscf"].coupled_cluster
+    cluster = printed["runs"]["delta-pyscf"]["coupled_cluster"]
+    study = read_study(tmp_path / "he.cbs.h5")
+    stored = study.runs["delta-pyscf"].coupled_cluster
     assert cluster["ccsd_correlation_energy"] == stored.ccsd_correlation_energy
-    assert main(["run", "he2.xyz", "--basis", "cc-pv[dt]z"]) == 3
+    assert main(["run", "he.xyz", "--basis", "cc-pv[dt]z"]) == 3
     assert "use dfmp2 cbs" in capsys.readouterr().err
-    assert main(["run", "he2.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2
+    assert main(["run", "he.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2
     assert "dfmp2 cbs takes --delta" in capsys.readouterr().err

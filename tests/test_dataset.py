@@ -16,7 +16,7 @@ import pytest
 import dfmp2
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
-from tests.conftest import MOLECULES, succeed
+from tests.conftest import MOLECULES, run_here, succeed
 
 EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read
 NAMES = ("nh2", "Wässer", "oh", "copy")
@@ -39,22 +39,15 @@ name = "copy"
 
 
 @pytest.fixture(scope="module")
-def batch(tmp_path_factory, module_call) -> Path:
+def batch(tmp_path_factory) -> Path:
     """Gradients of a radical, water twice, and an anion; the folder of their manifest."""
     folder = tmp_path_factory.mktemp("dataset")
     for name, text in MOLECULES.items():
         (folder / f"{name}.xyz").write_text(text)
     (folder / "oh.xyz").write_text("2\ncharge=-1\nO 0.1 0.2 0.3\nH 0.4 -0.5 0.9\n")
     (folder / "m.toml").write_text(HEAD + ITEMS)
-    succeed(module_call("batch", "run", "m.toml", cwd=folder))
+    succeed(run_here("batch", "run", "m.toml", cwd=folder))
     return folder
-
-
-@pytest.fixture(scope="module")
-def module_call():
-    from tests.conftest import run_command
-
-    return run_command
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ import pytest
 from pyscf import df, gto, scf
 
 import dfmp2
-from dfmp2.errors import ResourceError, ResultFileError
+from dfmp2.errors import ResourceError
 from dfmp2.host import scratch as scratch_folder
-from dfmp2.host.arrays_on_disk import FileRegion, ScratchTensor, StoredTensor
+from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
 from dfmp2.integrals.transform import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps
@@ -322,41 +322,7 @@ def test_array_gives_back_what_was_written_and_counts(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-@pytest.mark.parametrize("block", [1, 4])
-def test_tensor_is_fitted_group_by_group(root: Path, block: int) -> None:
-    rng = np.random.default_rng(1)
-    raw, factor = rng.standard_normal((9, 5, 3)), rng.standard_normal((9, 6))
-    with Space(root, 0) as space:
-        kept, shorter = (
-            StoredTensor(space.array(name, 135), (5, 3, 9), [(0, 2), (2, 4), (4, 5)])
-            for name in "ab"
-        )
-        for p0 in range(0, 9, block):
-            for tensor in (kept, shorter):
-                tensor.add(p0, min(p0 + block, 9), raw[p0 : p0 + block])
-        kept.fit(lambda rows: 2 * rows, 2, shrinks=False)
-        shorter.fit(lambda rows: rows @ factor, 2, shrinks=True)
-        out = np.empty((3, 3, 9))
-        kept.read(1, 4, out)
-        np.testing.assert_array_equal(out, 2 * raw.transpose(1, 2, 0)[1:4])
-        np.testing.assert_array_equal(kept[2], out[1])
-        with pytest.raises(TypeError, match="expected float64"):
-            kept.read(1, 4, out.astype(np.float32))
-        assert shorter.shape == (5, 3, 6)
-        out = np.empty((5, 3, 6))
-        shorter.read(0, 5, out)
-        np.testing.assert_allclose(out, np.einsum("pia,pq->iaq", raw, factor), atol=1e-14)
-
-
 def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:
-    with open(tmp_path / "b", "w+b") as file:
-        region = FileRegion(file.fileno(), 16, "b")
-        region.write(0, np.arange(4.0))
-        out = np.empty(4)
-        region.read(0, out)
-        assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
-        with pytest.raises(ResultFileError, match="b has become shorter"):
-            region.read(1, out)
     with Space(tmp_path, 80) as space:
         array = space.array("b", 10)
         array.write(0, np.ones(10))

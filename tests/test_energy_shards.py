@@ -32,7 +32,7 @@ from dfmp2.output import hdf5, tile_shards
 from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint
 from dfmp2.output.prepared import opened
 from dfmp2.output.state import decode, encode
-from tests.conftest import Finished, Heard, Runner, listing, run_command, succeed
+from tests.conftest import Finished, Heard, Runner, listing, run_command, run_here, succeed
 from tests.faults import Stopping, numbers
 from tests.here import HereSlot
 from tests.test_prepared import set_disk
@@ -78,7 +78,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dfmp2.prepare(INPUTS / "nh2.xyz", "sto-3g", folder / B, threads=1, listener=Heard())
     for index in (0, 1):
         command = ("energy", "--from", B, "--output", "x.h5", "--shard", f"{index}/2")
-        succeed(run_command(*command, cwd=folder))
+        succeed(run_here(*command, cwd=folder))
     return folder
 
 

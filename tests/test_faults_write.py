@@ -17,7 +17,14 @@ import pytest
 from dfmp2.errors import ResourceError, ResultExists
 from dfmp2.host.files import write_atomically
 from dfmp2.output.checkpoint import VARIABLE
-from tests.conftest import Finished, Runner, listing, run_command, succeed, write_molecules
+from tests.conftest import (
+    Finished,
+    Runner,
+    listing,
+    run_here,
+    succeed,
+    write_molecules,
+)
 from tests.faults import numbers
 from tests.writers import (
     FAULTS,
@@ -37,7 +44,7 @@ from tests.writers import (
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a molecule and its result."""
     folder = write_molecules(tmp_path_factory.mktemp("prepared"))
-    succeed(run_command("run", "h2.xyz", *H2, "--output", "h2.h5", cwd=folder))
+    succeed(run_here("run", "h2.xyz", *H2, "--output", "h2.h5", cwd=folder))
     return folder
 
 

@@ -55,6 +55,9 @@ METHYL = Molecule(
     multiplicity=2,
 )
 IN_FIELD = WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]])
+BORANE = Molecule(
+    ("B", "H"), np.array([[0.1, 0.0, 0.2], [1.1, 0.9, 1.9]]), charge=1, multiplicity=2
+)
 LONE = Molecule(("H", "H"), np.array([[0.0, 0, 0], [0.3, 0.1, 2.1]]), charge=1, multiplicity=2)
 EXACT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-12, "threads": 1}
 SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "1", **EXACT}
@@ -315,13 +318,13 @@ def test_front_ends_give_the_same_forces() -> None:
         "basis": "sto-3g",
         "scf_auxbasis": "cc-pvdz-jkfit",
     }
-    ours = dfmp2.gradient(CATION, **given)
+    ours = dfmp2.gradient(BORANE, **given)
     document = {
         "schema_name": "qcschema_input",
         "schema_version": 1,
         "molecule": {
-            "symbols": list(CATION.symbols),
-            "geometry": CATION.coordinates.ravel().tolist(),
+            "symbols": list(BORANE.symbols),
+            "geometry": BORANE.coordinates.ravel().tolist(),
             "molecular_charge": 1,
             "molecular_multiplicity": 2,
         },
@@ -340,22 +343,22 @@ def test_front_ends_give_the_same_forces() -> None:
 
     from dfmp2.interop import ase as calculators
 
-    atoms = ase.Atoms(list(CATION.symbols), CATION.coordinates * 0.529177210903)
+    atoms = ase.Atoms(list(BORANE.symbols), BORANE.coordinates * 0.529177210903)
     atoms.calc = calculators.DFMP2(charge=1, multiplicity=2, **given)
     np.testing.assert_allclose(-atoms.get_forces() * Bohr / Hartree, ours.gradient, atol=2e-6)
 
-    named = list(zip(CATION.symbols, CATION.coordinates, strict=True))
+    named = list(zip(BORANE.symbols, BORANE.coordinates, strict=True))
     mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="sto-3g", verbose=0)
     mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
     mf.grids.level, mf.conv_tol = 1, 1e-12
     mf.run()
     second_order = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()
     found = second_order.nuc_grad_method().kernel()
-    bare = dfmp2.gradient(CATION, **{**given, "method": "b2plyp"})
+    bare = dfmp2.gradient(BORANE, **{**given, "method": "b2plyp"})
     np.testing.assert_allclose(found, bare.gradient, atol=2e-7)
     np.testing.assert_allclose(
         ours.gradient - bare.gradient,
-        dispersion.dispersion_gradient(CATION, "d3bj", "b2plyp"),
+        dispersion.dispersion_gradient(BORANE, "d3bj", "b2plyp"),
         atol=1e-9,
     )
 

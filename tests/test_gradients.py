@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyscf import gto, lib
 
 import dfmp2
 from dfmp2.errors import Dfmp2Error, ResourceError
@@ -24,10 +23,7 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.planning import plan as planning
 from dfmp2.progress import Silent
-from dfmp2.scf.integrals import jk_builder
 from dfmp2.scf.reference import StartOrbitals
-from dfmp2.scf.response_matrices import ResponseMatrices
-from dfmp2.scf.rotations import RotatedSpin
 from tests.conftest import Heard, succeed
 
 SMALL = {
@@ -112,43 +108,6 @@ def test_the_gradient_is_exact_where_eigenvalues_of_the_metric_are_cut(monkeypat
     start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "there")
     expected = slope(WATER, options, direction, start, step=0.002)
     assert np.vdot(direction, found.gradient) == pytest.approx(expected, abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("molecule", "single"), [(WATER.with_state(1, 2), False), (APART, False), (APART, True)]
-)
-def test_matrices_of_rotations_are_those_of_their_densities(molecule, single, monkeypatch):
-    """Against four-index integrals made of B, in random orbitals."""
-    monkeypatch.setattr("dfmp2.integrals.screening.CLUSTER", 13)  # a molecule of water
-    mole = gto.M(
-        atom=list(zip(molecule.symbols, molecule.coordinates, strict=True)),
-        unit="bohr",
-        basis="6-31g",
-    )
-    fitted = jk_builder(
-        mole, gto.M(atom=mole.atom, unit="bohr", basis="def2-universal-jkfit"), "memory", 2, None
-    )
-    assert fitted.pairs.complete == (molecule is not APART)
-    b = np.concatenate([lib.unpack_tril(fitted.build().pairs.expand(fitted._cderi))])
-    rng, nao = np.random.default_rng(4), mole.nao
-    spins = [
-        RotatedSpin(*np.split(rng.standard_normal((nao, nao)), [n], axis=1), np.zeros((nao - n, n)))
-        for n in (5, 4)
-    ]
-    x = [rng.standard_normal(spin.differences.shape) for spin in spins]
-    change = [spin.virtual @ part @ spin.occupied.T for spin, part in zip(spins, x, strict=True)]
-    change = [part + part.T for part in change]
-    coulomb = np.einsum("pmn,pls,ls->mn", b, b, sum(change), optimize=True)
-    found = ResponseMatrices(fitted, spins, single=single)(x, 1.0)
-    for spin, part, own in zip(spins, change, found, strict=True):
-        expected = (
-            spin.virtual.T
-            @ (coulomb - np.einsum("pml,pns,ls->mn", b, b, part, optimize=True))
-            @ spin.occupied
-        )
-        np.testing.assert_allclose(
-            own, expected, atol=(1e-5 if single else 1e-12) * np.abs(expected).max()
-        )
 
 
 REFUSED = {

@@ -102,13 +102,6 @@ def test_spheres_are_those_of_pyscf() -> None:
     assert sizes == [1, *LEBEDEV_POINTS]
 
 
-def test_hartree_fock_has_no_grid(call: Runner) -> None:
-    with pytest.raises(InputError, match="Hartree-Fock has none: name one with --xc"):
-        Options("cc-pvdz", grid="5")
-    said = call("run", "h2o.xyz", "--basis", "cc-pvdz", "--grid", "5").message
-    assert "--grid 5 belongs to a functional, and Hartree-Fock has none" in said
-
-
 @pytest.mark.parametrize(
     ("xc", "level"),
     [
@@ -257,12 +250,6 @@ def test_a_mean_field_keeps_its_grid() -> None:
         dfmp2.from_mean_field(on_own_grid(atom_grid={"F": (30, 110)}), "cc-pvdz-ri", method="drpa")
     with pytest.raises(InputError, match=r"grids\.prune = None"):
         dfmp2.from_mean_field(on_own_grid(prune=None), "cc-pvdz-ri", method="drpa")
-
-
-def test_options_of_a_functional_are_checked_before_it_runs() -> None:
-    with pytest.raises(InputError, match='grid="99,600": there is no Lebedev sphere'):
-        dfmp2.run(HELIUM, **PBE, grid="99,600")
-    assert make_options(**PBE, grid=5).grid == "5"
 
 
 # --- the measured error ---------------------------------------------------------------------------

@@ -164,24 +164,6 @@ def test_workers_are_as_many_as_they_should_be_and_stop_after_an_error() -> None
     threads.each(0, fail, 2)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_what_comes_next_is_fetched_ahead_and_no_more(count: int) -> None:
-    asked: list[int] = []
-
-    def load(k: int) -> int:
-        asked.append(k)
-        return 10 * k
-
-    taken = []
-    for value in threads.prefetched(load, count):
-        taken.append(value)
-        deadline = time.monotonic() + 5.0
-        while len(asked) < min(len(taken) + 1, count) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert len(asked) == min(len(taken) + 1, count)
-    assert taken == [10 * k for k in range(count)] and asked == list(range(count))
-
-
 def test_the_next_is_fetched_while_one_is_worked_on() -> None:
     begun = [threading.Event() for _ in range(4)]
     names: list[str] = []

@@ -148,22 +148,6 @@ def test_condition_number_is_estimated():
     assert factorise(metric_of(30, 1e-4)).condition == pytest.approx(exact, rel=3)
 
 
-def test_eigenvalues_below_1e_12_are_cut_and_counted():
-    """Relative to the largest, 10: the four smallest are zero or noise, the fifth is not."""
-    naux, cut = 12, 4
-    values, vectors = np.linalg.eigh(metric_of(naux))
-    values[: cut + 1] = [-1e-17, 0.0, 1e-15, 3e-12, 1e-10]
-    factor = factorise((vectors * values) @ vectors.T)
-    assert not factor.triangular
-    assert (factor.dropped, factor.naux, factor.threshold) == (cut, naux - cut, 1e-12)
-    # Raw integrals inside the kept space: the fit is exact there.
-    kept, values = vectors[:, cut + 1 :], values[cut + 1 :]
-    raw = np.einsum("pq,qia->pia", kept, raw_integrals(2, 3, len(values)))
-    (b,) = fit(blocks_of(raw, 4), factor, [(2, 3)], naux, 1)
-    expected = np.einsum("pia,pq,qjb->iajb", raw, (kept / values) @ kept.T, raw)
-    np.testing.assert_allclose(np.einsum("iap,jbp->iajb", b, b), expected, rtol=1e-8, atol=1e-8)
-
-
 def test_nan_in_the_metric_is_refused():
     metric = metric_of(5)
     metric[2, 3] = np.nan

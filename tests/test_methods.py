@@ -422,58 +422,6 @@ def test_which_options_go_together(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"method": "b2plyp", "stability": "auto"}, "frontier orbitals of Hartree-Fock alone"),
-        ({"method": "drpa", "xc": "pbe", "stability": "auto"}, "not at Kohn-Sham orbitals"),
-        ({"method": "ks"}, "needs --xc"),
-        ({"method": "ks", "xc": ""}, "--xc is empty"),
-        ({"method": "custom-dh", "os_scale": 0.5}, "needs --xc and --ss-scale"),
-        ({"method": "mp2", "xc": "pbe"}, "second-order correlation on them needs a double hybrid"),
-        ({"laplace": True}, "belongs to double hybrids, not to"),
-        ({"method": "b2plyp", "laplace": True}, "takes opposite spin alone"),
-        (
-            {"method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0, "laplace": True},
-            "takes opposite spin alone",
-        ),
-        ({"method": "drpa", "os_scale": 1.1}, "is "),
-        ({"scf": "conventional", "scf_auxbasis": "cc-pvdz-jkfit"}, "uses no fitting set"),
-        ({"guess": "core", "scf_from": "x.h5"}, "both name the start of the SCF"),
-        ({"solvent_model": "smd"}, "belongs to --solvent"),
-        ({"solvent": "eps=4", "solvent_model": "smd"}, "parameters for solvents by name"),
-    ],
-)
-def test_options_that_contradict_each_other(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        make_options(**{"basis": "sto-3g", **options})
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "multiplicity", "stability"),
-    [
-        ({}, 1, "auto"),
-        ({}, 2, "follow"),
-        ({"reference": "uhf"}, 1, "follow"),
-        ({"reference": "rhf"}, 1, "auto"),
-        ({"reference": "rohf"}, 2, "off"),
-        ({"solvent": "water"}, 2, "off"),
-        ({"method": "b2plyp"}, 1, "off"),
-        ({"method": "drpa", "xc": "pbe"}, 3, "off"),
-        ({"method": "drpa"}, 3, "follow"),
-        ({"stability": "full"}, 2, "full"),
-        ({"stability": "off"}, 1, "off"),
-    ],
-)
-def test_the_stability_analysis_that_is_the_default(
-    options: dict[str, Any], multiplicity: int, stability: str
-) -> None:
-    """UHF is followed, RHF looked at; neither where the response is not there."""
-    settled = make_options(**{"basis": "sto-3g", **options}).settled(multiplicity)
-    assert settled.stability == stability
-
-
-@pytest.mark.parametrize(
     ("options", "name", "opposite", "same"),
     [
         ({}, "mp2", 1.0, 1.0),

@@ -28,7 +28,7 @@ from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.options.basis_parts import for_part, parse_parts, title_of, with_contents, with_hashes
+from dfmp2.options.basis_parts import title_of, with_contents
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
 from dfmp2.output.study import Study
@@ -342,21 +342,6 @@ def test_what_mixed_sets_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="names a file"):
         read_keywords(f"sto-3g,O={path}", "mp2", {}, {})
-
-
-def test_parts_are_read_as_people_write_them() -> None:
-    parts = parse_parts(" 6-31G(d,p) , I = def2-TZVP, 3=6-311G(2df,p)")
-    assert parts.default == "6-31G(d,p)"
-    assert parts.special == {"I": "def2-TZVP", "3": "6-311G(2df,p)"}
-    assert with_hashes("6-31G(d,p)") == "6-31G(d,p)"
-
-
-def test_a_part_of_a_molecule_keeps_the_sets_of_its_atoms() -> None:
-    symbols = ("O", "H", "H", "N", "H")
-    text = "sto-3g,O=6-31g,4=cc-pvdz,5=3-21g,2=6-31g"
-    assert for_part(text, symbols, [0, 1, 2]) == "sto-3g,O=6-31g,2=6-31g"
-    assert for_part(text, symbols, [3, 4]) == "sto-3g,1=cc-pvdz,2=3-21g"
-    assert for_part("cc-pvdz", symbols, [3, 4]) == "cc-pvdz"
 
 
 # --- several molecules ----------------------------------------------------------------------------

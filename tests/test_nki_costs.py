@@ -174,20 +174,25 @@ def prices():
     }
 
 
-def test_cycles_per_pair_of_the_plain_kernel(prices):
+@pytest.fixture(scope="module")
+def traced(prices):
+    """What the first part of the plain kernel does on trn1."""
+    return trace_of(prices["trn1", "plain"].parts[0][0])
+
+
+def test_cycles_per_pair_of_the_plain_kernel(prices, traced):
     """From the layout: row tiles x slices x 4 N columns, U transposed columns, 5 U elementwise, 8
     statements."""
-    call, engines = prices["trn1", "plain"].parts[0]
+    _, engines = prices["trn1", "plain"].parts[0]
     assert engines.tensor * 2.8 / 256 == pytest.approx(86_016 + 4_096)
     assert engines.vector * 1.12 / 256 == pytest.approx(5 * 1024 + 9 * 100)
-    counted = trace_of(call)
-    names = [one.name for one in counted.instructions]
+    names = [one.name for one in traced.instructions]
     assert names.count("nc_matmul") == 256 * 59
     assert names.count("tensor_tensor") == 256 * 6 and names.count("tensor_scalar") == 256 * 3
     copies = 16 * (6_144 + 4 * 64) + 1_024 + 64  # out of staging tiles
     scalar = 1_024 + 768 + 64 + 11 * 64 + 3 * 1_024 + 24 * 128
     assert (engines.scalar * 1.4 - copies) / 256 == pytest.approx(scalar, rel=1e-3)
-    scalar_statements = sum(one.engine == "scalar" for one in counted.instructions)
+    scalar_statements = sum(one.engine == "scalar" for one in traced.instructions)
     assert scalar_statements == pytest.approx(256 * (11 + 24) + 16 * 4 + 1, abs=4)
 
 
@@ -267,15 +272,14 @@ def test_memory_is_estimated_without_running_the_kernel(nvir, naux):
     assert counted - 1_000 <= layout.sbuf_bytes(*padded, held) <= counted + 20_000
 
 
-def test_traffic_of_the_medium_shape(prices):
+def test_traffic_of_the_medium_shape(prices, traced):
     call, engines = prices["trn1", "plain"].parts[0]
     # Off-diagonal block: 16 rows of B_i, 16 columns for each turn of the residents, less what stays
     # where it turns.
     turns = 16 // call.arguments["sizes"][2]
     loads = 16 + turns * 16 - (turns - 1)
     tables = 4 * 128 * (1024 + 512 + 128)
-    counted = trace_of(call).instructions
-    read = sum(one.bytes for one in counted if "hbm" in one.reads)
+    read = sum(one.bytes for one in traced.instructions if "hbm" in one.reads)
     assert engines.read == loads * 1536 * 512 * 4 + tables == read
     assert engines.written == 256 * 24 * 128 * 4
 

@@ -391,7 +391,7 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     machine.sound()
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     machine.patch.setattr(cores, "CoreProcess", InProcess)
-    shapes = (Shape(33, 8, 12), Shape(17, 8, 12))  # three and two blocks
+    shapes = (Shape(33, 8, 12), Shape(3, 8, 12))  # three blocks and one
     backend = registry.select_backend("nki", "auto", 1)[0]
     operands = [backend.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes]
     found = pair_energies(operands, backend)
@@ -402,10 +402,10 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     assert found.opposite_spin_energy == expected.opposite_spin_energy
     assert found.same_spin_energy == expected.same_spin_energy
     told = backend.describe()
-    assert told["kernel launches"].split()[0] == str(6 + 3 + 6)
-    whole = 4 * 128 * 128 * (33 + 17)  # B of both spins
+    assert told["kernel launches"].split()[0] == str(6 + 1 + 3)
+    whole = 4 * 128 * 128 * (33 + 3)  # B of both spins
     # At most: energies of each call, once per operand and kernel
-    tables = 15 * 4 * 128 * 2 * 256 + 8 * 4 * 128 * 128
+    tables = 10 * 4 * 128 * 2 * 256 + 8 * 4 * 128 * 128
     for part in by_core(told["transfers"]):
         assert 0 < part <= whole + tables
 

@@ -23,8 +23,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options, make_options
+from dfmp2.options import make_options
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
@@ -42,6 +41,7 @@ from dfmp2.studies.vibrations import (
 )
 from tests.conftest import Runner, listing, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
+from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -166,20 +166,16 @@ def test_a_frozen_bond():
 
 
 @pytest.mark.parametrize(
-    ("constraints", "bond"),
+    ("constraints", "length"),
     [
-        (Constraints(fixed=[("bond", "1,2", "1.8")], units="bohr"), 1.8),
-        (
-            Constraints(text="$set\ndistance 1 2 0.95 # angstrom\n", units="bohr"),
-            0.95 / 0.52917721092,
-        ),
+        (Constraints(fixed=[("bond", "1,2", "1.8")], units="bohr"), 1.8 * 0.529177210903),
+        (Constraints(text="$set\ndistance 1 2 0.95 # angstrom\n", units="bohr"), 0.95),
     ],
 )
-def test_lengths_of_options_and_of_a_file(constraints, bond):
+def test_lengths_of_options_and_of_a_file(constraints, length):
     """An option is in the unit of the molecule's file, geomeTRIC's file in angstrom."""
-    assert coordinate(optimized(FLUORIDE, Search(constraints)), 1, 2) == pytest.approx(
-        bond, abs=1e-5
-    )
+    (line,) = re.findall(r"distance 1 2 (\S+)", constraints.for_geometric(FLUORIDE))
+    assert float(line) == pytest.approx(length, abs=1e-7)
 
 
 def test_stopped_again_and_again(
@@ -348,60 +344,14 @@ def test_a_run_without_steps_has_measured_the_curvature():
     assert said == pytest.approx((slope(1) - slope(0)) / (move**2).sum(), rel=0.02)
 
 
-def test_a_planar_start_is_said_and_no_minimum():
-    """Planar ammonia ends at the saddle point of its inversion, which is called a stationary
-    point."""
-    study = optimized(FLAT_AMMONIA, Search(), replace(EXACT, basis="sto-3g"))
+def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planar ammonia ends planar, at what is called a stationary point."""
+    on_springs(monkeypatch, FLAT_AMMONIA)
+    study = optimized(FLAT_AMMONIA, Search(), ON_SPRINGS)
     assert study.title.startswith("stationary point of") and "minimum" not in study.title
     assert study.settings["imaginary_modes"] is None
     assert any("the start is planar" in note for note in study.notes)
     assert any("or --verify, tells whether it is a minimum" in note for note in study.notes)
-
-
-BOND, ANGLE = 1.8, 1.9  # bohr, rad: of the minimum of `springs`
-
-
-def springs(place: np.ndarray) -> float:
-    """Energy of one or two bonds from the first atom and the angle between them, all of them
-    springs, Eh: straight, it is a saddle point of second order."""
-    arms = place[1:] - place[0]
-    bonds = np.linalg.norm(arms, axis=1)
-    energy = 0.25 * ((bonds - BOND) ** 2).sum()
-    if len(arms) == 2:
-        energy += 0.1 * (arms[0] @ arms[1] / bonds.prod() - np.cos(ANGLE)) ** 2
-    return float(energy)
-
-
-def on_springs(patch: pytest.MonkeyPatch, start: Molecule, stop: int = 0) -> list[Molecule]:
-    """Put gradients of `springs` in the place of those of MP2, until that is asked for the
-    `stop`-th time; the geometries for which it was."""
-    template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
-    asked: list[Molecule] = []
-
-    def compute(molecule: Molecule, options: Options, **_: object) -> MP2Result:
-        if stop and len(asked) + 1 == stop:
-            raise Interrupted("stopped")
-        asked.append(molecule)
-        place, step = molecule.coordinates, 1e-4
-        slopes = np.zeros(place.shape)
-        for k in np.ndindex(place.shape):
-            moved = np.zeros(place.shape)
-            moved[k] = step
-            slopes[k] = (springs(place + moved) - springs(place - moved)) / (2 * step)
-        energy = template.reference.scf_total_energy + springs(place) - template.total_energy
-        return replace(
-            template,
-            molecule=molecule,
-            options=options,
-            reference=replace(template.reference, scf_total_energy=energy),
-            gradient=replace(template.gradient, mp2_total_gradient=slopes),
-        )
-
-    patch.setattr("dfmp2.studies.optimize.certified_gradient", compute)
-    return asked
-
-
-ON_SPRINGS = replace(EXACT, basis="sto-3g")
 
 
 def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,37 +485,23 @@ def test_verification_goes_on_where_it_was_stopped(
     assert "0 imaginary modes, by its Hessian" in (folder / "page.html").read_text()
 
 
-def test_a_constrained_minimum_is_one_along_its_constraints():
-    """Water held at 140 degrees: the Hessian of the energy falls along the angle, which is held;
-    two modes are left.
-
-    Against differences of energies along both bonds, which are the rest of the molecule.
-    """
+def test_a_constrained_minimum_is_one_along_its_constraints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Water on springs, held at 140 degrees: the Hessian of the energy falls along the angle, which
+    is held; two modes are left, the stretches, whose force constant is 0.5 Eh/bohr^2."""
     start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
-    options = make_options(basis="sto-3g", precision="fp64", stability="off", threads=1)
+    on_springs(monkeypatch, start)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "140")]), verify=True)
-    study = optimized(start, search, options)
+    study = optimized(start, search, ON_SPRINGS)
     modes = study.arrays["wavenumbers"].value
     assert len(modes) == 2 and study.settings["stationary_point"] == "minimum"
-    place = study.last.coordinates
-    units = [(place[k] - place[0]) / np.linalg.norm(place[k] - place[0]) for k in (1, 2)]
-
-    def energy(first: float, second: float) -> float:
-        moved = [place[0], place[1] + first * units[0], place[2] + second * units[1]]
-        return mp2_energy(
-            replace(start, coordinates=moved), options, listener=Silent()
-        ).total_energy
-
-    d, zero = 0.01, energy(0, 0)
-    own = (energy(d, 0) - 2 * zero + energy(-d, 0)) / d**2
-    mixed = (energy(d, d) - energy(d, -d) - energy(-d, d) + energy(-d, -d)) / (4 * d**2)
-    hydrogen, oxygen = mass("H"), mass("O")
     cosine = np.cos(np.radians(140))
     expected = []
     for sign in (1, -1):  # G matrix of symmetric and antisymmetric stretch at a fixed angle
-        inverse = 1 / hydrogen + (1 + sign * cosine) / oxygen
-        expected.append(219474.6313632 * np.sqrt((own + sign * mixed) * inverse / 1822.888486209))
-    assert sorted(modes) == pytest.approx(sorted(expected), rel=0.02)
+        inverse = 1 / mass("H") + (1 + sign * cosine) / mass("O")
+        expected.append(219474.6313632 * np.sqrt(0.5 * inverse / 1822.888486209))
+    assert sorted(modes) == pytest.approx(sorted(expected), rel=2e-3)
 
 
 # --- frequencies ----------------------------------------------------------------------------------

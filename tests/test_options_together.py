@@ -25,94 +25,9 @@ from dfmp2.options.basis_parts import (
 )
 from dfmp2.options.calculation import default_backend, make_options
 from dfmp2.options.methods import METHODS, custom_scaling, functionals_of, method_of_orbitals
-from dfmp2.options.values import dielectric_constant, parse_bytes, parse_grid
+from dfmp2.options.values import dielectric_constant
 
 BASIS = {"basis": "cc-pvdz"}
-# Values that ask for something, of options that some methods lack, and those that do not.
-SPECIAL: dict[str, Any] = {
-    "auxbasis": "cc-pvdz-ri",
-    "backend": "torch",
-    "certify_fit": True,
-    "check": True,
-    "frozen_core": "auto",
-    "frozen_virtual": 1,
-    "polarizability": True,
-    "precision": "mixed",
-    "properties": True,
-    "stability": "full",
-    "transform": "device",
-}
-ORDINARY: dict[str, tuple[Any, ...]] = {
-    "auxbasis": (None,),
-    "backend": ("auto", "cpu"),
-    "certify_fit": (False,),
-    "check": (False,),
-    "frozen_core": ("none",),
-    "frozen_virtual": (0,),
-    "polarizability": (False,),
-    "precision": ("auto", "fp64"),
-    "properties": (False,),
-    "stability": (None, "off"),
-    "transform": ("auto", "host"),
-}
-NO_PAIRS = {
-    *("precision", "backend", "transform", "check", "certify_fit"),
-    *("properties", "polarizability"),
-}
-FAMILIES: list[tuple[dict[str, Any], set[str]]] = [
-    ({}, set()),
-    ({"method": "scs-mp2"}, set()),
-    ({"method": "mp2", "os_scale": 1.2}, set()),
-    ({"method": "kappa-mp2"}, {"check", "certify_fit"}),
-    ({"method": "kappa-mp2", "kappa": 1.2}, {"check", "certify_fit"}),
-    ({"method": "sos-laplace"}, NO_PAIRS),
-    ({"method": "drpa"}, NO_PAIRS),
-    ({"method": "drpa", "xc": "pbe"}, NO_PAIRS),
-    ({"method": "xygj-os", "laplace": True}, NO_PAIRS),
-    (
-        {"method": "ks", "xc": "pbe", "grid": "4"},
-        (NO_PAIRS - {"properties", "polarizability"})
-        | {"auxbasis", "frozen_core", "frozen_virtual"},
-    ),
-    ({"method": "b2plyp"}, set()),
-    ({"method": "b2plyp", "os_scale": 0.3, "grid": "99,590"}, set()),
-    ({"method": "xyg3"}, {"certify_fit"}),
-    ({"method": "custom-dh", "xc": "pbe", "os_scale": 0.3, "ss_scale": 0.2}, set()),
-    ({"reference": "rohf"}, {"certify_fit", "stability"}),
-    ({"solvent": "water"}, {"certify_fit", "polarizability", "properties", "stability"}),
-    (
-        {"solvent": "eps=3.2"},
-        {"certify_fit", "polarizability", "properties", "stability"},
-    ),
-    (
-        {"solvent": "water", "solvent_model": "smd"},
-        {"certify_fit", "polarizability", "properties", "stability"},
-    ),
-    ({"scf": "conventional"}, set()),
-    ({"guess": "mix"}, set()),
-    ({"scf_from": "x.chk"}, set()),
-]
-
-
-@pytest.mark.parametrize(
-    ("family", "refused"), FAMILIES, ids=[" ".join(map(str, one.values())) for one, _ in FAMILIES]
-)
-@pytest.mark.parametrize("name", SPECIAL)
-def test_a_method_takes_what_it_has(family: dict[str, Any], refused: set[str], name: str) -> None:
-    """What asks for nothing is taken everywhere."""
-    for value in ORDINARY[name]:
-        Options(**BASIS, **family, **{name: value})
-    given = {**BASIS, **family, name: SPECIAL[name]}
-    if name in refused:
-        with pytest.raises(InputError) as caught:
-            Options(**given)
-        shown = name.replace("_", "-")
-        implied = name == "polarizability" and "--properties" in str(caught.value)
-        assert f"--{shown}" in str(caught.value) or implied
-    else:
-        made = Options(**given)
-        assert getattr(made, name) == SPECIAL[name]
-        assert made.properties == (name in ("properties", "polarizability"))
 
 
 @pytest.mark.parametrize(
@@ -239,6 +154,7 @@ def test_values_at_their_bounds_are_taken_and_beyond_refused(name: str) -> None:
         ({"reference": "rohf"}, 2, "off"),
         ({"method": "b2plyp"}, 2, "off"),
         ({"method": "drpa", "xc": "pbe"}, 1, "off"),
+        ({"method": "drpa"}, 3, "follow"),
         ({"solvent": "water"}, 1, "off"),
         ({"stability": "full"}, 2, "full"),
     ],
@@ -310,38 +226,6 @@ def test_keywords_make_options(monkeypatch: pytest.MonkeyPatch) -> None:
         make_options(method="mp2")
     with pytest.raises(InputError, match="methd"):
         make_options(basis="x", methd="mp2")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("8GB", 8 * 10**9),
-        ("1.5 MB", 1_500_000),
-        ("2KiB", 2048),
-        ("3GiB", 3 << 30),
-        ("500", None),
-        ("8 gb", 8 * 10**9),
-        ("1TB", 10**12),
-        ("0GB", None),
-        ("GB", None),
-        ("-1GB", None),
-        ("1e3GB", None),
-    ],
-)
-def test_sizes_have_their_units(text: str, value: int | None) -> None:
-    if value is None:
-        with pytest.raises(InputError):
-            parse_bytes(text)
-    else:
-        assert parse_bytes(text) == value
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [(3, "3"), ("0", "0"), ("9", "9"), ("99,590", "99,590"), ((75, 302), "75,302")],
-)
-def test_grids_are_levels_or_points(given: Any, name: str) -> None:
-    assert parse_grid(given) == name
 
 
 @pytest.mark.parametrize(

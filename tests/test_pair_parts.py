@@ -3,8 +3,6 @@ and sums written out."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -355,35 +353,6 @@ def test_a_sample_knows_its_largest_error_and_its_seed(pairs: PairEnergies) -> N
 
 # --- limits of basis sets -------------------------------------------------------------------------
 
-FORMS: dict[tuple[str, str, int, int], Any] = {
-    ("scf", "exponential", 2, 3): lambda x: math.exp(-1.63 * x),
-    ("scf", "karton-martin", 3, 4): lambda x: (x + 1) * math.exp(-9 * math.sqrt(x)),
-    ("scf", "exp-sqrt", 4, 5): lambda x: math.exp(-6.3 * math.sqrt(x)),
-    ("scf", "power", 2, 3): lambda x: x**-3.4,
-    ("scf", "neese-valeev", 2, 3): lambda x: math.exp(-4.42 * math.sqrt(x)),
-    ("scf", "neese-valeev", 3, 4): lambda x: math.exp(-5.46 * math.sqrt(x)),
-    ("correlation", "helgaker", 3, 4): lambda x: x**-3.0,
-    ("correlation", "truhlar", 2, 3): lambda x: x**-2.2,
-    ("correlation", "neese-valeev", 2, 3): lambda x: x**-2.46,
-    ("correlation", "neese-valeev", 3, 4): lambda x: x**-3.05,
-}
-
-
-@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: "-".join(map(str, kind)))
-def test_limits_solve_their_two_equations(kind: tuple[str, str, int, int]) -> None:
-    """E(X) = E + A f(X) for both basis sets."""
-    which, name, lower, upper = kind
-    of = {"scf": composite.scf_formula, "correlation": composite.correlation_formula}
-    formula = of[which](name, "cc-pvnz", lower, upper)
-    smaller, larger = -76.02, -76.05
-    low, high = FORMS[kind](lower), FORMS[kind](upper)
-    factor = (smaller - larger) / (low - high)
-    assert formula.limit(smaller, larger, lower, upper) == pytest.approx(
-        larger - factor * high, rel=1e-13
-    )
-    assert sum(formula.weights(lower, upper)) == pytest.approx(1.0, rel=1e-13)
-    assert formula.name == name and formula.source
-
 
 def test_limits_of_other_families() -> None:
     largest = composite.scf_formula("largest", "def2", 3, 4)
@@ -423,31 +392,6 @@ def test_formulas_that_were_not_published_for_a_family_are_refused(
 
 
 # --- which calculation it is ----------------------------------------------------------------------
-
-
-def test_every_option_that_matters_is_asked_and_no_other() -> None:
-    """A table of all of them: which change the answer."""
-    molecule = MOLECULES["methylene"]
-    first = Options(basis="cc-pvdz", method="b2plyp")
-    free = {"memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "allow_poor_fit"}
-    free.add("scf_from")
-    asked = identity.question(molecule, first)
-    names = {name.replace("_", "-") for name in Options.__slots__ if name not in free}
-    others = {"geometry", "point charges", "charge", "multiplicity", "start orbitals"}
-    assert set(asked) == {f"--{name}" for name in names} | others
-    assert asked["start orbitals"] == asked["point charges"] == "none"
-    assert (asked["charge"], asked["multiplicity"]) == ("0", "3")
-    assert identity.question(molecule, first, "abc")["start orbitals"] == "abc"
-    labels = " ".join(molecule.labels).encode() + molecule.coordinates.tobytes()
-    assert asked["geometry"] == hashlib.sha256(labels).hexdigest()
-    field = MOLECULES["hypochlorous acid in a field"]
-    assert field.point_charges is not None
-    bits = hashlib.sha256(field.point_charges.tobytes()).hexdigest()
-    assert identity.point_charges_digest(field) == bits
-    whole = json.dumps(asked, sort_keys=True).encode()
-    assert identity.fingerprint(molecule, first) == hashlib.sha256(whole).hexdigest()
-    # The default of the stability analysis is that of this molecule.
-    assert identity.question(molecule, Options(basis="cc-pvdz"))["--stability"] == "follow"
 
 
 def test_differences_are_named_with_both_values_where_they_are_short() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from pyscf import dft, gto
 
@@ -19,11 +18,11 @@ from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources
 from dfmp2.options import Options
 from dfmp2.planning import memory, plan, rates
-from dfmp2.planning.memory import GradientMemory, MemoryPlan, Stage
+from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.plan import PARTS, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.planning.time import IN_MEMORY, NO_TIME, STAGES, Pace, Timings, Traffic, time_text
+from dfmp2.planning.time import NO_TIME, STAGES, Pace, Timings
 from dfmp2.progress import Listener, Silent
 from tests.awkward import MOLECULES, mole_of
 
@@ -387,27 +386,3 @@ def test_a_folder_that_cannot_be_measured_is_no_reason_not_to_plan(
     monkeypatch.setattr(rates, "measure_disk", fail)
     assert plan._measured_disk(setup, Heard()) is None
     assert heard[-1] == "it is full; times of disk traffic are those of another disk"
-
-
-def test_defaults_of_what_a_gradient_holds_are_nothing() -> None:
-    nothing = GradientMemory()
-    assert nothing.purpose == "" and not any(
-        getattr(nothing, name) for name in GradientMemory.__slots__
-    )
-    assert IN_MEMORY.written == IN_MEMORY.read == 0 and not IN_MEMORY.recomputed
-    assert np.isclose(NO_TIME.total, 0.0)
-
-
-def test_reading_takes_its_time_by_the_disk_or_the_memory_of_the_system() -> None:
-    """Where there is so much of it that no computation hides it: of the SCF, the fit and the
-    pairs."""
-    size = 10**13
-    disk = DiskRates(write=1e9, read=2e9, cached=8e9)
-    moved = Traffic(scf_read=size, fit_written=1, fit_read=size, pairs_read=size)
-    slow, quick = (
-        time_text(WORK, Rates(), replace(moved, cached=cached), disk) for cached in (False, True)
-    )
-    for name in ("scf", "fit", "pair_energies"):
-        saved = getattr(slow, name) - getattr(quick, name)
-        assert saved == pytest.approx(size / 2e9 - size / 8e9, rel=1e-9), name
-    assert quick.pair_energies == size / 8e9

@@ -614,23 +614,6 @@ def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call
     assert parts() == []
 
 
-def test_what_python_computes_says_which_function_did(tmp_path):
-    """Each front end has a command of its own in the record."""
-    helium = dfmp2.Molecule(("He",), [[0.0, 0.0, 0.0]])
-    how = {"threads": 1, "listener": Heard()}
-    result = dfmp2.run(helium, "6-31g", **how)
-    assert result.provenance.command == "dfmp2.run"
-    prepared = dfmp2.prepare(helium, "6-31g", tmp_path / "b.h5", **how)
-    assert prepared.provenance.command == "dfmp2.prepare"
-    again = dfmp2.energy(tmp_path / "b.h5", **how)
-    assert again.provenance.command == "dfmp2.energy"
-    assert again.total_energy == pytest.approx(result.total_energy, abs=1e-12)
-    gradient = dfmp2.gradient(helium, "6-31g", **how).result
-    assert gradient.provenance.command == "dfmp2.gradient"
-    derived = dfmp2.derive(result, os_scale=1.1)
-    assert derived.provenance.command == "dfmp2.derive; original: dfmp2.run"
-
-
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_groups_are_copied_to_their_places_with_their_hashes(place: str, tmp_path: Path) -> None:
     """Three groups of unequal numbers of orbitals, before and behind other numbers of the file."""

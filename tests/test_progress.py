@@ -329,48 +329,6 @@ def drawn(stream: io.StringIO, words: str, times: int = 1) -> None:
     wait_until(lambda: stream.getvalue().count(words) >= times)
 
 
-SHARE = "\r  integrals [#########.....................] 3/10, about 3 min left"
-
-
-def show(shown: Console, stream: io.StringIO) -> None:
-    """Events of a run in which nothing is told for a while."""
-    shown.stage("RHF (df)")
-    shown.time_left(200.0)
-    shown.scf_cycle(1, -76.0, 0.0, 1e-1)
-    shown.step(3, 10, "integrals")
-    drawn(stream, SHARE, 3)  # of the clock alone
-    shown.warning("a doubt")
-    shown.time_left(None)
-    shown.step(10, 10, "integrals")
-    drawn(stream, "\r  0:0")
-    shown.step(1, 4, "pairs")
-    shown.step(4, 4, "pairs")
-
-
-def test_a_terminal_is_never_silent_and_left_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(console, "TICK", 0.04)
-    monkeypatch.setattr(console, "BAR_EVERY", 0.0)
-    monkeypatch.setenv("NO_COLOR", "1")
-    with Console(quiet=False, log=None) as shown:
-        show(shown, stream)
-    text = stream.getvalue()
-    assert "\r  integrals [##############################] 10/10" in text
-    lines = text.split("\n")
-    assert [re.sub(r".*\r", "", line) for line in lines] == [
-        "RHF (df)",
-        "  SCF   1  E =     -76.0000000000 Eh  change   0.0e+00  gradient  1.0e-01",
-        "warning: a doubt",
-        "",
-    ]
-    assert "left" not in lines[-1].split("10/10")[-1]  # after the last None nothing is known
-    assert all(len(part) < 80 for line in lines for part in line.split("\r"))
-    before = stream.tell()
-    time.sleep(0.1)
-    assert stream.tell() == before
-
-
 def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere and in the log all of them are lines."""
     for stream in (io.StringIO(), Terminal()):

@@ -286,37 +286,6 @@ def test_what_is_no_molecule(said: str) -> None:
 # --- functions beside run -------------------------------------------------------------------------
 
 
-def test_studies_are_those_of_the_command_line(tmp_path: Path) -> None:
-    from dfmp2.options import make_options
-    from dfmp2.studies.cbs import basis_set_limit
-    from dfmp2.studies.composite import at_level
-    from dfmp2.studies.interaction import interaction_energy
-
-    pair, options = dfmp2.Molecule.from_string(HELIUMS), make_options(basis="6-31g", **SMALL)
-    name = "cp_corrected_interaction_energy"
-    study = dfmp2.interaction(
-        pair, "6-31g", [[1], [2]], charges=[0, 0], output=tmp_path / "i.h5", **SMALL
-    )
-    assert study.values[name].value == interaction_energy(pair, "1,2", options).values[name].value
-    assert dfmp2.read_study(tmp_path / "i.h5").values[name].value == study.values[name].value
-    with pytest.raises(FileExistsError, match="already exists: overwrite=True replaces it"):
-        dfmp2.interaction(pair, "6-31g", "1,2", output=tmp_path / "i.h5", **SMALL)
-    again = dfmp2.interaction(pair, "6-31g", "1,2", output=tmp_path / "i.h5", resume=True, **SMALL)
-    assert again.values[name].value == study.values[name].value
-    helium, large = (
-        dfmp2.Molecule.from_string("He 0 0 0"),
-        make_options(basis="cc-pv[dt]z", **SMALL),
-    )
-    limit = (
-        dfmp2.cbs(helium, "cc-pv[dt]z", scf_formula="exp-sqrt", **SMALL)
-        .values["cbs_total_energy"]
-        .value
-    )
-    other = at_level(large, scf_formula="exp-sqrt")
-    assert limit == basis_set_limit(helium, other).values["cbs_total_energy"].value
-    assert limit != basis_set_limit(helium, large).values["cbs_total_energy"].value
-
-
 def test_a_scan_takes_a_range_a_list_or_geometries(tmp_path: Path) -> None:
     h2 = dfmp2.Molecule.from_string(MOLECULES["h2"])
     typed = dfmp2.scan(h2, "sto-3g", ("bond", "1,2", "0.7:0.8:3"), chained=False, **SMALL)
@@ -600,27 +569,6 @@ def test_read_many_reads_one_after_the_other(water, radical, tmp_path):
             dfmp2.read_many(source, **how)
     with pytest.raises(dfmp2.InputError, match="Molecule has no formulas"):
         next(dfmp2.read_many(tmp_path, only=("molecule.formulas",)))
-
-
-def test_a_logger_hears_of_a_run(caplog):
-    import logging
-
-    logger = logging.getLogger("tests.dfmp2")
-    with caplog.at_level(logging.DEBUG, logger="tests.dfmp2"):
-        result = dfmp2.run(
-            dfmp2.Molecule.from_string("2\n\nH 0 0 0\nH 0 0 3.5\n"),
-            "sto-3g",
-            listener=dfmp2.LoggingListener(logger),
-        )
-    levels = {record.levelname for record in caplog.records}
-    assert {"INFO", "DEBUG", "WARNING"} <= levels  # of stretched H2
-    cycles = [record.args for record in caplog.records if record.msg.startswith("SCF ")]
-    history = result.reference.history
-    assert [cycle for cycle, _, _ in cycles] == list(range(1, len(history) + 1))
-    np.testing.assert_allclose([energy for _, energy, _ in cycles], history[:, 0], atol=1e-12)
-    np.testing.assert_allclose([gradient for _, _, gradient in cycles], history[:, 2], atol=1e-12)
-    steps = [record.args for record in caplog.records if record.msg == "%s: %d of %d"]
-    assert steps and all(1 <= done <= total for _, done, total in steps)
 
 
 def test_a_batch_has_the_tasks_of_a_manifest(folder):

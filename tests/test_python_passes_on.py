@@ -418,36 +418,3 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match="methd"):
         dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out5", methd="x")
     assert not (tmp_path / "out5").exists()
-
-
-def test_parts_of_stored_results_are_read_by_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result: Any = SimpleNamespace(
-        total_energy=-1.0, gradient=None, molecule=SimpleNamespace(charge=2)
-    )
-    asked: list[tuple[str, bool]] = []
-
-    def read(path: Path, *, verify: bool) -> Any:
-        asked.append((path.name, verify))
-        return result
-
-    monkeypatch.setattr(batches, "read", read)
-    for name in ("b.h5", "a.h5", "c.txt"):
-        (tmp_path / name).touch()
-    assert list(dfmp2.read_many(tmp_path)) == [("a", result), ("b", result)]
-    assert asked == [("a.h5", True), ("b.h5", True)]
-    only = ("total_energy", "gradient.norm", "molecule.charge")
-    found = dict(dfmp2.read_many(tmp_path, only=only, verify=False))
-    assert found["b"] == {"total_energy": -1.0, "gradient.norm": None, "molecule.charge": 2}
-    assert asked[-1] == ("b.h5", False)
-    with pytest.raises(InputError, match="has no mass"):
-        list(dfmp2.read_many(tmp_path, only=("molecule.mass",)))
-    for wrong, said in (
-        ("total_energy", "expected a sequence of names"),
-        (("energi",), "a result has no such attribute"),
-    ):
-        with pytest.raises(InputError, match=said):
-            list(dfmp2.read_many(tmp_path, only=wrong))
-    with pytest.raises(InputError, match="there is no such folder"):
-        list(dfmp2.read_many(tmp_path / "none"))

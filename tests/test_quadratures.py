@@ -17,12 +17,10 @@ from pyscf.gw import rpa as pyscf_rpa
 from pyscf.gw import urpa as pyscf_urpa
 
 import dfmp2
-from dfmp2.errors import InputError, NumericalError, ResourceError
+from dfmp2.errors import InputError, ResourceError
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import laplace
-from dfmp2.mp2.laplace import quadrature
-from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.output.reports.result import in_full
 from dfmp2.output.text import pair_table, report
@@ -34,20 +32,6 @@ WATER = Molecule(
 )
 RADICAL = WATER.with_state(1, 2)
 STRETCHED = Molecule(("Li", "Li"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]]))  # gap 0.15 Eh
-
-
-@pytest.mark.parametrize("ratio", [1.0, 3.7, 40.0, 900.0, 2e4])
-@pytest.mark.parametrize("error", [1e-3, 1e-6, 1e-9])
-def test_a_sum_of_exponentials_is_as_near_to_the_inverse_as_it_says(
-    ratio: float, error: float
-) -> None:
-    rule = quadrature(0.7, 0.7 * ratio, error)
-    x = np.geomspace(0.7, 0.7 * ratio, 20_011)
-    found = float(np.abs(x * (np.exp(-np.outer(x, rule.t)) @ rule.w) - 1.0).max())
-    assert found <= rule.error <= error
-    # Near the shortest
-    assert len(rule.t) <= 3 + 1.1 * np.log(1 / error) * np.log(8 * ratio) / np.pi**2
-    assert (rule.t > 0).all() and (rule.w > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -106,21 +90,6 @@ def test_a_double_hybrid_of_opposite_spin_is_the_sum_over_pairs(
         assert abs(found.total_energy - tiles.total_energy) <= tolerance
         assert found.same_spin_correlation_energy == 0.0
     assert "quadrature" in report(found)
-
-
-@pytest.mark.parametrize("spins", [1, 2])
-def test_the_size_of_the_energy_is_judged_by_random_vectors(
-    monkeypatch: pytest.MonkeyPatch, spins: int
-) -> None:
-    """|E_OS| of Eq. 3 and a tenth more, but for the scatter of 20,000 vectors."""
-    monkeypatch.setattr(laplace, "VECTORS", 20_000)
-    rng = np.random.default_rng(6)
-    b = [rng.standard_normal((nocc, 4, 5)) for nocc in (3, 2)][:spins]
-    gaps = [rng.uniform(0.5, 3.0, tensor.shape[:2]) for tensor in b]
-    rule = quadrature(1.0, 6.0, 1e-6)
-    integrals = np.einsum("iap,jbp->iajb", b[0], b[-1])
-    exact = float((integrals**2 / (gaps[0][:, :, None, None] + gaps[-1])).sum())
-    assert laplace._size(b, gaps, rule) == pytest.approx(1.1 * exact, rel=0.03)
 
 
 def test_a_misjudged_size_of_the_energy_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,27 +190,6 @@ def test_b_on_disk_gives_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> Non
         assert outside.correlation_energy == pytest.approx(inside.correlation_energy, abs=1e-8)
 
 
-@pytest.mark.parametrize("method", ["sos-laplace", "drpa"])
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"ss_scale": 0.3}, "drop --os-scale and --ss-scale"),
-        ({"kappa": 1.1}, "--kappa 1.1 belongs to --method kappa-mp2"),
-        ({"check": True}, "--check is not available for it"),
-        ({"certify_fit": True}, "--certify-fit is not available for it"),
-        ({"properties": True}, "--properties is not available for it"),
-        ({"backend": "torch"}, "--backend torch is not available for it"),
-        ({"precision": "mixed"}, "--precision mixed is not available for it"),
-        ({"transform": "device"}, "--transform device is not available for it"),
-    ],
-    ids=str,
-)
-def test_what_takes_pairs_is_refused(method: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        make_options(basis="sto-3g", method=method, **options)
-    assert said in str(refusal.value) and "nan" not in str(refusal.value)
-
-
 def test_what_one_electron_has() -> None:
     """No pair of spins; in direct RPA an electron screens itself."""
     atom = Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
@@ -257,15 +205,3 @@ def test_what_one_electron_has() -> None:
     squares = np.linalg.eigvalsh(np.diag(gaps**2) + 2 * np.sqrt(np.outer(gaps, gaps)) * k)
     exact = (np.sqrt(squares).sum() - gaps.sum() - k.trace()) / 2
     assert rpa.correlation_energy == pytest.approx(exact, abs=3e-5) and exact < -0.009
-
-
-def test_more_refusals() -> None:
-    for method in ("sos-laplace", "drpa"):
-        with pytest.raises(InputError, match=f'method="{method}" has no gradient'):
-            dfmp2.gradient(WATER, basis="sto-3g", method=method)
-    with pytest.raises(InputError, match="is not available on the orbitals of --reference rohf"):
-        make_options(basis="sto-3g", method="drpa", reference="rohf")
-    with pytest.raises(NumericalError, match="larger --tolerance, or --method sos-mp2"):
-        quadrature(1.0, 1e5, 1e-14)
-    with pytest.raises(InputError, match="cannot be derived"):
-        dfmp2.derive(dfmp2.run(WATER, **EXACT), method="sos-laplace")

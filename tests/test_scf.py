@@ -17,8 +17,7 @@ from pyscf import gto, lib, scf
 from pyscf.scf.diis import get_err_vec
 
 import dfmp2
-from dfmp2.errors import ConvergenceError, InputError, NumericalError
-from dfmp2.integrals.spaces import guard_gap
+from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole, start_density
 from dfmp2.molecule.molecule import Molecule
@@ -136,16 +135,6 @@ def test_adiis_goes_down_where_diis_does_not_come_back(
     assert slower.ladder == ("DIIS", "level shift", "second order") and slower.cycles > 80
     assert found.scf_total_energy == pytest.approx(slower.scf_total_energy, abs=1e-8)
     assert found.spin_square == pytest.approx(slower.spin_square, abs=1e-4)
-
-
-def test_small_gaps_are_warned_of_refused_or_allowed() -> None:
-    assert guard_gap(0.11, 0.3, False) is None
-    assert "gap is only 0.0500 Eh" in (guard_gap(0.05, 0.3, False) or "")
-    with pytest.raises(NumericalError, match=r"0\.0100 Eh.*--allow-small-gap"):
-        guard_gap(0.01, 0.3, False)
-    assert "gap is only 0.0100 Eh" in (guard_gap(0.01, 0.3, True) or "")
-    with pytest.raises(NumericalError, match="must be positive"):
-        guard_gap(0.2, 0.0, True)
 
 
 @pytest.mark.parametrize(
@@ -345,24 +334,6 @@ def test_an_scf_ends_on_the_coarse_grid_near_an_anchor_on_the_final_one(
             break
     assert found == states
     assert len(found) == done + 1
-
-
-@pytest.mark.parametrize(
-    ("energies", "gradient", "left"),
-    [
-        ([-2.0] + [-1.0] * 8, 1.1e-3, True),
-        ([-2.0] + [-1.0] * 8, 1e-3, False),  # near convergence
-        ([-2.0] + [-1.0] * 7, 1.0, False),  # not long enough
-        ([-2.0] + [-1.0] * 7 + [-2.0], 1.0, False),
-        ([-1.0, -2.0] + [-1.5] * 8, 1.0, True),
-        ([-1.0, -2.0] + [-1.5] * 7, 1.0, False),
-    ],
-)
-def test_diis_is_given_up_eight_iterations_after_the_lowest_energy(
-    energies: list[float], gradient: float, left: bool
-) -> None:
-    history = [(energy, 0.0, gradient) for energy in energies]
-    assert ladder.climbed(history) is left
 
 
 def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from pyscf import df, gto, lib, scf
 from scipy import linalg
 
 from dfmp2.errors import ConvergenceError
+from dfmp2.integrals import screening
 from dfmp2.integrals.metric import MetricFactor
 from dfmp2.integrals.screening import every_pair
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf import following, jk, ladder, response_matrices, rotations, solvent
 from dfmp2.scf.following import find_solution
-from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.kohn_sham import ExactExchange, coulomb_and_exchange
 from dfmp2.scf.ladder import Ladder, SingleSchedule
@@ -256,43 +256,6 @@ def test_a_climb_is_eight_iterations_above_the_lowest(
 def test_convergence_is_below_both_limits(change: float, gradient: float, expected: bool) -> None:
     envs = {"e_tot": change, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": 1e-5}
     assert ladder.converged({**envs, "norm_gorb": gradient}) == expected
-
-
-def schedule(gradients: list[float]) -> tuple[str, list[int]]:
-    """How exchange is made after each iteration, in float32 (s), corrected (c) or in float64 (d);
-    and after which ones the SCF is converged."""
-    part = SimpleNamespace(single=False, corrected=False)
-    made = SingleSchedule(SimpleNamespace(), part, None)
-    assert part.single
-    kinds = ""
-    done = []
-    for number, gradient in enumerate(gradients):
-        envs = {
-            "e_tot": 0.0,
-            "last_hf_e": 0.0,
-            "conv_tol": 1e-8,
-            "conv_tol_grad": 1e-6,
-            "norm_gorb": gradient,
-        }
-        if made.converged(envs):
-            done.append(number)
-        assert not part.single or not part.corrected
-        if part.single:
-            kinds += "s"
-        elif part.corrected:
-            kinds += "c"
-        else:
-            kinds += "d"
-    return kinds, done
-
-
-def test_float32_serves_until_its_limits_and_two_float64_energies_end_it() -> None:
-    assert schedule([0.1, 1e-3, 0.99e-3, 1e-5, 0.99e-5, 1e-7, 1e-7]) == ("ssccddd", [6])
-    assert schedule([0.1, 0.99e-5, 1e-7, 1e-7]) == ("sddd", [3])  # nothing to correct
-    # The fifth iteration leaves more than 80 % of the best gradient: float32 ends, and as soon as
-    # there is another one to compare with its correction.
-    assert schedule([0.1] * 7) == ("ssssccd", [])
-    assert schedule([0.1] * 4 + [0.079, 0.0641]) == ("sssssc", [])
 
 
 @pytest.mark.parametrize(
@@ -581,17 +544,24 @@ def test_operations_of_fitted_matrices_are_counted() -> None:
 
 
 @pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize("half", [1, 4_000_000])
+@pytest.mark.parametrize(("half", "apart"), [(1, 0.0), (4_000_000, 0.0), (1, 30.0)])
 def test_matrices_of_rotations_are_their_sums_and_counted(
-    single: bool, half: int, monkeypatch: pytest.MonkeyPatch
+    single: bool, half: int, apart: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """w J_ai of both spins less c K_ai, of A C^T + C A^T with A = C_vir x."""
+    """w J_ai of both spins less c K_ai, of A C^T + C A^T with A = C_vir x; also of atoms so far
+    apart that pairs are dropped and clusters are not in the order of functions."""
     monkeypatch.setattr(response_matrices, "HALF_BYTES", half)
+    monkeypatch.setattr(screening, "CLUSTER", 13)
     mole, auxmole = small()
+    if apart:
+        atoms = f"H 0 0 {apart}; O 0 0 0; H 0 0.9 {apart}; H 0 0.8 0.6; He 0 0 {2 * apart}"
+        mole = gto.M(atom=atoms, basis="6-31g", spin=1, verbose=0)
+        auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
     n, naux = mole.nao, auxmole.nao
-    pairs = n * (n + 1) // 2
-    fitted = JKFitting(mole, auxmole, 3, pairs=every_pair(n))
-    b = lib.unpack_tril(fitted.build()._cderi)
+    fitted = JKFitting(mole, auxmole, 3)
+    assert fitted.pairs.complete == (not apart)
+    half_transform = 4 * n * len(fitted.pairs.columns) // (n + 1)  # 2 n^2, less dropped pairs
+    b = lib.unpack_tril(fitted.pairs.expand(fitted.build()._cderi))
     rng = np.random.default_rng(2)
     spins = []
     for nocc in (4, 2):
@@ -600,12 +570,11 @@ def test_matrices_of_rotations_are_their_sums_and_counted(
     fitted.operations[:] = [0, 0]
     made = ResponseMatrices(fitted, spins, 0.7, single=single)
     shapes = [(4, n - 4), (2, n - 2)]
-    held = sum(o * (2 * n * n + 2 * n * (o + v)) for o, v in shapes) * naux
+    held = sum(o * (half_transform + 2 * n * (o + v)) for o, v in shapes) * naux
     assert fitted.operations == ([0, held] if single else [held, 0])
-    del pairs
     x = [rng.standard_normal(spin.differences.shape) for spin in spins]
     found = made(x, 1.5)
-    more = sum(o * (2 * n * n + 2 * n * o + 4 * v * (1 + o)) for o, v in shapes) * naux
+    more = sum(o * (half_transform + 2 * n * o + 4 * v * (1 + o)) for o, v in shapes) * naux
     assert sum(fitted.operations) == held + more
     densities = []
     for spin, part in zip(spins, x, strict=True):
@@ -746,48 +715,6 @@ def test_exact_exchange_has_both_ranges(spins: int, exact: ExactExchange) -> Non
         else:
             x = exchange[s] if spins == 2 else 2 * exchange
             np.testing.assert_allclose(x, expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["methylene", "chloramine"])
-def test_fitting_between_atoms_is_its_sum(name: str) -> None:
-    """Element by element, with q of shells averaged over their directions."""
-    mole = mole_of(MOLECULES[name], "6-31g")
-    auxmole = df.addons.make_auxmol(mole, "def2-svp-ri")
-    nao = mole.nao
-    raw = df.incore.aux_e2(mole, auxmole).reshape(-1, auxmole.nao)
-    squares = (raw * np.linalg.solve(auxmole.intor("int2c2e"), raw.T).T).sum(axis=1)
-    squares = squares.reshape(nao, nao)
-    exact = np.einsum("mnmn->mn", mole.intor("int2e"))
-    shells = []  # functions of each contraction, with its atom
-    place = 0
-    for n in range(mole.nbas):
-        width = 2 * mole.bas_angular(n) + 1
-        for _ in range(mole.bas_nctr(n)):
-            shells.append((mole.bas_atom(n), range(place, place + width)))
-            place += width
-    q = np.zeros((len(shells), len(shells)))
-    for x, (atom, left) in enumerate(shells):
-        for y, (other, right) in enumerate(shells):
-            if atom != other:
-                missed = [max(0.0, exact[m, n] - squares[m, n]) for m in left for n in right]
-                q[x, y] = math.sqrt(sum(missed) / len(missed))
-    mf = scf.UHF(mole).run()
-    overlap = mole.intor("int1e_ovlp")
-    total = 0.0
-    for density in mf.make_rdm1():
-        g = np.zeros_like(q)
-        for x, (atom, left) in enumerate(shells):
-            for y, (other, right) in enumerate(shells):
-                if atom == other:
-                    g[x, y] = sum(density[m, n] * overlap[m, n] for m in left for n in right)
-        total += 0.5 * float(np.einsum("ml,mn,ns,ls->", g, q, g, q))
-    packed = squares[np.tril_indices(nao)]
-    assert between_atoms(mole, mf.make_rdm1(), packed) == pytest.approx(total, rel=2e-3)
-    both = mf.make_rdm1().sum(axis=0)
-    half = np.stack([both / 2, both / 2])
-    assert between_atoms(mole, both, packed) == pytest.approx(
-        between_atoms(mole, half, packed), rel=1e-12
-    )
 
 
 @pytest.mark.parametrize(

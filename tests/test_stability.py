@@ -497,29 +497,7 @@ def test_both_instabilities_are_kept_and_shown(call: Runner, folder: Path) -> No
     assert f"a lower UHF solution exists, at least {stored.external_gain:.1e} Eh below" in page
 
 
-@pytest.mark.parametrize("kind", ["RHF to UHF", "RHF to RHF", "UHF to UHF"])
-def test_files_with_one_instability_alone_name_it(kind: str) -> None:
-    """Stabilities as dfmp2 0.1 wrote them."""
-    stable = stability.Stability("stable", "all rotations", 0.2, None)
-    assert stable.gains == {} and not stable.unstable
-    unstable = stability.Stability(f"unstable ({kind})", "all rotations", -0.3, 0.11)
-    assert unstable.gains == {kind: 0.11}
-
-
 # --- what is said and kept ------------------------------------------------------------------------
-
-
-def test_a_grave_instability_is_said_and_stored(tmp_path: Path) -> None:
-    result, said = run(hydrogen())
-    dfmp2.write(result, tmp_path / "x.h5")
-    assert dfmp2.read(tmp_path / "x.h5").reference.stability == result.reference.stability
-    (text,) = [text for text in said.warnings if "unstable" in text]
-    assert (
-        "lowest eigenvalue -0.3595 Eh" in text
-        and "a lower UHF solution exists, at least 1.5e-01 Eh below, and MP2 on this one may be "
-        "mean"
-        in text
-    )
 
 
 def test_an_adopted_mean_field_is_not_followed() -> None:
@@ -532,22 +510,6 @@ def test_an_adopted_mean_field_is_not_followed() -> None:
         mf, auxbasis="def2-svp-ri", stability="full", allow_small_gap=True, listener=Heard()
     ).reference.stability
     assert found is not None and found.lowest_eigenvalue == pytest.approx(-0.3814, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (("--guess", "mix"), "--guess mix.*RHF.*--reference uhf"),
-        (("--guess", "mix", "--reference", "rhf"), "--guess mix"),
-        (("--guess", "core", "--scf-from", "x.h5"), "--guess core and --scf-from x.h5"),
-        (("--scf-starts", "0"), "--scf-starts 0: expected a whole number"),
-    ],
-)
-def test_what_cannot_be_asked_for_is_refused(
-    options: tuple[str, ...], match: str, call: Runner
-) -> None:
-    done = call("run", "h2.xyz", "--basis", "sto-3g", *options)
-    assert done.code == 3 and re.search(match, done.message), done.err
 
 
 def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:

@@ -978,9 +978,3 @@ def test_a_warning_of_the_study_itself_is_kept(call: Runner, folder: Path) -> No
     with h5py.File(folder / "h2.interaction.h5", "r+") as file:
         del file["study/warnings"]
     assert read_study(folder / "h2.interaction.h5", verify=False).all_warnings == []
-
-
-def test_a_study_without_warnings_says_nothing_of_them(call: Runner, folder: Path) -> None:
-    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    done = succeed(call("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:3", "--basis", "6-31g"))
-    assert "arning" not in done.out

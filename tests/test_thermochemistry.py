@@ -28,6 +28,7 @@ from dfmp2.studies.ideal_gas import (
 from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, succeed
+from tests.springs import on_springs
 
 GAS = 8.31446261815324  # J/(mol K)
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
@@ -41,11 +42,13 @@ PEROXIDE = Molecule(  # near its minimum in sto-3g, C2
 
 @pytest.fixture(scope="module")
 def water_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Frequencies of water at a geometry near its minimum in sto-3g."""
+    """Frequencies of water on springs, near its minimum."""
     path = tmp_path_factory.mktemp("thermo") / "water.h5"
     places = [[0, 0, 0.2401], [0, 1.4356, -0.9605], [0, -1.4356, -0.9605]]
     water = Molecule(("O", "H", "H"), places, name="water")
-    dfmp2.frequencies(water, "sto-3g", allow_gradient=True, output=path, **SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        on_springs(patch, water)
+        dfmp2.frequencies(water, "sto-3g", allow_gradient=True, output=path, **SMALL)
     return path
 
 

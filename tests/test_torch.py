@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dfmp2.backends import fused, tiling, transfers
 from dfmp2.backends import torch as torch_backend
 from dfmp2.backends.base import Tile
-from dfmp2.backends.cards import MOST_PRODUCT, Card, present_card
+from dfmp2.backends.cards import Card
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.torch import (
     StreamedOperand,
@@ -309,29 +309,6 @@ def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
 # --- precision ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "precision"),
-    [
-        ("NVIDIA A100-SXM4-80GB", (8, 0), "fp64"),
-        ("NVIDIA A30", (8, 0), "fp64"),
-        ("NVIDIA H100 80GB HBM3", (9, 0), "fp64"),
-        ("NVIDIA H200", (9, 0), "fp64"),
-        ("NVIDIA GH200 480GB", (9, 0), "fp64"),
-        ("NVIDIA H20", (9, 0), "mixed"),
-        ("NVIDIA H800", (9, 0), "mixed"),
-        ("NVIDIA A10", (8, 6), "mixed"),
-        ("NVIDIA L4", (8, 9), "mixed"),
-        ("Tesla V100-SXM2-16GB", (7, 0), "mixed"),
-        ("NVIDIA B200", (10, 0), "mixed"),
-        ("NVIDIA GeForce RTX 4090", (8, 9), "mixed"),
-    ],
-)
-def test_auto_is_float64_where_it_costs_nothing(name, capability, precision):
-    limits = backend(Card(name, capability, 40 << 30, 30 << 30)).limits
-    assert limits.settled("auto") == {"fp64": "fp64", "mixed": "auto"}[precision]
-    assert [limits.settled(asked) for asked in ("mixed", "fp64")] == ["mixed", "fp64"]
-
-
 def test_auto_stays_for_the_certificate_on_every_other_backend():
     assert TorchBackend(torch, "cpu", 1).limits.settled("auto") == "auto"
     assert CpuBackend(1).limits.settled("auto") == "auto"
@@ -617,23 +594,6 @@ def test_why_pytorch_cannot_be_used(monkeypatch, name, version, cuda, there, cap
         assert found is None
     else:
         assert said in found
-
-
-def test_sizes_follow_the_card_and_its_free_memory():
-    """0.85 of what is free may be used; products and edges go by all of its memory, up to 1 GiB in
-    float64."""
-    present = SimpleNamespace(
-        mem_get_info=lambda: (10 * 10**9, 24 << 30),
-        get_device_name=lambda: "NVIDIA L4",
-        get_device_capability=lambda: [8, 9],
-    )
-    card = present_card(SimpleNamespace(cuda=present))
-    assert card == Card("NVIDIA L4", (8, 9), 24 << 30, 85 * 10**8)
-    assert card.product_elements == (24 << 30) // (8 * 128) == 24 << 20
-    assert card.edge_elements == 2 * card.product_elements
-    assert (card.precision, card.float64_rate) == ("mixed", 2e11)
-    assert (H100.precision, H100.float64_rate) == ("fp64", 1e13)
-    assert Card("large", (9, 0), 1 << 50, 1).product_elements == MOST_PRODUCT
 
 
 # --- B, J and K made on the device ----------------------------------------------------------------

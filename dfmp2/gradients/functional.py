@@ -46,7 +46,8 @@ from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
 
-CELL_ARRAYS = 6  # (natom, natom, n) numbers while derivatives of weights are made
+# Numbers of a point while derivatives of weights are made: of two atoms, of one
+CELL_PAIRS, CELL_ATOMS = 2, 16
 NOTHING = 1e-300  # added to denominators that may vanish
 SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF has d2/dxdy of a function
 
@@ -222,23 +223,21 @@ def _of_points(quadrature: _Quadrature, points: slice) -> tuple[Array, Array, Ar
         mask = gen_grid.make_mask(mole, grid.coords[points])
         values = quadrature.numint.eval_ao(mole, grid.coords[points], deriv=order, non0tab=mask)
     present = np.repeat(mask.any(axis=0), np.diff(mole.ao_loc_nr()))
-    values = np.ascontiguousarray(values[:, :, present])
+    values = values.transpose(0, 2, 1)[:, present]  # in the order that PySCF has in memory
     inside = np.ix_(present, present)
-    used = 1 if count == 1 else 4
-    halves, variables = [], []
-    for matrices in (quadrature.densities, quadrature.changes):
-        half = [values[:used] @ matrix[inside] for matrix in matrices]
-        halves.append(half)
-        variables.append(np.stack([_variables(values, one, count) for one in half]))
+    spins = len(quadrature.densities)
+    matrices = [one[inside] for one in (*quadrature.densities, *quadrature.changes)]
+    used = 4 if count == 5 else 1
+    halves = [matrix @ values[:used] for matrix in matrices]
+    variables = np.stack([_variables(values, half, count) for half in halves])
     with lib.with_omp_threads(1):
-        energy, slopes, potential = _of_functionals(quadrature, variables[0], variables[1])
+        energy, slopes, potential = _of_functionals(
+            quadrature, variables[:spins], variables[spins:]
+        )
+    moved = _moved(values, matrices, halves, np.concatenate([slopes, potential]) * weights)
     on_functions = np.zeros((3, mole.nao))
-    on_points = np.zeros((3, len(weights)))
-    for half, factors in zip(halves, (slopes, potential), strict=True):
-        for one, factor in zip(half, factors * weights, strict=True):
-            moved = _moved(values, one, factor)
-            on_functions[:, present] += moved.sum(axis=1)
-            on_points += moved.sum(axis=2)
+    on_functions[:, present] = moved.sum(axis=2)
+    on_points = moved.sum(axis=1)
     real = parents >= 0  # PySCF adds points of no weight and no atom
     on_atoms, torque = _of_moving_points(
         mole.atom_coords(), grid.coords[points][real], parents[real], on_points[:, real].T
@@ -252,16 +251,16 @@ def _variables(values: Array, half: Array, count: int) -> Array:
     Parameters
     ----------
     values : array
-        Functions and their derivatives, (1 or more, n, nao).
+        Functions and their derivatives, (4 or 10, nao, n).
     half : array
-        The same times a density matrix.
+        A density matrix times the functions, and times their derivatives where tau is asked for.
     """
-    found = np.empty((count, values.shape[1]))
-    found[0] = np.einsum("gm,gm->g", values[0], half[0])
+    found = np.empty((count, values.shape[2]))
+    found[0] = np.einsum("mg,mg->g", values[0], half[0])
     for axis in range(1, min(count, 4)):
-        found[axis] = 2 * np.einsum("gm,gm->g", values[axis], half[0])
+        found[axis] = 2 * np.einsum("mg,mg->g", values[axis], half[0])
     if count == 5:
-        found[4] = np.einsum("xgm,xgm->g", values[1:4], half[1:4]) / 2
+        found[4] = np.einsum("xmg,xmg->g", values[1:4], half[1:4]) / 2
     return found
 
 
@@ -316,29 +315,37 @@ def _evaluated(
     return energy, first, second
 
 
-def _moved(values: Array, half: Array, factor: Array) -> Array:
-    """What the derivatives of functions with the electron's position make of variables times a
-    factor, (3, n, nao).
+def _moved(
+    values: Array, matrices: Sequence[Array], halves: Sequence[Array], factors: Array
+) -> Array:
+    """What the derivatives of functions with the electron's position make of variables times
+    factors, (3, nao, n), summed over density matrices.
 
     Parameters
     ----------
     values : array
-        Functions and their derivatives, (4 or 10, n, nao).
-    half : array
-        Functions and first derivatives times the density matrix, (1 or 4, n, nao).
-    factor : array
-        (variables, n).
+        Functions and their derivatives, (4 or 10, nao, n).
+    matrices : sequence of (nao, nao)
+        The density matrices.
+    halves : sequence of (1 or 4, nao, n)
+        As `_variables` takes them, of each matrix.
+    factors : (matrices, variables, n)
+        Of the variables of each matrix.
     """
-    inner = factor[0, :, None] * half[0]
-    for axis in range(1, min(len(factor), 4)):
-        inner += factor[axis, :, None] * half[axis]
+    variables = factors.shape[1]
+    inner = np.zeros(values[0].shape)
+    outer: list[Array] = []
+    if variables > 1:
+        outer = [np.zeros_like(inner) for _ in range(3)]
+    for matrix, half, factor in zip(matrices, halves, factors, strict=True):
+        weighted = factor[0] * values[0]
+        for axis, part in enumerate(outer):
+            weighted += factor[axis + 1] * values[axis + 1]
+            part += factor[axis + 1] * half[0]
+            if variables == 5:
+                part += factor[4] / 2 * half[axis + 1]
+        inner += matrix @ weighted
     moved = np.empty((3, *inner.shape))
-    outer = []
-    if len(factor) > 1:
-        outer = [factor[axis, :, None] * half[0] for axis in (1, 2, 3)]
-    if len(factor) == 5:
-        for axis in range(3):
-            outer[axis] += factor[4, :, None] * half[axis + 1] / 2
     for axis in range(3):
         np.multiply(values[axis + 1], inner, out=moved[axis])
         for other, part in enumerate(outer):
@@ -362,7 +369,7 @@ def _weight_gradient(mole: Any, grid: Any, energy: Array, threads: int) -> tuple
     adjust = grid.radii_adjust(mole, grid.atomic_radii)
     shift = np.array([[adjust(a, c, 0.0) for c in range(natm)] for a in range(natm)])
     points = np.flatnonzero(grid.atm_idx >= 0)
-    step = max(1, XC_GRADIENT_BYTES // (8 * CELL_ARRAYS * natm**2))
+    step = max(1, XC_GRADIENT_BYTES // (8 * natm * (CELL_PAIRS * natm + CELL_ATOMS)))
     starts = range(0, len(points), step)
     parts: list[Any] = [None] * len(starts)
 
@@ -398,29 +405,41 @@ def _of_weights(
     """
     natm, numbers = len(places), np.arange(len(coords))
     apart = np.linalg.norm(places[:, None] - places, axis=2)
-    np.fill_diagonal(apart, 1.0)
     away = coords - places[:, None]  # (natom, n, 3)
     distance = np.sqrt((away**2).sum(axis=2))
     away /= distance[:, :, None] + NOTHING
-    mu = (distance[:, None] - distance) / apart[:, :, None]
-    smooth, slope = _smoothed(mu + shift[:, :, None] * (1 - mu**2))
-    share = (1 - smooth) / 2
-    share[np.arange(natm), np.arange(natm)] = 1.0
-    cells = share.prod(axis=1)
+    cells = np.ones((natm, len(coords)))
+    slopes, shares = [], []  # of each atom with those behind it: s'(nu) dnu/dmu, s of both cells
+    for atom in range(natm - 1):
+        behind = slice(atom + 1, natm)
+        mu = (distance[atom] - distance[behind]) / apart[atom, behind, None]
+        moved = shift[atom, behind, None]
+        smooth, slope = _smoothed(mu + moved * (1 - mu**2))
+        slopes.append(slope * (1 - 2 * moved * mu))
+        shares.append((1 - smooth, 1 + smooth))  # twice that: nu is antisymmetric
+        cells[atom] *= shares[atom][0].prod(axis=0)
+        cells[behind] *= shares[atom][1]
     total = cells.sum(axis=0)
     own = cells[parents, numbers]
     # Derivative of sum_g e_g P_B / sum_A P_A with each P_A, times that P_A.
     by_cell = -energy * own / total**2 * cells
     by_cell[parents, numbers] += energy * own / total
-    slope *= (1 - 2 * shift[:, :, None] * mu) / 2
-    slope[np.arange(natm), np.arange(natm)] = 0.0
-    by_mu = -slope * by_cell[:, None] / (share + NOTHING)
-    of_distance = ((by_mu - by_mu.transpose(1, 0, 2)) / apart[:, :, None]).sum(axis=1)
+    of_distance = np.zeros_like(distance)
+    gradient = np.zeros_like(places)
+    for atom in range(natm - 1):
+        behind = slice(atom + 1, natm)
+        before, after = shares[atom]
+        by_mu = by_cell[behind] / (after + NOTHING) - by_cell[atom] / (before + NOTHING)
+        by_mu *= slopes[atom] / apart[atom, behind, None]
+        of_distance[atom] += by_mu.sum(axis=0)
+        of_distance[behind] -= by_mu
+        mu = (distance[atom] - distance[behind]) / apart[atom, behind, None]
+        stretched = np.einsum("cg,cg->c", by_mu, mu) / apart[atom, behind]
+        stretching = stretched[:, None] * (places[atom] - places[behind])
+        gradient[atom] -= stretching.sum(axis=0)
+        gradient[behind] += stretching
     moved = of_distance[:, :, None] * away
-    stretched = np.einsum("acg,acg->ac", by_mu, mu) / apart**2
-    stretched = stretched + stretched.T
-    gradient = -moved.sum(axis=1)
-    gradient -= np.einsum("ac,acx->ax", stretched, places[:, None] - places)
+    gradient -= moved.sum(axis=1)
     on_atoms, torque = _of_moving_points(places, coords, parents, moved.sum(axis=0))
     return gradient + on_atoms, torque
 

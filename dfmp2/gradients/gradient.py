@@ -691,7 +691,15 @@ def _response(
                 )
                 quick, coarse = kernel, coarse_grid(mole, functionals.grid)
                 if coarse is not functionals.grid:
-                    quick = FunctionalKernel(mole, functionals.scf, coarse, orbitals, threads)
+                    quick = FunctionalKernel(
+                        mole,
+                        functionals.scf,
+                        coarse,
+                        orbitals,
+                        threads,
+                        single=True,
+                        room=memory.kernel_values,
+                    )
                 builder = FockBuilder(
                     mf=mf, exact=functionals.scf_exact, kernel=kernel, quick_kernel=quick
                 )

@@ -31,7 +31,7 @@ that of the whole energy. Neese, Schwabe, Grimme, J. Chem. Phys. 126, 124115 (20
 
 The Z-vector equations are solved in the space of preconditioned residuals with the least residual,
 one Coulomb and exchange build for each, in float32 where the SCF has used it, and a functional's
-kernel on a coarser grid. The residual is made again in float64, of matrices of the SCF's own
+kernel on a coarser grid in float32. The residual is made again in float64, of matrices of the SCF's own
 kind. Their matrix is that of the stability analysis
 (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
 Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).

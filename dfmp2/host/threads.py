@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 Loaded = TypeVar("Loaded")
@@ -132,22 +131,33 @@ def _limit_openmp(path: str, threads: int) -> Callable[[], None]:
     return lambda: library.omp_set_num_threads(ctypes.c_int(before))
 
 
+class _LoadedObject(ctypes.Structure):
+    """The first fields of `struct dl_phdr_info` (man 3 dl_iterate_phdr)."""
+
+    _fields_: ClassVar = [("address", ctypes.c_void_p), ("path", ctypes.c_char_p)]
+
+
+_Visitor = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p
+)
+
+
 def _loaded(*names: str) -> list[str]:
     """Paths of the shared libraries of this process whose file name holds one of `names`."""
-    try:
-        maps = Path("/proc/self/maps").read_text()
-    except OSError:
-        return []
     paths = set()
-    for name in names:
-        place = maps.find(name)
-        while place >= 0:  # in few of thousands of lines
-            begin = maps.rfind("\n", 0, place) + 1
-            end = maps.find("\n", place)
-            _, slash, path = maps[begin:end].partition("/")
-            if ".so" in path and name in os.path.basename(path):
-                paths.add(slash + path)
-            place = maps.find(name, end)
+
+    def visit(loaded: Any, _size: int, _data: None) -> int:
+        path = os.fsdecode(loaded.contents.path)
+        file = path.rpartition("/")[2]
+        if any(name in file for name in names):
+            paths.add(os.path.realpath(path))
+        return 0
+
+    # With the interpreter's lock held: the system has a lock of its own meanwhile, and a thread
+    # that imports a library takes them in this order.
+    iterate = getattr(ctypes.PyDLL(None), "dl_iterate_phdr", None)
+    if iterate is not None:
+        iterate(_Visitor(visit), None)
     return sorted(paths)
 
 

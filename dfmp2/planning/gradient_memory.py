@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dfmp2.integrals.basis_on_grid import values_bytes
 from dfmp2.planning.memory import (
     FLOAT32,
     FLOAT64,
@@ -29,6 +30,7 @@ from dfmp2.planning.memory import (
     of_occupied_bytes,
 )
 from dfmp2.planning.sizes import Workload
+from dfmp2.scf.functional_kernel import COARSER
 
 TILE_ELEMENTS = 1 << 22  # amplitudes of a block, of one j with all i and a and some b
 TILE_ARRAYS = 2  # of that size: amplitudes, and their combination
@@ -74,6 +76,8 @@ class _GradientArrays:
         Everything while the metric's derivative is contracted.
     vectors : int
         Everything but J, K and their integrals in the Z-vector equations.
+    kernel_values : int
+        Values of basis functions on the coarser grid of the functional's kernel there.
     of_occupied : int
         Integrals of the occupied orbitals there; 0 for a conventional SCF.
     functional : int
@@ -94,6 +98,7 @@ class _GradientArrays:
     mean_field_work: int
     two_center: int
     vectors: int
+    kernel_values: int
     of_occupied: int
     functional: int
     packed: int
@@ -137,11 +142,14 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
             of_functional = fixed + work.grid * POINT_BYTES + threads * XC_GRADIENT_BYTES
     if naux and naux_scf:
         of_occupied = work.operators * of_occupied_bytes(work) + threads * RESPONSE_WORK
-    vectors, kernel = VECTORS, 0
-    if work.grid:  # functions at points are counted with the SCF
+    vectors, kernel, kernel_values = VECTORS, 0, 0
+    if work.grid:  # functions at points of a block are counted with the SCF
         kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
-        kernel += kernel // 2  # on a coarser grid too
+        kernel += kernel // COARSER  # on a coarser grid too
         vectors += MORE_VECTORS
+        if work.naux:
+            coarse = work.coarse_grid or work.grid // COARSER
+            kernel_values = values_bytes(coarse, nao, derivatives=True, single=True)
     return _GradientArrays(
         b=work.elements * naux * FLOAT64,
         half=half,
@@ -151,6 +159,7 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
         mean_field_work=mean_field_work,
         two_center=two_center,
         vectors=left + vectors * rotations * FLOAT64 + kernel,
+        kernel_values=kernel_values,
         of_occupied=of_occupied,
         functional=of_functional,
         packed=nao * (nao + 1) // 2 * FLOAT64,
@@ -209,6 +218,7 @@ def gradient_memory(
         response_held = bool(arrays.of_occupied) and response + arrays.of_occupied <= room
         if response_held:
             response += arrays.of_occupied
+    kernel_values = max(0, min(arrays.kernel_values, room - response))
 
     # Z, and the half-transformed integrals of the mean field.
     z_in_memory = max(amplitudes + arrays.b, arrays.fitted_integrals(arrays.b, least_block)) <= room
@@ -258,10 +268,11 @@ def gradient_memory(
         pair_bytes=pair_bytes,
         read_bytes=read_bytes,
         packed_bytes=at_once * arrays.packed,
+        kernel_values=kernel_values,
         peak=max(
             peak_before_response,
             arrays.mean_field(half, block),
-            response,
+            response + kernel_values,
             arrays.two_center,
             arrays.functional,
         ),
@@ -287,7 +298,7 @@ def gradient_memory(
             amplitudes_in_memory + arrays.b + kept,
             arrays.fitted_integrals(arrays.b, comfortable_block) + kept,
             arrays.mean_field(arrays.half, comfortable_block),
-            response_in_memory + arrays.of_occupied,
+            response_in_memory + arrays.of_occupied + arrays.kernel_values,
             arrays.two_center,
             arrays.functional,
         ),

@@ -131,6 +131,7 @@ class GradientMemory:
     pair_bytes, read_bytes : of SCF integrals made and read at a time, as of
         `dfmp2.host.scratch.Room`
     packed_bytes : of packed three-centre integrals per block
+    kernel_values : of basis functions on the coarser grid of a functional's kernel
     peak : bytes held at most beside the program
     disk : bytes of scratch space beside what the energy leaves there
     needed : bytes beside the program without which it cannot run with this budget
@@ -147,6 +148,7 @@ class GradientMemory:
     pair_bytes: int = 0
     read_bytes: int = 0
     packed_bytes: int = 0
+    kernel_values: int = 0
     peak: int = 0
     disk: int = 0
     needed: int = 0

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
-from dfmp2.integrals.grid import build_unsorted, count_points, make_grid
+from dfmp2.integrals.grid import COARSE_LEVEL, build_unsorted, count_points, make_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.exchange_correlation import (
     GRADIENT,
@@ -38,8 +38,8 @@ from dfmp2.scf.kohn_sham import functional_variables, libxc_code
 Array = NDArray[np.float64]
 
 KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their variables of a spin
-COARSE = "1"  # grid of a kernel that need not be that of the energy
-COARSER = 2  # times fewer points that it has at least
+# How many times fewer points the grid of a kernel has at least that need not be that of the energy
+COARSER = 2
 
 
 class FunctionalKernel:
@@ -59,6 +59,12 @@ class FunctionalKernel:
         Workers.
     opposite : bool
         Whether, of one spin that stands for both, changes of beta are opposite to those of alpha.
+    single : bool
+        Whether densities and matrices are made in float32, whose error of 1e-6 is far below that
+        of a coarse grid.
+    room : int
+        Bytes that may be taken for values of basis functions, which are evaluated for each change
+        where there is none.
     """
 
     def __init__(
@@ -70,6 +76,8 @@ class FunctionalKernel:
         threads: int = 1,
         *,
         opposite: bool = False,
+        single: bool = False,
+        room: int = 0,
     ) -> None:
         self._nao = int(mole.nao)
         self._threads = threads
@@ -77,7 +85,9 @@ class FunctionalKernel:
         if not self._variables:
             return
         with shielded():
-            self._basis = BasisOnGrid(mole, grid, derivatives=self._variables > 1)
+            self._basis = BasisOnGrid(
+                mole, grid, derivatives=self._variables > 1, single=single, room=room
+            )
             self._second = self._second_derivatives(libxc_code(xc), occupied, opposite=opposite)
 
     def __call__(self, changes: Sequence[Array]) -> list[Array]:
@@ -150,6 +160,7 @@ def change_at_points(block: PointBlock, change: Array, variables: int) -> Array:
     """
     values = block.values
     found = np.empty((variables, len(block.weights)))
+    change = change.astype(values.dtype, copy=False)
     half = change @ values[0]
     found[RHO] = np.einsum("mg,mg->g", values[0], half)
     for row in range(1, min(variables, GRADIENT.stop)):
@@ -171,9 +182,9 @@ def coarse_grid(mole: Any, grid: Any) -> Any:
     grid : pyscf.dft.gen_grid.Grids
         The grid of the SCF, built.
     """
-    if COARSER * count_points(mole, COARSE) > len(grid.weights):
+    if COARSER * count_points(mole, str(COARSE_LEVEL)) > len(grid.weights):
         return grid
     with shielded():
-        coarse = make_grid(mole, COARSE)
+        coarse = make_grid(mole, str(COARSE_LEVEL))
         build_unsorted(coarse)
     return coarse

@@ -152,7 +152,15 @@ def _kernel(mf: Any, spins: list[RotatedSpin], kind: str) -> FunctionalKernel | 
     threads = of_mean_field(mf, mf.grids).threads
     occupied = [spin.occupied for spin in spins]
     grid = coarse_grid(mf.mol, mf.grids)
-    return FunctionalKernel(mf.mol, xc, grid, occupied, threads, opposite=kind == BROKEN)
+    return FunctionalKernel(
+        mf.mol,
+        xc,
+        grid,
+        occupied,
+        threads,
+        opposite=kind == BROKEN,
+        single=grid is not mf.grids,
+    )
 
 
 def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]]:
