@@ -304,3 +304,23 @@ def test_what_is_not_there_is_refused_with_the_way_out(options: dict[str, Any], 
 def test_qcschema_has_the_functional() -> None:
     options = qcschema.read_keywords("cc-pvdz", "drpa", {"xc": "PBE"}, {})
     assert (options.method, options.xc) == ("drpa", "pbe")
+
+
+def test_orbitals_belong_to_an_energy_that_only_a_level_shift_converges() -> None:
+    """Of singlet PH whichever pi orbital is occupied lies above the empty one: the stored orbitals
+    and their energies are still those of the stored energy, in PySCF too."""
+    places = [[0.0, 0.0, 0.0], [-1.614, -2.6598, -1.0679]]
+    molecule = Molecule(("P", "H"), places)
+    given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": 1}
+    found = dfmp2.run(molecule, allow_small_gap=True, listener=Silent(), **given).reference
+    assert found.ladder[-2:] == ("level shift", "second order")
+    mole = gto.M(
+        atom=list(zip(("P", "H"), places, strict=True)), unit="bohr", basis="sto-3g", verbose=0
+    )
+    mf = dft.RKS(mole, xc="pbe")
+    mf.grids.level = 1
+    coeff, occupied = found.mo_coeff[0], found.mo_occ[0]
+    density = mf.make_rdm1(coeff, occupied)
+    assert mf.energy_tot(density) == pytest.approx(found.scf_total_energy, abs=1e-9)
+    fock = coeff.T @ mf.get_fock(dm=density) @ coeff
+    np.testing.assert_allclose(fock, np.diag(found.mo_energy[0]), atol=1e-5)

@@ -183,8 +183,13 @@ class Ladder:
         if mf.converged and self._fock is not None:  # one electron needs no iteration
             # The Fock matrix of the last density, neither extrapolated nor shifted.
             fock, overlap, orthogonal = self._fock
+            shifted = mf.mo_coeff, mf.mo_occ
             mf.mo_energy, mf.mo_coeff = mf.eig(fock, overlap, x=orthogonal)
             mf.mo_occ = mf.get_occ(mf.mo_energy, mf.mo_coeff)
+            if rung == "level shift" and _other_density(mf, overlap, shifted):
+                # The shift alone keeps an orbital occupied above an empty one.
+                mf.mo_coeff, mf.mo_occ = shifted
+                mf.converged = False
 
     def _solve_second_order(self, cycles: int) -> None:
         """PySCF's second-order solver, from the orbitals of the mean field."""
@@ -252,6 +257,14 @@ class Ladder:
             "; or start from other orbitals with ",
             Option("scf_from"),
         )
+
+
+def _other_density(mf: Any, overlap: Array, orbitals: tuple[Any, Any]) -> bool:
+    """Whether the occupied orbitals of `mf` span another space than these."""
+    difference = mf.make_rdm1() - mf.make_rdm1(*orbitals)
+    # tr (D' - D) S (D' - D) S is 4 for an orbital of one spin that has left, 2 without spin
+    moved = np.einsum("...mn,nl,...lk,km->", difference, overlap, difference, overlap)
+    return bool(moved > 0.5)
 
 
 def converged(envs: dict[str, Any]) -> bool:
