@@ -100,6 +100,14 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
         ],
         "reaction.h5",
     ),
+    "irc": (
+        "a reaction path",
+        [
+            "optimize ts.xyz --transition-state --basis '6-31g*' --output top.h5",
+            "irc top.xyz --start-hessian top.h5 --basis '6-31g*' --output irc.h5",
+        ],
+        "irc.h5",
+    ),
     "radical": (
         "a radical with ghost centres",
         [f"run radical.xyz {CC} --properties --output radical.h5"],
@@ -110,6 +118,7 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
         [f"run inputs/h2o.xyz {CC} --solvent water --output solvent.h5"],
         "solvent.h5",
     ),
+    "conformers": ("two conformers", ["batch run conformers.toml --workers 1"], "conformers"),
     "batch": ("a batch", ["batch run batch.toml --workers 1"], "results"),
     "hundred": (
         "100 geometries of glycine",
@@ -155,6 +164,15 @@ def prepare(folder: Path) -> None:
     )
     (folder / "flat.xyz").write_text(
         "4\nplanar ammonia\nN 0 0 0\nH 1 0 0\nH -0.5 0.8660254 0\nH -0.5 -0.8660254 0\n"
+    )
+    (folder / "ts.xyz").write_text("3\nHCN to HNC, guess\nC 0 0 0\nN 1.19 0 0\nH 0.35 1.12 0\n")
+    formic_acid = "C 0 0 0\nO 1.2 0 0\nO -0.694 1.15 0\nH -0.56 -0.94 0\n"
+    (folder / "formic.xyz").write_text(
+        f"5\nH towards C=O\n{formic_acid}H -0.08 1.9 0\n5\nH away\n{formic_acid}H -1.65 0.99 0\n"
+    )
+    (folder / "conformers.toml").write_text(
+        'basis = "cc-pvdz"\nfrozen-core = "auto"\ntask = "optimize"\noutput = "conformers"\n'
+        '[[item]]\nmolecule = "formic.xyz"\nframes = "all"\n'
     )
     items = "".join(
         f'[[item]]\nmolecule = "inputs/{name}.xyz"\n' for name in ("h2o", "nh2", "ch4", "nh3")

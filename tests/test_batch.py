@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
+from dfmp2.execution.items import ItemStatus
 from dfmp2.host.files import lock_holder
 from dfmp2.output.batch_index import read_rows
 from tests.conftest import COMMAND, MOLECULES, PATIENCE, run_command, succeed, wait_until
@@ -610,3 +613,27 @@ def test_the_parent_imports_neither_torch_nor_dask(folder):
     arguments = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--quiet")
     done = succeed(run_command(*arguments, cwd=folder, program=(sys.executable, "-c", code)))
     assert done.out.startswith("dfmp2 batch finished: 1 of 1 item complete") and done.err == ""
+
+
+def test_of_many_failures_the_first_twenty_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    states = ["failed"] * 23 + ["complete"] * 4 + ["pending"] * 2
+    rows = {
+        f"m{k:02d}": ItemStatus(f"m{k:02d}", "", state, exit_code=3, error=f"reason {k}")
+        for k, state in enumerate(states)
+    }
+    done = SimpleNamespace(
+        rows=rows,
+        complete_before=1,
+        full=False,
+        in_state=lambda state: [row for row in rows.values() if row.status == state],
+    )
+    batch_cli._report(SimpleNamespace(output=Path("out")), done, 0, quiet=False)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split(maxsplit=3) for line in lines[:20]]
+    # Their errors have been shown as warnings when they failed.
+    assert shown == [["failed", "(3)", f"m{k:02d}"] for k in range(20)]
+    assert len(lines) == 22 and "3 more" in lines[20]
+    for part in ("4 of 29 items complete (1 of them before)", "23 failed", "2 pending"):
+        assert part in lines[21]
+    batch_cli._report(SimpleNamespace(output=Path("out")), done, 0, quiet=True)
+    assert len(capsys.readouterr().out.splitlines()) == 1

@@ -302,7 +302,7 @@ def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Pa
     done = succeed(call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5"))
     assert listing(folder) == before
     assert "scaled MP2 correlation" in done.out
-    assert done.out.splitlines()[-1].endswith("-> (not stored; --output FILE.h5 does)")
+    assert done.out.splitlines()[-1].endswith("-> (not stored; --output FILE.h5 stores it)")
     quiet = succeed(
         call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5", "--quiet")
     )

@@ -265,11 +265,14 @@ def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc
     theirs = mf.nuc_grad_method()
     theirs.grid_response = True
     given = {"basis": "6-31g", "method": "ks", "xc": xc, "grid": 1, **FOUR_CENTRE, **EXACT}
-    found = dfmp2.gradient(molecule, **given)
+    found = dfmp2.gradient(molecule, check=True, **given)
     assert found.result.total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert found.result.correlation_energy == 0.0
-    np.testing.assert_allclose(found.gradient, theirs.kernel(), atol=1e-6)
-    assert found.certificate.passed
+    of_pyscf = theirs.kernel()
+    np.testing.assert_allclose(found.gradient, of_pyscf, atol=1e-6)
+    assert found.certificate.passed and found.result.check is None
+    slope = np.vdot(of_pyscf, check_direction(molecule))
+    assert found.certificate.numerical_slope == pytest.approx(slope, abs=2e-6)
     on_theirs = gradient_from_mean_field(mf, method="ks")
     np.testing.assert_allclose(on_theirs.gradient, found.gradient, atol=1e-6)
 
@@ -428,7 +431,6 @@ def test_kohn_sham_alone_is_stored_shown_and_compared(call: Runner, tmp_path: Pa
         ({"method": "ks", "xc": "pbe", "frozen_core": "auto"}, "has no correlated orbitals"),
         ({"method": "ks", "xc": "pbe", "auxbasis": "cc-pvdz-ri"}, "has no correlated orbitals"),
         ({"method": "ks", "xc": "pbe", "os_scale": 1.2}, "drop --os-scale"),
-        ({"method": "ks", "xc": "pbe", "check": True}, "has no pair energies"),
         ({"method": "ks", "xc": "pbe", "reference": "rohf"}, "use --reference uhf"),
         ({"method": "mp2", "xc": "pbe"}, "--method ks for the functional alone"),
     ],

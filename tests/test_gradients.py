@@ -4,6 +4,7 @@ numbers."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -156,6 +157,21 @@ def test_the_command_prints_and_stores_the_gradient(call):
     )
     succeed(call("derive", "h2o.gradient.h5", "--frozen-core", "1", "--output", "core.h5"))
     assert dfmp2.read("core.h5").gradient is None
+
+
+def test_a_strong_response_of_the_orbitals_is_warned_of(tmp_path):
+    """Nearly all of the Z-vector of CN is along the softest rotation, whose eigenvalue is that of
+    `--stability full`; little of water's is along any."""
+    radical = Molecule(("C", "N"), [[0, 0, 0], [0.2, 0.3, 2.2]], multiplicity=2)
+    options = {"basis": "6-31g", "threads": 1}
+    with pytest.warns(UserWarning, match="frequencies of this method may be meaningless"):
+        found = dfmp2.gradient(radical, stability="full", **options).result
+    dfmp2.write(found, tmp_path / "cn.h5")
+    (said,) = dfmp2.read(tmp_path / "cn.h5").diagnostics.warnings
+    along, costs = map(float, re.search("by (.*) along .* costs (.*) Eh ", said).groups())
+    assert costs == pytest.approx(found.reference.stability.lowest_eigenvalue, abs=2e-3)
+    assert along == pytest.approx(0.58, abs=0.05)  # the norm of the whole Z-vector
+    assert dfmp2.gradient(WATER, **options).result.diagnostics.warnings == ()
 
 
 def test_a_stored_energy_is_no_gradient(call):

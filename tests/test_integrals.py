@@ -226,6 +226,18 @@ def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
     np.testing.assert_array_equal(significant(mole), expected >= 1e-12)
 
 
+@pytest.mark.parametrize(("waters", "complete"), [(1, True), (9, False)])
+def test_pairs_are_counted_as_they_are_listed(waters: int, complete: bool) -> None:
+    """In a row of waters and a distant ion, in Cartesian functions."""
+    atoms: list[tuple[str, tuple[float, float, float]]] = [("Br", (0.0, 0.0, -4.0 * waters))]
+    for n in range(waters):
+        atoms += [("O", (0, 0, 4 * n)), ("H", (0.76, 0, 4 * n - 0.6)), ("H", (-0.76, 0, 4 * n))]
+    mole = gto.M(atom=atoms, basis="def2-svp", charge=-1, cart=True, verbose=0)
+    listed = screening.pair_list(mole)
+    assert listed.complete == complete
+    assert screening.pair_count(mole) == (len(listed.columns), listed.rectangles)
+
+
 @pytest.mark.parametrize(
     ("most", "least", "largest"), [(80, 16, 16), (79, 7, 9), (20, 2, 4), (5, 1, 1), (4, 1, 1)]
 )

@@ -273,6 +273,12 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
         ({"method": "kappa-mp2", "kappa": 1.0}, 'method="drpa", a double hybrid by its name'),
         ({"reference": "rohf"}, 'use reference="uhf" (or auto), not rohf'),
         ({"stability": "auto"}, 'take stability="full", or stability="follow"'),
+        ({"check": True}, "check=True is not available for it"),
+        (
+            {"method": "ks", "check": True},
+            "with dfmp2.gradient it compares the gradient with energies",
+        ),
+        ({"method": "ks", "check": True, "properties": True}, "check=True compares pair energies"),
         ({"xc": " "}, "xc is empty"),
         ({"xc": "pbee"}, "similar names: pbe,"),
         ({"xc": "wb97x-v"}, "a non-local correlation functional (VV10)"),

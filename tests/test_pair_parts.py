@@ -126,6 +126,32 @@ def test_b_on_disk_is_read_row_by_row_of_tiles() -> None:
     assert len(tiling.visits(other, 4 * row + 2 * 2 * 7 - 1, row, 7, same=False)) == 2
 
 
+@pytest.mark.parametrize("held", [0, 130, 220, 410, 10**6])
+def test_what_is_read_from_disk_is_counted_without_its_tiles(held: int) -> None:
+    """By the cuts alone: a thousand waters have 12 million tiles."""
+    limits = replace(CARD, tile_edge=3)
+    row, other = 10, 7
+    alike = tiling.triangle_cuts(23, limits)
+    tiles = tiling.triangle(23, limits)
+    of_triangle = tiling.visits(tiles, held, row, row, same=True)
+    assert alike.tiles == len(tiles)
+    assert alike.orbitals_read(held, row, row) == _orbitals_of(of_triangle)
+    apart = tiling.rectangle_cuts(23, 17, limits)
+    tiles = tiling.rectangle(23, 17, limits)
+    of_rectangle = tiling.visits(tiles, held, row, other, same=False)
+    assert apart.tiles == len(tiles)
+    assert apart.orbitals_read(held, row, other) == _orbitals_of(of_rectangle)
+    nothing = tiling.triangle_cuts(0, limits)
+    assert (nothing.tiles, nothing.orbitals_read(held, row, row)) == (0, (0, 0))
+
+
+def _orbitals_of(visits: list[tiling.Visit]) -> tuple[int, int]:
+    """Orbitals that are read as rows, and those that pass."""
+    rows = sum(visit.end - visit.begin for visit in visits)
+    columns = sum(end - begin for visit in visits for begin, end in visit.passing)
+    return rows, columns
+
+
 def test_products_of_the_host_are_cut_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "PRODUCT_ELEMENTS", 90)
     assert list(cpu._blocks(Tile(0, 5, 2, 4, False), 10)) == [

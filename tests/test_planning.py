@@ -25,6 +25,7 @@ from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.time import Timings, Traffic
 from dfmp2.progress import Silent
+from tests.conftest import run_command, succeed
 from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -447,3 +448,19 @@ def test_a_run_stores_prediction_beside_measurement():
     assert isinstance(result.predicted, Timings)
     assert result.predicted.total > result.predicted.scf > 0
     assert result.memory.predicted_peak == pytest.approx(result.memory.measured_peak, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "asked", [("nh2.xyz",), ("h2o.xyz", "--method", "ks", "--xc", "pbe")], ids=["UHF", "KS"]
+)
+def test_the_least_memory_of_a_plan_suffices_for_the_run(
+    asked: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The process of a run has loaded more than that of its plan before it counts."""
+    molecule, *options = asked
+    command = (str(INPUTS / molecule), "--basis", "cc-pvdz", "--threads", "1", *options)
+    planned = succeed(run_command("plan", *command, "--json", cwd=tmp_path))
+    least = -(-planned.json["memory_bytes"]["least"] // 10**6)
+    files = ("--output", "x.h5", "--quiet")
+    done = run_command("run", *command, *files, "--memory", f"{least}MB", cwd=tmp_path)
+    assert done.code == 0, done.err

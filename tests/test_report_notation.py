@@ -80,7 +80,9 @@ def test_only_the_formulas_of_the_runs_are_written_in_a_sentence():
         ("mp2 same spin correlation uncorrected interaction energy", "same spin, without CP"),
         ("scs mp2 correlation cp corrected interaction energy", "SCS-MP2, CP"),
         ("correlation counterpoise correction", "correlation, CP correction"),
-        ("zero point energy", "zero point energy"),
+        ("zero point energy", "zero-point energy"),
+        ("max gradient", "largest gradient"),
+        ("heat capacity", "heat capacity"),
     ],
 )
 def test_quantities_have_short_names(name, expected):

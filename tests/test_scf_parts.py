@@ -409,7 +409,7 @@ def test_an_instability_that_cannot_be_followed_is_warned_of() -> None:
     assert found.mf.name == "s1" and len(heard.warnings) == 1
     assert "cannot be followed: it climbs" in heard.warnings[0]
     # Looked at alone, nothing is followed; an eigenvalue of the threshold is none to follow.
-    for asked, eigenvalue in (("full", -0.01), ("follow", following.THRESHOLD)):
+    for asked, eigenvalue in (("full", -0.01), ("follow", -following.UNCERTAIN)):
         options = Options(basis="sto-3g", stability=asked)
         found, solutions = find_solution(
             None, "start", "atoms", options, Heard(), solve, lambda mf, e=eigenvalue: [way(UHF, e)]

@@ -156,7 +156,16 @@ ENDINGS = (  # a line, and where it is broken
     (
         "dfmp2 finished: E(B2PLYP-D3(BJ), total) = -93.3906123002 Eh, E(corr) = -0.1163371325 Eh "
         "-> hcn.b2plyp.h5",
-        [" Eh, E(corr)", "    = -0.1163371325 Eh -> hcn.b2plyp.h5"],
+        [" Eh,", "    E(corr) = -0.1163371325 Eh -> hcn.b2plyp.h5"],
+    ),
+    (
+        "dfmp2 finished: stationary point after 2 steps, E = -56.3850392221 Eh; nh3.opt.xyz, "
+        "nh3.opt.trajectory.xyz -> nh3.h5",
+        ["E = -56.3850392221 Eh;", "    nh3.opt.xyz, nh3.opt.trajectory.xyz -> nh3.h5"],
+    ),
+    (
+        "dfmp2 finished: co + h2o -> co2 + h2: dE = -117.3907, dH = -126.4923, dG = -108.4967 kJ/mol",
+        ["dH = -126.4923,", "    dG = -108.4967 kJ/mol"],
     ),
     (
         "dfmp2 prepared: E(SCF) = -74.9631099110 Eh -> h2o.prepared.h5; go on: dfmp2 energy --from "

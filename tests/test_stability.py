@@ -386,6 +386,37 @@ def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> No
     assert solutions(followed).kind[0] == "UKS to UKS"
 
 
+NITRIC_OXIDE = atoms(("N", 0, 0, 0), ("O", 0.2, 0.3, 1.1), multiplicity=2)
+
+
+@pytest.mark.parametrize("method", ["auto", "full", "follow"])
+def test_a_rotation_that_costs_nothing_is_marginal(method: str) -> None:
+    """The electron in pi orbitals of NO may lie in any plane: the eigenvalue is exactly zero, also
+    where that of fitted integrals is -4e-4 Eh."""
+    result, said = run(NITRIC_OXIDE, "def2-svp", reference="uhf", stability=method)
+    found = result.reference.stability
+    assert found is not None and found.verdict == "marginal (UHF to UHF)"
+    assert abs(found.lowest_eigenvalue) < (6e-4 if method == "auto" else 5e-6)
+    assert not found.unstable and found.energy_gain is None and found.gains == {}
+    assert not [text for text in said.warnings if "unstable" in text]
+
+
+def test_the_onset_of_an_instability_is_marginal() -> None:
+    """Between 1.15 and 1.25 angstrom an eigenvalue of H2 passes zero."""
+    near, far = 1.15, 1.25
+    for _ in range(12):
+        distance = (near + far) / 2
+        result, _ = run(hydrogen(distance), "6-31g", stability="full")
+        found = result.reference.stability
+        assert found is not None
+        if found.lowest_eigenvalue > 0:
+            near = distance
+        else:
+            far = distance
+    assert -1e-4 < found.lowest_eigenvalue < 1e-4
+    assert found.verdict == "marginal (RHF to UHF)"
+
+
 @pytest.mark.parametrize("method", ["auto", "full"])
 @pytest.mark.parametrize(("distance", "unstable"), [(1.15, False), (1.25, True)])
 def test_the_onset_is_the_coulson_fischer_point(

@@ -144,6 +144,29 @@ def test_a_file_about_other_isotopes_is_no_start(
     succeed(call("thermo", "light.h5"))
 
 
+def test_a_symmetry_number_that_was_given_stays_with_its_file(
+    call: Runner, folder: Path, water_file: Path
+) -> None:
+    """G rises by R T ln 2 from number 1 to 2; of other isotopes the number is counted."""
+    succeed(call("thermo", str(water_file), "--symmetry-number", "1", "--output", "one.h5"))
+    rises = GAS * 298.15 * np.log(2) / 1000  # kJ/mol
+    again = dfmp2.thermo("one.h5")
+    assert again.settings["symmetry_number"] == 1
+    assert any("symmetry number 1 (given in one.h5)" in note for note in again.notes)
+    assert dfmp2.thermo("one.h5", symmetry_number=2).settings["symmetry_number"] == 2
+    assert dfmp2.thermo("one.h5", isotopes=["H=2H"]).settings["symmetry_number"] == 2
+    first, second = dfmp2.rank(["one.h5", water_file], by="gibbs").conformers
+    assert (first.name, second.name) == ("one", "water")
+    assert second.relative_kj_per_mol == pytest.approx(rises, abs=1e-9)
+    bent = Molecule(("O", "H", "H"), [[0, 0, 0.24], [0, 1.43, -0.97], [0, -1.43, -0.97]])
+    dfmp2.frequencies(bent, "sto-3g", allow_gradient=True, output="bent.h5", **SMALL)
+    given, counted = (
+        dfmp2.reaction(file, "bent.h5").values["reaction_gibbs_energy"].value
+        for file in ("one.h5", str(water_file))
+    )
+    assert (given - counted) * 2625.4996394799 == pytest.approx(rises, abs=1e-9)
+
+
 def test_a_rotor_that_is_too_cold() -> None:
     """H2 turns in quanta of 2 B = 175 K: what is said changes at B, an atom never turns, and a
     heavy molecule does at 1 K."""

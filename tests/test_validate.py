@@ -20,7 +20,7 @@ from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.molecule.frozen_core import CORE_ORBITALS
-from dfmp2.validation import entries, validate
+from dfmp2.validation import entries, tables, validate
 from dfmp2.validation.entries import SyntheticSizes, TorchStream
 from dfmp2.validation.validate import Session
 
@@ -540,3 +540,24 @@ def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int
     assert row.status.upper() == status and row.tolerance == 0.5
     shown = validate._compared(entry, quantity, 9.0, 8.0, None)
     assert (shown.value, shown.reference) == (9.0, 8.0) and shown.status.upper() == "SHOWN"
+
+
+def test_an_entry_is_a_line_unless_something_is_wrong():
+    """The line has the difference that comes closest to its limit."""
+
+    def row(quantity, difference, tolerance, status="pass"):
+        numbers = (-1.0, -1.0 + difference, tolerance)
+        return tables.QuantityRow(
+            "water", "Psi4", "1.3.2", quantity, *numbers, status, "why", "where"
+        )
+
+    near, far = row("E(corr)", 5e-9, 1e-8), row("E(MP2)", 6e-9, 1e-7)
+    assert tables.line_of_entry([far, near]).split() == [
+        "pass",
+        "water",
+        "5.0e-09",
+        "of",
+        "1.0e-08",
+    ]
+    wrong = tables.line_of_entry([near, row("E(SCF)", 2e-8, 1e-8, "fail")])
+    assert wrong.startswith("water: Psi4 1.3.2\n  fail    E(SCF)") and "E(corr)" not in wrong

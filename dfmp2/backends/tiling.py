@@ -37,10 +37,8 @@ def visits(
     left_row, right_row : bytes of an occupied orbital of either side
     same : whether both sides are one spin
     """
-    room = held - 2 * widest(tiles) * right_row
     found = []
-    for rows in _sets(rows_of(tiles), room // max(1, left_row)):
-        begin, end = rows[0][0], rows[-1][1]
+    for begin, end in _row_sets(rows_of(tiles), columns_of(tiles), held, left_row, right_row):
         mine = [tile for tile in tiles if begin <= tile.i0 and tile.i1 <= end]
         inside = [tile for tile in mine if same and begin <= tile.j0 and tile.j1 <= end]
         passing = sorted(
@@ -50,14 +48,59 @@ def visits(
     return found
 
 
-def _sets(cuts: list[Cut], most: int) -> list[list[Cut]]:
-    """Neighbouring cuts put together while they span at most `most` orbitals; one cut at least."""
-    sets: list[list[Cut]] = []
-    for cut in cuts:
-        if sets and cut[1] - sets[-1][0][0] <= most:
-            sets[-1].append(cut)
+class Cuts(NamedTuple):
+    """Ranges of i and of j whose products are the tiles of a channel; only those with i <= j where
+    both sides are the `same` spin."""
+
+    rows: list[Cut]
+    columns: list[Cut]
+    same: bool
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        if self.same:
+            return len(self.rows) * (len(self.rows) + 1) // 2
+        return len(self.rows) * len(self.columns)
+
+    def orbitals_read(self, held: int, left_row: int, right_row: int) -> tuple[int, int]:
+        """Orbitals of either side that are read by `visits`, whose parameters these are."""
+        columns = sum(end - begin for begin, end in self.columns)
+        left = right = 0
+        for begin, end in _row_sets(self.rows, self.columns, held, left_row, right_row):
+            left += end - begin
+            if self.same:
+                right += columns - end
+            else:
+                right += columns
+        return left, right
+
+
+def triangle_cuts(nocc: int, limits: Limits, row: int = 0) -> Cuts:
+    """Cuts of the tiles of `triangle`."""
+    cuts = _cuts(nocc, edge(nocc, limits, row))
+    return Cuts(cuts, cuts, same=True)
+
+
+def rectangle_cuts(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> Cuts:
+    """Cuts of the tiles of `rectangle`."""
+    rows = _cuts(nocc_left, edge(nocc_left, limits, row))
+    columns = _cuts(nocc_right, edge(nocc_right, limits, row))
+    return Cuts(rows, columns, same=False)
+
+
+def _row_sets(
+    rows: list[Cut], columns: list[Cut], held: int, left_row: int, right_row: int
+) -> list[Cut]:
+    """Neighbouring rows put together while they fit beside two columns; one at least."""
+    widest = max((end - begin for begin, end in columns), default=0)
+    most = (held - 2 * widest * right_row) // max(1, left_row)
+    sets: list[Cut] = []
+    for begin, end in rows:
+        if sets and end - sets[-1][0] <= most:
+            sets[-1] = (sets[-1][0], end)
         else:
-            sets.append([cut])
+            sets.append((begin, end))
     return sets
 
 
@@ -103,7 +146,7 @@ def edge(nocc: int, limits: Limits, row: int = 0) -> int:
 
 def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
     """Tiles that cover all pairs i <= j of one spin space, the large ones first."""
-    cuts = _cuts(nocc, edge(nocc, limits, row))
+    cuts = triangle_cuts(nocc, limits, row).rows
     tiles = [
         Tile(*rows, *columns, diagonal=rows == columns)
         for rows in cuts
@@ -116,8 +159,7 @@ def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
 def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> list[Tile]:
     """Tiles that cover all pairs (i, j) of two spin spaces, the large ones first; `row` of the
     larger."""
-    rows = _cuts(nocc_left, edge(nocc_left, limits, row))
-    columns = _cuts(nocc_right, edge(nocc_right, limits, row))
+    rows, columns, _ = rectangle_cuts(nocc_left, nocc_right, limits, row)
     tiles = [Tile(*row, *column, diagonal=False) for row in rows for column in columns]
     return sorted(tiles, key=_area, reverse=True)
 

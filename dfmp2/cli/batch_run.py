@@ -401,7 +401,7 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
 
 
 def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
-    """Print the items that failed, and the last line.
+    """Print the items that failed, whose errors have been shown as warnings, and the last line.
 
     Parameters
     ----------
@@ -411,7 +411,7 @@ def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
     failed = run.in_state("failed")
     if not quiet:
         for row in failed[:MOST_SHOWN]:
-            click.echo(styled(item_lines(f"failed ({row.exit_code})", row.name, row.error or "")))
+            click.echo(styled(item_lines(f"failed ({row.exit_code})", row.name, "")))
         if len(failed) > MOST_SHOWN:
             click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
     complete = len(run.in_state("complete"))

@@ -29,11 +29,11 @@ LINE_EVERY = 30.0  # s between progress lines where they are not rewritten
 BAR_EVERY = 0.1  # s between redraws of the bar
 TICK = 1.0  # s after which the last line is rewritten though nothing was told
 SHORT = 5.0  # s; so little time left is not worth a number
-# What is never broken at the end of a line: a command with its options and files, an equals sign or
-# an arrow with what follows it, E(MP2, total), and any other word.
+# What is never broken at the end of a line: a command with its options and files, an equation with
+# its unit, an arrow with what follows it, E(MP2, total), and any other word.
 UNBROKEN = re.compile(
     r"dfmp2 [a-z]+(?=\s)(?: (?:--?[a-z][\w-]*(?: [^\s-][^\s;]*)?|[^\s;,]*[./][^\s;,]*))*\S*"
-    r"|= \S+(?: [A-Za-z][\w/]*\b,?)?"
+    r"|(?:\w+\([^()]+\)|\S+) = \S*[^\s,;](?: [A-Za-z][\w/]*\b)?\S*"
     r"|-> \S+"
     r"|\w+\([^()]+\)\S*"
     r"|\S+"

@@ -249,7 +249,7 @@ def derive_command(
         )
         signals.commit()
         hdf5.write(derived, output, overwrite=overwrite)
-    ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
+    ending = last_line(derived, output or "(not stored; --output FILE.h5 stores it)")
     if as_json:
         click.echo(to_json(derived, output), nl=False)
         return

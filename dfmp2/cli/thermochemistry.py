@@ -252,7 +252,7 @@ def thermo_command(
     require_distinct({"FILE": file, "--output": output})
     conditions = gas.conditions()
     study = make_thermochemistry(read_hessian(file), conditions, command_line())
-    where = "(not stored; --output FILE.h5 does)"
+    where = "(not stored; --output FILE.h5 stores it)"
     if output is not None:
         where = printable(output)
         require_writable(Path(output), overwrite=overwrite, expected_bytes=10**6)

@@ -39,6 +39,11 @@ class Selection:
     tags: tuple[str, ...]
     slow: bool
 
+    @property
+    def chosen(self) -> bool:
+        """Whether entries were chosen, of which every value is printed."""
+        return bool(self.only or self.tags)
+
 
 @dataclass(frozen=True, slots=True)
 class TableOutput:
@@ -99,7 +104,8 @@ def validate_command(
 ) -> None:
     """Compute what was published with other programs and compare, entry by entry.
 
-    Exit code 8 if a difference is larger than its entry allows.
+    A line for each entry, with the difference that is closest to what is allowed; with --only or
+    --tag a line for each value. Exit code 8 if a difference is larger than its entry allows.
     """
     if shown.as_json and shown.as_markdown:
         raise InputError("--json and --markdown: choose one of them")
@@ -139,14 +145,15 @@ def validate_command(
             f"{len(chosen)} entries on {session.backend.name} ({session.reason}), "
             f"{session.precision}"
         )
-        if as_text:
+        if as_text and selection.chosen:
             console.show(tables.HEADER)
         for count, entry_rows in enumerate(validate(chosen, session, others), start=1):
             rows += entry_rows
-            if as_text:
+            if as_text and selection.chosen:
                 console.show("\n".join(tables.lines_of(entry_rows)))
-            statuses = ", ".join(sorted({row.status for row in entry_rows}))
-            console.note(f"[{count}/{len(chosen)}] {entry_rows[0].id}: {statuses}")
+            elif as_text:
+                console.show(tables.line_of_entry(entry_rows))
+            console.step(count, len(chosen), "entries")
     if session.repeated:
         console.warning(
             f"{session.repeated} calculations were too far off in mixed precision and repeated in "

@@ -80,6 +80,7 @@ from dfmp2.mp2.energy import (
 from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.combinations import require_energy_check
 from dfmp2.planning.memory import GradientMemory, Memory
 from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve
@@ -317,6 +318,7 @@ def _with_densities(
     if extent.gradient:
         task = "gradient"
     else:
+        require_energy_check(options)
         task = "properties"
     with open_calculation(
         options,
@@ -480,7 +482,13 @@ def differentiate(
     storage = storage_of(calculation)
     if options.check and gradient is not None:
         proof = checks.with_slope(proof, system.molecule, options, reference, gradient, listener)
-    result = replace(result, memory=peak, storage=storage, timings=timings_of(calculation.clock))
+    result = replace(
+        result,
+        memory=peak,
+        storage=storage,
+        timings=timings_of(calculation.clock),
+        diagnostics=replace(result.diagnostics, warnings=tuple(listener.warnings)),
+    )
     return replace(result, gradient=gradient, gradient_certificate=proof, properties=densities)
 
 

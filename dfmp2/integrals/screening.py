@@ -119,8 +119,30 @@ def significant(mole: Any) -> NDArray[np.bool_]:
     """Whether Q_mn >= NEGLIGIBLE, (npair,) in packed order; the largest of a pair of shells speaks
     for all of it."""
     shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
-    kept = schwarz_bounds(mole)[np.ix_(shell, shell)] >= NEGLIGIBLE
+    kept = _significant_shells(mole)[np.ix_(shell, shell)]
     return np.asarray(kept[np.tril_indices(mole.nao)])
+
+
+def _significant_shells(mole: Any) -> NDArray[np.bool_]:
+    """Whether Q_mn >= NEGLIGIBLE for any functions of two shells, (nshell, nshell)."""
+    return np.asarray(schwarz_bounds(mole) >= NEGLIGIBLE)
+
+
+def pair_count(mole: Any) -> tuple[int, int]:
+    """Columns and `rectangles` that `pair_list` has, counted by shells: no array of all pairs of
+    functions is made."""
+    nao = mole.nao
+    widths = np.diff(mole.ao_loc_nr())
+    kept = _significant_shells(mole)
+    columns = int((widths @ (kept @ widths) + widths @ np.diag(kept)) // 2)
+    if not 0 < columns < WORTH_DROPPING * (nao * (nao + 1) // 2):
+        return nao * (nao + 1) // 2, nao * nao
+    shell = np.repeat(np.arange(mole.nbas), widths)
+    rectangles = 0
+    for functions in _clusters(mole):
+        partners = kept[np.unique(shell[functions])].any(axis=0)
+        rectangles += len(functions) * int(widths[partners].sum())
+    return columns, rectangles
 
 
 def schwarz_bounds(mole: Any) -> Array:

@@ -57,6 +57,7 @@ from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, Certificate, MP2Result, PairEnergies, Quadrature
 from dfmp2.options import Options
+from dfmp2.options.combinations import require_energy_check
 from dfmp2.planning.memory import Memory
 from dfmp2.planning.system import resolve, system_sizes
 from dfmp2.progress import Listener, counted_blocks
@@ -95,6 +96,7 @@ def mp2_energy(
     Dfmp2Error : see `dfmp2.errors`; nothing is written by this function but by the checkpoint
     """
     options = options.settled(molecule.multiplicity)
+    require_energy_check(options)
     kind = reference_kind(options, molecule.multiplicity)
     bases = partial(resolve, molecule, doubt_units=doubt_units)
     with open_calculation(
@@ -380,7 +382,7 @@ def complete(calculation: Calculation, reference: Reference, correlation: Correl
     system, setup, options = calculation.system, calculation.setup, calculation.options
     listener, pairs, quadrature = calculation.listener, correlation.pairs, correlation.quadrature
     check = None
-    if options.check:
+    if options.check and options.correlation.kind != "none":
         from dfmp2.mp2.check import allowed_difference, native_check, native_energies
 
         listener.stage("check: PySCF's own DF-MP2 on the same orbitals")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.options.methods import (
     CUSTOM_DOUBLE_HYBRID,
     KOHN_SHAM,
@@ -303,9 +303,9 @@ def _require_no_pairs(options: Options) -> None:
             Option("reference", "uhf"),
             " (or auto), or take another method",
         )
-    refused = _asked(options, "precision", "backend", "transform", "check", "certify_fit")
-    if refused is None and options.method != KOHN_SHAM:
-        refused = _asked(options, "properties")
+    refused = _asked(options, "precision", "backend", "transform", "certify_fit")
+    if refused is None and options.method != KOHN_SHAM:  # whose gradient can be checked
+        refused = _asked(options, "check", "properties")
     if refused is None:
         return
     if options.method == "sos-laplace":
@@ -327,6 +327,25 @@ def _require_no_pairs(options: Options) -> None:
         " is not available for it: leave it out, ",
         way_out,
     )
+
+
+def require_energy_check(options: Options) -> None:
+    """Raise for a check of pair energies that the method does not have.
+
+    Raises
+    ------
+    InputError
+        Names what can be checked instead.
+    """
+    if options.check and options.correlation.kind == "none":
+        raise InputError(
+            Option("check", True),
+            " compares pair energies with PySCF's, and ",
+            Option("method", options.method),
+            " has none: leave it out; with ",
+            Command("gradient"),
+            " it compares the gradient with energies",
+        )
 
 
 def _require_nothing_of_plain_mp2(options: Options) -> None:

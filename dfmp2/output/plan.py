@@ -135,7 +135,7 @@ MEMORY = {  # key of memory_bytes -> what it is called
     "gradient": "gradient",
     "peak": "peak",
     "budget": "allowed",
-    "least": "least",
+    "least": "least needed",
     "comfortable": "all in core",
     "device": "device",
     "disk": "result file",
@@ -204,7 +204,7 @@ def plan_text(outlook: Outlook) -> str:
     facts_of_run = [
         *system,
         *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
-        f"backend {facts['backend']}: {facts['reason']}; "
+        f"backend {facts['backend']} ({facts['reason']}), "
         f"{counted_text(facts['threads'], 'thread')}",
         _rates(outlook.plan.rates),
     ]
@@ -216,8 +216,7 @@ def plan_text(outlook: Outlook) -> str:
         *(
             f"memory, {label:<13}{format_bytes(memory[name]):>13}"
             for name, label in MEMORY.items()
-            if memory[name] or name not in ("gradient", "scf_gathered")
-            if not (alone and name == "mp2")
+            if memory[name] and not (alone and name == "mp2")
         ),
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, "
         f"{format_bytes(scratch['free_bytes'])} free ({', '.join(places)})",

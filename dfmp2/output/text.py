@@ -21,6 +21,7 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
+    displayed_width,
     document_text,
     fitted_lines,
     size,
@@ -116,10 +117,14 @@ def brief_report(result: MP2Result, path: str | None) -> str:
     text = document_text(head, [*derived, warnings])
     spent = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
     spent += f", peak memory {format_bytes(result.memory.measured_peak)}"
+    lines = [f"{text}{quality[0]}", *quality[1:], spent]
     if path is not None:
-        more = printable(shlex.join(["dfmp2", "show", path]))
-        spent += f"; full report: {more}"
-    return "\n".join([f"{text}{quality[0]}", *quality[1:], spent, ""])
+        more = printable(f"full report: {shlex.join(['dfmp2', 'show', path])}")
+        if displayed_width(f"{spent}; {more}") <= WIDEST:
+            lines[-1] += f"; {more}"
+        else:
+            lines.append(more)
+    return "\n".join([*lines, ""])
 
 
 def _subject(result: MP2Result) -> list[str]:

@@ -189,7 +189,7 @@ def make_plan(
     moved = replace(
         time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup)
     )
-    tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
+    tiles = sum(cuts.tiles for cuts in time.cuts_of(work, setup.backend.limits).values())
     plan = Plan(work, held, NO_TIME, time.pace(work, known), known, tiles, moved, disk, certificate)
     return replace(plan, timings=_seconds(setup, plan).only(PARTS[part][0]))
 
@@ -562,13 +562,12 @@ def _with_columns(work: Workload, system: System) -> Workload:
     """The sizes with the pairs of functions that the SCF keeps."""
     if not system.naux_scf:
         return work
-    from dfmp2.integrals.screening import pair_list
+    from dfmp2.integrals.screening import pair_count
 
-    pairs = pair_list(system.mole)
-    rectangles = 0
-    if work.single_exchange and work.exchange:
-        rectangles = pairs.rectangles
-    return replace(work, scf_columns=len(pairs.columns), rectangles=rectangles)
+    columns, rectangles = pair_count(system.mole)
+    if not (work.single_exchange and work.exchange):
+        rectangles = 0
+    return replace(work, scf_columns=columns, rectangles=rectangles)
 
 
 _program: int | None = None  # bytes, of the plan before in this process
@@ -589,7 +588,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     _program = found.program
     if setup.options.correlation.kind != "pairs":
         found = memory.without_pairs(found, work)
-    if setup.options.check:
+    if setup.options.check and setup.options.correlation.kind != "none":
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))

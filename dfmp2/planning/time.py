@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 from dfmp2.backends import tiling
-from dfmp2.backends.base import Limits, Tile
+from dfmp2.backends.base import Limits
 from dfmp2.planning.memory import FLOAT32, FLOAT64, GradientMemory, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import EXACT_BUILDS, Workload
@@ -195,15 +195,17 @@ def certificate_seconds(
     return fock + 2 * passes * made + halves + second  # twice: (mn|ls) and (ls|mn)
 
 
-def tiles_of(work: Workload, limits: Limits) -> dict[tuple[int, int], list[Tile]]:
-    """Tiles of pairs of each channel, spins of i and j, under the limits of a backend."""
+def cuts_of(work: Workload, limits: Limits) -> dict[tuple[int, int], tiling.Cuts]:
+    """How the pairs of each channel, spins of i and j, are cut under the limits of a backend."""
     rows = [spin.nvir * work.naux for spin in work.spins]
-    tiles = {
-        (s, s): tiling.triangle(spin.nocc, limits, rows[s]) for s, spin in enumerate(work.spins)
+    cuts = {
+        (s, s): tiling.triangle_cuts(spin.nocc, limits, rows[s])
+        for s, spin in enumerate(work.spins)
     }
     if len(work.spins) == 2:
-        tiles[0, 1] = tiling.rectangle(work.spins[0].nocc, work.spins[1].nocc, limits, max(rows))
-    return tiles
+        alpha, beta = work.spins
+        cuts[0, 1] = tiling.rectangle_cuts(alpha.nocc, beta.nocc, limits, max(rows))
+    return cuts
 
 
 def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
@@ -219,14 +221,10 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     # Of a number in memory
     size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)
     read = 0
-    for (left, right), tiles in tiles_of(work, limits).items():
-        near, far = (work.spins[s].nvir * work.naux for s in (left, right))
-        for visit in tiling.visits(
-            tiles, plan.tensor_bytes, near * size, far * size, same=left == right
-        ):
-            read += (visit.end - visit.begin) * near + sum(
-                stop - start for start, stop in visit.passing
-            ) * far
+    for channel, cuts in cuts_of(work, limits).items():
+        near, far = (work.spins[s].nvir * work.naux for s in channel)
+        left, right = cuts.orbitals_read(plan.tensor_bytes, near * size, far * size)
+        read += left * near + right * far
     return Traffic(
         scf_written=scf,
         scf_read=scf_read,

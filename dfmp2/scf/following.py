@@ -24,7 +24,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density
 from dfmp2.scf.reference import Solutions, Stability
 from dfmp2.scf.rotations import BROKEN, Rotation, turned_orbitals
-from dfmp2.scf.stability import THRESHOLD, judged, kinds_in_words
+from dfmp2.scf.stability import UNCERTAIN, judged, kinds_in_words
 
 MOST_STEPS = 5
 SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
@@ -167,7 +167,7 @@ def _follow(
         lowest = examine(found.mf)
         found.stability, angles = judged(found.mf, lowest)
         way = next(
-            (one for one in lowest if one.kind != BROKEN and one.eigenvalue < THRESHOLD), None
+            (one for one in lowest if one.kind != BROKEN and one.eigenvalue < -UNCERTAIN), None
         )
         found.place = log.add(start, found.origin, found.mf, way or (lowest[0] if lowest else None))
         if options.stability == "full" or way is None or step == MOST_STEPS:

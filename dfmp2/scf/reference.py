@@ -38,10 +38,11 @@ class Stability:
     """Lowest eigenvalues of the orbital Hessian (`dfmp2.scf.stability`).
 
     An internal instability leads to a lower solution of the same kind (RHF to RHF, UHF to UHF), an
-    external one out of it (RHF to UHF). The verdict names all that were found, the lowest first.
+    external one out of it (RHF to UHF). The verdict names all that were found, the lowest first; it is
+    "marginal" where an eigenvalue is zero within its error.
     """
 
-    verdict: str = _q("", "stable, unstable, no instability found, or not checked")
+    verdict: str = _q("", "stable, marginal, unstable, no instability found, or not checked")
     method: str = _q("", "which rotations were examined and how")
     lowest_eigenvalue: float = _q(
         "hartree", "lowest eigenvalue found; negative means a lower SCF solution exists"

@@ -15,7 +15,9 @@ of a small molecule, the most likely ones of a large one (its lowest eigenvalue 
 so a negative one proves an instability). "full" and "follow" find the lowest eigenvector of all
 rotations iteratively (`dfmp2.scf.rotations`). Of each kind of instability the energy that falls
 along its eigenvector is recorded: the least that a lower solution gains. An RHF solution may have
-both kinds. Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
+both kinds. An eigenvalue that is zero within its error is marginal: the rotation changes nothing,
+as that of the only electron of a pi shell, or an instability begins there. Source: Seeger and
+Pople, J. Chem. Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ Array = NDArray[np.float64]
 
 EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
 FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
-# Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
-THRESHOLD = -1e-4
+# Eh, errors of an eigenvalue: of the iteration (zeros of 20 radicals: 5e-7), and of the MP2 fitting
+# set ("auto"; -4e-4 for the zero of NO in def2-SVP)
+UNCERTAIN, UNCERTAIN_FITTED = 1e-4, 1e-3
 CHUNK = 4 * 10**6  # elements of B at a time along a rotation
 
 
@@ -108,10 +111,12 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     else:
         vectors = {UHF: _lowest(_unrestricted_hessian(windows, tensors))}
     lowest = {
-        kind: _measured(eigenvalue, partial(_energy_along, kind, vector, windows, tensors))
+        kind: _measured(
+            eigenvalue, UNCERTAIN_FITTED, partial(_energy_along, kind, vector, windows, tensors)
+        )
         for kind, (eigenvalue, vector) in vectors.items()
     }
-    return _stability(lowest, covered, certain=exact)
+    return _stability(lowest, UNCERTAIN_FITTED, covered, certain=exact)
 
 
 def full_stability(mf: Any) -> Stability:
@@ -175,11 +180,13 @@ def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]
     if not lowest:
         return Stability("stable", "nothing to rotate", float("inf")), {}
     measured = {
-        rotation.kind: _measured(rotation.eigenvalue, partial(rotations.energy_along, mf, rotation))
+        rotation.kind: _measured(
+            rotation.eigenvalue, UNCERTAIN, partial(rotations.energy_along, mf, rotation)
+        )
         for rotation in sorted(lowest, key=lambda rotation: rotation.kind)
     }
     certain = all(rotation.converged for rotation in lowest)
-    found = _stability(measured, "all rotations, iterative", certain=certain)
+    found = _stability(measured, UNCERTAIN, "all rotations, iterative", certain=certain)
     found = replace(
         found, verdict=kinds_in_words(found.verdict, mf), method=kinds_in_words(found.method, mf)
     )
@@ -194,29 +201,35 @@ def kinds_in_words(kinds: str, mf: Any) -> str:
     return kinds.replace("HF", "KS")
 
 
-def _measured(eigenvalue: float, energy_along: Callable[[], Callable[[float], float]]) -> Lowest:
+def _measured(
+    eigenvalue: float, uncertain: float, energy_along: Callable[[], Callable[[float], float]]
+) -> Lowest:
     """The lowest direction of a kind, with what is gained along it where it is unstable.
 
     Parameters
     ----------
-    eigenvalue : float
-        Eh.
+    eigenvalue, uncertain : float
+        It and its error, Eh.
     energy_along : callable
         Returns the energy relative to the solution, Eh, as a function of the angle.
     """
-    if eigenvalue >= THRESHOLD:
+    if eigenvalue >= -uncertain:
         return Lowest(eigenvalue, None, 0.0)
     angle, energy = rotations.deepest(energy_along())
     return Lowest(eigenvalue, -energy, angle)
 
 
-def _stability(lowest: Mapping[str, Lowest], covered: str, *, certain: bool) -> Stability:
+def _stability(
+    lowest: Mapping[str, Lowest], uncertain: float, covered: str, *, certain: bool
+) -> Stability:
     """The record of the lowest direction of each kind.
 
     Parameters
     ----------
     lowest : mapping of str to Lowest
         By the kind of rotation.
+    uncertain : float
+        Error of the eigenvalues, Eh.
     covered : str
         Which rotations were examined.
     certain : bool
@@ -224,8 +237,11 @@ def _stability(lowest: Mapping[str, Lowest], covered: str, *, certain: bool) -> 
     """
     kinds = sorted(lowest, key=lambda kind: lowest[kind].eigenvalue)
     unstable = [kind for kind in kinds if lowest[kind].gain is not None]
+    marginal = [kind for kind in kinds if lowest[kind].eigenvalue <= uncertain]
     if unstable:
         verdict = f"unstable ({' and '.join(unstable)})"
+    elif marginal:
+        verdict = f"marginal ({' and '.join(marginal)})"
     elif certain:
         verdict = "stable"
     else:

@@ -386,6 +386,8 @@ class StoredHessian:
         It is that of the geometry that a search began with, no stationary point.
     isotopes : tuple of str
         Of the gas in the file, as "1=2H".
+    symmetry : int or None
+        Rotational symmetry number of the gas in the file; None where it has no gas.
     """
 
     path: str
@@ -395,6 +397,7 @@ class StoredHessian:
     constrained: bool = False
     at_start: bool = False
     isotopes: tuple[str, ...] = ()
+    symmetry: int | None = None
 
     @property
     def molecule(self) -> Molecule:
@@ -537,6 +540,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
             dipole_derivatives=dipole_derivatives,
             constrained=constrained,
             isotopes=tuple(study.settings.get("isotopes", ())),
+            symmetry=study.settings.get("symmetry_number"),
         )
     # A transition state that was looked for has the runs of the Hessian that it began with.
     results = study.results

@@ -551,7 +551,7 @@ def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -
         factor = scale_factor(plan.gas.scale, result.method, options.basis, options.frozen_core)[0]
         wavenumbers = modes.wavenumber * factor
         imaginary = int((modes.force_constant / MDYNE_PER_ANGSTROM < -NOISE).sum())
-    symmetry = course.species.symmetry or symmetry_number(molecule)
+    symmetry = course.species.symmetry_given or symmetry_number(molecule)
     values: Mapping[str, Dataset] = {}
     if gas:
         values = thermochemistry(

@@ -68,10 +68,7 @@ def make_thermochemistry(
         conditions.scale, result.method, options.basis, options.frozen_core
     )
     scaled = modes.wavenumber * factor
-    symmetry, counted = conditions.symmetry, "given"
-    if symmetry is None:
-        symmetry = symmetry_number(molecule, weights)
-        counted = "counted"
+    symmetry, counted = _symmetry(stored, conditions, weights)
     gases = [
         thermochemistry(
             molecule,
@@ -132,6 +129,17 @@ def left_out_modes(modes: Vibrations) -> list[str]:
     if not imaginary:
         return []
     return [f"IMAGINARY modes are left out of the thermochemistry: {', '.join(imaginary)} cm^-1"]
+
+
+def _symmetry(stored: StoredHessian, conditions: GasConditions, weights: Array) -> tuple[int, str]:
+    """The rotational symmetry number, and where it comes from; that of the file is one of the most
+    abundant isotopes."""
+    if conditions.symmetry is not None:
+        return conditions.symmetry, "given"
+    counted = symmetry_number(stored.molecule, weights)
+    if stored.symmetry is None or stored.symmetry == counted or conditions.isotopes:
+        return counted, "counted"
+    return stored.symmetry, f"given in {stored.path}"
 
 
 def _table(gases: Sequence[dict[str, Dataset]], energy: float) -> dict[str, Column]:

@@ -493,8 +493,7 @@ class Machine:
             f"machine: {self.processor}, {counted_text(self.cores, 'usable core')}, "
             f"{format_bytes(self.memory)}; {platform.platform()}",
             f"versions: {versions}",
-            f"date: {self.date}; load average {self.load:.2f}; others used {self.busy:.2f} cores "
-            "before the start",
+            f"date: {self.date}",
         ]
 
 
@@ -552,15 +551,13 @@ class Meter:
 
 def header(record: dict[str, Any]) -> list[str]:
     """What `Meter.record` found, as lines."""
-    return [
-        *(
-            part
-            for line in Machine(**record["machine"]).lines()
-            for part in wrap(line, 80, subsequent_indent="  ")
-        ),
-        f"load average at the end {record['load_average_after']:.2f} (our own work included)",
-        f"others used {record['foreign_cores']:.2f} cores meanwhile",
+    machine = Machine(**record["machine"])
+    lines = [
+        *machine.lines(),
+        f"load average: {machine.load:.2f} before, {record['load_average_after']:.2f} after; cores "
+        f"used by others: {machine.busy:.2f} before, {record['foreign_cores']:.2f} meanwhile",
     ]
+    return [part for line in lines for part in wrap(line, WIDEST, subsequent_indent="  ")]
 
 
 @dataclass(frozen=True, slots=True)

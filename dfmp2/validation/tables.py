@@ -170,6 +170,19 @@ def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
     return lines
 
 
+def line_of_entry(rows: Sequence[QuantityRow]) -> str:
+    """The value of an entry that comes closest to its limit, in a line; all that fail or are
+    skipped, as of `lines_of`."""
+    wrong = [row for row in rows if row.status in (FAIL, SKIPPED)]
+    if wrong:
+        return "\n".join(lines_of(wrong))
+    worst = _closest_to_limit(rows)
+    allowed = "no verdict"
+    if worst.tolerance is not None:
+        allowed = f"{worst.tolerance:.1e}"
+    return f"{worst.status:<6}{worst.id:<54} {_difference(worst):>7} of {allowed}"
+
+
 def validation_summary(rows: Sequence[QuantityRow]) -> str:
     """One line per program, all together, and what both sides share."""
     lines = [
@@ -239,7 +252,7 @@ def markdown(rows: Sequence[QuantityRow], table: str) -> str:
     entries = []
     for name in dict.fromkeys(row.id for row in rows):
         own = [row for row in rows if row.id == name]
-        worst = max(own, key=lambda row: abs(row.difference or 0.0) / (row.tolerance or 1.0))
+        worst = _closest_to_limit(own)
         if worst.tolerance is None:
             allowed = "no verdict"
         else:
@@ -249,6 +262,10 @@ def markdown(rows: Sequence[QuantityRow], table: str) -> str:
     return f"{first}\n\n" + _table(
         "entry|reference|values|closest to its limit|difference / Eh|allowed / Eh", entries
     )
+
+
+def _closest_to_limit(rows: Sequence[QuantityRow]) -> QuantityRow:
+    return max(rows, key=lambda row: abs(row.difference or 0.0) / (row.tolerance or 1.0))
 
 
 def _row_dict(row: QuantityRow) -> dict[str, Any]:

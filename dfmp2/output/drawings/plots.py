@@ -124,9 +124,13 @@ def curves(
         (x_name, span, named), (y_name, ticks(min(ys), max(ys))), top, bottom
     )
     if mark is not None and span[0] <= mark[0] <= span[1]:
+        _, height = min(items[0].points, key=lambda point: abs(point[0] - mark[0]))
+        label_y = top + 14
+        if to_y(height) < (top + bottom) / 2:  # where the curve is not
+            label_y = bottom - 8
         parts += [
             line_element(to_x(mark[0]), top, to_x(mark[0]), bottom, "mark"),
-            text_element(to_x(mark[0]) + 5, top + 14, mark[1]),
+            text_element(to_x(mark[0]) + 5, label_y, mark[1]),
         ]
     measured = [item for item in items if not item.fitted][:MOST_SERIES]
     for place, item in enumerate(measured, start=1):

@@ -115,6 +115,8 @@ def batch_page(source: Path, title: str | None) -> str:
     sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
     subtitle = f"{counted_text(len(items), 'item')} of {folder}"
     overview = sections[0]
+    tables = [block for block in overview.blocks if isinstance(block, Table)]
+    sections[0] = overview._replace(blocks=tables)
     blocks: list[Block] = [
         block for block in overview.blocks if not isinstance(block, Table | Figure)
     ]
@@ -122,9 +124,6 @@ def batch_page(source: Path, title: str | None) -> str:
         blocks.append(_by_code(failed))
         blocks.append(_first_failures(failed))
     drawing = [block for block in overview.blocks if isinstance(block, Figure)]
-    sections[0] = overview._replace(
-        blocks=[block for block in overview.blocks if not isinstance(block, Figure)]
-    )
     summary = Summary(title or f"Batch: {folder}", subtitle, tiles, [*drawing, *blocks])
     return render(summary, sections, f"the folder {folder}")
 
@@ -165,8 +164,15 @@ def _overview(
         name = (item.name, anchors.get(item.name, ""))
         rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
     sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
-    heads = ("item", "state (exit code)", "formula", *sizes, "backend", "#warnings")
-    blocks.append(Table("All items; the headings sort", heads, rows, sortable=True))
+    heads = ("item", "state", "formula", *sizes, "backend", "#warnings")
+    blocks.append(
+        Table(
+            "All items; the headings sort",
+            heads,
+            rows,
+            sortable=True,
+        )
+    )
     slowest = sorted(done, key=lambda item: -(item.seconds or 0.0))[:SLOWEST]
     if len(slowest) > 1:
         drawn = [Bar(i.name, (i.seconds or 0.0,), f"{fixed(i.seconds or 0.0)} s") for i in slowest]

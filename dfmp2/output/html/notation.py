@@ -45,6 +45,9 @@ QUANTITIES = (  # parts of the names of a study's numbers, longest first -> shor
     ("sos mp2 correlation", "SOS-MP2"),
     ("scaled mp2 correlation", "scaled MP2"),
     ("mp2 correlation", "MP2 correlation"),
+    ("optimized total energy", "energy of the last geometry"),
+    ("max gradient", "largest gradient"),
+    ("zero point energy", "zero-point energy"),
 )
 SCHEMES = ("without CP", "CP correction", "CP")
 ELEMENT = re.compile(r"([A-Z][a-z]?)(\d*)")

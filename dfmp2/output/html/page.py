@@ -38,7 +38,11 @@ from dfmp2.units import (
 )
 
 FOLDER = Path(__file__).parent
-NUMBER = re.compile(rf"[+\-{MINUS}±]*\d+\.\d+(?: {TIMES} 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?: Eh(?![\w/]))?")
+# What is not broken at the end of a line: options, DF-MP2, numbers with their unit, versions.
+UNBROKEN = re.compile(
+    r"(?<![\w-])--[a-z][\w-]*|\bDF-\w+"
+    rf"|[+\-{MINUS}±]*\d+(?:\.\d+)+(?: {TIMES} 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?: (?:Eh|kJ/mol)(?![\w/]))?"
+)
 NARROW = 58  # characters of a row of a table that has room beside another block
 AS_GIVEN = ("command", "file", "name", "molecule", "comment", "read from")  # facts shown as typed
 TILES = 4  # in a row at most
@@ -178,8 +182,8 @@ def _lines(text: str) -> Markup:
 
 
 def _unbroken(value: Any) -> Markup:
-    """Text whose numbers, with the unit Eh behind them, are not broken at their hyphens."""
-    return Markup(NUMBER.sub(r'<span class="q">\g<0></span>', str(escape(_printed(value)))))
+    """Text whose options and numbers, with the unit behind them, are not broken."""
+    return Markup(UNBROKEN.sub(r'<span class="q">\g<0></span>', str(escape(_printed(value)))))
 
 
 def _printed(value: Any) -> str:

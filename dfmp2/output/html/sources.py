@@ -421,15 +421,18 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         Code("Command", without_folders(study.command)),
         Code("Settings", without_folders(settings), folded=True),
     )
-    molecule = in_full(drawn.result, drawn.content)[0]
     figures, results = _taken_out(results)
-    if not figures:
-        figures, molecule = _taken_out(molecule)
+    molecules = []
+    if study.kind != "reaction":  # of whose molecules none stands for all
+        molecule = in_full(drawn.result, drawn.content)[0]
+        if not figures:
+            figures, molecule = _taken_out(molecule)
+        molecules.append(molecule._replace(title=f"Molecule ({drawn.name})"))
     formulas = [entry.result.molecule.formula.partition(" + ghost ")[0] for entry in runs]
     said_blocks = _with_formulas(results.blocks, formulas)
     sections = [
         results._replace(blocks=[*said_blocks, *given]),
-        molecule._replace(title=f"Molecule ({drawn.name})"),
+        *molecules,
         listed,
         *each_in_full(shown),
     ]

@@ -52,7 +52,7 @@ MOST_NAMES = 3  # of runs that gave a warning
 def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
     """A row for each result; `anchors` are those of the results that are shown in full.
 
-    As text, what all of them share stands above the table.
+    What all of them share stands above the table.
     """
     rows = []
     for name, r in results.items():
@@ -79,12 +79,15 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         for k in (1, 2, 3)
         if len(rows) > 1 and len({row[k] for row in rows}) == 1
     }
-    for k in alike:
-        heads[k] = f"~{heads[k].lstrip('#')}"
+    heads += ["#cycles", "#time / s", "~backend"]
+    differ = [k for k in range(len(heads)) if k not in alike]
     if 3 in alike:
         alike[3] = counted_text(int(alike[3]), "frozen core orbital")
     return Table(
-        ", ".join(alike.values()), (*heads, "#cycles", "#time / s", "~backend"), rows, sortable=True
+        ", ".join(alike.values()),
+        [heads[k] for k in differ],
+        [[row[k] for k in differ] for row in rows],
+        sortable=True,
     )
 
 
@@ -161,7 +164,12 @@ def _brief_table(study: Study) -> list[Block]:
         return scan_points(study)
     if study.kind == "cbs":
         return [basis_set_table(study)]
-    return [study_table(study.table, folded=False)]
+    columns = {
+        name: column
+        for name, column in study.table.items()
+        if name != "imaginary_modes" or any(column.values)
+    }
+    return [study_table(columns, folded=False)]
 
 
 def _runs_on_a_screen(study: Study) -> list[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "backward_energy": "E(backward)",
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
+    "imaginary_modes": "imag. modes",
     "exit_code": "code",
     "correlation_energy": "E(corr)",
     "total_energy": "E",
@@ -77,6 +79,7 @@ MOST_ROWS = 12  # of a table of the geometry on a screen
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 # End of a name -> unit of the same energy
 CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}
+DECIMAL = re.compile(r"-?\d+(?:\.\d+)?")
 DIGITS = {  # by the unit, or by the name of a column
     "rms_displacement": ".6f",
     "max_displacement": ".6f",
@@ -90,6 +93,7 @@ DIGITS = {  # by the unit, or by the name of a column
     "mdyn/angstrom": ".4f",
     "J/(mol K)": ".3f",
     "sqrt(u) bohr": ".4f",
+    "homo_lumo_gap": ".6f",
 }
 
 
@@ -301,13 +305,22 @@ def study_table(columns: Mapping[str, Column], *, folded: bool) -> Table:
     cells = []
     for name, column in columns.items():
         heads.append(_column_head(name, column))
-        cells.append([cell(value, column.units, name) for value in column.values])
+        cells.append(_column_cells(name, column))
     if "wavenumber" in columns:
         wavenumbers = columns["wavenumber"].values
         heads += kind_heads(wavenumbers)
         cells += kind_cells(wavenumbers)
     rows = list(zip(*cells, strict=True))
     return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
+
+
+def _column_cells(name: str, column: Column) -> list[str]:
+    """The values of a column; coordinates and temperatures with as many decimals as the longest."""
+    texts = [cell(value, column.units, name) for value in column.values]
+    if not {name, column.units}.isdisjoint(DIGITS) or not all(map(DECIMAL.fullmatch, texts)):
+        return texts
+    decimals = max(len(text.partition(".")[2]) for text in texts)
+    return [fixed(float(value), decimals) for value in column.values]
 
 
 def _column_head(name: str, column: Column) -> str:
