@@ -25,6 +25,7 @@ from dfmp2.output import hdf5
 from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
+from dfmp2.scf import ladder
 from dfmp2.scf.integrals import jk_builder
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
@@ -101,8 +102,11 @@ def test_energies_are_those_of_pyscf(molecule: Molecule, xc: str, scf: str) -> N
         assert ours.total_energy == pytest.approx(theirs.e_tot, abs=1e-7)
 
 
-def test_the_functional_of_exact_exchange_is_hartree_fock() -> None:
+def test_the_functional_of_exact_exchange_is_hartree_fock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "COARSE_LEAST", 1)
     plain, found = (dfmp2.run(RADICAL, xc=xc, stability="off", **EXACT) for xc in (None, "hf"))
+    coarse = dfmp2.run(RADICAL, xc="hf", stability="off", **{**EXACT, "precision": "mixed"})
+    assert coarse.scf_total_energy == pytest.approx(plain.scf_total_energy, abs=1e-9)
     assert found.scf_total_energy == pytest.approx(plain.scf_total_energy, abs=1e-9)
     assert found.hf_total_energy == pytest.approx(found.scf_total_energy, abs=1e-10)
     assert found.total_energy == pytest.approx(plain.total_energy, abs=1e-7)

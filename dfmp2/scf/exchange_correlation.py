@@ -155,7 +155,10 @@ class ExchangeCorrelation:
         self, numint: Any, xc: str, density: Any, reference: list[Any] | None
     ) -> tuple[Array, list[Any]]:
         """H(v - reference) in the shape of the density, Eh, and v of each block."""
-        basis = self._basis(numint._xc_type(xc), single=True)
+        kind = numint._xc_type(xc)
+        if kind == "HF":
+            return np.zeros(np.shape(density)), []
+        basis = self._basis(kind, single=True)
         at_points: list[Any] = [None] * basis.count
         _, matrix = self._matrices(basis, numint, xc, density, reference, at_points)
         return matrix, at_points
