@@ -133,6 +133,7 @@ Each page was opened in windows {widths} pixels wide, in light and in dark colou
 unfolded except the runs of a study, which look like single results. **Sheets** are the A4 pages of the printed summary
 and of all sections. **Findings** come from all rules of axe-core. **Too wide** counts windows that the page did not
 fit. **Tab** is how many of the visible controls the Tab key reached with a visible focus.
+The machine was doing other work: the times in the pictures are no measure of speed.
 
 | page of | bytes | sheets | findings | too wide | Tab |
 |---|---|---|---|---|---|

@@ -379,10 +379,17 @@ def test_full_disk(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     from dfmp2.host import files
 
     before = listing(folder)
-    monkeypatch.setattr(files, "free_disk", lambda folder: 1000)
-    done = call("run", H2O, *STO3G)
+    with monkeypatch.context() as full:
+        full.setattr(files, "free_disk", lambda folder: 1000)
+        done = call("run", H2O, *STO3G)
     assert done.code == 7 and "1.00 kB free" in done.message
     assert listing(folder) == before
+    assert call("run", H2, *STO3G, "--output", "h2.h5").code == 0
+    needed = 2 * Path("h2.h5").stat().st_size
+    for free, code in ((needed - 1, 7), (needed, 0)):
+        monkeypatch.setattr(files, "free_disk", lambda folder, free=free: free)
+        done = call("derive", "h2.h5", "--method", "scs-mp2", "--output", "scaled.h5")
+        assert done.code == code
 
 
 def test_full_standard_output(folder: Path) -> None:

@@ -349,8 +349,11 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
         molecule,
         at_level(Options("cc-pvdz", threads=1), delta="CCSD(T)/cc-pvdz"),
         keeper=Keeper(path),
+        command="of a test",
     )
-    found = read_study(path).runs["delta-pyscf"].coupled_cluster
+    stored = read_study(path).runs
+    assert {run.provenance.command for run in stored.values()} == {"of a test"}
+    found = stored["delta-pyscf"].coupled_cluster
     for name, energy in (
         ("ccsd_correlation_energy", PSI4_WATER["ccsd"]),
         ("triples_energy", PSI4_WATER["triples"]),

@@ -417,7 +417,7 @@ def test_a_disk_that_takes_nothing_any_more_is_full(
         pass
     assert type(caught.value) is kind
     monkeypatch.setattr(Path, "mkdir", fail)
-    with pytest.raises(ResourceError, match="cannot make the folder") as caught:
+    with pytest.raises(ResourceError, match="cannot create the folder") as caught:
         files.make_folder(tmp_path / "a" / "b")
     assert type(caught.value) is kind
     monkeypatch.setattr(Path, "touch", fail)

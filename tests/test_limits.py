@@ -162,10 +162,13 @@ def test_workers_and_those_beside_them_share_the_memory(
 def test_a_disk_is_too_full_below_what_is_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "free_disk", lambda folder: 10**6)
-    files.require_writable(tmp_path / "x.h5", overwrite=False, expected_bytes=10**6)
-    with pytest.raises(ResourceError, match=r"has 1.00 MB free and about 1.00 MB are needed"):
-        files.require_writable(tmp_path / "x.h5", overwrite=False, expected_bytes=10**6 + 1)
+    """A megabyte where nobody says how much will be written."""
+    for needed, how in ((10**6, {}), (3000, {"expected_bytes": 3000})):
+        monkeypatch.setattr(files, "free_disk", lambda folder, free=needed: free)
+        files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
+        monkeypatch.setattr(files, "free_disk", lambda folder, free=needed: free - 1)
+        with pytest.raises(ResourceError, match=r"free and about (1\.00 M|3\.00 k)B are needed"):
+            files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
 
 
 def test_an_item_of_a_batch_asks_for_free_disk(

@@ -83,7 +83,8 @@ def test_a_scan_is_drawn(helium_scan):
     (line,) = axes.get_lines()
     assert list(line.get_xdata()) == [2.6, 3.0, 3.4]
     assert list(line.get_ydata()) == list(helium_scan.table["relative_energy"].values)
-    assert "angstrom" in axes.get_xlabel()
+    assert (axes.get_title(), axes.get_xlabel()) == (helium_scan.title, "bond 1 2 / angstrom")
+    assert axes.get_ylabel() == "E - lowest / kJ/mol"
     assert helium_scan.plot(axes) is axes
 
 
@@ -102,6 +103,10 @@ def test_spectrum_and_course_are_drawn():
     ).plot()
     (sticks,) = spectrum.collections
     assert [tuple(end) for _, end in sticks.get_segments()] == [(1600.0, 70.0), (3700.0, 5.0)]
+    assert [tuple(end) for end, _ in sticks.get_segments()] == [(1600.0, 0.0), (3700.0, 0.0)]
+    assert spectrum.get_ylim()[0] == 0 and spectrum.xaxis_inverted()
+    labels = ("made <here>", "wavenumber / cm^-1", "IR intensity / km/mol")
+    assert (spectrum.get_title(), spectrum.get_xlabel(), spectrum.get_ylabel()) == labels
     course = made(
         "optimization",
         step=([0.0, 1.0], ""),
@@ -110,7 +115,10 @@ def test_spectrum_and_course_are_drawn():
     ).plot()
     assert course.get_yscale() == "log"
     assert [list(line.get_ydata()) for line in course.get_lines()] == [[1e-2, 1e-4], [5e-3, 5e-5]]
-    assert course.get_ylabel() == "gradient / Eh/bohr"
+    assert [list(line.get_xdata()) for line in course.get_lines()] == [[0.0, 1.0]] * 2
+    names = [text.get_text() for text in course.get_legend().get_texts()]
+    assert names == ["largest of an atom", "root mean square"]
+    assert (course.get_xlabel(), course.get_ylabel()) == ("step", "gradient / Eh/bohr")
 
 
 def test_a_map_is_drawn():
@@ -125,13 +133,15 @@ def test_a_map_is_drawn():
     study.settings["coordinate"] = "bond_1_2, angle_2_1_3"
     axes = study.plot()
     assert axes.get_ylabel() == "angle 2 1 3 / degree"
-    assert axes.get_xlim() == (1.0, 1.2)
+    assert axes.get_xlabel() == "bond 1 2 / angstrom"
+    assert axes.get_xlim() == (1.0, 1.2) and axes.get_ylim() == (90.0, 100.0)
+    assert axes.figure.axes[1].get_ylabel() == "E - lowest / kJ/mol"
 
 
 def test_what_cannot_be_drawn(monkeypatch, helium_scan):
     with pytest.raises(InputError, match="kind cbs has no curve"):
         made("cbs").plot()
-    with pytest.raises(InputError, match="nothing is computed yet"):
+    with pytest.raises(InputError, match="nothing that could be drawn has been computed yet"):
         made("scan").plot()
     real = builtins.__import__
 

@@ -36,6 +36,7 @@ from dfmp2.studies.vibrations import (
     StationaryPoint,
     masses,
     stationary_point,
+    symmetry_kept,
     symmetry_number,
     vibrations,
 )
@@ -717,6 +718,7 @@ BODIES = {
     "hydrogen fluoride": ("F 0 0 0; H 0.9 0 0", 1),
     "carbon dioxide": ("C 0 0 0; O 0.6 0.7 0.7; O -0.6 -0.7 -0.7", 2),
     "hypofluorous acid": ("O 0 0 0; F 1.44 0 0; H -0.13 0.96 0", 1),
+    "formaldehyde": ("C 0 0 0; O 0 0.1 1.2; H 0 0.94 -0.6; H 0 -0.9 -0.68", 1),
     "octahedron": (
         "S 0 0 0; F 1.6 0 0; F -1.6 0 0; F 0 1.6 0; F 0 -1.6 0; F 0 0 1.6; F 0 0 -1.6",
         24,
@@ -732,6 +734,15 @@ def test_symmetry_numbers(name):
     noise = np.random.default_rng(3).uniform(-2e-3, 2e-3, (mole.natm, 3))
     molecule = Molecule([mole.atom_symbol(k) for k in range(mole.natm)], mole.atom_coords() + noise)
     assert symmetry_number(molecule) == expected
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_forces_keep_a_molecule_on_a_line_or_in_a_plane(name):
+    """Where it is there by more than having two atoms or three; point charges push it out."""
+    kept = {"carbon dioxide": "linear", "formaldehyde": "planar"}
+    molecule = Molecule.from_string(BODIES[name][0])
+    assert symmetry_kept(molecule) == kept.get(name, "")
+    assert symmetry_kept(molecule.in_field([[0, 0, 9, 0.1]])) == ""
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from dfmp2.cli.main import main
 from dfmp2.errors import ResourceError
 from dfmp2.execution import schedule
 from dfmp2.host import cache
+from dfmp2.host.scratch import RESERVE
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
@@ -25,6 +26,8 @@ from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.time import Timings, Traffic
 from dfmp2.progress import Silent
+from dfmp2.units import format_bytes
+from tests.awkward import MOLECULES
 from tests.conftest import run_command, succeed
 from tests.test_disk import set_variant
 
@@ -448,6 +451,25 @@ def test_a_run_stores_prediction_beside_measurement():
     assert isinstance(result.predicted, Timings)
     assert result.predicted.total > result.predicted.scf > 0
     assert result.memory.predicted_peak == pytest.approx(result.memory.measured_peak, rel=0.5)
+
+
+def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Down to the byte: what is written, and what is left free beside it."""
+    radical = MOLECULES["methanol radical in a field"]
+    bytes_ = dfmp2.plan(radical, "cc-pvqz", threads=1).to_dict()["memory_bytes"]
+    between = (bytes_["least"] + bytes_["comfortable"]) // 2
+    outlook = dfmp2.plan(radical, "cc-pvqz", memory=between, threads=1)
+    needed = outlook.to_dict()["scratch"]["bytes"]
+    assert needed > 10**6
+    disk = f"--scratch on a disk with {format_bytes(needed + RESERVE)} free"
+    for lacking, change in ((0, ""), (1, disk)):
+        free = needed + RESERVE - lacking
+        monkeypatch.setattr("dfmp2.output.plan.free_disk", lambda folder, free=free: free)
+        found = outlook.to_dict()
+        assert (found["fits"], str(found["change"])) == (not lacking, change)
+        assert found["scratch"]["free_bytes"] == free
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import dfmp2
 from dfmp2.cli import console
 from dfmp2.cli.console import Console, about
 from dfmp2.errors import InputError
@@ -36,6 +37,7 @@ from dfmp2.progress import (
 )
 from dfmp2.studies import forecast
 from dfmp2.studies.task import Step
+from tests.awkward import MOLECULES
 from tests.conftest import Heard, wait_until
 
 FORESEEN = Timings(
@@ -541,21 +543,22 @@ def test_durations_are_no_more_exact_than_they_are_known() -> None:
     assert {seconds: about(seconds) for seconds in expected} == expected
 
 
+class Steps(Heard):
+    """Also what it is told of steps and of the time left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: dict[str, list[tuple[int, int]]] = {}
+        self.left: list[float | None] = []
+
+    def step(self, done: int, total: int, what: str) -> None:
+        self.steps.setdefault(what, []).append((done, total))
+
+    def time_left(self, seconds: float | None) -> None:
+        self.left.append(seconds)
+
+
 def test_a_run_tells_its_steps_and_the_time_left() -> None:
-    import dfmp2
-
-    class Steps(Heard):
-        def __init__(self) -> None:
-            super().__init__()
-            self.steps: dict[str, list[tuple[int, int]]] = {}
-            self.left: list[float | None] = []
-
-        def step(self, done: int, total: int, what: str) -> None:
-            self.steps.setdefault(what, []).append((done, total))
-
-        def time_left(self, seconds: float | None) -> None:
-            self.left.append(seconds)
-
     heard = Steps()
     result = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", listener=heard, threads=1)
     assert {what: found[-1] for what, found in heard.steps.items()} == {
@@ -563,9 +566,35 @@ def test_a_run_tells_its_steps_and_the_time_left() -> None:
         "integrals": (result.sizes.naux, result.sizes.naux),
         "pairs": (15, 15),
     }
-    assert all(done <= total for found in heard.steps.values() for done, total in found)
     assert len(heard.left) > result.reference.cycles
     assert all(seconds is None or 0 <= seconds < 60 for seconds in heard.left)
+
+
+@pytest.mark.parametrize(
+    ("compute", "how", "what"),
+    [
+        (dfmp2.run, {"method": "drpa"}, "frequencies"),
+        (
+            dfmp2.run,
+            {"method": "sos-laplace", "tolerance": 1e-3},
+            "points of the Laplace transform",
+        ),
+        (dfmp2.gradient, {}, "pairs"),
+    ],
+)
+def test_steps_are_counted_to_their_end(compute: Any, how: dict[str, Any], what: str) -> None:
+    """Those that count from 1 on; a quadrature that is refined begins again."""
+    heard = Steps()
+    compute(MOLECULES["methylene"], "sto-3g", listener=heard, threads=1, **how)
+    assert {"SCF integrals", "integrals", what} <= set(heard.steps)
+    numbers = heard.steps[what]
+    ends = [k + 1 for k, (done, total) in enumerate(numbers) if done == total]
+    assert ends[-1] == len(numbers)
+    for begin, end in pairwise([0, *ends]):
+        assert numbers[begin:end] == [(k + 1, end - begin) for k in range(end - begin)]
+    percent = heard.steps.get("gradient, %", [])
+    assert len(percent) == (4 if compute is dfmp2.gradient else 0)
+    assert percent == sorted(percent) and percent[:1] in ([], [(0, 100)])
 
 
 class Recorder(Listener):

@@ -532,7 +532,7 @@ def test_keywords_of_studies_do_not_hide_parameters() -> None:
 
 def test_a_batch_whose_folder_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(dfmp2.ResourceError, match="cannot make the folder"):
+    with pytest.raises(dfmp2.ResourceError, match="cannot create the folder"):
         dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "file" / "out")
 
 

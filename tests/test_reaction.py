@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from pyscf.mp import dfump2 as pyscf_dfump2
 import dfmp2
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
+from dfmp2.studies import reaction as reactions
 from dfmp2.studies.ideal_gas import GasConditions
 from dfmp2.studies.species import (
     Reaction,
@@ -327,3 +331,28 @@ def test_a_reaction_in_one_line(folder: Path) -> None:
     species = read_species(Reaction(*terms))
     assert equation(species) == "2 h2 + o2 -> 2 h2o"
     assert [one.molecule.multiplicity for one in species] == [1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("transition_state", "wavenumbers", "said"),
+    [
+        (False, [1600.0, 3700.0], ""),
+        (True, [1600.0, 3700.0], "NO TRANSITION STATE: it has no imaginary mode"),
+        (True, [-812.36, 1600.0], "a transition state: its imaginary mode, 812.4i cm.-1,"),
+        (False, [-812.36, 1600.0], "a transition state: its imaginary mode, 812.4i cm.-1,"),
+        (True, [-812.36, -20.04, 9.0], "NO MINIMUM .*: 2 imaginary modes, 812.4i, 20.0i cm.-1,"),
+    ],
+)
+def test_what_is_said_of_the_kind_of_a_species(
+    monkeypatch: pytest.MonkeyPatch, transition_state: bool, wavenumbers: list[float], said: str
+) -> None:
+    monkeypatch.setattr(reactions, "no_stationary_point", lambda result: [])
+    species: Any = SimpleNamespace(label="x", stored=None, transition_state=transition_state)
+    imaginary = sum(number < 0 for number in wavenumbers)
+    found: Any = SimpleNamespace(
+        species=species, hessian=[], wavenumbers=wavenumbers, imaginary=imaginary, result=None
+    )
+    plan: Any = SimpleNamespace(optimize=None)
+    notes = reactions._notes([found], plan, gas=False)[1:]
+    assert len(notes) == bool(said)
+    assert all(re.match(f"x is {said}", note) for note in notes)

@@ -48,6 +48,34 @@ def page(result):
     return page_of(result)
 
 
+def test_what_is_too_long_is_cut_and_counted(result, page, monkeypatch):
+    """Atoms, input, pairs and warnings: as many as a page or a screen has room for."""
+    elements = parse(page)
+    assert "more atoms" not in elements.text and "the first" not in elements.text
+    for module, name, most in (
+        ("reports.molecule", "LONGEST_GEOMETRY", 2),
+        ("reports.result", "LONGEST_INPUT", 7),
+        ("reports.pairs", "STRONGEST", 4),
+        ("text", "STRONGEST", 3),
+        ("html.page", "MOST_WARNINGS", 1),
+        ("drawings.molecule", "MOST_DRAWN", 2),
+    ):
+        monkeypatch.setattr(f"dfmp2.output.{module}.{name}", most)
+    doubts = replace(result.diagnostics, warnings=("one doubt", "another", "a third"))
+    warned = replace(result, diagnostics=doubts)
+    cut = parse(page_of(warned))
+    of_atoms = [row for row in cut.rows if row and re.fullmatch(r"\d [OH]", row[0])]
+    assert [row[0] for row in of_atoms] == ["1 O", "2 H"]
+    assert "Geometry, Å; 1 more atoms are in the result file" in cut.text
+    assert f"the first 7 of {len(result.molecule.text)} characters" in cut.text
+    assert "Drawing of H2O, 2 of 3 centres" in cut.values("aria-label")
+    assert len(cut.values("data-atom")) == 2
+    count = len(list_pairs(result))
+    assert f"Strongest pairs (4 of {count})" in cut.text
+    (strongest,) = text._strongest(result)
+    assert len(strongest.rows) == 3 and f"{len(doubts.warnings) - 1} more" in cut.text
+
+
 def test_the_page_is_whole_and_refers_to_nothing_outside(page):
     elements = parse(page)
     ids = elements.values("id")
@@ -152,6 +180,15 @@ def test_an_input_is_shown_up_to_its_first_8000_characters(result):
     assert "given as numbers: there is no input text" in shown and "Input, SHA-256" not in shown
 
 
+def test_labels_of_small_balls_are_small():
+    """And lie nearer to the middle."""
+    chain = [[2.6 * k, 0.3 * (k % 2), 0.0] for k in range(18)]
+    for count, cls, drop in ((3, "symbol", "5"), (18, "symbol mid", "4")):
+        drawn = parse(draw_molecule(Molecule(("C",) * count, chain[:count])))
+        labels = [value for tag, name, value in drawn.attributes if (tag, name) == ("text", "y")]
+        assert labels == [drop] * count and drawn.values("class").count(cls) == count
+
+
 def test_tables_of_forces_have_a_head_for_each_column():
     """On atoms and on point charges: what they say is what is stored."""
     molecule = Molecule(("H", "F"), [[0, 0, 0.1], [0, 0.2, 1.8]])
@@ -167,6 +204,20 @@ def test_tables_of_forces_have_a_head_for_each_column():
         assert [head.removeprefix("#") for head in table.heads] == [first, "x", "y", "z"]
         numbers = np.array([row[1:] for row in table.rows], float)
         assert numbers == pytest.approx(vectors, abs=6e-11)
+
+    own = result.properties
+    tables = [block for block in derivative_sections(result)[1].blocks if isinstance(block, Table)]
+    dipoles, quadrupoles, charges = (
+        np.array([row[1:] for row in table.rows], float) for table in tables
+    )
+    assert dipoles[:, 3] == pytest.approx(
+        np.linalg.norm(dipoles[:, :3], axis=1) * 2.5417464, rel=1e-4
+    )
+    places = ["xyz".index(axis) for head in tables[1].heads[1:] for axis in head.removeprefix("#")]
+    found = own.quadrupole[:, places[::2], places[1::2]]
+    assert quadrupoles == pytest.approx(found, abs=6e-7) and len(places) == 12
+    of_atoms = np.concatenate([own.mulliken_charges, own.lowdin_charges])
+    np.testing.assert_allclose(charges.T, of_atoms, atol=6e-6)
 
 
 def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):

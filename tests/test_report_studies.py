@@ -15,6 +15,7 @@ import pytest
 
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.maps import energy_map
+from dfmp2.output.drawings.plots import Curve, curves
 from dfmp2.output.drawings.studies import scan_curve
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
@@ -147,7 +148,18 @@ def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical
         text = parse(Path(f"{kind}.html").read_text(encoding="utf-8")).text
         assert [name for name in runs if f"Molecule ({name})" in text] == drawn
         inputs = {"a": "h2o.xyz", "b": "nh2.xyz"}
-        assert [name for name in runs if f"run {inputs[name]}" in text] == anchors
+        assert [name for name in runs if inputs[name] in text] == anchors
+
+
+def test_three_curves_are_drawn_of_many() -> None:
+    """There is no fourth pattern of dashes."""
+    items = [Curve(name, [(0.0, 1.0), (1.0, float(ord(name)))]) for name in "ABCDE"]
+    root = ElementTree.fromstring(curves("many", items, "x", "y"))
+    assert [node.get("class") for node in root.iter() if node.tag.endswith("polyline")] == [
+        *("s1", "s2", "s3"),
+    ]
+    texts = [node.text for node in root.iter() if node.tag.endswith("text")]
+    assert [text for text in texts if text in ("A", "B", "C", "D", "E")] == ["A", "B", "C"]
 
 
 def test_warnings_name_their_first_three_runs() -> None:
@@ -254,13 +266,20 @@ def test_every_item_has_its_row(call, batch, water, source):
 
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
 def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
-    """The batch has four of them."""
+    """The batch has four of them, and two items that are complete."""
     monkeypatch.setattr(batch_pages, "MOST_FAILURES", most)
+    monkeypatch.setattr(batch_pages, "SUMMARISED", most - 1)
+    monkeypatch.setattr(batch_pages, "SLOWEST", most - 2)
     assert call("report", "out", "-o", "r.html").code == 0
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
     assert (f"The first {most} of 4 failures are shown below" in elements.text) == said
     links = {value for value in elements.values("href") if value.startswith("#failure-")}
     assert links == {f"#failure-{place}" for place in range(1, most + 1)}
+    assert f"Failed items, the first {most - 1} of 4" in elements.text
+    assert ("Wall time of the 2 longest items" in elements.text) == (most - 2 == 2)
+    counts = {"failed": "2", "damaged": "2", "running": "1", "pending": "2", "methods": "2"}
+    assert [row[0] for row in elements.rows[:7]] == ["complete", *counts, "warnings"]
+    assert {row[0]: row[1] for row in elements.rows[1:6]} == counts
 
 
 def test_what_follows_from_the_molecule_is_no_other_method(call, folder):

@@ -14,13 +14,15 @@ import pytest
 from pyscf import df, gto, lib, scf
 from scipy import linalg
 
+import dfmp2
 from dfmp2.errors import ConvergenceError
 from dfmp2.integrals import screening
+from dfmp2.integrals.basis_on_grid import BasisOnGrid
 from dfmp2.integrals.metric import MetricFactor
 from dfmp2.integrals.screening import every_pair
 from dfmp2.options import Options
-from dfmp2.progress import Listener
-from dfmp2.scf import following, jk, ladder, response_matrices, rotations, solvent
+from dfmp2.progress import Listener, Silent
+from dfmp2.scf import following, jk, jk_on_disk, ladder, response_matrices, rotations, solvent
 from dfmp2.scf.following import find_solution
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.kohn_sham import ExactExchange, coulomb_and_exchange
@@ -731,6 +733,38 @@ def test_memory_of_a_surface(points: int, nao: int, expected: tuple[int, int]) -
     assert solvent.surface_bytes(points, nao) == expected
     assert solvent.points_per_block(10) == solvent.BLOCK_BYTES // (8 * 55)
     assert solvent.points_per_block(10**6) == 1
+
+
+def test_columns_are_compressed_in_their_own_memory() -> None:
+    raw = np.random.default_rng(4).standard_normal((5, 9))
+    columns = np.array([0, 3, 4, 8])
+    expected = raw[:, columns].copy()
+    found = jk_on_disk._compressed(raw, columns)
+    np.testing.assert_array_equal(found, expected)
+    assert np.shares_memory(found, raw)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"method": "ks", "xc": "pbe", "scf": "conventional"},
+        {"method": "b2plyp", "certify_fit": True},
+    ],
+)
+def test_the_grid_has_the_workers_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    share_out, seen = BasisOnGrid.share_out, set[int]()
+
+    def watched(grid: Any, work: Any, threads: int) -> Any:
+        seen.add(threads)
+        return share_out(grid, work, threads)
+
+    monkeypatch.setattr(BasisOnGrid, "share_out", watched)
+    monkeypatch.setattr("dfmp2.planning.system.SINGLE_THREADED", 0)
+    how = {"grid": "20,50", "threads": 2, "listener": Silent(), **how}
+    dfmp2.run(MOLECULES["borane cation"], "sto-3g", **how)
+    assert seen == {2}
 
 
 # --- what is recorded -----------------------------------------------------------------------------

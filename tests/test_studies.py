@@ -598,6 +598,21 @@ def test_every_minimum_maximum_and_barrier_of_a_full_turn(grid: Any) -> None:
     assert over_cis == pytest.approx(butane_like(0) - butane_like(GAUCHE), abs=5e-7)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_quartic_that_turns_beyond_the_neighbours_gives_way_to_a_parabola(
+    sign: int, step: int
+) -> None:
+    """This one has its deepest well at 0.5, beyond the neighbour at 1 of the point at 2."""
+    quartic = np.polynomial.Polynomial.fromroots([0.5, 1.4, 2.3]).integ()
+    energies = sign * quartic(np.arange(5.0))[::step]
+    (found,) = find_extrema(make_curve(np.arange(5.0), energies))
+    before, here, after = energies[1:4]
+    bend = before - 2 * here + after
+    assert found.points == 3 and found.curvature == pytest.approx(bend)
+    assert found.position == pytest.approx(2 + (before - after) / (2 * bend))
+
+
 def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
     half = np.linspace(0, 180, 19)
     curve = make_curve(half, [butane_like(x) for x in half], 360.0)

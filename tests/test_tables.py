@@ -2,7 +2,7 @@
 of all commands, integers and texts that functions make of numbers, predicted costs of kernels,
 planned memory and times, and what is printed and drawn of the results in `tests/data/stored_runs`.
 
-`python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff (the two
+`python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff (the three
 largest are compressed: `xz -dc`): each change needs its reason. Formulas and other programs are
 elsewhere; here it shows that nothing changes by accident.
 """
@@ -524,6 +524,83 @@ WORK = {
     "exact gradient": dataclasses.replace(OPEN, task="gradient", naux_scf=0),
     "nothing": dataclasses.replace(OPEN, naux=0, spins=(Spin(17, 0, 0), Spin(14, 0, 0))),
 }
+# Small enough for every bound on work space to be that of its arrays; and large enough for none.
+SMALL = Workload(
+    nao=23,
+    naux_scf=101,
+    naux=79,
+    spins=(Spin(7, 5, 14), Spin(6, 4, 15)),
+    precision="auto",
+    block_functions=17,
+    scf_columns=250,
+    rectangles=210,
+    widest_shell=5,
+    frontier=((2, 3), (1, 4)),
+    single_exchange=True,
+    examined=True,
+    operators=2,
+    cycles=11,
+    starts=2,
+    primitives=31,
+    atoms=4,
+)
+LARGE = dataclasses.replace(
+    SMALL,
+    nao=800,
+    naux_scf=4000,
+    naux=3000,
+    spins=(Spin(60, 50, 700), Spin(55, 45, 705)),
+    block_functions=40,
+    scf_columns=300_000,
+    frontier=((16, 32), (15, 32)),
+)
+GRADIENT = dataclasses.replace(SMALL, task="gradient")
+CHANGES: dict[str, tuple[Workload, tuple[dict[str, Any], ...]]] = {
+    "small": (
+        SMALL,
+        (
+            {},
+            {"precision": "fp64", "checked": True},
+            {"frontier": ((2, 3), (20, 40)), "potentials": 3},
+            {"spins": (Spin(7, 5, 14),), "single_exchange": False},
+            {"grid": 300, "finer_grid": 400, "kernel": 6},
+            {"grid": 5000, "finer_grid": 7000, "examined": False},
+            {"grid": 900, "finer_grid": 1300, "precision": "fp64"},
+            {"surface": 90},
+            {"surface": 2000},
+            {"x2c_functions": 400, "exchange": False},
+            {"naux_scf": 0, "operators": 1, "single_exchange": False},
+            {"points": 12, "precision": "fp64"},
+            {"nao": 300},
+        ),
+    ),
+    "large": (LARGE, ({}, {"nao": 2000, "scf_columns": 700_000}, {"surface": 300_000})),
+    "small gradient": (
+        GRADIENT,
+        (
+            {},
+            {"precision": "fp64", "in_fields": 6},
+            {"task": "properties"},
+            {"grid": 900},
+            {"potentials": 2, "x2c_functions": 61},
+            {"naux_scf": 0, "operators": 1},
+        ),
+    ),
+    "large gradient": (
+        LARGE,
+        (
+            {"task": "gradient"},
+            {
+                "task": "gradient",
+                "naux": 0,
+                "spins": (Spin(60, 0, 0), Spin(55, 0, 0)),
+                "grid": 9000,
+            },
+        ),
+    ),
+}
+for title, (first, changes) in CHANGES.items():
+    WORK |= {f"{title} {change}": dataclasses.replace(first, **change) for change in changes}
 RATES = Rates(date="2026-11-28")
 DISK = DiskRates(write=3.1e8, read=4.7e8, cached=2.9e9)
 
@@ -536,14 +613,16 @@ def plans() -> Iterator[str]:
         yield f"{name}: {fields(work)}"
         yield f"{name}: {work.integrals()} {work.flops()}"
         yield f"{name}: {fields(memory.check_stage(work, 3))} {memory.device_host_bytes(work)}"
+        yield f"{name}: {fields(memory.exact_rows_stage(work, 3, 9))}"
         if work.spins[0].nocc:
             yield f"{name}: {memory.card_host_bytes(work)} {gradient_with_b(work, 3)}"
-        for budget in (10**12, 4 * 10**8, 2 * 10**8):
+        for budget in (10**12, 4 * 10**8, 2 * 10**8, 0):
             plan = memory.memory_plan(work, limits, 3, program=10**8, budget=budget)
             if work.task != "energy":
                 needed = gradient_memory(work, plan, 9, 3)
                 plan = dataclasses.replace(plan, gradient=needed)
             moved = time.traffic(work, plan, limits)
+            yield f"{name}, {budget:.0e}: {fields(memory.without_pairs(plan, work))}"
             yield f"{name}, {budget:.0e}: {fields(plan)}"
             yield f"{name}, {budget:.0e}: {fields(moved)}"
             found = time.time_text(work, RATES, moved, DISK, plan.gradient)
@@ -741,7 +820,7 @@ TABLES: dict[str, Callable[[], Any]] = {
 }
 
 
-COMPRESSED = ("made", "pages")  # half a megabyte and more
+COMPRESSED = ("made", "pages", "plans")  # a third of a megabyte and more
 
 
 def read(name: str) -> list[str]:

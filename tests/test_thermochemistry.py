@@ -16,6 +16,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.output.reports.study_tables import motion_shares
 from dfmp2.output.study import Study
 from dfmp2.studies.ideal_gas import (
     LowModes,
@@ -55,6 +56,17 @@ def water_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def water(water_file: Path) -> Study:
     return dfmp2.read_study(water_file)
+
+
+def test_the_shares_of_a_report_add_up(water: Study) -> None:
+    """In kJ/mol and J/(mol K), without the total energy."""
+    values = {name: item.value for name, item in water.values.items()}
+    (table,) = motion_shares(water)
+    found = np.array([[float(cell) for cell in row[1:]] for row in table.rows]).sum(axis=0)
+    energies = np.array([values["internal_energy"], values["enthalpy"]]) - values["total_energy"]
+    expected = [*(2625.4996395 * energies), values["entropy"]]
+    expected.append(values["heat_capacity_at_constant_volume"])
+    np.testing.assert_allclose(found, expected, atol=3e-3)
 
 
 def test_the_stored_conditions_give_the_stored_numbers(water: Study) -> None:

@@ -270,7 +270,7 @@ class TorchBackend(Device[DeviceOperand]):
         )
 
     def _halves(self, precision: str) -> int:
-        """Arrays that a number of B is split into on the device."""
+        """How many arrays hold a block of B on the device."""
         if self.split and precision == "mixed":
             return 2
         return 1

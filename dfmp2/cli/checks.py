@@ -317,7 +317,7 @@ def bench(
     target = None
     if json_file is not None and json_file != "-":
         target = Path(json_file)
-        require_writable(target, overwrite=overwrite, expected_bytes=10**6, option=Option("json"))
+        require_writable(target, overwrite=overwrite, option=Option("json"))
     with Console(quiet=quiet, log=None) as console:
         if pair_step.shape is None:
             results = benchmarks.measure_products(count, repeats, console)

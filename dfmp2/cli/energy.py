@@ -266,7 +266,7 @@ def _compute_shard(
     from dfmp2.output.tile_shards import compute_shard, label, pairs_of_shard, shard_of
 
     place = shard_of(target, *part)
-    require_writable(place, overwrite=True, expected_bytes=10**6)
+    require_writable(place, overwrite=True)
     with checkpointing(
         place,
         label(*part),

@@ -180,8 +180,8 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
 
     Parameters
     ----------
-    last : the process ends with it, so that signals stay ignored once all is said; else they are
-        handled as before
+    last : whether the process ends with this call: signals then stay ignored after its last line;
+        otherwise they are handled again as before
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     color = None  # as the terminal has it

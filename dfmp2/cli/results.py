@@ -186,8 +186,7 @@ OF_THE_RUN = (
 
 
 def _of_the_run(command: Any) -> Any:
-    """Let a command know options of the run, so that a change of them is refused with its
-    reason."""
+    """Let a command accept options of the run, so that changing one is refused with a reason."""
     kinds = {"frozen-virtual": int}
     return with_options(
         [click.option(f"--{name}", type=kinds.get(name, str), hidden=True) for name in OF_THE_RUN],

@@ -282,11 +282,11 @@ def compute_result(
         show(stored)
         return
     # A file that is there: when nothing else is wrong
-    require_writable(target, overwrite=True, expected_bytes=10**6)
+    require_writable(target, overwrite=True)
     console.stage(begun)
 
     def ready() -> None:
-        require_writable(target, overwrite=display.overwrite, expected_bytes=10**6)
+        require_writable(target, overwrite=display.overwrite)
 
     timeline = _timeline(trace, display, console)
     with (

@@ -117,7 +117,7 @@ def run_study(
     require_distinct({**files_read, **named, "--log": display.log})
     for option, path in written.items():
         # Files that are there: `Keeper`
-        require_writable(path, overwrite=True, expected_bytes=10**6, option=option)
+        require_writable(path, overwrite=True, option=option)
     left = f"finished runs are in {target}"
 
     with logged(display, several=True) as console:

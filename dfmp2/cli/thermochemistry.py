@@ -255,7 +255,7 @@ def thermo_command(
     where = "(not stored; --output FILE.h5 stores it)"
     if output is not None:
         where = printable(output)
-        require_writable(Path(output), overwrite=overwrite, expected_bytes=10**6)
+        require_writable(Path(output), overwrite=overwrite)
         signals.commit()
         writer = StudyWriter(Path(output), overwrite=overwrite)
         for name, run in study.runs.items():

@@ -137,7 +137,7 @@ def validate_command(
         programs = [name.strip().lower() for name in against.split(",")]
     others = [Other(program, session) for program in dict.fromkeys(programs)]
     if shown.output is not None:
-        require_writable(Path(shown.output), overwrite=shown.overwrite, expected_bytes=10**6)
+        require_writable(Path(shown.output), overwrite=shown.overwrite)
     as_text = not (shown.as_json or shown.as_markdown)
     rows: list[QuantityRow] = []
     with Console(quiet=shown.quiet, log=None) as console:

@@ -68,7 +68,6 @@ STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
 START = "start orbitals sha256:"  # in the command that a result was made with
 INPUT = "input sha256:"  # before the fingerprint, in the command of a task other than an energy
-LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
 PREVIOUS = ".previous"  # behind the name of a file that is not the result of the present input
 
 
@@ -261,8 +260,8 @@ def look_items(batch: Batch) -> list[ItemStatus]:
 
 
 def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
-    """What was `known` of a complete item where what was said of it, its molecule's file and its
-    result's file are the same; None where one is not."""
+    """The `known` status of a complete item if its options and the files of its molecule and result
+    are unchanged; None otherwise."""
     if known is None or known.status != "complete" or not known.asked:
         return None
     if known.asked != asked_hash(item) or known.source != stamp(item.path):
@@ -526,7 +525,7 @@ def _compute(
         os.replace(target, f"{target}{PREVIOUS}")
     if isinstance(given.molecule, InputError):
         raise given.molecule
-    require_writable(target, overwrite=False, expected_bytes=LEAST_FREE)
+    require_writable(target, overwrite=False)
     with checkpointing(
         target,
         resume=True,

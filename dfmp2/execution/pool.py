@@ -247,8 +247,8 @@ class Slot:
         self.call, self.future = call, future
 
     def result(self) -> Any:
-        """What its call gives or raises; Died where the process has, Dfmp2Error where none can
-        start."""
+        """The value of its call, or the exception that it raised: Died if the process died,
+        Dfmp2Error if none can start."""
         future, self.future = self.future or Future(), None
         error = future.exception()
         if error is None:

@@ -259,7 +259,7 @@ def _path(folder: Path, shard: tuple[int, int]) -> Path:
 
 
 def _head(source: str, root: Path, chained: bool) -> dict[str, Any]:
-    """What a list has to belong to."""
+    """The manifest and version that a stored list of shards must be from."""
     return {
         "dfmp2_shard_version": VERSION,
         "manifest": os.path.abspath(source),

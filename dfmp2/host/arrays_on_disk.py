@@ -113,7 +113,6 @@ def allocate(group: h5py.Group, name: str, shape: tuple[int, ...]) -> int:
     """Room in an open HDF5 file for float64 numbers of any content, contiguous; the place of the
     first one, bytes."""
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    layout.set_layout(h5py.h5d.CONTIGUOUS)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     made = h5py.h5d.create(

@@ -58,7 +58,7 @@ def defer(name: str) -> None:
 
 
 def register_presentation(load: Callable[[], ModuleType]) -> None:
-    """Say how the module of `presentation` is loaded; the room that has it calls this."""
+    """Register how the module of `presentation` is loaded; its room calls this."""
     _presentations[:] = [load]
 
 

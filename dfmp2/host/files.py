@@ -29,6 +29,7 @@ from dfmp2.units import format_bytes
 NO_FILE = (0, 0)
 
 OUTPUT = Option("output")
+LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
 
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
@@ -92,7 +93,7 @@ def disk_refusal(error: OSError) -> type[ResourceError]:
 
 
 def require_writable(
-    target: Path, *, overwrite: bool, expected_bytes: int = 0, option: Option = OUTPUT
+    target: Path, *, overwrite: bool, expected_bytes: int = LEAST_FREE, option: Option = OUTPUT
 ) -> None:
     """Check, before any computing, that `target`, named with `option`, can be written; leaves
     nothing behind.
@@ -156,7 +157,7 @@ def make_folder(folder: Path, option: Option = OUTPUT) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_refusal(error)(
-            f"cannot make the folder {folder}: {error.strerror}: choose another ", option
+            f"cannot create the folder {folder}: {error.strerror}: choose another ", option
         ) from error
 
 

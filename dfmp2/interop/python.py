@@ -1,8 +1,8 @@
 """The Python interface: what `import dfmp2` offers, but for studies and batches
 (`interop.studies`).
 
-Every function says what is wrong in the words of Python, `frozen_core=` where the command line has
-`--frozen-core`, and which keyword may have been meant by one that there is not.
+Errors name keywords of Python, `frozen_core=` where the command line has `--frozen-core`, and
+suggest the keyword that a misspelt one resembles.
 """
 
 from __future__ import annotations

@@ -489,7 +489,7 @@ def find_element(key: str, symbol: str) -> ElementBasis | None:
 
 
 def is_known(key: str) -> bool:
-    """Whether one of the libraries at hand has the set, for whatever elements."""
+    """Whether one of the available libraries has the set, for any element."""
     return bool(pyscf_entries(key, "C")) or key in exchange_index()
 
 

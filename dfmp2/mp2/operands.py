@@ -35,8 +35,8 @@ class PairOperands:
     Attributes
     ----------
     b : sequence
-        (nocc, nvir, naux) float64 per spin, Eh^1/2: in memory, all of them on disk, or all on the
-        device in float32 with what they are made of.
+        (nocc, nvir, naux) float64 per spin, Eh^1/2: all of them in memory, on disk, or in float32
+        on the device, there with the arrays that they are made from.
     spaces : sequence of ActiveSpace
         One per spin.
     stream_bytes : int

@@ -95,7 +95,7 @@ class GradientCertificate:
 
     @property
     def failures(self) -> list[str]:
-        """Names of what is larger than accepted, or no number."""
+        """Names of the quantities that are larger than accepted, or not a number."""
         sums = ("electrons_difference", "translation", "rotation", "z_vector_residual")
         limits = {
             "three_center_difference": self.allowed_energy,

@@ -193,7 +193,7 @@ class FileCheckpoint(Checkpoint):
         self._due = now + (max(self._every, (now - begun) / SHARE) if self._every else 0.0)
 
     def complete(self) -> None:
-        """The result is written: there is nothing to go on from any more."""
+        """The result has been written, so nothing is left to resume."""
         remove(self._file)
         self.saved = False
 

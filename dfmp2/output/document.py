@@ -26,7 +26,7 @@ FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>(
 
 
 class Facts(NamedTuple):
-    """Pairs of a name and what is to be said of it; without a name, a line of its own."""
+    """Pairs of a name and a text; a text without a name stands on a line of its own."""
 
     rows: Sequence[tuple[str, Any]]
     kind: str = "facts"

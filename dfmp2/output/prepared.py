@@ -389,7 +389,7 @@ class PreparedFile:
             if number:
                 reason = os.strerror(number)
             else:
-                reason = str(error).splitlines()[0][:200]
+                reason = str(error).splitlines()[0]
             way_out = Message()
             if number == errno.ENOSPC:
                 way_out = Message(

@@ -61,7 +61,7 @@ def study_plot(study: Study, axes: Any = None) -> Any:
             "optimisations; to_dataframe() has the numbers of every study"
         )
     if not study.table:
-        raise InputError(f"{study.title}: nothing is computed yet that could be drawn")
+        raise InputError(f"{study.title}: nothing that could be drawn has been computed yet")
     try:
         from matplotlib import pyplot
     except ImportError as error:

@@ -51,7 +51,7 @@ class Profile(Relay):
 
     def __init__(self, listener: Listener, path: Path, *, overwrite: bool) -> None:
         super().__init__(listener)
-        require_writable(path, overwrite=overwrite, expected_bytes=10**6, option=Option("profile"))
+        require_writable(path, overwrite=overwrite, option=Option("profile"))
         self._path, self._overwrite = path, overwrite
         self._events: list[dict[str, Any]] = []
         self._begin = self._last = self._sampled = time.perf_counter()

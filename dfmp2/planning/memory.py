@@ -1,10 +1,9 @@
 """The memory model: what a run will hold in memory and write to disk, stage by stage, before it
 starts.
 
-Counts the arrays that grow with the molecule; program and libraries are what is resident already.
-Each stage has a variant in memory and one on disk; the one in memory is taken where it fits. On
-disk a stage holds what it must and, of the streamed array, as many blocks as the budget leaves room
-for.
+It counts the arrays that grow with the molecule; program and libraries are already resident. Each
+stage has a variant in memory, which is taken if it fits, and one on disk. The one on disk keeps in
+memory what it must, and as many blocks of the streamed array as the budget allows.
 
 What a gradient holds beside an energy is planned in `dfmp2.planning.gradient_memory`.
 """

@@ -20,8 +20,8 @@ Seconds left of a calculation: its forecast, corrected by what it has measured o
 A calculation goes through three phases: the SCF; integrals, transformation and fit, whose blocks
 alternate; the pair energies. What is left of the present one:
 
-    SCF     time of the last iterations x how many are left, which the fall of the gradient's logarithm tells
-    others  at the speed at which the counted parts, blocks or tiles, have been done, the forecast before that
+    SCF     time of an iteration x iterations left, by how fast the gradient's logarithm has fallen
+    others  at the speed of the blocks or tiles that are done; before the first, the forecast
 
 What is still to come costs its forecast times the ratio of measured to predicted seconds so far, of
 the SCF's integrals and iterations and of phases that are over: a machine that is half as fast as

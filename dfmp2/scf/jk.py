@@ -378,7 +378,7 @@ class ExchangeProducts:
     single : bool
         From float32 products, each block of them added up in float64.
     exact : (naux,) bool or None
-        Fitting functions that have float64 products even so.
+        Fitting functions whose products stay in float64.
     norms : (naux,) float64 or None
         Takes the sum of X^2 of each fitting function; only where all products are of one kind.
     """

@@ -67,7 +67,6 @@ class DiskIntegrals(JKFitting):
     ) -> None:
         super().__init__(mole, auxmole, threads, progress, pairs)
         self._room = room
-        self._naux = 0
         self._blocks = pair_groups(
             mole, self.pairs, room.pair_bytes // (FLOAT64 * int(auxmole.nao))
         )

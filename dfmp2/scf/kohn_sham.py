@@ -242,8 +242,8 @@ class KohnSham:
     latest : (density, float) or None
         The last density whose E_xc was made on the final grid, and that, Eh.
     grid_shift : shape of the density
-        V_xc on the final grid less that of the coarser one, Eh, of the density where it changes. DIIS
-        takes it away: added to the Fock matrices of earlier iterations, it lets them serve on.
+        V_xc on the final grid less that of the coarser one, Eh, of the density where it changes. Added
+        to the Fock matrices of earlier iterations, it keeps them useful to DIIS.
     """
 
     _keys = frozenset({"on_grid", "latest", "grid_shift"})

@@ -239,9 +239,7 @@ class Ladder:
             done = self._schedule.converged(envs)
         else:
             done = converged(envs)
-        if done or self.rungs != ["DIIS"] or self._turned:
-            self._gave_up = False
-        else:
+        if not done and self.rungs == ["DIIS"] and not self._turned:
             self._gave_up = climbed(self.history)
         return done or self._gave_up
 

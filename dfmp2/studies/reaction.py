@@ -90,7 +90,7 @@ class ReactionPlan:
     Attributes
     ----------
     optimize : Search or None
-        How geometries are looked for, None to keep those given.
+        How geometries are optimised, None to keep those given.
     frequencies : bool
         Compute Hessians.
     gas : GasConditions

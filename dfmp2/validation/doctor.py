@@ -605,7 +605,7 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
     from dfmp2.host.files import require_writable
 
     try:
-        require_writable(s.folder / "dfmp2-doctor.h5", overwrite=True, expected_bytes=10**6)
+        require_writable(s.folder / "dfmp2-doctor.h5", overwrite=True)
         room = _room(str(s.folder.resolve()), s.folder)
     except Dfmp2Error as error:
         return fail(str(error), error.exit_code)

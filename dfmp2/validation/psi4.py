@@ -189,7 +189,7 @@ def _require_repeatable(result: MP2Result) -> None:
 
 
 def parse_output(text: str) -> Psi4Output:
-    """Energies, version and sizes out of a Psi4 DF-MP2 output.
+    """Energies, version and sizes from a Psi4 DF-MP2 output.
 
     Raises
     ------

@@ -107,7 +107,7 @@ class Lint:
         self._bound |= {*BUILTINS, *(node.arg for node in nodes if isinstance(node, ast.arg))}
 
     def check(self) -> dict[str, Violation]:
-        """Functions that break a rule; what the file itself breaks is raised."""
+        """Functions that break a rule; a rule that the file itself breaks is raised."""
         for node in self._tree.body:
             self._top_level(node)
         broken = {}

@@ -429,7 +429,7 @@ def whole(core: Core, storage: TileStorage) -> Tensor:
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of elements that lie one behind the other in C order."""
+    """Strides of contiguous elements in C order."""
     return tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
