@@ -869,3 +869,17 @@ def test_gains_of_both_instabilities(verdict: str, gains: dict[str, float]) -> N
     assert made.unstable == bool(gains)
     without = Stability(verdict, "all", -0.5)
     assert set(without.gains.values()) <= {0.0}
+
+
+def test_another_density_is_noticed_for_every_reference() -> None:
+    """One orbital that is filled in place of another, of one spin or both."""
+    mole = gto.M(atom="O 0 0 0; H 0 0.3 0.9", basis="6-31g", spin=1, verbose=0)
+    closed = gto.M(atom="O 0 0 0; H 0 0.3 0.9", basis="6-31g", charge=-1, verbose=0)
+    for kind, molecule in ((scf.UHF, mole), (scf.ROHF, mole), (scf.RHF, closed)):
+        mf = kind(molecule).run()
+        overlap = mf.get_ovlp()
+        assert not ladder._other_density(mf, overlap, (mf.mo_coeff, mf.mo_occ))
+        moved = mf.mo_occ.copy()
+        last = np.flatnonzero(np.atleast_2d(moved)[0])[-1]
+        moved[..., [last, last + 1]] = moved[..., [last + 1, last]]
+        assert ladder._other_density(mf, overlap, (mf.mo_coeff, moved))

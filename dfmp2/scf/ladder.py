@@ -261,10 +261,11 @@ class Ladder:
 
 def _other_density(mf: Any, overlap: Array, orbitals: tuple[Any, Any]) -> bool:
     """Whether the occupied orbitals of `mf` span another space than these."""
-    difference = mf.make_rdm1() - mf.make_rdm1(*orbitals)
-    # tr (D' - D) S (D' - D) S is 4 for an orbital of one spin that has left, 2 without spin
-    moved = np.einsum("...mn,nl,...lk,km->", difference, overlap, difference, overlap)
-    return bool(moved > 0.5)
+    difference = np.asarray(mf.make_rdm1()) - np.asarray(mf.make_rdm1(*orbitals))
+    product = difference @ overlap
+    # tr (D' - D) S (D' - D) S is 2 for an orbital of one spin that has been left, 8 of RHF
+    moved = float(np.sum(product * product.swapaxes(-1, -2)))
+    return moved > 1.0
 
 
 def converged(envs: dict[str, Any]) -> bool:
