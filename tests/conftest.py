@@ -363,6 +363,7 @@ def run_here(*arguments: str, cwd: Path) -> Finished:
     out, err, environment = io.StringIO(), io.StringIO(), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        patch.setattr("sys.argv", ["dfmp2", *arguments])  # which a result keeps
         patch.chdir(cwd)
         code = main(arguments)
     os.environ.clear()

@@ -599,9 +599,9 @@ def test_a_folder_that_cannot_be_written(folder, call):
     done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out/sub/deep")
     (folder / "out").chmod(0o700)
     if os.geteuid() != 0:
-        assert done.code == 7 and "cannot make the folder" in done.message
+        assert done.code == 7 and "cannot create the folder" in done.message
     file = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "h2o.xyz/out")
-    assert file.code == 7 and "cannot make the folder h2o.xyz/out" in file.message
+    assert file.code == 7 and "cannot create the folder h2o.xyz/out" in file.message
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):

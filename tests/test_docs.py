@@ -298,6 +298,7 @@ LONG = {  # pages of reference, whose tables are read row by row
     "docs/project/architecture.md",
     "docs/project/validation/index.md",
     "docs/project/validation/numbers.md",
+    "docs/project/validation/report-pages.md",
     "docs/reference/json.md",
     "docs/reference/messages.md",
     "docs/reference/molecule-files.md",

@@ -134,7 +134,7 @@ def test_a_report_names_the_checks_that_there_are(changes: dict[str, Any], has_c
     assert recompute(result, 1e-6, 1, Listener()).passed
     if not has_check:
         with pytest.raises(InputError, match="check"):
-            make_options(**options, check=True)
+            dfmp2.run(WATER, **options, check=True)
 
 
 def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
@@ -384,7 +384,7 @@ COMBINATIONS: dict[str, tuple[dict[str, Any], str]] = {  # options, and which ar
     ),
     "functional alone": (
         {"method": "ks", "xc": "pbe0"},
-        f"{WITHOUT_PAIRS} frozen_core frozen_virtual auxbasis os_scale dispersion kappa reference",
+        "certify_fit precision transform backend frozen_core frozen_virtual auxbasis os_scale dispersion kappa reference",
     ),
     "double hybrid": ({"method": "b2plyp"}, "kappa reference xc"),
     "double hybrid by Laplace": (

@@ -23,6 +23,7 @@ from typing import Any
 
 import click
 import h5py
+import numpy as np
 import pytest
 
 import dfmp2
@@ -148,7 +149,11 @@ def test_show_prints_what_it_printed(name: str, written: Path, call: Runner) -> 
     pairs = ["--pairs"] if "mp2_correlation_energy" in SHOWN[name]["json"] else []
     report = call("show", str(written / name), *pairs)
     assert report.code == 0, report.err
-    assert numbers(SHOWN[name]["text"]) <= numbers(report.out)
+    left_out = numbers(SHOWN[name]["text"]) - numbers(report.out)
+    if name == "scan.h5":  # whose table has fewer decimals now
+        shown = np.array(sorted(numbers(report.out)), dtype=np.float64)
+        left_out = {one for one in left_out if np.abs(shown - float(one)).min() > 5.1e-7}
+    assert not left_out
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -40,7 +40,7 @@ from dfmp2.units import (
 FOLDER = Path(__file__).parent
 # What is not broken at the end of a line: options, DF-MP2, numbers with their unit, versions.
 UNBROKEN = re.compile(
-    r"(?<![\w-])--[a-z][\w-]*|\bDF-\w+"
+    r"(?<![\w-])--[a-z][\w-]*|\b(?:X2C-)?DF-\w+"
     rf"|[+\-{MINUS}±]*\d+(?:\.\d+)+(?: {TIMES} 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?: (?:Eh|kJ/mol)(?![\w/]))?"
 )
 NARROW = 58  # characters of a row of a table that has room beside another block
