@@ -48,7 +48,7 @@ LEFT_BEHIND = 16 * 10**6
 BLAS_DEPTH = 256  # rows of an operand that it copies at a time
 # modules, pages of libraries and Python objects that come on the way, the result file among them
 SLACK = 8 * 10**6
-VARIES = 3 * 10**6  # between two processes; a run loads 1 to 2 MB more than its plan
+VARIES = 5 * 10**6  # between two processes; a run loads 1 to 4 MB more than its plan
 RECOMPUTED_MATRICES = 4  # (nao, nao) per thread of a conventional SCF that makes its integrals anew
 PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
 CACHE_BYTES = 4 * 10**6  # of SCF integrals that each worker takes at least
