@@ -27,6 +27,7 @@ from dfmp2.integrals.transform import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
+from dfmp2.planning.memory import VARIES
 from dfmp2.scf import jk, ladder
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
@@ -259,7 +260,8 @@ sys.exit(done.returncode)
     ],
 )
 def test_the_least_budget_named_is_kept(given: tuple[str, ...], tmp_path: Path) -> None:
-    """It works, with a peak of at most 5 % more, and 4 % less are refused."""
+    """It works, with a peak of at most 5 % more; without what two processes may differ by, 4 % less
+    are refused."""
 
     def run(budget: int) -> subprocess.CompletedProcess[str]:
         command = (
@@ -278,7 +280,7 @@ def test_the_least_budget_named_is_kept(given: tuple[str, ...], tmp_path: Path) 
     refused = run(1000)
     assert refused.returncode == 7
     least = 1000 * int(re.findall(r"at least --memory (\d+)MB", refused.stderr)[0])
-    assert run(least * 96 // 100).returncode == 7
+    assert run((least - VARIES // 1000) * 96 // 100).returncode == 7
     kept = run(least)
     assert kept.returncode == 0, kept.stderr
     assert int(kept.stdout) * 1024 <= 1.05 * least * 1000
