@@ -34,7 +34,7 @@ from dfmp2.host.threads import each
 from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.planning.gradient_memory import XC_GRADIENT_BYTES, XC_GRADIENT_VALUES
-from dfmp2.scf.exchange_correlation import ExchangeCorrelation
+from dfmp2.scf.exchange_correlation import GRADIENT, ExchangeCorrelation, add_weighted
 from dfmp2.scf.functional_kernel import KINDS
 from dfmp2.scf.kohn_sham import (
     ExactExchange,
@@ -337,10 +337,10 @@ def _moved(
     outer: list[Array] = []
     if variables > 1:
         outer = [np.zeros_like(inner) for _ in range(3)]
+    weighted = np.empty_like(inner)
     for matrix, half, factor in zip(matrices, halves, factors, strict=True):
-        weighted = factor[0] * values[0]
+        add_weighted(values, factor[: GRADIENT.stop], weighted)
         for axis, part in enumerate(outer):
-            weighted += factor[axis + 1] * values[axis + 1]
             part += factor[axis + 1] * half[0]
             if variables == 5:
                 part += factor[4] / 2 * half[axis + 1]
@@ -413,9 +413,9 @@ def _of_weights(
     for atom in range(natm - 1):
         behind = slice(atom + 1, natm)
         mu = (distance[atom] - distance[behind]) / apart[atom, behind, None]
-        moved = shift[atom, behind, None]
-        smooth, slope = _smoothed(mu + moved * (1 - mu**2))
-        slopes.append(slope * (1 - 2 * moved * mu))
+        a = shift[atom, behind, None]
+        smooth, slope = _smoothed(mu + a * (1 - mu**2))
+        slopes.append(slope * (1 - 2 * a * mu))
         shares.append((1 - smooth, 1 + smooth))  # twice that: nu is antisymmetric
         cells[atom] *= shares[atom][0].prod(axis=0)
         cells[behind] *= shares[atom][1]

@@ -394,7 +394,7 @@ def half_potential(block: PointBlock, potential: Array, memory: Memory) -> Array
     factors = potential[: GRADIENT.stop].astype(values.dtype)
     factors[RHO] /= 2
     total = memory.array("weighted", values[0].shape, values.dtype)
-    _add_weighted(values, factors, total)
+    add_weighted(values, factors, total)
     half = np.asarray(values[0] @ total.T, dtype=np.float64)
     if len(potential) > TAU:
         factors = potential[TAU].astype(values.dtype) / 4
@@ -404,7 +404,7 @@ def half_potential(block: PointBlock, potential: Array, memory: Memory) -> Array
     return half
 
 
-def _add_weighted(values: NDArray[Any], factors: NDArray[Any], total: NDArray[Any]) -> None:
+def add_weighted(values: NDArray[Any], factors: NDArray[Any], total: NDArray[Any]) -> None:
     """Put sum_k f_kg chi_kmg, (n, points), of values (k or more, n, points) and factors (k,
     points) into an array; a few functions at a time, which stay in the processor's cache."""
     for first in range(0, len(total), CACHED_FUNCTIONS):

@@ -165,14 +165,7 @@ def _overview(
         rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
     sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
     heads = ("item", "state", "formula", *sizes, "backend", "#warnings")
-    blocks.append(
-        Table(
-            "All items; the headings sort",
-            heads,
-            rows,
-            sortable=True,
-        )
-    )
+    blocks.append(Table("All items; the headings sort", heads, rows, sortable=True))
     slowest = sorted(done, key=lambda item: -(item.seconds or 0.0))[:SLOWEST]
     if len(slowest) > 1:
         drawn = [Bar(i.name, (i.seconds or 0.0,), f"{fixed(i.seconds or 0.0)} s") for i in slowest]
