@@ -9,6 +9,7 @@ import compileall
 import hashlib
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ KEPT = ROOT / ".mutants"  # what each test executes; ignored by git
 COVERAGE = """[run]
 data_file = {folder}/data
 parallel = true
-source = {folder}/tree/dfmp2
+source = {tree}/dfmp2
 context = ${{MUTANTS_NAME}}
 patch = _exit, fork
 """
@@ -84,14 +85,14 @@ def copied(folder: Path) -> Path:
     return tree
 
 
-def find_lines(path: Path, functions: Functions) -> dict[str, Any]:
+def find_lines(path: Path, functions: Functions, tree: Path) -> dict[str, Any]:
     """Of each test of a file that passes: its seconds, and of the functions that it and its
-    fixtures call the lines that are executed, as bits."""
+    fixtures call the lines that are executed, as bits. Names the tests that fail by themselves."""
     executed: dict[str, Counter[str]] = defaultdict(Counter)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tree, settings, notes = copied(folder), folder / "settings", folder / "notes"
-        settings.write_text(COVERAGE.format(folder=folder))
+        settings, notes = folder / "settings", folder / "notes"
+        settings.write_text(COVERAGE.format(folder=folder, tree=tree))
         environment = {"COVERAGE_PROCESS_START": str(settings), "MUTANTS_NOTES": str(notes)}
         pytest(tree, ["-p", "sitecustomize", f"tests/{path.name}"], None, **environment)
         tests = list(map(json.loads, notes.read_text().splitlines()))
@@ -103,6 +104,10 @@ def find_lines(path: Path, functions: Functions) -> dict[str, Any]:
                 function, first = of_file.get(line, ("", line))
                 for context in contexts:
                     executed[context][function] |= 1 << (line - first)
+    printed = (tree.parent / "printed").read_text(errors="replace").splitlines()
+    for line in printed:
+        if line.startswith(("FAILED ", "ERROR ")):
+            print(f"fails without a fault, and is left out: {line}", flush=True)
     found = {}
     for test in tests:
         lines: dict[str, int] = {}
@@ -117,12 +122,17 @@ def find_lines(path: Path, functions: Functions) -> dict[str, Any]:
 def mapped(pattern: str, jobs: int, functions: Functions) -> dict[str, Any]:
     """As of `find_lines`, of all files of that name; kept until one changes."""
     KEPT.mkdir(exist_ok=True)
+    trees: queue.Queue[Path] = queue.Queue()
 
     def known(path: Path) -> dict[str, Any]:
         content = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         kept = KEPT / f"{path.stem}-{content}.json"
         if not kept.exists():
-            found = find_lines(path, functions)
+            tree = trees.get()
+            try:
+                found = find_lines(path, functions, tree)
+            finally:
+                trees.put(tree)
             for old in KEPT.glob(f"{path.stem}-*.json"):
                 old.unlink()
             kept.write_text(json.dumps(found))
@@ -130,7 +140,9 @@ def mapped(pattern: str, jobs: int, functions: Functions) -> dict[str, Any]:
         return json.loads(kept.read_text())
 
     tests: dict[str, Any] = {}
-    with ThreadPoolExecutor(jobs) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        for job in range(jobs):
+            trees.put(copied(Path(folder) / str(job)))
         for found in pool.map(known, sorted((ROOT / "tests").glob(pattern))):
             tests |= found
     return tests
