@@ -32,10 +32,6 @@ source = {tree}/dfmp2
 context = ${{MUTANTS_NAME}}
 patch = _exit, fork
 """
-NEEDED = (
-    *("dfmp2", "tests", "inputs", "scripts", "docs", "mkdocs.yml", ".ci", ".github"),
-    *("README.md", "pyproject.toml", "constraints.txt"),
-)
 HANGS = -9  # exit code where pytest does not end
 Functions = dict[str, dict[int, tuple[str, int]]]  # file: line: function, and its first line
 
@@ -71,14 +67,13 @@ def pytest(tree: Path, arguments: list[str], limit: float | None, **environment:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of what the tests need, compiled so that a file that changes is compiled again."""
+    """A copy of the files that git knows, compiled so that a file that changes is compiled again."""
     tree = folder / "tree"
     tree.mkdir(parents=True)
-    for name in NEEDED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif (ROOT / name).exists():
-            shutil.copy(ROOT / name, tree / name)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    for name in listed.stdout.decode().splitlines():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
     compileall.compile_dir(
         tree / "dfmp2", quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH
     )
@@ -94,6 +89,7 @@ def find_lines(path: Path, functions: Functions, tree: Path) -> dict[str, Any]:
         settings, notes = folder / "settings", folder / "notes"
         settings.write_text(COVERAGE.format(folder=folder, tree=tree))
         environment = {"COVERAGE_PROCESS_START": str(settings), "MUTANTS_NOTES": str(notes)}
+        notes.touch()  # where all tests of a file are marked slow, none writes a note
         pytest(tree, ["-p", "sitecustomize", f"tests/{path.name}"], None, **environment)
         tests = list(map(json.loads, notes.read_text().splitlines()))
         measured = coverage.Coverage(config_file=str(settings))
