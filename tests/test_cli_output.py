@@ -129,7 +129,7 @@ def test_a_run_prints_one_screen(call: Runner, water: Stored) -> None:
     assert "E(HF) + 1.2 OS + 0.333333 SS" in done.out and "the line above" not in done.out
     assert lines[0].endswith(": h2o (H2O), charge 0, multiplicity 1, 10 electrons")
     assert "is good to 3 decimals" in done.out
-    assert lines[-2].endswith("full report: dfmp2 show h2o.dfmp2.h5")
+    assert lines[-2].endswith("details: dfmp2 show h2o.dfmp2.h5")
     full = succeed(call("show", "h2o.dfmp2.h5")).out
     assert "Strongest pairs" in full and "Strongest pairs" not in done.out
     refused = call("run", "h2o.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--verbose")

@@ -352,7 +352,7 @@ def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) 
     assert study.title.startswith("stationary point of") and "minimum" not in study.title
     assert study.settings["imaginary_modes"] is None
     assert any("the start is planar" in note for note in study.notes)
-    assert any("or --verify, tells whether it is a minimum" in note for note in study.notes)
+    assert any(note.startswith("not verified as a minimum") for note in study.notes)
 
 
 def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -775,6 +775,7 @@ def made(file: str) -> Iterator[str]:
     derived from it."""
     if is_study(file):
         stored: Any = read_study(file)
+        yield from map(without_sentences, texts.brief_study(stored, file).splitlines())
     elif file == "old-prepared.h5":
         return
     else:

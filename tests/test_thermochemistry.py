@@ -345,8 +345,10 @@ def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path
     name = str(water_file)
     asked = ("thermo", name, "--isotope", "H=2H", "--quasi-harmonic", "grimme", "--scale", "0.98")
     done = succeed(call(*asked, "--temperature", "200,300", "--output", "d2o.h5"))
-    for words in ("atom 2 H is 2H: 2.01410178 u", "S. Grimme", "scaled by 0.98", "vibration"):
+    for words in ("atom 2 H is 2H: 2.01410178 u", "S. Grimme", "scaled by 0.98", "Vibrations"):
         assert words in " ".join(done.out.split())
+    shares = "Translation, rotation, vibration, electrons"
+    assert shares in succeed(call("show", "d2o.h5")).out and shares not in done.out
     stored = json.loads(succeed(call("show", "d2o.h5", "--json")).out)
     printed = json.loads(succeed(call(*asked, "--temperature", "200,300", "--json")).out)
     assert stored["table"] == printed["table"] and len(printed["table"]["temperature"]) == 2

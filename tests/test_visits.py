@@ -411,6 +411,19 @@ SENTENCES = (
     "rates measured",
     "- ",
 )
+# One screen of 24 lines
+STUDIES = (
+    "run ",
+    "gradient ",
+    "energy ",
+    "interaction ",
+    "cbs ",
+    "scan ",
+    "optimize ",
+    "frequencies ",
+    "reaction ",
+    "thermo ",
+)
 # Only the widths are held
 OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy", "kernels warmup")
 
@@ -483,6 +496,7 @@ def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(tmp_path: Pat
     """All of them in one folder, in their order: later ones read what earlier ones wrote."""
     folder = furnished(tmp_path)
     wide = []
+    high = []
     changed = {}
     for typed, looked_at in transcripts().items():
         printed = typed_and_printed(typed, folder)
@@ -492,11 +506,14 @@ def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(tmp_path: Pat
             for line in text.splitlines():
                 if len(line) > 80 and not line.startswith(SENTENCES):
                     wide.append((typed, line))
+        if typed.startswith(STUDIES) and len(printed.splitlines()) > 24:
+            high.append(typed)
         if typed.startswith(OF_THE_MACHINE):
             continue
         if skeleton(printed) != skeleton(looked_at):
             changed[typed] = (skeleton(looked_at), skeleton(printed))
     assert wide == []
+    assert high == []
     assert changed == {}
 
 

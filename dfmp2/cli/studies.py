@@ -106,7 +106,7 @@ def run_study(
     """
     from dfmp2.host.files import OUTPUT, require_writable, write_atomically
     from dfmp2.output.json import study_json
-    from dfmp2.output.text import study_report
+    from dfmp2.output.text import brief_study, study_report
     from dfmp2.studies.keeper import Keeper
     from dfmp2.studies.task import Unfinished
     from dfmp2.units import counted_text
@@ -160,7 +160,7 @@ def run_study(
             lambda: study_report(study),
             last,
             lambda: study_json(study, str(target)),
-            brief=lambda: study_report(study, brief=True),
+            brief=lambda: brief_study(study, str(target)),
         )
         if short is not None and short.goes_on:
             raise type(short)(f"{short}: {left}; repeat the command to continue")

@@ -244,7 +244,7 @@ def thermo_command(
     from dfmp2.host.files import require_writable
     from dfmp2.output.json import study_json
     from dfmp2.output.study import StudyWriter
-    from dfmp2.output.text import study_report
+    from dfmp2.output.text import brief_study
     from dfmp2.studies.frequencies import read_hessian
     from dfmp2.studies.thermochemistry import make_thermochemistry
 
@@ -268,7 +268,7 @@ def thermo_command(
     temperature = study.values["temperature"].value
     ending = f"dfmp2 finished: G({temperature:g} K) = {free:.10f} Eh -> {where}"
     if not quiet:
-        click.echo(styled(study_report(study, brief=True)), nl=False)
+        click.echo(styled(brief_study(study, output)), nl=False)
     conclude(ending)
 
 

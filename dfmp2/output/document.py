@@ -115,13 +115,13 @@ def document_text(head: Iterable[str], sections: Iterable[Section]) -> str:
     visible."""
     parts = [list(head)]
     for section in sections:
-        lines = _section_lines(section.blocks)
+        lines = block_lines(section.blocks)
         if lines:
             parts.append([section.title, "-" * WIDTH, *(lines[1:] if lines[0] == "" else lines)])
     return "".join("\n".join([*map(printable, part), "", ""]) for part in parts)
 
 
-def _section_lines(blocks: Sequence[Block]) -> list[str]:
+def block_lines(blocks: Sequence[Block]) -> list[str]:
     """The lines of blocks, with an empty one between a table and a text below it."""
     lines: list[str] = []
     below_table = False

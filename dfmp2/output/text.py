@@ -7,6 +7,7 @@ import html
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -15,15 +16,14 @@ from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
     WIDEST,
-    WIDTH,
     Block,
     Facts,
     Note,
     Section,
     Table,
+    block_lines,
     displayed_width,
     document_text,
-    fitted_lines,
     size,
 )
 from dfmp2.output.reports.energies import quoted_energies
@@ -32,11 +32,21 @@ from dfmp2.output.reports.molecule import point_charge_line
 from dfmp2.output.reports.pairs import list_pairs
 from dfmp2.output.reports.reference import spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
-from dfmp2.output.reports.study import of_study, study_warnings
+from dfmp2.output.reports.study import (
+    cost_of_runs,
+    main_tables,
+    of_study,
+    remarks,
+    study_warnings,
+)
 from dfmp2.output.reports.study_tables import cell
 from dfmp2.units import DEBYE, EV_PER_HARTREE, counted_text, format_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
@@ -63,9 +73,7 @@ NAMES = (
 )
 NEAR = 3  # orbitals below and above the gap
 STRONGEST = 5  # pairs
-MAIN_FACTS = (  # of a gradient, a density and a polarizability
-    "norm",
-    "largest component",
+MAIN_FACTS = (  # of a density and a polarizability
     "natural occupations, relaxed",
     "isotropic",
     "anisotropy",
@@ -94,37 +102,57 @@ def brief_report(result: MP2Result, path: str | None) -> str:
         File of the result, from which `dfmp2 show` prints the rest; None if it is not stored.
     """
     sections = {part.anchor: part for part in summary_blocks(result)}
-    derived = [
-        section._replace(blocks=_main_blocks(section, all_densities=result.gradient is None))
-        for anchor, section in sections.items()
-        if anchor in ("gradient", "properties", "polarizability")
-    ]
-    remarks = [
+    of_gradient = result.gradient is not None
+    tables: list[Block] = [quoted_energies(result, summands_alone=of_gradient)]
+    if result.reference.nspin > 1:
+        tables.append(Facts([spin_fact(result)]))
+    tables += _dipole(result)
+    derivatives = ["gradient", "properties", "polarizability"]
+    if of_gradient and result.properties is not None:
+        relaxed = result.properties.relaxed_dipole
+        tables.append(_dipole_fact("relaxed dipole moment", relaxed, result.molecule))
+        derivatives.remove("properties")
+    for anchor in derivatives:
+        if anchor in sections:
+            tables += _main_blocks(sections[anchor])
+    texts: list[Block] = [
         block
         for anchor in ("reference", "trust")
         for block in sections[anchor].blocks
         if isinstance(block, Note) and block.mood in ("warning", "failure")
     ]
-    head = [
-        *_subject(result),
-        "",
-        *fitted_lines(quoted_energies(result)),
-        *_spin(result),
-        *(f"{name}: {value}" for facts in _dipole(result) for name, value in facts.rows),
-    ]
-    quality = wrap(result.error_budget.summary, WIDTH) + _checked(result)
-    warnings = Section("warnings", "Warnings", remarks)
-    text = document_text(head, [*derived, warnings])
-    spent = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
-    spent += f", peak memory {format_bytes(result.memory.measured_peak)}"
-    lines = [f"{text}{quality[0]}", *quality[1:], spent]
+    cost = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
+    cost += f", peak memory {format_bytes(result.memory.measured_peak)}"
+    texts += [result.error_budget.summary, *_checked(result)]
+    return _screen(_subject(result), tables, texts, cost, path)
+
+
+def brief_study(study: Study, path: str | None) -> str:
+    """One screen about a study; parameters as of `brief_report`."""
+    tables = [_with_names(table) for table in main_tables(study)]
+    texts: list[Block] = [*remarks(study), *_warnings(study)]
+    if study.error_budget is not None:
+        texts.append(study.error_budget.summary)
+    subject = wrap(f"dfmp2 {study.version}: {study.title}", WIDEST, break_on_hyphens=False)
+    return _screen(subject, tables, texts, cost_of_runs(study), path)
+
+
+def _screen(
+    subject: Sequence[str],
+    tables: Sequence[Block],
+    texts: Sequence[Block],
+    cost: str,
+    path: str | None,
+) -> str:
+    """What was computed, what came out, what to know of it and how good it is, what it cost, and
+    the command that prints the rest."""
+    ending = [cost] if cost else []
     if path is not None:
-        more = printable(f"full report: {shlex.join(['dfmp2', 'show', path])}")
-        if displayed_width(f"{spent}; {more}") <= WIDEST:
-            lines[-1] += f"; {more}"
-        else:
-            lines.append(more)
-    return "\n".join([*lines, ""])
+        ending.append(f"details: {shlex.join(['dfmp2', 'show', path])}")
+    if len(ending) > 1 and displayed_width("; ".join(ending)) <= WIDEST:
+        ending = ["; ".join(ending)]
+    lines = [*subject, *block_lines(tables), "", *block_lines(texts), *ending]
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _subject(result: MP2Result) -> list[str]:
@@ -154,31 +182,13 @@ def _subject(result: MP2Result) -> list[str]:
     ]
 
 
-def _spin(result: MP2Result) -> list[str]:
-    """What the reference says of the spin, where there are open shells."""
-    if result.reference.nspin == 1:
-        return []
-    name, value = spin_fact(result)
-    return [f"{name}: {value}"]
-
-
-def _main_blocks(section: Section, *, all_densities: bool) -> list[Block]:
-    """Tables, verdicts and main facts of a section on derivatives.
-
-    Without `all_densities` the dipole moment alone stands for the densities, where the gradient was
-    asked for.
-    """
+def _main_blocks(section: Section) -> list[Block]:
+    """Tables, main facts and failures of a section on derivatives."""
     blocks: list[Block] = []
     for block in section.blocks:
         if isinstance(block, Facts):
-            block = Facts([row for row in block.rows if row[0] in MAIN_FACTS])
-        left_out = (
-            isinstance(block, Table)
-            and section.anchor == "properties"
-            and not all_densities
-            and not block.caption.startswith("Dipole moment")
-        )
-        if not left_out:
+            blocks.append(Facts([row for row in block.rows if row[0] in MAIN_FACTS]))
+        elif not isinstance(block, Note) or block.mood != "ok":
             blocks.append(block)
     return blocks
 
@@ -219,13 +229,16 @@ def _dipole(result: MP2Result) -> list[Facts]:
     dipole = result.reference.dipole
     if dipole is None or result.properties is not None:
         return []
+    return [_dipole_fact("SCF dipole moment", dipole, result.molecule)]
+
+
+def _dipole_fact(name: str, dipole: NDArray[np.float64], molecule: Molecule) -> Facts:
     numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in dipole)
     size = DEBYE * float(dipole @ dipole) ** 0.5
-    if result.molecule.charge:
+    origin = ""
+    if molecule.charge:
         origin = ", origin of the coordinates"
-    else:
-        origin = ""
-    return [Facts([("SCF dipole moment", f"({numbers}) e bohr, {size:.4f} debye{origin}")])]
+    return Facts([(name, f"({numbers}) e bohr, {size:.4f} debye{origin}")])
 
 
 def _strongest(result: MP2Result) -> list[Block]:
@@ -251,16 +264,18 @@ def _strongest(result: MP2Result) -> list[Block]:
     return [Table(caption, ("i, j", "spins", "#Eh", "#% of E(corr)"), rows)] if rows else []
 
 
-def study_report(study: Study, *, brief: bool = False) -> str:
-    """The report of a study, one string ending in a newline; `brief` as of `of_study`."""
+def study_report(study: Study) -> str:
+    """The report of a study, one string ending in a newline."""
     parts = [
         part._replace(blocks=[_with_names(block) for block in part.blocks])
-        for part in of_study(study, brief=brief)
+        for part in of_study(study)
     ]
-    warnings = [Note("warning", text) for text in study_warnings(study)]
-    if warnings:
-        parts.append(Section("warnings", "Warnings", warnings))
+    parts.append(Section("warnings", "Warnings", _warnings(study)))
     return document_text([f"dfmp2 {study.version}: {study.title}"], parts)
+
+
+def _warnings(study: Study) -> list[Note]:
+    return [Note("warning", text) for text in study_warnings(study)]
 
 
 def _with_names(block: Block) -> Block:

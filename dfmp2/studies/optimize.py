@@ -51,7 +51,7 @@ CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)
 MOST_RESTARTS = 3  # along imaginary modes
 # runs that a study has room for beside its steps and Hessians: probes, and sides of saddle points
 BESIDE = 50
-NOT_VERIFIED = "a stationary point: dfmp2 frequencies, or --verify, tells whether it is a {sought}"
+NOT_VERIFIED = "not verified as a {sought}: run dfmp2 frequencies, or add --verify"
 
 
 def optimize_geometry(

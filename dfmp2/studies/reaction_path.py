@@ -384,7 +384,7 @@ def _ends(minima: dict[str, MP2Result], own_bonds: dict[str, list[str]]) -> list
         said = f"minimum {side}s: {fragment_formulas(minima[side].molecule)}"
         if own_bonds[side]:
             said += f", with the bond {', '.join(own_bonds[side])}"
-        lines.append(f"{said}; E = {minima[side].total_energy:.10f} Eh")
+        lines.append(said)
     if not any(own_bonds.values()):
         lines.append("both minima have the same bonds: they are conformers, or mirror images")
     return lines

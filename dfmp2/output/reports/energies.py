@@ -60,6 +60,9 @@ class EnergyRow(NamedTuple):
         Whether people quote it: the screen of a run shows no others.
     alone : str
         Its meaning where the row above is not shown, if that is another.
+    summand : bool
+        Whether it is the total energy of the method or a term of it, not a spin component or the
+        energy of another scaling.
     """
 
     name: str
@@ -67,6 +70,7 @@ class EnergyRow(NamedTuple):
     meaning: str
     quoted: bool = True
     alone: str = ""
+    summand: bool = True
 
 
 def energy_rows(result: MP2Result) -> list[EnergyRow]:
@@ -120,9 +124,9 @@ def _correlation_rows(result: MP2Result, sign: str) -> list[EnergyRow]:
     same, opposite = result.components
     rows = []
     if result.quadrature is None or math.isfinite(same):
-        rows.append(EnergyRow("same-spin correlation", same, "E(SS)"))
+        rows.append(EnergyRow("same-spin correlation", same, "E(SS)", summand=False))
     if result.quadrature is None or math.isfinite(opposite):
-        rows.append(EnergyRow("opposite-spin correlation", opposite, "E(OS)"))
+        rows.append(EnergyRow("opposite-spin correlation", opposite, "E(OS)", summand=False))
     singles = result.mp2_singles_energy
     if singles:
         rows.append(EnergyRow("singles", singles, "E(S), ROHF reference"))
@@ -183,16 +187,18 @@ def _scaled_rows(result: MP2Result, kind: Method, sign: str) -> list[EnergyRow]:
             result.mean_field_energy + scaled,
             f"{sign} + the line above",
             alone=alone,
+            summand=of_run,
         ),
     ]
 
 
-def quoted_energies(result: MP2Result) -> Table:
-    """The energies that people quote, Eh."""
+def quoted_energies(result: MP2Result, *, summands_alone: bool = False) -> Table:
+    """The energies that people quote, Eh; with `summands_alone` without spin components and other
+    scalings."""
     rows = [
         (row.name, energy_text(row.energy), row.alone or row.meaning)
         for row in energy_rows(result)
-        if row.quoted
+        if row.quoted and (row.summand or not summands_alone)
     ]
     return Table("", ("energy", "#Eh", "meaning"), rows)
 
