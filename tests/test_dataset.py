@@ -222,7 +222,7 @@ def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
     (batch / "out" / "oh.h5").write_bytes(damaged)
     done = succeed(call("batch", "collect", "m.toml", "-o", str(tmp_path / "less.csv")))
     assert "oh is left out: its result does not count" in done.err and "3 of 4 items" in done.out
-    assert "1 of 4 items not complete and therefore not in the table" in done.err
+    assert "1 of 4 items left out of the table: not complete" in done.err
     (batch / "out" / "oh.h5").write_bytes(whole)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2.cli.console import Console
+from dfmp2.cli.console import Console, conclude
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     AS_JSON,
@@ -21,6 +21,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.options import parse_bytes
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
@@ -142,8 +143,8 @@ def validate_command(
     rows: list[QuantityRow] = []
     with Console(quiet=shown.quiet, log=None) as console:
         console.note(
-            f"{len(chosen)} entries on {session.backend.name} ({session.reason}), "
-            f"{session.precision}"
+            f"{counted_text(len(chosen), 'entry', 'entries')} on {session.backend.name} "
+            f"({session.reason}), precision {session.precision}"
         )
         if as_text and selection.chosen:
             console.show(tables.HEADER)
@@ -184,7 +185,7 @@ def _show_validation(
     elif shown.as_markdown:
         click.echo(tables.markdown(rows, table))
     else:
-        click.echo(f"\n{tables.validation_summary(rows)}")
+        conclude(f"\n{tables.validation_summary(rows)}")
     if shown.output is None:
         return
     settings = {
@@ -220,7 +221,7 @@ def _require_passed(rows: list[QuantityRow], *, require_all: bool) -> None:
     if counts["failed"]:
         raise ComparisonFailed(
             f"{counts['failed']} of {len(rows)} values differ by more than their entries allow: "
-            "see those that fail"
+            f"{', '.join(dict.fromkeys(row.id for row in rows if row.status == tables.FAIL))}"
         )
     if counts["skipped"] and (require_all or not counts["passed"]):
         if require_all:

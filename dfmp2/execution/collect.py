@@ -119,8 +119,8 @@ def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Col
     if missing:
         remarks.append(
             Message(
-                f"{missing} of {counted_text(len(batch.items), 'item')} not complete and therefore "
-                "not in the table"
+                f"{missing} of {counted_text(len(batch.items), 'item')} left out of the table: "
+                "not complete"
             )
         )
     molecules = {item.name: item.molecule for item in batch.items}

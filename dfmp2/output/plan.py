@@ -128,14 +128,10 @@ def plan_json(outlook: Outlook) -> str:
     return json.dumps(plan_dict(outlook), indent=2) + "\n"
 
 
-MEMORY = {  # key of memory_bytes -> what it is called
-    "scf": "SCF",
-    "scf_gathered": "SCF, gathered",
-    "mp2": "MP2",
-    "gradient": "gradient",
+MEMORY = {  # key of memory_bytes -> what it is called; JSON has the parts of the peak too
     "peak": "peak",
     "budget": "allowed",
-    "least": "least needed",
+    "least": "smallest limit",
     "comfortable": "all in core",
     "device": "device",
     "disk": "result file",
@@ -214,9 +210,9 @@ def plan_text(outlook: Outlook) -> str:
         *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
         "",
         *(
-            f"memory, {label:<13}{format_bytes(memory[name]):>13}"
+            f"memory, {label:<14}{format_bytes(memory[name]):>13}"
             for name, label in MEMORY.items()
-            if memory[name] and not (alone and name == "mp2")
+            if memory[name]
         ),
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, "
         f"{format_bytes(scratch['free_bytes'])} free ({', '.join(places)})",

@@ -300,7 +300,7 @@ def _about_gas(conditions: GasConditions) -> str:
 def _require_comparable(candidates: Sequence[Candidate]) -> None:
     """Refuse what cannot be in one ensemble."""
     if len(candidates) < 2:
-        raise InputError(f"{len(candidates)} results: expected two or more to rank")
+        raise InputError(f"{counted_text(len(candidates), 'result')}: expected two or more to rank")
     for what in ("formula", "charge"):
         groups: dict[Any, str] = {}
         for one in candidates:

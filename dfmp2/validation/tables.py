@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
+from dfmp2.output.document import size
 from dfmp2.output.study import Column
+from dfmp2.units import counted_text
 from dfmp2.validation.entries import Published
 
 PASS, FAIL, SKIPPED, SHOWN = "pass", "fail", "skipped", "shown"
@@ -137,7 +139,7 @@ def largest(rows: Iterable[QuantityRow]) -> str:
     judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
     if (found := max(judged, default=None)) is None:
         return ""
-    return f"{found:.1e}"
+    return size(found)
 
 
 def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
@@ -192,6 +194,12 @@ def validation_summary(rows: Sequence[QuantityRow]) -> str:
         numbers = "{passed:>8}{failed:>8}{skipped:>9}{shown:>8}".format(**tally(own))
         lines.append(f"{name:<20}{numbers}{largest(own):>26}")
     lines.append("both sides use fitting sets of the same names: errors of a set are not seen")
+    counts = tally(rows)
+    judged = counts["passed"] + counts["failed"]
+    verdict = f"dfmp2 validate: {counts['passed']} of {counted_text(judged, 'value')} agree"
+    if counts["failed"]:
+        verdict += f", {counts['failed']} failed"
+    lines.append(verdict)
     return "\n".join(lines)
 
 
