@@ -402,6 +402,8 @@ def test_full_standard_output(folder: Path) -> None:
         assert done.code == code, (redirection, done.err)
         assert "Traceback" not in done.err + done.out
         hdf5.verify(folder / "h2.dfmp2.h5")
+        if code:
+            assert "what was computed is stored: dfmp2 finished" in done.err
 
 
 def test_reader_that_leaves_early_is_no_error(folder: Path) -> None:

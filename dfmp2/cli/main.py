@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             said = signals.received() or _said(error)
             if said is None:
                 raise  # a fault in dfmp2, whose traceback helps to find it
-            if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
+            if isinstance(error.__cause__ or error, OSError):
                 _drop_stdout()
             line = fitted(f"dfmp2: {printable(said[0])}", sys.stderr)
             if takes_colour(sys.stderr):
@@ -267,7 +267,9 @@ def _escape_what_cannot_be_written() -> None:
 def _drop_stdout() -> None:
     """Send what is still buffered to nowhere, so that the interpreter does not fail on it at its
     end."""
-    if sys.stdout is not None:
+    if sys.stdout is None:
+        return
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -17,7 +17,7 @@ import click
 
 from dfmp2.cli.console import conclude, styled
 from dfmp2.double_hybrids import look_up
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, ResourceError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
@@ -436,19 +436,30 @@ def print_report(
         Makes the JSON object that --json prints in place of both.
     brief : callable, optional
         Makes what is printed without --verbose, by default all of the report.
+
+    Raises
+    ------
+    ResourceError
+        Standard output cannot be written; what was computed is stored.
     """
     if display.log is None:
         console.close()
     else:
         console.finish(report() + ending)
-    if display.as_json:
-        click.echo(json(), nl=False)
-        return
-    if display.quiet:
-        conclude(ending)
-        return
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
-    click.echo(styled(shown()), nl=False)
-    conclude(ending)
+    try:
+        if display.as_json:
+            click.echo(json(), nl=False)
+            return
+        if not display.quiet:
+            click.echo(styled(shown()), nl=False)
+        conclude(ending)
+    except BrokenPipeError:
+        raise  # nobody reads on
+    except OSError as error:
+        raise ResourceError(
+            f"standard output cannot be written ({error.strerror}), what was computed is stored: "
+            f"{ending}"
+        ) from error
