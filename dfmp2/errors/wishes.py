@@ -1,7 +1,7 @@
-"""What users of other programs ask for, and the way out: methods and options that there are none
-of.
+"""What users of other programs ask for, and the alternatives: methods and options that dfmp2 does
+not have.
 
-docs/explanation/limits.md has the same with more words.
+docs/explanation/limits.md explains them at greater length.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dfmp2.errors.messages import Command, Message, Option, Placeholder
 
 LARGE = Option("method", "sos-laplace")
-# Pattern of a method in small letters, without spaces -> what there is.
+# Pattern of a method in lower case, without spaces -> the alternative.
 METHODS: tuple[tuple[str, Message], ...] = (
     (
         r"(?:u|ro|r)mp2",
@@ -107,7 +107,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
     ),
 )
 
-# Option of other programs, with underscores -> what there is.
+# Option of other programs, with underscores -> the alternative.
 OPTIONS: dict[str, Message] = {
     **dict.fromkeys(
         ("solvation", "pcm", "cpcm", "smd", "cosmo", "ddcosmo", "iefpcm", "alpb", "gbsa"),
@@ -289,7 +289,7 @@ OPTIONS: dict[str, Message] = {
 
 
 def way_out_of_method(name: str) -> Message:
-    """What there is instead of a method that is not here, "" where nobody has foreseen it."""
+    """The alternative to a method that is not available, "" if none is listed."""
     wanted = re.sub(r"[\s_]+", "", name.lower()).replace("/", "-")
     for pattern, way_out in METHODS:
         if re.fullmatch(pattern, wanted):
@@ -298,5 +298,5 @@ def way_out_of_method(name: str) -> Message:
 
 
 def way_out_of_option(name: str) -> Message:
-    """What there is instead of an option that is not here, "" where nobody has foreseen it."""
+    """The alternative to an option that is not available, "" if none is listed."""
     return OPTIONS.get(name.lstrip("-").replace("-", "_").lower(), Message())
