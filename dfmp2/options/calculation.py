@@ -71,8 +71,7 @@ def _option(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of one DF-MP2 calculation, refused with an InputError where a value is not
-    allowed."""
+    """Options of one DF-MP2 calculation; a value that is not allowed raises an InputError."""
 
     basis: str = _option("Basis, e.g. cc-pvdz or cc-pvdz,I=def2-svp.", MISSING, metavar="NAME")
     reference: str = _option(
