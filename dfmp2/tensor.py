@@ -383,7 +383,7 @@ def _contraction(
     call = f"{function}: {expression!r} with {', '.join(map(str, shapes))}"
     if len(terms) != 2 or len(shapes) != 2:
         raise InputError(
-            f"{call}: expected two arrays, such as 'ik,kj->ij'; of more, contract two at a time"
+            f"{call}: expected two arrays, such as 'ik,kj->ij'; for more, contract two at a time"
         )
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
@@ -399,8 +399,8 @@ def _contraction(
         out = "".join(sorted(set(a) ^ set(b)))
     if len(set(out)) != len(out) or not set(a) ^ set(b) <= set(out) <= set(sizes):
         raise InputError(
-            f"{call}: expected in the result letters of the arrays, each once, all that stand once "
-            "among them"
+            f"{call}: expected letters of the arrays in the result, each once, including all that "
+            "occur only once"
         )
     batches = [x for x in out if x in a and x in b]
     summed = [x for x in a if x in b and x not in out]
@@ -467,7 +467,7 @@ def _shape(name: str, x: Any) -> Sizes:
 def _reversed(x: Any, *axes: int) -> Any:
     if isinstance(x, DeviceArray):
         raise InputError(
-            "trsm: on a device expected a lower triangle: turn both arrays round before to_device"
+            "trsm: on a device expected a lower triangle: reverse both arrays before to_device"
         )
     if _is_torch(x):
         return x.flip(axes)

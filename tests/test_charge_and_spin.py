@@ -115,11 +115,11 @@ def test_columns_of_charges_and_moments_add_up() -> None:
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
     with pytest.raises(InputError, match=r"initial_charges, which adds up to -2, contradict"):
         parse_xyz(head.replace("\n", "\ncharge=1 ", 1) + "O 0 0 0 -2 0\nH 0 0 1 0 0", file="f")
-    with pytest.raises(InputError, match=r"which adds up to -0\.4,' is no whole number: write"):
+    with pytest.raises(InputError, match=r"which adds up to -0\.4,' is not a whole number: write"):
         parse_xyz(f"{head}O 0 0 0 -0.4 0\nH 0 0 1 0 0", file="f")
     results = head.replace("initial_", "")
     assert parse_xyz(f"{results}O 0 0 0 -0.41 0\nH 0 0 1 0.42 0\n", file="f").molecule.charge == 0
-    with pytest.raises(InputError, match=r"column charges.* does not fit the charge"):
+    with pytest.raises(InputError, match=r"column charges.* does not match the charge"):
         parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
 
 

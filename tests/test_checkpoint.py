@@ -656,7 +656,7 @@ def test_another_calculation_does_not_replace_it(call: Runner, folder: Path, opt
     other = ("run", "nh2.xyz", *RUN[2:], option)
     done = call(*other)
     assert done.code == 3 and "belongs to another calculation: geometry differs" in done.message
-    assert "name another file, or delete it to start anew" in done.message
+    assert "name another file, or delete it to start again" in done.message
     assert listing(folder) == before
     succeed(call(*other, "--overwrite"))
     assert dfmp2.read(folder / "x.h5").molecule.formula == "H2N"

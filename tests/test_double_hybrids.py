@@ -573,7 +573,7 @@ def test_other_factors_are_derived(tmp_path: Path) -> None:
     again = dfmp2.run(CATION, method="xyg3", frozen_core=1, **SMALL)
     assert core.total_energy == pytest.approx(again.total_energy, abs=1e-9)
     for method in ("mp2", "b2plyp", "xygj-os", "drpa"):
-        with pytest.raises(InputError, match="cannot be derived of a result of xyg3"):
+        with pytest.raises(InputError, match="cannot be derived from a result of xyg3"):
             dfmp2.derive(stored, method=method)
     bare = dfmp2.run(CATION, method="b2plyp", **SMALL)
     added = dfmp2.derive(bare, dispersion="d4")
@@ -700,7 +700,7 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "revdod-pbep86"}, "not in the table; with both spins it is revdsd-pbep86-d4"),
         ({"method": "mp2-d3"}, "dispersion corrections of MP2 are not available"),
         ({"method": "revDSD-PBEP86-D4/2021"}, "are not those of 2019 (revdsd-pbep86-d4)"),
-        ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
+        ({"method": "b2plyp", "xc": "pbe"}, "has its own functional"),
         ({"method": "custom-dh", "xc": "pbe0"}, "needs --os-scale and --ss-scale"),
         ({"method": "custom-dh", "xc": "wb97x-v", "os_scale": 1.0, "ss_scale": 1.0}, "(VV10)"),
         ({"method": "custom-dh", "xc": "mgga_x_no", "os_scale": 1.0, "ss_scale": 1.0},

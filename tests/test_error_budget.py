@@ -348,7 +348,7 @@ def test_decimals(total: float | None, decimals: int | None) -> None:
     budget = budget_of(total)
     assert budget.decimals == decimals
     said = {
-        None: "is not known: no estimate of the moon",
+        None: "is unknown: no estimate of the moon",
         0: "is good to no decimal,",
         1: "good to 1 decimal,",
     }
@@ -479,8 +479,8 @@ def test_a_file_that_lacks_numbers(result: MP2Result, folder: Path, call: Runner
     assert budget["sources"]["scf_fitting"]["scf_total_energy"]["kind"] == "not measured"
     assert budget["sources"]["scf_convergence"]["scf_total_energy"]["value"] > 0
     assert budget["decimals"] is None and budget["mp2_total_energy"] is None
-    assert "no estimate of fitting of the SCF. Largest part that is known: " in budget["summary"]
-    assert "is not known" in succeed(call("show", "old.h5")).out
+    assert "no estimate of fitting of the SCF. Largest known part: " in budget["summary"]
+    assert "is unknown" in succeed(call("show", "old.h5")).out
 
 
 def test_a_batch_has_a_column(written: Path, call: Runner) -> None:

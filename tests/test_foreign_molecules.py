@@ -82,7 +82,7 @@ def test_a_mole_of_pyscf_with_ghosts() -> None:
     with pytest.raises(InputError, match="not built"):
         from_pyscf(gto.Mole())
     for wrong in (SimpleNamespace(), "H 0 0 0"):
-        with pytest.raises(InputError, match="is no PySCF Mole"):
+        with pytest.raises(InputError, match="is not a PySCF Mole"):
             from_pyscf(wrong)
     finite = gto.M(atom="He 0 0 0", basis="sto-3g", nucmod="G", verbose=0)
     with pytest.raises(InputError, match="finite size"):

@@ -289,9 +289,9 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
         ({"xc": "wb97x-v"}, "a non-local correlation functional (VV10)"),
         (
             {"xc": "wb97x-2"},
-            'which has a correlation energy of its own: take method="wb97x-2(tqz)"',
+            'which has its own correlation energy: take method="wb97x-2(tqz)"',
         ),
-        ({"xc": "b2plyp"}, "is a double hybrid, which has a correlation energy of its own"),
+        ({"xc": "b2plyp"}, "is a double hybrid, which has its own correlation energy"),
         ({"xc": "gga_x_mpw91(_no=1),lyp"}, "libxc has no such functional or parameter"),
         ({"xc": "gga_x_no(_bt=1),lyp"}, "libxc has no functional gga_x_no;"),
         ({"xc": "0.5*hf+0.5*pbe,r4scan"}, "libxc has no correlation functional r4scan; similar"),

@@ -274,7 +274,7 @@ def test_studies_have_the_energies_of_the_method() -> None:
         ({"method": "mp3"}, 'method="mp3": expected one of mp2, scs-mp2'),
         ({"kappa": 1.1}, 'kappa=1.1 belongs to method="kappa-mp2", not to mp2'),
         ({"method": "kappa-mp2", "kappa": -1.0}, "kappa=-1.0: expected a number above zero"),
-        ({"method": "sos-mp2", "os_scale": 1.2}, "has factors of its own, 1.3 E(OS) and 0 E(SS)"),
+        ({"method": "sos-mp2", "os_scale": 1.2}, "has its own factors, 1.3 E(OS) and 0 E(SS)"),
         ({"method": "custom-scs-mp2"}, "needs os_scale"),
         ({"method": "kappa-mp2", "check": True}, "check=True is available only for plain MP2"),
         (

@@ -36,7 +36,7 @@ BASIS = {"basis": "cc-pvdz"}
         ({"scf": "conventional", "scf_auxbasis": "x"}, "uses no fitting set"),
         ({"method": "drpa", "xc": ""}, "is empty"),
         ({"method": "drpa", "xc": "pbe", "reference": "rohf"}, "no restricted open-shell"),
-        ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
+        ({"method": "b2plyp", "xc": "pbe"}, "has its own functional"),
         ({"method": "mp2", "xc": "pbe"}, "not available on Kohn-Sham orbitals"),
         ({"method": "sos-laplace", "xc": "pbe"}, "not available on Kohn-Sham orbitals"),
         ({"method": "drpa", "xc": "pbe", "stability": "auto"}, "frontier orbitals"),
@@ -56,8 +56,8 @@ BASIS = {"basis": "cc-pvdz"}
         ),
         ({"grid": "3"}, "belongs to a functional"),
         ({"kappa": 1.1}, "belongs to --method kappa-mp2"),
-        ({"method": "scs-mp2", "os_scale": 1.1}, "has factors of its own"),
-        ({"method": "kappa-mp2", "ss_scale": 1.1}, "has factors of its own"),
+        ({"method": "scs-mp2", "os_scale": 1.1}, "has its own factors"),
+        ({"method": "kappa-mp2", "ss_scale": 1.1}, "has its own factors"),
         ({"method": "drpa", "ss_scale": 1.1}, "drop --os-scale and --ss-scale"),
         (
             {"method": "drpa", "reference": "rohf"},
@@ -288,7 +288,7 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
         read_basis_file(value)
     assert read_basis_file(str(path)) == ("mine.gbs", "other numbers")
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is no text file"):
+    with pytest.raises(InputError, match="is not a text file"):
         read_basis_file(str(path))
     with pytest.raises(InputError, match="cannot be read"):
         read_basis_file(str(tmp_path / "none.gbs"))

@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "rohf": (lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(), "ROHF"),
     "kohn-sham": (lambda: dft.RKS(water()).run(), "not available on Kohn-Sham orbitals"),
     "cartesian": (lambda: water(basis="6-31g*", cart=True).RHF().run(), "Cartesian"),
-    "no mean field": (object, "object"),
+    "not a mean field": (object, "object"),
     "gpu4pyscf": (
         lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
         r"the mean field is a RHF of GPU4PySCF: pass mf\.to_cpu\(\)",
@@ -386,7 +386,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
 def test_refused_settings(closed: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         DFMP2(closed, **settings)
-    with pytest.raises(InputError, match="a Mole is no mean field"):
+    with pytest.raises(InputError, match="a Mole is not a mean field"):
         DFMP2(closed.mol)
     mp = DFMP2(closed)
     with pytest.raises(InputError, match=message):

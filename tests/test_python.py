@@ -272,7 +272,7 @@ BROKEN: dict[str, Call] = {
     "nuclei of finite size": lambda: dfmp2.Molecule.from_pyscf(
         gto.M(atom="He", nucmod={"He": 2}, verbose=0)
     ),
-    "a dict is no PySCF Mole": lambda: dfmp2.Molecule.from_pyscf({}),
+    "a dict is not a PySCF Mole": lambda: dfmp2.Molecule.from_pyscf({}),
     "molecule is a list: expected a QCSchema molecule": lambda: dfmp2.Molecule.from_qcschema([]),
 }
 

@@ -383,9 +383,9 @@ def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch)
     found, solutions = find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
     assert solutions is not None
     assert (found.mf.name, found.place, solutions.chosen) == ("3", 3, 3)
-    assert solutions.origin == ("atoms", *(f"atoms, turned at random ({n})" for n in (2, 3, 4, 5)))
+    assert solutions.origin == ("atoms", *(f"atoms, rotated at random ({n})" for n in (2, 3, 4, 5)))
     assert math.isnan(solutions.energy[3]) and solutions.kind == ("",) * 5
-    assert sum("orbitals turned at random" in text for text in heard.stages) == 4
+    assert sum("orbitals rotated at random" in text for text in heard.stages) == 4
     assert sum("start 4 did not converge" in text for text in heard.stages) == 1
     energies = dict.fromkeys(energies)
     with pytest.raises(ConvergenceError, match="made up"):

@@ -182,7 +182,7 @@ def test_the_lowest_of_several_starts_is_kept_and_is_the_same_again() -> None:
     assert found.energy[0] > min(found.energy) + 0.01  # the atomic start stays at the RHF solution
     assert (
         first.reference.start
-        == f"atomic densities, turned at random ({found.start[found.chosen - 1]})"
+        == f"atomic densities, rotated at random ({found.start[found.chosen - 1]})"
     )
 
 

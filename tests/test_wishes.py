@@ -34,7 +34,7 @@ METHODS_ELSEWHERE = {
     "DFMP2": "MP2 is always density-fitted here",
     "MP2-F12": "explicit correlation",
     "CCSD(T)-F12b": "explicit correlation",
-    "ROMP2": "the reference is an option of its own",
+    "ROMP2": "the reference is a separate option",
     "LT-SOS-MP2": "--method sos-laplace",
     "RI-RPA": "--method drpa",
     "CASPT2": "multireference",

@@ -15,9 +15,7 @@ LARGE = Option("method", "sos-laplace")
 METHODS: tuple[tuple[str, Message], ...] = (
     (
         r"(?:u|ro|r)mp2",
-        Message(
-            "the reference is an option of its own: ", Option("reference", "uhf"), ", rohf, rhf"
-        ),
+        Message("the reference is a separate option: ", Option("reference", "uhf"), ", rohf, rhf"),
     ),
     (
         r"(?:ri|df|dfmp2|rimp2)-?(?:mp2)?|mbpt\(?2\)?|mp",
@@ -60,8 +58,8 @@ METHODS: tuple[tuple[str, Message], ...] = (
     (
         r"(?:u|r|ri-?|df-?|o|oo-?|scs-?)*mp(?:2\.5|[3-9]).*|(?:oo?-?|ri-?oo?-?|df-?o)mp2|lccd.*|remp.*",
         Message(
-            "MP3, MP4 and orbital-optimised MP2 are not available: PySCF or Psi4; against large terms "
-            "of small gaps there is ",
+            "MP3, MP4 and orbital-optimised MP2 are not available: PySCF or Psi4; to damp the large "
+            "terms of small gaps there is ",
             Option("method", "kappa-mp2"),
         ),
     ),
@@ -266,7 +264,9 @@ OPTIONS: dict[str, Message] = {
         ("maxiter", "max_cycle", "max_iter", "scf_max_iter"),
         Message("the iterations of the SCF are ", Option("scf_max_cycles")),
     ),
-    "lane": Message("predictions are of compiled programs, which torch-xla launches alike"),
+    "lane": Message(
+        "predictions are for compiled programs, which torch-xla launches in the same way"
+    ),
     "recompile": Message("every lane compiles before it launches: leave it out"),
     **dict.fromkeys(
         ("shape", "beta", "cores"),
@@ -276,7 +276,7 @@ OPTIONS: dict[str, Message] = {
             "shape",
         ),
     ),
-    "one_zero_hint": Message("zeros and ones earn no credit any more: leave it out"),
+    "one_zero_hint": Message("zeros and ones no longer count separately: leave it out"),
     **dict.fromkeys(("scs", "sos"), Message("it is ", Option("method", "scs-mp2"), " or sos-mp2")),
     **dict.fromkeys(
         ("geometry", "xyz", "mol", "input"), Message("the molecule comes first, without a name")

@@ -53,7 +53,7 @@ ABSENT = {  # names in PySCF's and GPU4PySCF's classes, and why they are missing
     ),
     **dict.fromkeys(
         ("make_rdm2", "make_fno", "init_amps", "update_amps"),
-        "it takes amplitudes, which are not kept",
+        "it needs amplitudes, which are not kept",
     ),
     **dict.fromkeys(("ao2mo", "eris"), "integrals over orbitals are not kept"),
     **dict.fromkeys(("with_df", "auxmol"), "the MP2 fitting set is auxbasis=, the name of one"),
@@ -125,7 +125,9 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         **options: Unpack[MeanFieldKeywords],
     ) -> None:
         if not hasattr(mf, "mol"):
-            raise InputError(f"a {type(mf).__name__} is no mean field: expected a PySCF RHF or UHF")
+            raise InputError(
+                f"a {type(mf).__name__} is not a mean field: expected a PySCF RHF or UHF"
+            )
         self._scf = mf
         self.mol = mf.mol
         self.verbose, self.stdout, self.max_memory = mf.verbose, mf.stdout, mf.max_memory

@@ -622,7 +622,7 @@ def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords
     output = keywords.get("output")
     resume = keywords.get("resume", False)
     if output is None and resume:
-        raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
+        raise InputError("resume=True needs output=FILE: the file of the study to continue")
     path = None
     if output is not None:
         path = Path(output)

@@ -437,7 +437,7 @@ def _statement(kind: str, words: str, number: str) -> Statement:
     quantity = KINDS[kind]
     meanings, why = _meanings(kind, number)
     if kind == "electrons" and not meanings:
-        return _unread("charge", words, "is no number of electrons")
+        return _unread("charge", words, "is not a number of electrons")
     return Statement(quantity, words, meanings, certain=not why, why=why)
 
 
@@ -452,7 +452,7 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
         else:
             moment = 0.5
         if abs(moment - round(moment)) > 0.05:
-            return frozenset(), "is no whole number of unpaired electrons"
+            return frozenset(), "is not a whole number of unpaired electrons"
         return frozenset({round(moment) + 1}), ""
     if number[-1] in "+-":
         trailing = number[-1]
@@ -495,13 +495,13 @@ def _meanings_of_spin(number: str) -> tuple[frozenset[int], str]:
     try:
         spin = Fraction(number)
     except (ValueError, ZeroDivisionError):
-        return frozenset(), "is no spin"
+        return frozenset(), "is not a spin"
     if spin < 0 or spin > 100:
-        return frozenset(), "is no spin"
+        return frozenset(), "is not a spin"
     if spin == 0 or spin.denominator == 2:
         return frozenset({int(2 * spin) + 1}), ""
     if spin.denominator > 2:
-        return frozenset(), "is no spin"
+        return frozenset(), "is not a spin"
     whole = int(spin)
     return frozenset({whole, whole + 1, 2 * whole + 1}), "is ambiguous (S, 2S or 2S + 1)"
 

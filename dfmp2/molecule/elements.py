@@ -338,7 +338,7 @@ def mass(symbol: str) -> float:
     place = SYMBOLS.index(symbol)
     if place >= len(MASSES):
         raise InputError(
-            f"{symbol} has no measured mass, so nothing that moves with it has frequencies"
+            f"{symbol} has no measured mass, so no frequencies can be computed with it"
         )
     return MASSES[place]
 

@@ -71,8 +71,8 @@ def to_ase(molecule: Molecule) -> Any:
     """The molecule as `ase.Atoms`; see `Molecule.to_ase`."""
     if any(molecule.ghost) or molecule.point_charges is not None:
         raise InputError(
-            f"{molecule.formula} has ghost atoms or point charges, which ase.Atoms have not: leave "
-            "them out first, or write the molecule with to_xyz()"
+            f"{molecule.formula} has ghost atoms or point charges, which ase.Atoms cannot hold: "
+            "remove them first, or write the molecule with to_xyz()"
         )
     try:
         from ase import Atoms as AseAtoms
@@ -97,7 +97,7 @@ def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
 
         if not isinstance(mole, gto.Mole) or hasattr(mole, "lattice_vectors"):
             raise InputError(
-                f"a {type(mole).__name__} is no PySCF Mole: periodic systems are not supported"
+                f"a {type(mole).__name__} is not a PySCF Mole: periodic systems are not supported"
             )
         if not mole._built:
             raise InputError("the Mole is not built: call mol.build() first")

@@ -387,7 +387,7 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
         if abs(total - whole) <= 1e-6 and exact:
             listed.append(Statement(quantity, said, frozenset({meaning})))
         elif abs(total - whole) < 0.1:
-            why = f"does not fit the {quantity} that is taken"
+            why = f"does not match the {quantity} used"
             listed.append(
                 Statement(
                     quantity=quantity,
@@ -398,7 +398,7 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
                 )
             )
         else:
-            why = "is no whole number"
+            why = "is not a whole number"
             listed.append(
                 Statement(
                     quantity=quantity, words=said, meanings=frozenset(), certain=False, why=why
@@ -413,7 +413,7 @@ def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> Non
     numbers = numbers_alone(comment)
     if numbers is not None and numbers != (charge, multiplicity):
         raise InputError(
-            f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name "
+            f"{_show(comment.strip())} looks like charge and multiplicity, which are read by name "
             f"only: write charge={numbers[0]} multiplicity={numbers[1]}, or pass both as options",
             line=2,
         )

@@ -193,7 +193,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         ccsd = float(solver.kernel(singles, doubles, eris=integrals)[0])
         if not solver.converged:
             raise ConvergenceError(
-                f"CCSD has not converged in {MOST_CYCLES} iterations: the reference is no good "
+                f"CCSD has not converged in {MOST_CYCLES} iterations: the reference is not a good "
                 "start for it; look at its ",
                 Option("stability", "full"),
                 ", or leave out ",
@@ -207,7 +207,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
     if not abs(mp2 - result.mp2_correlation_energy) <= SAME_MP2:
         raise ComparisonFailed(
             f"PySCF's MP2 on the same orbitals is {mp2:.8f} Eh and ours "
-            f"{result.mp2_correlation_energy:.8f} Eh: its CCSD(T) is not of this calculation; "
+            f"{result.mp2_correlation_energy:.8f} Eh: its CCSD(T) belongs to another calculation; "
             "report this"
         )
     return CoupledCluster(

@@ -251,8 +251,8 @@ class ErrorBudget:
                 s.name for s in self._numerical() if any(share.value is None for share in s.shares)
             ]
             return (
-                f"How many decimals of {self.energy} are good is not known: no estimate of "
-                f"{' and '.join(missing)}. Largest part that is known: {part}."
+                f"The number of good decimals of {self.energy} is unknown: no estimate of "
+                f"{' and '.join(missing)}. Largest known part: {part}."
             )
         if self.decimals:
             good = counted_text(self.decimals, "decimal")
@@ -520,9 +520,9 @@ def _pair_precision(result: MP2Result) -> Share:
     if quadrature is not None:
         laplace = result.options.correlation.kind == "laplace"
         if laplace:
-            how = "exponents, by their largest relative error"
+            how = "exponents, from their largest relative error"
         else:
-            how = "frequencies, by what the last of them change"
+            how = "frequencies, from the change made by the last ones"
         return Share(
             quadrature.error,
             BOUNDED if laplace else ESTIMATED,
@@ -566,7 +566,7 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     found = result.gradient_certificate
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = (
-            "relaxed density times what is left of the Fock matrix: "
+            "relaxed density times the remaining error of the Fock matrix: "
             f"{found.scf_convergence_error:+.1e} Eh"
         )
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
@@ -629,7 +629,7 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
         "Eh"
     )
     if not conventional:
-        how = f"{how}; the orbitals of the fitted SCF are in it"
+        how = f"{how}; includes the effect of the fitted orbitals"
     correlation = Share(value=error, kind=MEASURED, how=how, error=certificate.correlation_error)
     if conventional or certificate.scf_error is None:
         return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}

@@ -172,13 +172,15 @@ def read_basis_file(value: str) -> tuple[str, str]:
     if match and hashlib.sha256(content).hexdigest()[:16] != match[2]:
         raise InputError(
             Option("basis"),
-            f": {path} is not the file that this calculation began with: bring that one back, or "
-            "begin anew",
+            f": {path} is not the file that this calculation began with: restore that file, or "
+            "start again",
         )
     try:
         return path.name, content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(Option("basis"), f": {path} is no text file ({error.reason})") from error
+        raise InputError(
+            Option("basis"), f": {path} is not a text file ({error.reason})"
+        ) from error
 
 
 def _content(file: str) -> bytes:

@@ -83,8 +83,7 @@ class Options:
         metavar="NAME",
     )
     grid: str | None = _option(
-        "Integration grid of a functional: level of PySCF, 0 to 9, or points of each atom such as "
-        "99,590.",
+        "Integration grid of a functional: PySCF level, 0 to 9, or points per atom such as 99,590.",
         shown="3, meta-GGAs more",
         metavar="LEVEL|NRAD,NANG",
     )

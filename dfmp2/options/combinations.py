@@ -113,7 +113,7 @@ def _require_kohn_sham(options: Options) -> None:
     if options.double_hybrid is not None:
         raise InputError(
             Option("method", options.method),
-            " has a functional of its own, and ",
+            " has its own functional, and ",
             functional,
             " was given: drop one of the two, or take ",
             *OWN_DOUBLE_HYBRID,
@@ -278,7 +278,7 @@ def _require_factors(options: Options) -> None:
     scaled = options.os_scale is not None or options.ss_scale is not None
     if scaled and options.method != "mp2" and not method.double_hybrid:
         own = METHODS[options.method]
-        verb = "has factors of its own,"
+        verb = "has its own factors,"
         if own.kind == "rpa":
             verb = "is"
         raise InputError(
