@@ -6,14 +6,15 @@ so errors that cancel are counted twice.
 
     source                 E(SCF)                   E(corr)
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
-    SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
-    of Kohn-Sham           FIRST_ORDER g            FIRST_ORDER g               E(SCF): that of its determinant, E(EXX)
+    SCF convergence        softness g^2             FIRST_ORDER softness g      g: norm of the last orbital gradient, Eh
+    of Kohn-Sham           as of E(corr)                                        E(SCF): that of its determinant, E(EXX)
     integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
     fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
     basis set              only a study of several basis sets can tell
 
+    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; SOFTNESS at least
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
@@ -44,6 +45,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.integrals.grid import LEVEL, default_level
 from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
@@ -56,10 +58,14 @@ if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
     from dfmp2.scf.reference import Reference
 
+Array = NDArray[np.float64]
+
 EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
-SECOND_ORDER = 3.0  # 1/Eh
-FIRST_ORDER = 0.12  # dimensionless
+SOFTNESS = 3.0  # 1/Eh
+FIRST_ORDER = 0.04  # Eh
+APPROACH = 0.1  # Eh, largest gradient of the last approach
+BACK = 0.5  # a gradient that grows by more than 1 / BACK in one step begins another approach
 GRID_LEFT = 0.5  # times the larger change, in the sum of both: what one step of the orbitals omits
 GRID_ALONE = 1.0  # times the larger change, in one energy alone: nothing cancels there
 GRID_LEAST = 2e-9  # Eh per atom: changes may vanish by accident
@@ -559,9 +565,10 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     else:
         gradient = float(reference.history[-1, 2])
         known = f"{gradient:.1e} Eh, the last orbital gradient"
-    second, first = (
-        constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER)
-    )
+    second = _softness(reference.history)
+    if given:
+        second *= GIVEN_TIMES
+    first = FIRST_ORDER * second
     correlation = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}")
     found = result.gradient_certificate
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
@@ -576,6 +583,27 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     if not stationary:  # the determinant minimises the energy of another functional
         return correlation, correlation
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
+
+
+def _softness(history: Array | None) -> float:
+    """How far the energy changes for a gradient: the largest |E_k - E| / g_k^2 of the iterations that
+    led to the solution, 1/Eh.
+
+    It is 1 / (2 h), h the curvature along the rotations that converge last; soft ones turn far for
+    a small gradient.
+    """
+    softness = SOFTNESS
+    if history is None or len(history) < 2:
+        return softness
+    energies, gradients = history[:, 0], history[:, 2]
+    rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
+    for k in range(len(history) - 2, -1, -1):
+        if gradients[k] > APPROACH or gradients[k] <= BACK * gradients[k + 1]:
+            break
+        left = abs(energies[k] - energies[-1])  # a saddle point is approached from below
+        if left > 10 * rounding:
+            softness = max(softness, float(left / gradients[k] ** 2))
+    return softness
 
 
 def _unscaled(result: MP2Result) -> bool:
