@@ -294,7 +294,7 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
 
 
 class _Extent(NamedTuple):
-    """What is computed beside energy and densities; `field`, `separate` as in `Calculation`."""
+    """What else to compute with energy and densities; `field`, `separate` as in `Calculation`."""
 
     gradient: bool = False
     field: Array | None = None

@@ -395,7 +395,7 @@ def unit_doubt(
     """Evidence that coordinates were read in the wrong unit, as text; "" if there is none.
 
     Either two atoms are too close for any bond, or no atom is close enough to another one but in
-    bohr or pm some would be. Larger distances, atoms beside a molecule, and noble gases are assumed
+    bohr or pm some would be. Larger distances, separate atoms, and noble gases are assumed
     to be intended.
 
     Parameters

@@ -13,7 +13,7 @@ hydrogen; dn is the change of the number of unpaired electrons or, if larger, of
 typical error of a reaction energy is that for two molecules like this one, with one bond made and
 another one broken.
 
-The constants are defined beside those of one run, in `dfmp2.mp2.error_budget`.
+The constants are defined next to those of one run, in `dfmp2.mp2.error_budget`.
 """
 
 from __future__ import annotations

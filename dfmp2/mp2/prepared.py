@@ -268,7 +268,7 @@ def prepared_energy(
         else:
             others = partial(elsewhere, calculation)
         correlation = correlate(calculation, prepared.reference, fitted, others)
-        del fitted  # what is computed beside the energy needs the memory
+        del fitted  # checks and certificates need the memory
         result = complete(calculation, prepared.reference, correlation)
     made = Preparation(
         **asdict(prepared.provenance),

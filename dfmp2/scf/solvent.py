@@ -214,7 +214,7 @@ class ReactionField:
     blocks: list[Array] | None
 
     def build(self: Any, *asked: Any, **keywords: Any) -> Any:
-        """Build points and M, and drop what PySCF keeps beside them."""
+        """Build points and M, and drop the other arrays that PySCF keeps."""
         super().build(*asked, **keywords)  # type: ignore[misc]
         made = self._intermediates
         response = np.linalg.solve(made["K"], made["R"])
