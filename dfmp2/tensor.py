@@ -358,7 +358,7 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
     if dtype not in device.dtypes:
         on = f"{device.backend.name}, which computes in {' and '.join(device.dtypes)}"
         raise UnsupportedByBackend(
-            f"{function}: {told} on backend {on}: convert it, or take another backend"
+            f"{function}: {told} on backend {on}: convert it, or use another backend"
         )
     values = [
         x.value if isinstance(x, DeviceArray) else device.send(_host(name, x))

@@ -478,7 +478,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(InputError, match=r"pip install 'dfmp2\[disp\]', or take --dispersion none"):
+    with pytest.raises(InputError, match=r"pip install 'dfmp2\[disp\]', or use --dispersion none"):
         dispersion_energy(HELIUM, "d4", "b2plyp")
 
 
@@ -708,27 +708,27 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "custom-dh", "xc": "mgga_x_br89,", "os_scale": 1.0, "ss_scale": 1.0},
          "the Laplacian of the density"),
         ({"method": "custom-dh", "xc": "b2plyp", "os_scale": 1.0, "ss_scale": 1.0},
-         "take --method b2plyp, without --xc"),
+         "use --method b2plyp, without --xc"),
         ({"method": "xyg3", "dispersion": "d3bj"}, "no parameters of D3(BJ) are published for "
                                                    "XYG3"),
         ({"method": "xyg3-d4"}, "no parameters of D4 are published"),
-        ({"method": "B2PLYP-D3"}, "D3(BJ) or D4: take --method b2plyp-d3bj or b2plyp-d4"),
-        ({"method": "dsd-pbep86-d3(0)"}, "take --method dsd-pbep86-d3bj or dsd-pbep86-d4"),
-        ({"method": "revDSD-BLYP-NL"}, "D3(BJ) or D4: take --method revdsd-blyp-d3bj"),
-        ({"method": "xyg3-d2"}, "no dispersion correction is published for XYG3: take --method "
+        ({"method": "B2PLYP-D3"}, "D3(BJ) or D4: use --method b2plyp-d3bj or b2plyp-d4"),
+        ({"method": "dsd-pbep86-d3(0)"}, "use --method dsd-pbep86-d3bj or dsd-pbep86-d4"),
+        ({"method": "revDSD-BLYP-NL"}, "D3(BJ) or D4: use --method revdsd-blyp-d3bj"),
+        ({"method": "xyg3-d2"}, "no dispersion correction is published for XYG3: use --method "
                                 "xyg3"),
-        ({"method": "ptpss", "dispersion": "d4"}, "take --dispersion d3bj, or none"),
-        ({"method": "pbe0-dh", "dispersion": "d3bj"}, "take --dispersion d4, or none"),
-        ({"method": "dsd-blyp", "dispersion": "d3bj"}, "take --method dsd-blyp-d3bj"),
+        ({"method": "ptpss", "dispersion": "d4"}, "use --dispersion d3bj, or none"),
+        ({"method": "pbe0-dh", "dispersion": "d3bj"}, "use --dispersion d4, or none"),
+        ({"method": "dsd-blyp", "dispersion": "d3bj"}, "use --method dsd-blyp-d3bj"),
         ({"method": "mp2", "dispersion": "d4"}, "belongs to double hybrids by name"),
         ({"method": "b2plyp", "reference": "rohf"}, "(ROKS): use --reference uhf"),
-        ({"method": "b2plyp", "stability": "auto"}, "take --stability full"),
+        ({"method": "b2plyp", "stability": "auto"}, "use --stability full"),
         ({"method": "xyg3", "certify_fit": True}, "such as --method b2plyp"),
         ({"method": "b2plyp", "kappa": 1.1}, "belongs to --method kappa-mp2"),
         ({"method": "b2plyp", "grid": "99"}, "--grid"),
-        ({"method": "b2plyp", "laplace": True}, "0.27 E(OS) + 0.27 E(SS): leave it out, take one "
+        ({"method": "b2plyp", "laplace": True}, "0.27 E(OS) + 0.27 E(SS): leave it out, use one "
                                                 "such as --method xygj-os, or add --ss-scale 0"),
-        ({"method": "sos-mp2", "laplace": True}, "or take --method sos-laplace"),
+        ({"method": "sos-mp2", "laplace": True}, "or use --method sos-laplace"),
         ({"method": "xygj-os", "laplace": True, "check": True}, "leave out --laplace"),
         ({"method": "xygj-os", "laplace": True, "precision": "mixed"}, "leave out --laplace"),
         ({"method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0, "laplace": True},

@@ -74,9 +74,9 @@ def test_a_grid_is_a_level_or_points_of_each_atom(given: Any, name: str) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("99,600", "there is no Lebedev sphere of 600 points; take 99,590 or 99,770"),
-        ("99,5", "there is no Lebedev sphere of 5 points; take 99,6"),
-        ("99,9999", "there is no Lebedev sphere of 9999 points; take 99,5810"),
+        ("99,600", "there is no Lebedev sphere of 600 points; use 99,590 or 99,770"),
+        ("99,5", "there is no Lebedev sphere of 5 points; use 99,6"),
+        ("99,9999", "there is no Lebedev sphere of 9999 points; use 99,5810"),
         (10, "--grid 10: levels are 0 to 9; for more points give NRAD,NANG"),
         ("9,590", "expected 10 to 1000 points along the radius"),
         ((1001, 590), "expected 10 to 1000 points along the radius"),

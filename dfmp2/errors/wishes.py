@@ -85,7 +85,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
     ),
     (
         r"(?:r|u|ro|df-?|ri-?)*(?:hf|scf)",
-        Message("E(HF) is part of every result: take ", Option("method", "mp2")),
+        Message("E(HF) is part of every result: use ", Option("method", "mp2")),
     ),
     (
         r"dft|.*ks|lda.*|pbe.*|b3lyp.*|m0[5-8].*|tpss.*|.*scan.*|wb97.*|cam-?b3lyp.*|blyp.*|bp86"

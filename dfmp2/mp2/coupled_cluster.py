@@ -120,7 +120,7 @@ class WithCoupledCluster:
         if self.program != PYSCF and molecule.point_charges is not None:
             raise InputError(
                 Option("delta_program", self.program),
-                " does not get the point charges: take ",
+                " does not get the point charges: use ",
                 Option("delta_program", PYSCF),
             )
         if 0 in occupied and not _uncorrelated(occupied, len(occupied)):
@@ -133,7 +133,7 @@ class WithCoupledCluster:
         if needed > budget:
             raise ResourceError(
                 f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
-                f"{format_bytes(budget)} may be used: take a smaller basis for ",
+                f"{format_bytes(budget)} may be used: use a smaller basis for ",
                 Option("delta"),
                 ", freeze the core, or allow more ",
                 Option("memory"),
@@ -262,7 +262,7 @@ def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
         said = str(answer.get("error", {}).get("error_message", "no energy"))
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         raise BackendUnavailable(
-            f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): take ",
+            f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): use ",
             Option("delta_program", PYSCF),
         )
     origin = answer["provenance"]
@@ -319,12 +319,12 @@ def require_program(program: str) -> None:
     except ImportError as error:
         raise BackendUnavailable(
             Option("delta_program", program),
-            f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or take ",
+            f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or use ",
             Option("delta_program", PYSCF),
         ) from error
     if shutil.which(program) is None:
         raise BackendUnavailable(
             Option("delta_program", program),
-            ": there is no such command here: install it, or take ",
+            ": there is no such command here: install it, or use ",
             Option("delta_program", PYSCF),
         )

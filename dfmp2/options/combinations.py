@@ -115,7 +115,7 @@ def _require_kohn_sham(options: Options) -> None:
             Option("method", options.method),
             " has its own functional, and ",
             functional,
-            " was given: drop one of the two, or take ",
+            " was given: drop one of the two, or use ",
             *OWN_DOUBLE_HYBRID,
         )
     if options.method not in ("drpa", KOHN_SHAM, CUSTOM_DOUBLE_HYBRID):
@@ -123,7 +123,7 @@ def _require_kohn_sham(options: Options) -> None:
             Option("method", options.method),
             " is not available on Kohn-Sham orbitals (",
             functional,
-            "): second-order correlation on them needs a double hybrid. Take ",
+            "): second-order correlation on them needs a double hybrid. Use ",
             Option("method", KOHN_SHAM),
             " for the functional alone, ",
             Option("method", "drpa"),
@@ -150,7 +150,7 @@ def _require_all_rotations(options: Options, source: Option) -> None:
             Option("stability", options.stability),
             " looks at the frontier orbitals of Hartree-Fock alone, not at Kohn-Sham orbitals (",
             source,
-            "): take ",
+            "): use ",
             Option("stability", "full"),
             ", or ",
             Option("stability", "follow"),
@@ -188,7 +188,7 @@ def _require_double_hybrid(options: Options) -> None:
             Option("certify_fit", True),
             " is not available for double hybrids with another functional for the energy (",
             method,
-            "): leave it out, or take one with the same functional for orbitals and energy, such as ",
+            "): leave it out, or use one with the same functional for orbitals and energy, such as ",
             Option("method", "b2plyp"),
         )
 
@@ -222,7 +222,7 @@ def _require_dispersion(options: Options) -> None:
             dispersion,
             " belongs to double hybrids by name, not to ",
             Option("method", options.method),
-            ": leave it out, or take ",
+            ": leave it out, or use ",
             Option("method", "b2plyp"),
             " for example",
         )
@@ -243,14 +243,14 @@ def _require_opposite_spin_alone(options: Options) -> None:
             laplace,
             " belongs to double hybrids, not to ",
             Option("method", options.method),
-            ": leave it out, or take ",
+            ": leave it out, or use ",
             Option("method", "sos-laplace"),
         )
     if method.same_spin != 0.0 or method.opposite_spin == 0.0:
         raise InputError(
             laplace,
             f" takes opposite spin alone, but this functional has {method.formula}: leave it "
-            "out, take one such as ",
+            "out, use one such as ",
             Option("method", "xygj-os"),
             ", or add ",
             Option("ss_scale", "0"),
@@ -301,7 +301,7 @@ def _require_no_pairs(options: Options) -> None:
             Option("reference", "rohf"),
             ": use ",
             Option("reference", "uhf"),
-            " (or auto), or take another method",
+            " (or auto), or use another method",
         )
     refused = _asked(options, "precision", "backend", "transform", "certify_fit")
     if refused is None and options.method != KOHN_SHAM:  # whose gradient can be checked
@@ -309,13 +309,13 @@ def _require_no_pairs(options: Options) -> None:
     if refused is None:
         return
     if options.method == "sos-laplace":
-        way_out = Message("or take ", Option("method", "sos-mp2"))
+        way_out = Message("or use ", Option("method", "sos-mp2"))
     elif options.laplace:
         way_out = Message("or leave out ", Option("laplace"))
     elif options.method == KOHN_SHAM:
-        way_out = Message("or take a double hybrid, such as ", Option("method", "b2plyp"))
+        way_out = Message("or use a double hybrid, such as ", Option("method", "b2plyp"))
     else:
-        way_out = Message("or take another method")
+        way_out = Message("or use another method")
     by_quadrature = Message()
     if options.laplace:
         by_quadrature = Message(" with ", Option("laplace", True))

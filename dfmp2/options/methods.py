@@ -216,7 +216,7 @@ def canonical_method(name: str) -> str:
     if row.unavailable:
         raise InputError(
             Option("method", name),
-            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one "
+            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Use another one "
             "of dfmp2 methods, or give functional and factors: ",
             *OWN_DOUBLE_HYBRID,
         )
@@ -276,11 +276,11 @@ def without_dispersion(row: DoubleHybrid) -> Message:
     """Advice on a dispersion correction without parameters."""
     others = [name for name in DISPERSIONS if row.parameters_in(name)]
     if others:
-        return Message("take ", Option("dispersion", others[0]), ", or none")
+        return Message("use ", Option("dispersion", others[0]), ", or none")
     if row.fitted_with:
         fitted = Option("method", row.fitted_with)
-        return Message("take ", fitted, ", whose factors were fitted together with it")
-    return Message("leave it out, or take ", Option("dispersion", "none"))
+        return Message("use ", fitted, ", whose factors were fitted together with it")
+    return Message("leave it out, or use ", Option("dispersion", "none"))
 
 
 def way_out_behind(name: str) -> Message:
@@ -308,7 +308,7 @@ def _with_available_dispersion(name: str) -> Message:
         if corrected is not None and corrected.parameters_in(dispersion):
             available.append(corrected.name)
     if not available:
-        unknown = f"no dispersion correction is published for {row.title}: take "
+        unknown = f"no dispersion correction is published for {row.title}: use "
         return Message(unknown, Option("method", row.name))
     others = "".join(f" or {other}" for other in available[1:])
-    return Message("dispersion is D3(BJ) or D4: take ", Option("method", available[0]), others)
+    return Message("dispersion is D3(BJ) or D4: use ", Option("method", available[0]), others)

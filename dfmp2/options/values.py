@@ -111,7 +111,7 @@ def parse_grid(given: object) -> str:
         ]
         raise InputError(
             Option("grid", f"{radial},{angular}"),
-            f": there is no Lebedev sphere of {angular} points; take "
+            f": there is no Lebedev sphere of {angular} points; use "
             f"{' or '.join(f'{radial},{number}' for number in near)}",
         )
     return f"{radial},{angular}"

@@ -84,7 +84,7 @@ def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
         raise InputError(
             Option("method", method),
             f" takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run "
-            "dft.RKS or dft.UKS with that functional, or take ",
+            "dft.RKS or dft.UKS with that functional, or use ",
             Option("method", CUSTOM_DOUBLE_HYBRID),
         )
     return hybrid

@@ -112,7 +112,7 @@ def require_functional(xc: str) -> None:
     if double_hybrid is not None:
         raise InputError(
             Option("xc", xc),
-            " is a double hybrid, which has its own correlation energy: take ",
+            " is a double hybrid, which has its own correlation energy: use ",
             Option("method", double_hybrid.name),
             ", without ",
             Option("xc"),
@@ -156,7 +156,7 @@ def require_functional(xc: str) -> None:
     for part, (present, instead) in parts.items():
         if present:
             raise InputError(
-                Option("xc", xc), f" has {part}, which is not available: take {instead}"
+                Option("xc", xc), f" has {part}, which is not available: use {instead}"
             )
 
 

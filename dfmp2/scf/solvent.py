@@ -147,7 +147,7 @@ def require_solvable(molecule: Molecule, options: Options) -> str:
             given,
             " is not available with ",
             Option("point_charges"),
-            ", whose field would polarise the solvent too: take one of the two",
+            ", whose field would polarise the solvent too: use one of the two",
         )
     with shielded():
         from pyscf.data.radii import VDW
