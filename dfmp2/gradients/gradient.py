@@ -273,7 +273,7 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
         raise InputError(
             Option("solvent", options.solvent),
             " has no gradient or relaxed density: they need the response of the reaction field. "
-            "Compute them in the gas phase and the energy in the solvent after it, or use "
+            "Compute them in the gas phase and the energy in the solvent afterwards, or use "
             "energies of displaced molecules (scan, ASE with displacement=)",
         )
     if not options.correlation.differentiable:

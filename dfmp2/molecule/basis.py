@@ -220,7 +220,7 @@ class BasisSet:
         ]
 
 
-NO_FUNCTIONS = BasisSet("ri", "none", {})  # MP2 fitting set of a method without second order
+NO_FUNCTIONS = BasisSet("ri", "none", {})  # MP2 fitting set of a method without a second-order term
 
 
 def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:

@@ -43,7 +43,7 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
 
     Raises
     ------
-    InputError : the package is not installed, or knows neither the functional nor an element
+    InputError : the package is not installed, or does not know the functional or an element
     """
     energy, _, parameters = _evaluated(molecule, correction, functional, with_gradient=False)
     name = PACKAGES[correction]
@@ -76,7 +76,7 @@ def _evaluated(
 
     Raises
     ------
-    InputError : the package is not installed, or knows neither the functional nor an element
+    InputError : the package is not installed, or does not know the functional or an element
     """
     package = _package(correction)
     parameters = _parameters(correction, functional)

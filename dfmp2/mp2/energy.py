@@ -164,7 +164,7 @@ def converged_reference(
             Environment(system.molecule.point_charges, calculation.field),
             store=checkpoint,
         )
-        finish(mf)  # before B is made
+        finish(mf)  # before B is built
         checkpoint.add_reference(reference)
     resources.return_memory()
     return reference

@@ -261,7 +261,7 @@ class Solutions:
     lowest_eigenvalue: tuple[float, ...] = _q(
         "hartree", "lowest eigenvalue of the orbital Hessian, NaN if not examined"
     )
-    kind: tuple[str, ...] = _q("", "kind of rotation that eigenvalue belongs to")
+    kind: tuple[str, ...] = _q("", "kind of rotation that the eigenvalue belongs to")
     chosen: int = _q("", "the solution that is used, from 1")
 
     def __post_init__(self) -> None:
