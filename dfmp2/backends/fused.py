@@ -6,10 +6,9 @@ writes two numbers per pair and block of virtual orbitals,
     direct_ij = sum_ab G_ab^2 / D_ab        exchange_ij = sum_ab G_ab G_ba / D_ab
     D_ab = e_i + e_j - e_a - e_b            each term optionally times (1 - exp(kappa D_ab))^2
 
-D is symmetric in a and b if both spins are the same, so that a block (A, B) of G and its mirror
-image (B, A) are read together and used for both sums. Row sums of BLOCK terms are computed in the
-type of G, everything beyond them in float64. The plain equivalent is
-`dfmp2.backends.torch.plain_sums`.
+D is symmetric in a and b if both spins are the same, so a block (A, B) of G and its mirror image
+(B, A) are read together and used for both sums. Row sums of BLOCK terms are computed in the type of
+G, everything beyond them in float64. The plain equivalent is `dfmp2.backends.torch.plain_sums`.
 
 One program instance handles one pair and one block of rows. Registers: three blocks of BLOCK^2
 numbers over WARPS * 32 threads.

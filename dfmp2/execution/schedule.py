@@ -239,8 +239,8 @@ def write_lists(batch: Batch, count: int, *, chained: bool) -> None:
 def read_list(
     source: str, root: str | None, output: Path, shard: tuple[int, int], *, chained: bool
 ) -> Batch | None:
-    """The items of a shard as a batch of their own, from its stored list; None if there is none, or
-    it does not match the current manifest."""
+    """The items of a shard as a separate batch, from its stored list; None if there is none, or it
+    does not match the current manifest."""
     try:
         value = json.loads(_path(output / FOLDER, shard).read_text(encoding="utf-8"))
         folder = Path(source).parent if root is None else Path(root)

@@ -2,9 +2,9 @@
 
 `dfmp2.output.safe_hdf5` opens and checks files of unknown origin.
 
-A file keeps `all` of a result; or its `properties`, that is every number but no orbitals or
-densities; or its `energies`, with only forces and dipole moments besides. Each is enough to repeat
-the calculation.
+A file keeps `all` of a result, its `properties` (every number, but no orbitals or densities), or
+its `energies` (with only forces and dipole moments in addition). Each is enough to repeat the
+calculation.
 
 Files of a batch are packed (schema 2), because each dataset costs 600 bytes and 50 microseconds:
 numbers and texts are stored together in `dfmp2/records` as JSON compressed by zlib.

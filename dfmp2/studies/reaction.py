@@ -427,7 +427,7 @@ class _Course:
 
     @property
     def has_hessian(self) -> bool:
-        """Whether its Hessian is computed, or stored."""
+        """Whether its Hessian is computed or already stored."""
         stored = self.species.stored
         if stored is not None:
             return stored.hessian is not None

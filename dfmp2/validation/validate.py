@@ -202,7 +202,7 @@ class Session:
         self.repeated += certificate is not None and certificate.repeated_in_fp64
 
     def _start(self, calculation: ReferenceCalculation) -> StartOrbitals | None:
-        """Converged orbitals of the same SCF, if already done."""
+        """Converged orbitals of the same SCF, if already available."""
         for other, result in self._results.items():
             if _of_scf(other) == _of_scf(calculation):
                 return StartOrbitals(
@@ -256,7 +256,7 @@ class Other:
 
         Raises
         ------
-        UnsupportedByBackend : it cannot do the calculation, which is no failure of ours
+        UnsupportedByBackend : it cannot do the calculation, which is not our failure
         """
         if calculation not in self._found:
             result = self._session.result(calculation)
@@ -392,7 +392,7 @@ def _compared(
 
 
 def _row(entry: ReferenceEntry, quantity: Quantity, *, status: str, reason: str) -> QuantityRow:
-    """A row without a value of ours."""
+    """A row without our value."""
     return QuantityRow(
         id=entry.id,
         maker=entry.program,

@@ -140,8 +140,7 @@ def with_package(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def compiler_variables(target: str, host: Host = HERE) -> dict[str, str]:
-    """Variables of the process that compiles kernels for a chip, and of those that check whether it
-    could."""
+    """Variables of the process that compiles kernels for a chip, and of the availability checks."""
     return with_package({**host.environ, **settings("nki", target, host)})
 
 
