@@ -90,7 +90,7 @@ class Limits:
 
     @property
     def room(self) -> int | None:
-        """Bytes of device memory for operands besides products, None if it is the host's."""
+        """Bytes of device memory for operands, excluding products, None if it is the host's."""
         if self.memory is None:
             return None
         return max(0, self.memory - 3 * 8 * self.tile_elements)
@@ -232,7 +232,7 @@ OperandT = TypeVar("OperandT", bound=Operand)
 
 
 class Device(ABC, Generic[OperandT]):
-    """A device that evaluates pair terms of its own kind of operands: three methods that every
+    """A device that evaluates pair terms from its own kind of operands: three methods that every
     backend has, and others with defaults for a host."""
 
     name: str

@@ -375,7 +375,7 @@ def output_options(
     ----------
     file : description of the output file
     default : its default name
-    resume : what --resume does besides resuming, which needs no option
+    resume : what --resume does in addition to resuming, which needs no option
     """
     options = (
         click.option(

@@ -38,7 +38,7 @@ class _State:
     """Signals and state since `listen`.
 
     received : signals, in order
-    left : what a stopped command leaves behind besides a checkpoint
+    left : what a stopped command leaves behind in addition to a checkpoint
     run : the checkpoint of a run, which may be on disk
     deferring : whether a file is being replaced
     finishing : whether the run is finishing its iteration or tile

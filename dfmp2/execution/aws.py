@@ -72,7 +72,7 @@ RETRY_RULES = (
 )
 INPUTS, RESULTS, PROGRAMS = "inputs", "results", "programs"  # relative to the location of a batch
 MANIFEST = "dfmp2-batch.toml"  # among the inputs
-FILES_OF_AN_ITEM = ("scf_from", "point_charges")  # options that name a file, besides the molecule
+FILES_OF_AN_ITEM = ("scf_from", "point_charges")  # options that name a file
 OF_AN_ITEM = (".h5", f".h5{SUFFIX}", ".error.json")
 # Complete entries of the cache of compiled programs; they never change, so hosts may copy at any
 # time.
@@ -265,8 +265,7 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
     """The inputs of a batch as an archive; the same inputs give the same bytes.
 
     The manifest is rewritten so that all paths lead into the archive. If the batch has several
-    shards, each has a manifest of its own items besides the whole one, so that a container reads
-    only those.
+    shards, each also has a manifest of its own items, so that a container reads only those.
 
     Parameters
     ----------

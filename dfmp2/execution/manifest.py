@@ -41,7 +41,7 @@ OPTIMIZE = "optimize"  # a task of an item
 
 # Values of `task` in a manifest; their functions are in `dfmp2.execution.items`.
 TASKS = ("energy", "properties", "gradient", OPTIMIZE)
-# Keys of a manifest besides the options of a calculation: type or choices.
+# Keys of a manifest other than the options of a calculation: type or choices.
 OF_THE_ITEM: dict[str, Any] = {
     "charge": int,
     "multiplicity": int,

@@ -39,8 +39,8 @@ SECONDS = 5.0  # at most, roughly, per part, which is lost if its worker dies
 
 
 class Job(NamedTuple):
-    """Data that a worker needs besides its tiles: the file of B, the options, and the identity of
-    the calculation."""
+    """Data that a worker needs in addition to its tiles: the file of B, the options, and the
+    identity of the calculation."""
 
     path: str
     options: Options

@@ -41,7 +41,7 @@ from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload
 from dfmp2.progress import Silent
 
-PER_ITEM = 0.1  # s besides the calculation itself: reading, planning, writing
+PER_ITEM = 0.1  # s in addition to the calculation itself: reading, planning, writing
 MOST_SHARDS = 100_000
 SCHEDULERS = (  # variables: index, first index (0 if there is none), count
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),

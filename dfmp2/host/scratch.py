@@ -34,7 +34,7 @@ LOCK = "lock"
 KEEPER = "checkpoint"  # file that names the checkpoint for which a folder is kept
 SUFFIX = ".raw"
 HEAD_BYTES = 8192  # of a checkpoint, which contain the name of its folder
-# Bytes to leave free besides the needs of the plan: directories, others' small files
+# Bytes to leave free beyond the needs of the plan: directories, others' small files
 RESERVE = 16 * 10**6
 
 _NAME = re.compile(rf"{PREFIX}-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[a-z0-9_]{{8}}")
@@ -273,7 +273,7 @@ class Room(NamedTuple):
 
 
 class ScratchArray(FileRegion):
-    """A flat float64 array in a file of its own, created by `Space.array`."""
+    """A flat float64 array in its own file, created by `Space.array`."""
 
     def __init__(self, space: Space, path: Path, *, existing: bool) -> None:
         self._space, self._path = space, path

@@ -56,7 +56,7 @@ def openblas() -> dict[str, int | None]:
 
 
 def kernels() -> str:
-    """A description of everything besides sizes that affects the last bits of a product: the
+    """A description of everything other than sizes that affects the last bits of a product: the
     kernels of each OpenBLAS, and NumPy's instructions.
 
     For instance "SkylakeX (NumPy, SciPy), Prescott (PySCF), AVX512_ICL". OpenBLAS and NumPy choose
@@ -153,8 +153,8 @@ def _loaded(*names: str) -> list[str]:
             paths.add(os.path.realpath(path))
         return 0
 
-    # Keep holding the GIL, because the system takes a lock of its own here, and a thread that
-    # imports a library takes them in this order.
+    # Keep holding the GIL, because the system takes its own lock here, and a thread that imports a
+    # library takes them in this order.
     iterate = getattr(ctypes.PyDLL(None), "dl_iterate_phdr", None)
     if iterate is not None:
         iterate(_Visitor(visit), None)

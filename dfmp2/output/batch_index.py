@@ -1,9 +1,9 @@
 """The index of a batch: a summary of every item, so that the results need not be reread.
 
-Each shard of a batch appends lines of JSON to a file of its own, one for each item that changed,
-and never touches the files of others. A kill can truncate at most the last line, and the file of
-that item holds the same information. A reader merges the files; the latest line about an item
-counts. Index files of earlier versions (`batch.json`) are read as well.
+Each shard of a batch appends lines of JSON to its own file, one for each item that changed, and
+never touches the files of others. A kill can truncate at most the last line, and the file of that
+item holds the same information. A reader merges the files; the latest line about an item counts.
+Index files of earlier versions (`batch.json`) are read as well.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ class DataRecord:
         return hashlib.sha256(state.encode() + rounded.tobytes()).hexdigest()
 
     def split(self, shares: Sequence[float]) -> str:
-        """The member of SPLITS it belongs to, by the hash of its SMILES or else of its name, so
-        that it does not depend on the other records.
+        """The member of SPLITS it belongs to, by the hash of its SMILES or, failing that, its name,
+        so that it does not depend on the other records.
 
         Parameters
         ----------

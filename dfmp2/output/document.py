@@ -26,7 +26,7 @@ FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>(
 
 
 class Facts(NamedTuple):
-    """Pairs of a name and a text; a text without a name has a line of its own."""
+    """Pairs of a name and a text; a text without a name has its own line."""
 
     rows: Sequence[tuple[str, Any]]
     kind: str = "facts"

@@ -22,7 +22,7 @@ from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
 from dfmp2.units import counted_text, format_bytes
 
-FILE_OVERHEAD = 300_000  # bytes in a result file besides orbitals and pair energies
+FILE_OVERHEAD = 300_000  # bytes in a result file other than orbitals and pair energies
 
 
 def plan_dict(outlook: Outlook) -> dict[str, Any]:

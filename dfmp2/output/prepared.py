@@ -65,7 +65,7 @@ from dfmp2.scf.reference import Reference
 VERSION = 1
 KINDS = records_of(Calculated) | records_of(Reference)
 NOTE = "dfmp2/run/frozen_core_note"
-OVERHEAD = 2_000_000  # bytes in the file besides B and the orbitals (generous)
+OVERHEAD = 2_000_000  # bytes in the file other than B and the orbitals (generous)
 
 
 # --- reading the file -----------------------------------------------------------------------------

@@ -343,7 +343,7 @@ def fixed_text(value: Any) -> Any:
 # --- version 2 ------------------------------------------------------------------------------------
 
 NPZ_ARRAY = "array number"  # placeholder of an array in the JSON
-NPZ_PARTS = {  # parts of a reference, each a record of its own
+NPZ_PARTS = {  # parts of a reference, each a separate record
     "stability": Stability,
     "solutions": Solutions,
     "grid_error": GridError,

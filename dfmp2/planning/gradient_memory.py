@@ -307,8 +307,8 @@ def gradient_memory(
 
 
 def gradient_with_b(work: Workload, threads: int) -> int:
-    """Bytes besides the program while amplitudes are made from B in memory, with everything else on
-    disk."""
+    """Bytes in addition to the program while amplitudes are made from B in memory, with everything
+    else on disk."""
     return _amplitudes(work, threads, work.elements * work.naux * FLOAT64)
 
 

@@ -132,9 +132,9 @@ class GradientMemory:
         `dfmp2.host.scratch.Room`
     packed_bytes : of packed three-centre integrals per block
     kernel_values : of basis functions on the coarser grid of a functional's kernel
-    peak : most bytes held besides the program
-    disk : bytes of scratch space besides those left by the energy
-    needed : bytes besides the program required to run with this budget
+    peak : most bytes held in addition to the program
+    disk : bytes of scratch space in addition to those left by the energy
+    needed : bytes in addition to the program required to run with this budget
     least, comfortable : the same with the smallest budget, and with one that keeps everything in
         memory
     """
@@ -176,11 +176,10 @@ class MemoryPlan:
     scf_response : integrals of the occupied orbitals, if the stability to all rotations is checked
     grid_values : of basis functions on the integration grid
     scf_gathered : integrals of the float32 iterations, gathered once
-    certificate : for the fitting certificate, which has an SCF and pair energies of its own; None
-        without one
-    gradient : for the gradient, or relaxed densities
-    grid_disk : disk space of another B, for orbitals of a finer integration grid, besides the first
+    certificate : for the fitting certificate, which has its own SCF and pair energies; None without
         one
+    gradient : for the gradient, or relaxed densities
+    grid_disk : disk space of a second B, for orbitals of a finer integration grid one
     """
 
     program: int
@@ -206,7 +205,7 @@ class MemoryPlan:
 
     @property
     def room(self) -> int:
-        """Bytes that the run may hold besides the program."""
+        """Bytes that the run may hold in addition to the program."""
         return self.budget - self.program - SLACK
 
     @property
@@ -216,7 +215,7 @@ class MemoryPlan:
 
     @property
     def response_held(self) -> bool:
-        """Whether integrals of the occupied orbitals are held besides those of the SCF."""
+        """Whether integrals of the occupied orbitals are held in addition to those of the SCF."""
         return self.scf_fits_in_core and 0 < self.scf_response <= self.room - self.scf_in_core
 
     @property
@@ -245,7 +244,7 @@ class MemoryPlan:
 
     @property
     def _scf_without_grid(self) -> int:
-        """Bytes that the SCF will hold besides values of basis functions on the integration
+        """Bytes that the SCF will hold, excluding values of basis functions on the integration
         grid."""
         if self.scf_fits_in_core:
             scf = self.scf_in_core
@@ -376,7 +375,7 @@ class MemoryPlan:
 
     @property
     def _needed(self) -> int:
-        """Bytes besides the program that an energy requires."""
+        """Bytes that an energy requires in addition to the program."""
         scf = min(self.scf_in_core, max(self.scf_fit.needed, self.scf_read.needed))
         mp2 = min(self.mp2_in_core, max(stage.needed for stage in self._mp2_stages))
         return max(scf, mp2, self.mp2_check.needed, self.exact_rows.needed)
@@ -633,7 +632,7 @@ def card_host_bytes(work: Workload) -> int:
 
 def device_host_bytes(work: Workload) -> int:
     """Bytes held by the host if a device computes B from fitted integrals over basis functions:
-    these integrals, and besides them the metric, an uploaded piece, or B of the certificate's
+    these integrals, and in addition the metric, an uploaded piece, or B of the certificate's
     sample."""
     tiles = -(-work.nao // DEVICE_TILE)
     groups = -(-work.naux // DEVICE_TILE)

@@ -124,7 +124,7 @@ class Workload:
     coarse_grid : points of the initial grid of the SCF, 0 if it uses the final one throughout
     exchange : whether the SCF needs K
     operators : number of two-electron operators in the SCF: 2 for a range-separated functional,
-        whose long-range operator has integrals of its own
+        whose long-range operator has separate integrals
     surface : points on the surface of a solvent's cavity, 0 in the gas phase
     kernel : numbers of the functional's kernel at a point; 0 for Hartree-Fock
     """

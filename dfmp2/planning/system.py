@@ -4,8 +4,8 @@ Invalid input is rejected here, before the SCF.
 
 The orbital basis may assign sets to single elements or atoms, and take sets from files.
 
-In a `BasisSet`, an atom with a set of its own is identified by symbol and number, such as O3; all
-others by their symbol.
+In a `BasisSet`, an atom with its own set is identified by symbol and number, such as O3; all others
+by their symbol.
 """
 
 from __future__ import annotations

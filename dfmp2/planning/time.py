@@ -9,7 +9,7 @@ memory:
                     the certificate
 
 Reading during a computation costs nothing as long as the computation takes longer. Written data
-stay in the system's cache if there is room besides the run, and are read from there.
+stay in the system's cache if the run leaves room for them, and are read from there.
 
 The SCF consists of its integrals, their fit, and the builds of J and K for the expected iterations
 and a stability analysis of all rotations. New arrays of integrals cost the time of writing them
@@ -103,7 +103,7 @@ WEIGHED = 1.3
 # integrals at the rate of integrals:
 Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
 Z_CHECKS = 2  # recomputed residuals
-# Cost, in evaluations of the functional, of its kernel and the potentials besides the Z-vector
+# Cost, in evaluations of the functional, of its kernel and the potentials outside the Z-vector
 # equations, and of its nuclear derivatives
 KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 12, 5
 # Cost of derivatives of three- and four-centre integrals, relative to integrals
@@ -143,8 +143,8 @@ class Traffic:
     pair energies.
 
     `recomputed` : whether the four-centre integrals of a conventional SCF do not fit and are
-    recomputed in every iteration; `cached` : whether everything stays in the system's cache,
-    besides the run.
+    recomputed in every iteration; `cached` : whether everything stays in the system's cache
+    alongside the run.
     """
 
     scf_written: int = 0

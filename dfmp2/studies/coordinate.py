@@ -384,8 +384,7 @@ class Constraints:
         ------
         InputError
             Atoms that do not exist or are repeated, a value that is out of range, a coordinate that
-            is constrained twice or whose atoms are all held, a file with anything besides
-            constraints.
+            is constrained twice or whose atoms are all held, a file with anything but constraints.
         """
         lines = [f"$freeze\n{_line(FREEZE, kind, atoms, molecule)}" for kind, atoms in self.frozen]
         lines += [

@@ -49,7 +49,7 @@ from dfmp2.units import counted_text
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes
-# runs reserved in a study besides steps and Hessians: probes, and sides of saddle points
+# runs reserved in a study in addition to steps and Hessians: probes, and sides of saddle points
 BESIDE = 50
 NOT_VERIFIED = "a stationary point: dfmp2 frequencies, or --verify, tells whether it is a {sought}"
 
@@ -71,7 +71,7 @@ def optimize_geometry(
     start : start orbitals of the first run, None for those named by the options
     start_hessian : Hessian of a geometry near the first one; None for a model (minimum) or a
         computed one (transition state)
-    how : as of `dfmp2.studies.runs.carry_out`
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -149,14 +149,14 @@ class Course:
     prefix : str, optional
         Prefix of the step names, if the study has several optimisations.
     start_hessian : StoredHessian, optional
-        As of `optimize_geometry`.
+        As in `optimize_geometry`.
 
     Attributes
     ----------
     points, path : list of Point, list of str
         The points judged so far, and the names of their runs.
     remarks : list of str
-        Results of measurements besides the steps.
+        Results of measurements other than the steps.
     verified : StationaryPoint or None
         The last geometry that was verified with a Hessian.
     """

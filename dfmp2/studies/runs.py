@@ -115,7 +115,7 @@ class _StudyRuns:
     Parameters
     ----------
     task, keeper, command
-        As of `carry_out`.
+        As in `carry_out`.
     listener : Collector
         Collects the warnings for the study.
 

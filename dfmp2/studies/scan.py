@@ -437,7 +437,8 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
 
 
 def _question(scan: Scan, relaxed: Relaxation) -> dict[str, Any]:
-    """Settings that determine the geometries of a relaxed scan, besides the options of its runs."""
+    """Settings that determine the geometries of a relaxed scan, apart from the options of its
+    runs."""
     return {
         "relaxed": True,
         "convergence": relaxed.convergence,

@@ -8,7 +8,7 @@ because transfers of parts of such rows run at half the rate
 
 Sizes are padded to buckets so that compiled programs do not depend on details of the molecule:
 virtuals to 32, fitting functions to 128. The last block of occupied orbitals takes the remaining
-ones and has programs of its own. B is zero in all padding, and padded virtuals are at +1000 Eh, so
+ones and has its own programs. B is zero in all padding, and padded virtuals are at +1000 Eh, so
 that every denominator is positive and padded terms are exactly zero.
 """
 

@@ -275,7 +275,7 @@ def check_libraries(s: Surroundings) -> Diagnosis:
         code = INPUT if missing == ["pyscf"] else FAULT
         return fail(detail, code, f"pip install {' '.join(missing)}")
     for name in found:
-        if name not in ("python", "pyscf"):  # PySCF has a check of its own
+        if name not in ("python", "pyscf"):  # PySCF has its own check
             import_module(name.replace("-", "_"))
     wrong = [one for one in needed if not one.met_by(found[one.name] or "")]
     if any(one.name == "python" for one in wrong):

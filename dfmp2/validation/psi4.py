@@ -73,7 +73,7 @@ LETTERS = "SPDFGHIKLMN"  # shells of l = 0, 1, ...; Psi4's parser skips J
 ECP_LETTERS = "spdfgh"  # highest potential its parser knows: h
 HIGHEST_POWER = 9  # of r in a core potential, which has one digit
 E_CONVERGENCE, D_CONVERGENCE = 1e-10, 1e-8  # Eh; E(corr) is linear in the orbital error
-GHOST = "_bare"  # label of ghosts that need a basis of their own
+GHOST = "_bare"  # label of ghosts that need their own basis
 # Psi4 1.3 has no block basis_relativistic, but accepts a name defined for another role
 UNUSED_ROLE = "df_basis_cc"
 OVERLAP_CUT = 1e-6  # PySCF's threshold for overlap eigenvalues, for Psi4 if functions were dropped
@@ -232,8 +232,8 @@ def _require_same(found: Psi4Output, result: MP2Result) -> None:
 def _execute(command: list[str], folder: Path, threads: int, timeout: float | None) -> int:
     """Run Psi4 in `folder`, detached from the terminal; anything that ends the wait also ends Psi4.
 
-    It gets a process group of its own, so that everything it starts can be stopped, and `folder` as
-    its home, because it would execute a ~/.psi4rc.
+    It gets its own process group, so that everything it starts can be stopped, and `folder` as its
+    home, because it would execute a ~/.psi4rc.
     """
     environment = {
         name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES
@@ -274,7 +274,8 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
 
 
 def _ending(text: str) -> str:
-    """The error message of a failed run, or else its last lines, on one line fit for a terminal."""
+    """The error message of a failed run, or its last lines if there is none, on one line fit for a
+    terminal."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
     shown = [line[:LONGEST_LINE] for line in errors[:1] or lines[-LAST_LINES:]]

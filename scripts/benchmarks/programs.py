@@ -118,7 +118,7 @@ def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str])
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            # a group of its own, so that everything it starts can be stopped
+            # its own group, so that everything it starts can be stopped
             start_new_session=True,
         )
         try:

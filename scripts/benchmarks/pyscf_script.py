@@ -155,7 +155,7 @@ def _grid(name: str) -> str:
 
 
 def _literal(basis: BasisSet, molecule: Molecule) -> str:
-    """Name of a set that PySCF has for all elements, or else its numbers, as Python text."""
+    """Name of a set if PySCF has it for all elements, otherwise its numbers, as Python text."""
     sets = [basis.elements[symbol] for symbol in molecule.elements]
     names = {element.name for element in sets}
     if len(names) == 1 and all(

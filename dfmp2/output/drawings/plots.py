@@ -25,7 +25,7 @@ from dfmp2.output.drawings.elements import (
 )
 
 BROADENING = 20.0  # 1/cm, full width at half maximum of a spectral line
-SAMPLES = 401  # points of a broadened spectrum, besides its lines
+SAMPLES = 401  # points of a broadened spectrum, in addition to its lines
 MOST_LABELS = 6  # of peaks
 WEAKEST_LABELLED = 0.03  # of the strongest
 LABEL_WIDTH = 34.0

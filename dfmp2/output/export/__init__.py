@@ -56,7 +56,7 @@ def _extxyz(result: MP2Result) -> bytes:
 
 
 class Format(NamedTuple):
-    """A file format: its writer, file suffix, description, and options of its own."""
+    """A file format: its writer, file suffix, description, and specific options."""
 
     write: Callable[..., bytes]
     ending: str

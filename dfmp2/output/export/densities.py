@@ -74,7 +74,7 @@ def natural_orbitals(result: MP2Result, of: str) -> tuple[Array, Array]:
 
     Raises
     ------
-    ResultFileError : as of `densities`
+    ResultFileError : as in `densities`
     """
     found = densities(result, of)
     mole, coeff = _mole(result), result.reference.mo_coeff[0]
@@ -110,7 +110,7 @@ def cube(
     Raises
     ------
     InputError : not exactly one of the three, no such orbital, or a grid that is too large
-    ResultFileError : as of `densities`
+    ResultFileError : as in `densities`
     """
     if density + spin + (orbital is not None) != 1:
         raise InputError(

@@ -140,8 +140,8 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
 
 
 def _title(result: MP2Result) -> str:
-    """The title line: what was computed, and anything besides the atoms in the file that acted on
-    the orbitals."""
+    """The title line: what was computed, and anything other than the atoms in the file that acted
+    on the orbitals."""
     molecule, charges = result.molecule, result.molecule.point_charges
     if result.options.relativity == "x2c":
         relativity = ", spin-free X2C"

@@ -27,7 +27,7 @@ VERSIONS = (1, 2)
 INPUT_NAMES = {1: "qcschema_input", 2: "qcschema_atomic_input"}
 OUTPUT_NAMES = {1: "qcschema_output", 2: "qcschema_atomic_result"}
 BASIS_NAMES = {1: "qcschema_basis", 2: "qcschema_basis_set"}
-# Options that are not keywords of a document: basis and method have fields of their own, the others
+# Options that are not keywords of a document: basis and method have their own fields, the others
 # describe one machine or one file.
 NO_KEYWORDS = ("basis", "method", "scf_from", "memory", "threads")
 PROTOCOLS = {  # what each protocol keeps, as in QCElemental

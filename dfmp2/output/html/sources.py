@@ -49,7 +49,7 @@ FIRST_OF_INTERACTION = [
     for scheme in ("CP", "without CP")
 ]
 MOST_VALUES = 8  # values of a study in the summary
-MOST_IN_FULL = 8  # results with sections of their own; keeps a page of 100 below 2 MB
+MOST_IN_FULL = 8  # results with their own sections; keeps a page of 100 below 2 MB
 # kind of study -> title of the tile, and the names of its value, of which the first found is used
 FOUND = {
     "interaction": {

@@ -228,7 +228,7 @@ def reference_title(result: Calculated) -> str:
     if row is not None:
         return f"{reference.name.upper()} of {row.title}"
     if len(reference.title) > LONGEST_TITLE:
-        return reference.name.upper()  # its functional has a section of its own
+        return reference.name.upper()  # its functional has its own section
     return reference.title
 
 

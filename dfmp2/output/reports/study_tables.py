@@ -140,7 +140,7 @@ def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
 def geometry_tables(study: Study, *, brief: bool) -> list[Block]:
     """Tables of the last geometry of an optimisation: positions, bonds, angles.
 
-    With `brief`, only short tables, and no positions, which are in a file of their own.
+    With `brief`, only short tables, and no positions, which are in a separate file.
     """
     if not study.runs:
         return []
