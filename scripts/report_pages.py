@@ -6,8 +6,8 @@ report and the findings of a browser and axe-core.
 
 Computes a result or a study of each kind with `dfmp2`, writes its page, and opens it in Chromium at
 two widths, light and dark, unfolded: axe-core examines it, its width is compared with the window,
-and the Tab key has to reach all controls visibly. Exit code 1 if a finding is serious or critical,
-or a check fails.
+and the Tab key must reach all controls visibly. Exit code 1 if a finding is serious or critical, or
+a check fails.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Limits:
 
     def settled(self, precision: str) -> str:
         """The precision of the pair energies: "mixed" or "fp64" as requested; "auto" becomes "fp64"
-        if the device is as fast in it, otherwise it remains, so that a certificate decides."""
+        if the device is as fast in it, otherwise it stays "auto", so that a certificate decides."""
         if precision == "auto" and self.auto == "fp64":
             return "fp64"
         return precision

@@ -4,8 +4,8 @@ Each is measured once and kept by `dfmp2.host.cache`, with one entry per machine
 versions of the libraries involved. Without a measurement the defaults below apply, which are those
 of the 2-core machine on which the first version was written.
 
-Other processes can only slow a routine down. So each rate is the best of several short runs, the
-processor use of others is recorded, and disturbed rates are measured again, keeping the better
+Other processes can only slow a routine down. Each rate is therefore the best of several short runs,
+the processor use of others is recorded, and disturbed rates are measured again, keeping the better
 ones, until the machine is quiet (`refreshed`).
 """
 

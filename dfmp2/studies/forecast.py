@@ -166,9 +166,9 @@ def _certificate_seconds(step: Step) -> float:
 class Series(Relay):
     """Adds the time of the remaining runs to the time left for the current one.
 
-    Forecasts are scaled by the ratio of measured to predicted seconds of the previous runs and of
-    the current one as now expected, whose own estimate gains weight as it proceeds. `task` is what
-    every run computes, as in `dfmp2.planning.plan.make_plan`.
+    Forecasts are scaled by the ratio of actual to predicted seconds, measured for previous runs and
+    estimated for the current one, whose estimate gains weight as it proceeds. `task` is what every
+    run computes, as in `dfmp2.planning.plan.make_plan`.
     """
 
     def __init__(self, listener: Listener, steps: Sequence[Step], task: str) -> None:

@@ -255,7 +255,7 @@ def _require_comparable(
     options: Options, species: Sequence[Species], plan: ReactionPlan, *, asked: bool
 ) -> None:
     """Raise for options under which errors of the molecules do not cancel, and for stored results
-    at different levels of theory or, if `asked`, at another level than the options."""
+    at different levels of theory or, if `asked`, at a different level from the options."""
     require_cancelling(options, "the species of a reaction")
     all_stored = all(one.stored is not None for one in species)
     if plan.optimize is not None and all_stored:

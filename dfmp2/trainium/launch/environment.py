@@ -1,8 +1,8 @@
 """Environment variables for Neuron processes, set by the launcher before any Neuron import.
 
-User settings win, unless they would change numbers or hide the tools: the folders of the tools are
-prepended to PATH, HOME gets a value if unset, and NEURON_CC_FLAGS the flag without which float32
-products may be rounded, and with torch-xla the one without which failed compilations are cached.
+User settings win, unless they would change numbers or hide the tools: the tools' folders are
+prepended to PATH, HOME is set if missing, and NEURON_CC_FLAGS gets the flag without which float32
+products may be rounded and, with torch-xla, the one without which failed compilations are cached.
 Sources: Neuron Runtime configuration, NKI `jit` and persistent cache pages of the AWS Neuron
 documentation 2.29 to 2.33. None of this was tried on a device.
 """
