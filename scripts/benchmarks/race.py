@@ -8,7 +8,7 @@ All use the same geometry, orbital and fitting sets and frozen core, and converg
 orbital gradient of 1e-6 (Psi4: a root mean square of 1e-7, its own measure). Every program first
 computes H2 once, untimed, so that its files are in the system's cache and a program that does not
 work is found before the long run. `pyscf-tuned` is PySCF with OPENBLAS_NUM_THREADS=1. Arguments
-after `--` behind the molecule, as in `inputs/benzene.xyz -- --frozen-core auto`, are options of
+after `--`, following the molecule, as in `inputs/benzene.xyz -- --frozen-core auto`, are options of
 `dfmp2 run`; the other programs repeat the resulting calculation. With `--gradient` dfmp2 also
 computes the gradient, PySCF that of its SCF instead of MP2, and Psi4 only the energy. Final
 integration grids must have the same number of points within 10 %: programs prune them differently,
