@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Operand, Tile
 
 EDGE = 3  # occupied orbitals along a block; odd, so that a device's block is never full
-TOLERANCE = 3e-7  # relative, for the sums of a block, in float32 with float64 from the row sums on
+TOLERANCE = 3e-7  # relative, of the sums of a block, in float32 with float64 from the row sums on
 # relative, for a single pair; only this reveals terms assigned to a neighbouring pair
 PAIR_TOLERANCE = 2e-6
 
