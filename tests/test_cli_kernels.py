@@ -1,4 +1,4 @@
-"""`dfmp2 kernels`: what it prints, and what it refuses."""
+"""`dfmp2 kernels`: its output, and the input it rejects."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_check_obeys_the_rules_of_the_chip_that_is_named(call, monkeypatch):
 
 
 class Swapped(CpuBackend):
-    """Puts the terms of a pair where those of the pair before it belong."""
+    """A backend that puts the terms of a pair in the place of the previous pair."""
 
     def pair_terms(self, left, right, tile):
         found = super().pair_terms(left, right, tile)

@@ -1,4 +1,5 @@
-"""Which options go together, as one table; values of each option at its bounds and just beyond."""
+"""Which options can be combined, as one table; values of each option at its bounds and just
+beyond."""
 
 from __future__ import annotations
 
@@ -169,7 +170,7 @@ def test_the_stability_analysis_of_a_molecule(
 
 
 def test_what_follows_from_the_options() -> None:
-    """Functionals, factors, corrections, by the table of double hybrids."""
+    """Functionals, factors and corrections, from the table of double hybrids."""
     plain = Options(**BASIS)
     assert (plain.functional, plain.energy_functional, plain.double_hybrid) == (None, None, None)
     assert plain.dispersion_correction is None and plain.regulariser is None
@@ -265,7 +266,7 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     assert with_contents(with_hashes(f"cc-pvdz,C={other}")) == with_contents(hashed)
     path.write_text("other numbers")
     assert with_contents(with_hashes(f"cc-pvdz,C={path}")) != with_contents(hashed)
-    # The part of a molecule that has its third and its first atom, in this order.
+    # The part of a molecule made of its third and first atom, in this order.
     text = "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz,2=sto-3g,C=sto-3g"
     made = for_part(text, ["I", "C", "H"], [2, 0])
     assert made == "cc-pvdz,I=def2-tzvp,1=aug-cc-pvdz"
@@ -283,7 +284,7 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     for wrong in ("cc-pvdz,,I=x", "cc-pvdz,I=x,I=y", "cc-pvdz,sto-3g", "I=", ""):
         with pytest.raises(InputError):
             parse_parts(wrong)
-    # A file that has changed since is another one; what is no text, or not there, is none.
+    # A changed file is a different one; a missing or non-text file is none.
     with pytest.raises(InputError, match="not the file that this calculation began with"):
         read_basis_file(value)
     assert read_basis_file(str(path)) == ("mine.gbs", "other numbers")

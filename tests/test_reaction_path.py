@@ -1,4 +1,4 @@
-"""Reaction paths, and Hessians that are used again."""
+"""Reaction paths, and reuse of Hessians."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def molecule(text: str, **state: Any) -> Molecule:
 
 
 def springs(places: np.ndarray) -> float:
-    """An energy that turns with the molecule: different springs between all atoms."""
+    """A rotationally invariant energy: different springs between all atoms."""
     total = 0.0
     for i in range(len(places)):
         for j in range(i):
@@ -49,7 +49,7 @@ def springs(places: np.ndarray) -> float:
 
 
 def second_derivatives(places: np.ndarray) -> np.ndarray:
-    """Of `springs`, by differences."""
+    """Second derivatives of `springs`, by differences."""
     size, step = places.size, 1e-3
     found = np.empty((size, size))
     for a in range(size):
@@ -65,7 +65,7 @@ def second_derivatives(places: np.ndarray) -> np.ndarray:
 
 
 def stored_hessian(molecule: Molecule, hessian: Any, level: str) -> StoredHessian:
-    """One of a file x.h5; of its result nothing else is looked at."""
+    """A Hessian as from a file x.h5; nothing else of its result is used."""
     result: Any = SimpleNamespace(molecule=molecule, level=level)
     return StoredHessian("x.h5", result, hessian)
 
@@ -108,8 +108,8 @@ def test_files_without_a_hessian(call: Runner, folder: Path) -> None:
 
 
 def test_an_optimisation_starts_from_a_hessian() -> None:
-    """One spring between two hydrogen atoms, stored in another direction and used in this one; the
-    bond is that of the energies around it, by a parabola."""
+    """One spring between two hydrogen atoms, stored in another direction than used; the bond length
+    is that of a parabola through energies around it."""
     given = {"basis": "sto-3g", "threads": 1, "stability": "off"}
     h2 = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
     along_x = molecule("2\n\nH 0 0 0\nH 0.74 0 0\n")
@@ -143,7 +143,7 @@ def test_a_hessian_of_frequencies_starts_an_optimisation(call: Runner, folder: P
 
 
 def test_the_length_of_a_path() -> None:
-    """Two hydrogen atoms of mass m that part by 2 d: s = sqrt(2 m) d; turning adds nothing."""
+    """Two hydrogen atoms of mass m that separate by 2 d: s = sqrt(2 m) d; rotation adds nothing."""
     first = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
     d, mass = 0.05, 1.00782503223
     apart = np.array([[0, 0, -d], [0, 0, d]])
@@ -204,8 +204,8 @@ def test_a_path_begins_at_a_transition_state(call: Runner, folder: Path) -> None
 
 @pytest.mark.slow
 def test_hydrogen_moves_from_carbon_to_nitrogen(call: Runner, folder: Path) -> None:
-    """From the transition state of HCN and HNC, whose Hessian is that of its search, down to both;
-    their energies are those of optimisations that begin at each of them."""
+    """From the transition state between HCN and HNC, with the Hessian of its search, down to both;
+    their energies are those of separate optimisations."""
     (folder / "top.xyz").write_text(NEAR_TOP)
     search = ("optimize", "top.xyz", "--transition-state", *OPTIONS)
     succeed(call(*search, "--verify", "--output", "ts.h5"))

@@ -1,4 +1,4 @@
-"""What is asked for and not here: methods, options, misspelt basis sets and missing elements."""
+"""Requests for what does not exist: methods, options, misspelt basis sets and missing elements."""
 
 from __future__ import annotations
 
