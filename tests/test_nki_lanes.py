@@ -324,6 +324,15 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
 
 
+def test_auto_says_why_nothing_can_go_to_the_device(machine):
+    """B of 300 x 3,000 orbitals with 9,000 fitting functions takes 32 GB; no pairs, no device."""
+    machine.sound()
+    lane, reason = entry.weigh((Shape(300, 3000, 9000),), 1e6, True)
+    assert lane is None and reason.endswith("B does not fit the device memory of one core")
+    lane, reason = entry.weigh((), 1e6, True)
+    assert lane is None and reason.endswith("there is nothing to do")
+
+
 def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
     machine.sound()
     result = water(machine, "auto")
