@@ -23,6 +23,7 @@ from dfmp2.options import Options, make_options
 from dfmp2.output.export import export
 from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
 from dfmp2.output.reports import study_figures
+from dfmp2.output.reports.energies import energy_rows
 from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
@@ -144,6 +145,9 @@ def test_singles_of_rohf_are_of_both_spins(name: str) -> None:
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert abs(parts[0] - parts[1]) > 1e-5
     assert ours.mp2_singles_energy == pytest.approx(sum(parts), abs=1e-8)
+    energies = {row.name: row.energy for row in energy_rows(ours)}
+    doubles = 1.2 * energies["opposite-spin correlation"] + energies["same-spin correlation"] / 3
+    assert energies["SCS-MP2 correlation"] == pytest.approx(doubles + sum(parts), abs=1e-8)
 
 
 def test_limits_keep_spins_apart_and_singles_whole() -> None:

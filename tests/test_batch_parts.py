@@ -544,6 +544,23 @@ def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> Non
         slot.result()
 
 
+def test_workers_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], list[float]()
+    monkeypatch.setattr("dfmp2.execution.dask.time.monotonic", lambda: now[0])
+    pool = DaskPool.__new__(DaskPool)
+    pool._looked, pool._since, pool._size, pool.slots = 99.5, 99.5, 1, []
+
+    def sync(*_: Any, **__: Any) -> dict[str, Any]:
+        asked.append(now[0])
+        return {"workers": {}}
+
+    scheduler = SimpleNamespace(identity=None)
+    pool.client = SimpleNamespace(status="running", sync=sync, scheduler=scheduler)
+    for now[0] in (100.0, 100.4, 100.6, 101.5, 101.7):
+        pool._look()
+    assert asked == [100.6, 101.7]
+
+
 def test_a_cluster_is_waited_for_until_it_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     pool = DaskPool.__new__(DaskPool)

@@ -139,6 +139,12 @@ def test_what_the_record_says(fields):
     assert derived.provenance.command == f"dfmp2 derive w.h5; original: {parent.provenance.command}"
     assert derived.timings == parent.timings
     assert derive(parent, os_scale=1.1).check == parent.check
+    dropped = "gradient and properties of the original do not apply and were dropped"
+    assert dropped not in derived.frozen_core_note
+    with_properties = compute(fields["water"], 0, "mixed", properties=True)
+    assert with_properties.properties is not None
+    derived = derive(with_properties, frozen_core=1)
+    assert dropped in derived.frozen_core_note and derived.properties is None
 
 
 def test_certificate_is_widened_by_the_pairs_left_out(fields):

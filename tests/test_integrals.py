@@ -188,6 +188,18 @@ def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(
         fitted.get_jk(density, hermi=0)
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_the_first_exchange_weighs_the_fitting_functions(uhf, single):
+    """|X_P|^2 of both spins, X_P = B_P C: which of them later matrices take in float64."""
+    fitted = JKFitting(MOLE, AUX, 2)
+    fitted.single = single
+    fitted.get_jk(uhf.make_rdm1())
+    b = lib.unpack_tril(df.incore.cholesky_eri(MOLE, auxmol=AUX))
+    occupied = np.hstack([c[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)])
+    expected = np.einsum("pmi,pmi->p", b @ occupied, b @ occupied)
+    np.testing.assert_allclose(fitted._norms, expected, rtol=1e-4 if single else 1e-8)
+
+
 def test_matrices_of_a_closed_shell_have_no_spin_axis():
     mole = gto.M(atom="F 0 0 0; H 0 0 0.92", basis="6-31g", verbose=0)
     aux = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")

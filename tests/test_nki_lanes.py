@@ -323,6 +323,15 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
 
 
+def test_auto_says_why_nothing_can_go_to_the_device(machine):
+    """Rows of 3,000 orbitals and 9,000 fitting functions are too long for the SBUF."""
+    machine.sound()
+    lane, reason = entry.weigh((Shape(300, 3000, 9000),), 1e6, True)
+    assert lane is None and "pair_energy needs 1728208 bytes per SBUF partition" in reason
+    lane, reason = entry.weigh((), 1e6, True)
+    assert lane is None and reason.endswith("there is nothing to do")
+
+
 def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
     machine.sound()
     result = water(machine, "auto")

@@ -138,6 +138,7 @@ def test_the_scaled_energy_is_minimised():
 
     assert energy(length) == pytest.approx(study.values["optimized_total_energy"].value, abs=1e-8)
     assert energy(length) < min(energy(length - 0.01), energy(length + 0.01))
+    assert any(note.startswith("energy and gradient of ") for note in study.notes), study.notes
 
 
 def test_constrained_water_as_in_psi4():

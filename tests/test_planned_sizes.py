@@ -193,6 +193,7 @@ def test_the_better_rate_of_each_kind_is_kept() -> None:
     assert first.better(second) == Rates(4.0, 9.0, 7.0, 8.0, 6.0, 6.0, 0.2, 0.3, 0.05, "second")
     assert first.disturbed and not second.disturbed
     assert not replace(first, foreign=0.1).disturbed
+    assert replace(first, foreign=0.101).disturbed
 
 
 @pytest.mark.parametrize(

@@ -425,6 +425,9 @@ def test_results_are_one_line_and_print_as_their_reports(
     )
     assert str(gradient) == str(gradient.result)
     assert "verdict: fits" in str(outlook) and outlook.to_dict()["fits"] is True
+    tasks = ({}, {"properties": True}, {"gradient": True})
+    planned = [dfmp2.plan(_water(), "sto-3g", threads=1, **more) for more in tasks]
+    assert [one.plan.work.task for one in planned] == ["energy", "properties", "gradient"]
     assert f"{batch['w'].total_energy:.10f}" in str(batch)
 
 

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+from dfmp2.cli.scan import _extrema
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.maps import energy_map
 from dfmp2.output.drawings.plots import Curve, curves
@@ -405,6 +406,22 @@ def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
     three = np.polyfit(x[4:7], above[4:7], 2)
     along = np.linspace(1.2, 1.4, len(parabola))
     assert [value(y) for y in parabola[:, 1]] == pytest.approx(np.polyval(three, along), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("bends", "said"),
+    [
+        ([80.0], ""),
+        ([80.0, 60.0], ", 2 minima, 0 maxima"),
+        ([80.0, -70.0], ", 1 minimum, 1 maximum"),
+        ([-70.0], ", 0 minima, 1 maximum"),
+    ],
+)
+def test_the_last_line_of_a_scan_counts_extrema(bends, said):
+    """But for a minimum alone, whose place stands before it."""
+    arrays = {"extrema_curvature": Dataset(np.array(bends), "", "")}
+    assert _extrema(drawn_study("scan", {}, arrays)) == said
+    assert _extrema(drawn_study("scan", {}, {})) == ""
 
 
 def test_the_fit_of_a_circle_goes_on_beyond_its_ends():

@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import lzma
 import random
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 import dfmp2
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.molecule.basis import ElementBasis, nested_tuples
+from dfmp2.mp2.result import Ranks
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
 from dfmp2.output.hdf5_datasets import content_hash
@@ -554,6 +556,20 @@ def test_changed_anywhere(plan: list[Change], radical: Stored, tmp_path: Path) -
     path = tmp_path / "changed.h5"
     path.write_bytes(mutate(radical.path.read_bytes(), plan))
     read_or_refuse(path)
+
+
+def test_processes_of_earlier_versions_are_shown(water: Stored) -> None:
+    """Runs of 0.1 could be distributed over MPI ranks."""
+    result = hdf5.read(water.path)
+    assert "ranks" not in json.loads(to_json(result, None))
+    ranks = Ranks(count=2, hosts=("a", "b"), measured_peaks=(10, 20))
+    found = dataclasses.replace(result, ranks=ranks)
+    assert json.loads(to_json(found, None))["ranks"] == {
+        "count": 2,
+        "hosts": ["a", "b"],
+        "measured_peaks": [10, 20],
+    }
+    assert "ranks: " in report(found)
 
 
 def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:

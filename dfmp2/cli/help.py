@@ -147,7 +147,7 @@ class GroupedCommand(click.Command):
             known = [
                 name
                 for one in self.params
-                if not getattr(one, "hidden", False)
+                if isinstance(one, click.Option) and not one.hidden
                 for name in one.opts
             ]
             refuse_unknown("option", error.option_name, known, ctx)

@@ -136,7 +136,7 @@ def _iterations(reference: Reference) -> Block:
     found = [(n, *row) for n, row in enumerate(reference.history.tolist(), start=1)]
     drawn = [
         Curve("orbital gradient", [(n, math.log10(g)) for n, _, _, g in found if g > 0]),
-        Curve("change of the energy", [(n, math.log10(abs(c))) for n, _, c, _ in found[1:] if c]),
+        Curve("change of the energy", [(n, math.log10(abs(c))) for n, _, c, _ in found if c]),
     ]
     rows = [
         (n, energy_text(e), difference(change), difference(gradient))
