@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from dfmp2.errors import ResourceError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
+from dfmp2.integrals.three_center import packed_blocks
 from dfmp2.integrals.transform import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
@@ -156,6 +158,16 @@ MOLE = gto.M(
     verbose=0,
 )
 AUX = df.addons.make_auxmol(MOLE, "def2-universal-jkfit")
+
+
+def test_kept_pairs_are_taken_from_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of integrals have any size, and threads share each."""
+    whole = JKFitting(MOLE, AUX, 2).build()
+    small = partial(packed_blocks, block_bytes=8 * 40 * MOLE.nao * (MOLE.nao + 1) // 2)
+    monkeypatch.setattr(jk, "packed_blocks", small)
+    cut = JKFitting(MOLE, AUX, 2).build()
+    assert not cut.pairs.complete and sum(1 for _ in small(MOLE, AUX)) > 2
+    np.testing.assert_array_equal(cut._cderi, whole._cderi)
 
 
 @pytest.mark.parametrize(("pair_bytes", "read_bytes"), [(1, 1), (10**5, 10**5), (10**9, 10**9)])

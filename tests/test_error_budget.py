@@ -575,6 +575,10 @@ def test_differences(result: MP2Result) -> None:
     weights = ((1.0, 1.0), (-0.5, -0.5), (-0.5, -0.5))
     budget = combined(list(zip(weights, runs, strict=True)), "the difference")
     assert budget.exact == result.error_budget.exact
+    apart = combined([((2.0, -0.5), runs[0])], "E(SCF) and E(corr) of unlike weights")
+    shares, own = apart.sources["scf_convergence"], runs[0].error_budget.sources["scf_convergence"]
+    assert shares.scf.value == pytest.approx(2 * own.scf.value, rel=1e-12)
+    assert shares.correlation.value == pytest.approx(0.5 * own.correlation.value, rel=1e-12)
     convergence = budget.sources["scf_convergence"].correlation
     assert convergence is not None and convergence.value == pytest.approx(0.12 * 3.5e-6, rel=1e-12)
     one, left = (

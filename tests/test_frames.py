@@ -181,7 +181,7 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
 def test_what_rank_refuses(bent: Path) -> None:
     for names, more, said in (
         ("a", {}, "1 results: expected two or more"),
-        ("a he", {}, "results of 2 formulas: H2 .a., He .he."),
+        ("a he", {}, "results of 2 formulas: H2 .a., He .he.: conformers have one formula"),
         ("a large", {}, "different levels of theory, basis: "),
         ("a a", {}, "are both called a"),
         ("a b", {"by": "gibbs"}, "a has no Hessian, so no Gibbs energy"),

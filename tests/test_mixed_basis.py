@@ -276,6 +276,7 @@ WRONG_FILES: dict[str, tuple[str, str]] = {
     "prose": ("Dear colleague,\n", "line 1: 'Dear colleague,': expected the start"),
     "json": ('{"a": 1}\n', "line 1"),
     "bad element": (GOOD.replace("H 0", "Qq 0"), "line 2: 'Qq 0': expected the symbol"),
+    "bad version": (GOOD.replace("H 0", "H 5"), "line 2: 'H 5': expected an element and 0"),
     "bad shell": (GOOD.replace("S 1", "X 1"), "line 3: 'X 1 1.00': expected a shell"),
     "bad number": (GOOD.replace("1.0 1.0", "1.0 one"), "line 4: '1.0 one'"),
     "bad exponent": (GOOD.replace(" 1.0 1.0", " -1.0 1.0"), "line 4.*above zero"),

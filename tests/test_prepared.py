@@ -359,6 +359,25 @@ def test_foreign_files_are_named(radical_file: Path, water: Stored, tmp_path: Pa
     assert is_prepared(radical_file) and not is_prepared(water.path)
 
 
+def test_groups_of_orbitals_are_read_to_their_places(
+    radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B of a large molecule has several hashes per spin."""
+    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 1)
+    path = tmp_path / "nh2.prepared.h5"
+    molecule = write_molecules(tmp_path) / "nh2.xyz"
+    dfmp2.prepare(molecule, "sto-3g", path, frozen_core=1, listener=Heard())
+    whole = dfmp2.energy(radical_file, listener=Heard())
+    cut = dfmp2.energy(path, listener=Heard())
+    assert cut.correlation_energy == pytest.approx(whole.correlation_energy, abs=1e-11)
+    with opened(path) as source:
+        assert [len(groups) for groups in source._groups] == [4, 3]
+        loaded = source.load(2)
+    with h5py.File(path) as handle:
+        for spin, found in zip(("alpha", "beta"), loaded, strict=True):
+            np.testing.assert_array_equal(found, handle[f"b/{spin}"][()])
+
+
 @pytest.mark.parametrize("disk", [False, True], ids=["in memory", "on disk"])
 def test_a_flipped_bit_of_b_is_found(
     disk: bool, radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

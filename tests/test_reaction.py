@@ -193,6 +193,7 @@ def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
         ("reactants = 1", "reactants: expected a list"),
         ("basis = 'cc-pvdz'", "is no key of a reaction"),
         ("reactants = [", "not TOML"),
+        ("#" * 2**20 + "\n", "more than 1 MB: expected a TOML file of a reaction"),
         (text + "charges = { bare = 0.5 }\n", "charges: expected a table"),
         (text + "transition_states = 'bare'\n", "transition_states: expected a list"),
     ):
@@ -226,6 +227,10 @@ def test_stored_results_take_part(folder: Path) -> None:
     assert "h is a stored result" in " ".join(again.notes)
     with pytest.raises(InputError, match="different levels of theory, basis: "):
         dfmp2.reaction("h2.xyz", "2*h.h5", "cc-pvdz", **SMALL)
+    Path("h.gbs").write_text("H 0\nS 2 1.0\n5.45 0.156\n0.825 0.905\nS 1 1.0\n0.183 1.0\n****\n")
+    own = {"basis": "h.gbs", "auxbasis": "def2-svp-ri", "scf_auxbasis": "def2-universal-jkfit"}
+    dfmp2.write(dfmp2.run("h.xyz", **own, threads=1), "own.h5")
+    assert dfmp2.reaction("h2.xyz", "2*own.h5", **own, **SMALL).complete
     with pytest.raises(InputError, match="is a result with multiplicity 2, not 4"):
         dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
     with pytest.raises(InputError, match="h2 is a stored energy without a Hessian"):

@@ -21,9 +21,12 @@ from dfmp2.molecule.structure import fragment_formulas
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
+from dfmp2.studies import reaction_path
 from dfmp2.studies.frequencies import StoredHessian, read_hessian
+from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import _table, arc_length
+from dfmp2.studies.task import Step, Unfinished
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
 
@@ -182,6 +185,69 @@ def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
         "total_energy": "hartree",
         "max_gradient": "hartree/bohr",
     }
+
+
+class FakeDescent:
+    """geomeTRIC on a path of five geometries, the third of which it refuses."""
+
+    def __init__(self, top: Molecule, search: Any, start: str, *, downhill: str) -> None:
+        self.count, self.top, self.side = 0, top, downhill
+
+    def judge(self, run: Any, hessian: Any) -> Any:
+        return SimpleNamespace(
+            said=f"judged {self.count}", max_gradient=(0, 3, 9, 4, 2)[self.count]
+        )
+
+    def next_geometry(self) -> Any:
+        self.count += 1
+        if self.side == "forward" and self.count == 4:
+            return None
+        return self.top.coordinates + 0.1 * self.count
+
+    @property
+    def refused(self) -> bool:
+        return self.count == 2
+
+    @property
+    def arrived(self) -> bool:
+        return self.count == 4
+
+
+def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On either side, until the minimum is found or there are no more steps."""
+    top = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    step = Step(name=reaction_path.TOP, who="", molecule=top, options=Options("sto-3g"))
+    heard: list[str] = []
+    descent = reaction_path._Descent.__new__(reaction_path._Descent)
+    descent._top, descent._search, descent._hessian = step, Search(), None
+    descent._listener = SimpleNamespace(note=heard.append)
+    descent.sides, descent.minima = {"backward": [], "forward": []}, {}
+    monkeypatch.setattr(reaction_path, "GeomeTRIC", FakeDescent)
+
+    def course(first: Step, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(then=lambda _: iter(()), path=[first.name, "minimum"])
+
+    monkeypatch.setattr(reaction_path, "Course", course)
+    results = {reaction_path.TOP: SimpleNamespace(molecule=top)}
+
+    def go(side: str) -> list[Step]:
+        taken = []
+        for (one,) in descent._down(side, results):
+            results[one.name] = SimpleNamespace(molecule=one.molecule)
+            taken.append(one)
+        return taken
+
+    taken = go("backward")
+    assert [one.name for one in taken] == [f"backward-{number:03d}" for number in (1, 2, 3, 4)]
+    assert [one.start for one in taken] == [reaction_path.TOP, "", "", ""]
+    for number, one in enumerate(taken, start=1):
+        np.testing.assert_allclose(one.molecule.coordinates, top.coordinates + 0.1 * number)
+    whole = ["backward-001", "backward-003", "backward-004", "minimum"]
+    assert descent.sides["backward"] == whole and descent.minima == {"backward": "minimum"}
+    with pytest.raises(Unfinished, match="no minimum forwards after 3 steps: allow more with "):
+        go("forward")
+    assert descent.sides["forward"] == ["forward-001", "forward-003"]
+    assert sum(line.startswith(f"{reaction_path.TOP}: ") for line in heard) == 1
 
 
 def test_fragments_are_named_by_their_bonds() -> None:

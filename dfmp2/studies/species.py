@@ -161,7 +161,12 @@ def read_reaction(path: str | Path) -> Reaction:
     ------
     InputError : no such file, not TOML, unknown keys, or values of the wrong type
     """
-    file, text = read_text(path, MAX_BYTES, "more than 1 MB", "a TOML file of a reaction")
+    file, text = read_text(
+        path,
+        MAX_BYTES,
+        "more than 1 MB: expected a TOML file of a reaction",
+        "a TOML file of a reaction",
+    )
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
