@@ -1,5 +1,5 @@
-"""What commands print: the reports of a result, of a study and of a prepared file, pair energies,
-last lines."""
+"""Text that commands print: reports of a result, study or prepared file, pair energies, and closing
+lines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
-# Of the names of quantities, which are long keys in JSON: pattern -> what is printed.
+# Shorter forms of quantity names, which are long keys in JSON: pattern -> printed form.
 NAMES = (
     (r"^cp corrected interaction energy$", "interaction energy, CP-corrected"),
     (r"^uncorrected interaction energy$", "interaction energy, uncorrected"),
@@ -78,7 +78,7 @@ MAIN_FACTS = (  # of a density and a polarizability
     "isotropic",
     "anisotropy",
 )
-NO_DIPOLE = 1e-8  # e bohr; below, a component is rounding
+NO_DIPOLE = 1e-8  # e bohr; smaller components are rounding errors
 
 
 def report(result: MP2Result) -> str:
@@ -94,12 +94,13 @@ def report(result: MP2Result) -> str:
 
 
 def brief_report(result: MP2Result, path: str | None) -> str:
-    """One screen about a result: what was computed, energies and derivatives, how good they are.
+    """A one-screen summary of a result: what was computed, energies and derivatives, and their
+    accuracy.
 
     Parameters
     ----------
     path : str or None
-        File of the result, from which `dfmp2 show` prints the rest; None if it is not stored.
+        File of the result, of which `dfmp2 show` prints the rest; None if it is not stored.
     """
     sections = {part.anchor: part for part in summary_blocks(result)}
     of_gradient = result.gradient is not None
@@ -156,7 +157,7 @@ def _screen(
 
 
 def _subject(result: MP2Result) -> list[str]:
-    """Molecule, method and basis sets in a line each, and the point charges around the molecule."""
+    """Molecule, method, basis sets and point charges, one line each."""
     molecule, sizes = result.molecule, result.sizes
     charge = f"{molecule.charge:+d}" if molecule.charge else "0"
     subject = (
@@ -194,10 +195,10 @@ def _main_blocks(section: Section) -> list[Block]:
 
 
 def _checked(result: MP2Result) -> list[str]:
-    """The verdict of --check, where it was asked for."""
+    """The verdict of --check, if requested."""
     check = result.check
     if check is None or not check.passed:
-        return []  # one that failed is among the warnings
+        return []  # a failed check is among the warnings
     return [f"{check.program} agrees to {size(check.largest_difference)} Eh."]
 
 
@@ -224,8 +225,8 @@ def _frontier(result: MP2Result) -> list[Block]:
 
 
 def _dipole(result: MP2Result) -> list[Facts]:
-    """The dipole moment of the reference: not in files of earlier versions, and not where it stands
-    among the properties."""
+    """The dipole moment of the reference, unless it is among the properties or missing in a file of
+    an earlier version."""
     dipole = result.reference.dipole
     if dipole is None or result.properties is not None:
         return []
@@ -242,7 +243,7 @@ def _dipole_fact(name: str, dipole: NDArray[np.float64], molecule: Molecule) -> 
 
 
 def _strongest(result: MP2Result) -> list[Block]:
-    """The pairs with the largest part of the correlation energy, where there are pair energies."""
+    """The pairs that contribute most to the correlation energy, if there are pair energies."""
     if result.quadrature is not None:
         total = 0.0
     else:
@@ -279,7 +280,7 @@ def _warnings(study: Study) -> list[Note]:
 
 
 def _with_names(block: Block) -> Block:
-    """The same with names as people write them, where it is a table of quantities."""
+    """The block with readable names, if it is a table of quantities."""
     if not isinstance(block, Table) or block.heads[0] != "quantity":
         return block
     rows = [(_quantity(name), *rest) for name, *rest in block.rows]
@@ -287,14 +288,14 @@ def _with_names(block: Block) -> Block:
 
 
 def _quantity(name: str) -> str:
-    """The name of a quantity as people write it."""
+    """The readable name of a quantity."""
     for pattern, words in NAMES:
         name = re.sub(pattern, words, name)
     return name
 
 
 def last_line(result: MP2Result, output: str) -> str:
-    """One unmistakable line for the end of a finished run."""
+    """The closing line of a finished run."""
     found = result.gradient
     count = len(result.diagnostics.warnings)
     if count:
@@ -316,7 +317,7 @@ def last_line(result: MP2Result, output: str) -> str:
 
 
 def pair_table(result: MP2Result) -> str:
-    """All stored pair energies, one line per pair, indices from 1 over the correlated orbitals."""
+    """All stored pair energies, one line per pair, numbered from 1 over the correlated orbitals."""
     if result.options.correlation.kind != "pairs":
         return f"{result.method} has no pair energies\n"
     if result.pairs.summed:
@@ -332,8 +333,8 @@ def pair_table(result: MP2Result) -> str:
 
 
 def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> str:
-    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method,
-    reference, and what the last line of the command says."""
+    """The report of a prepared file, ending in a newline; `brief` omits molecule, method, reference
+    and anything in the closing line of the command."""
     made = prepared.provenance
     memory = format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
@@ -364,7 +365,7 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
 
 
 def prepared_last_line(prepared: Prepared, path: str) -> str:
-    """One line for the end of a finished preparation."""
+    """The closing line of a finished preparation."""
     return printable(
         f"dfmp2 prepared: E(SCF) = {prepared.reference.scf_total_energy:.10f} Eh -> {path}; "
         f"go on: {_go_on(path)}"
@@ -377,7 +378,7 @@ def _go_on(path: str) -> str:
 
 
 def result_html(result: MP2Result) -> str:
-    """A table of the energies of the method, for notebooks."""
+    """An HTML table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
     rows = [("E(SCF)", result.scf_total_energy)]
     if result.functional_energy is not None:
@@ -399,7 +400,7 @@ def result_html(result: MP2Result) -> str:
 
 
 def study_html(study: Study) -> str:
-    """Tables of the values and of the table of a study, for notebooks."""
+    """HTML tables of the values and the table of a study, for notebooks."""
     caption = f"{study.title}: {study.status}, {counted_text(len(study.runs), 'run')}"
     values = "".join(
         f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>"

@@ -1,4 +1,4 @@
-"""What is said about a study, and the table of several results, as text and on the page."""
+"""Reports on a study, and the table of several results, as text and on the page."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ MOST_NAMES = 3  # of runs that gave a warning
 
 
 def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
-    """A row for each result; `anchors` are those of the results that are shown in full.
+    """A table with a row for each result; `anchors` are those of the results that are shown in
+    full.
 
-    What all of them share stands above the table.
+    Anything that all of them share is given above the table.
     """
     rows = []
     for name, r in results.items():
@@ -181,7 +182,7 @@ def cost_of_runs(study: Study) -> str:
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
-    """The runs that are worth a row: of a reaction not those of Hessians."""
+    """The runs that are worth a row; in a reaction, those of Hessians are not."""
     if study.kind != "reaction":
         return dict(study.runs)
     return {
@@ -192,7 +193,7 @@ def _listed_runs(study: Study) -> dict[str, MP2Result]:
 
 
 def study_warnings(study: Study) -> list[str]:
-    """The warnings of a study and of its runs, each with the runs that gave it."""
+    """The warnings of a study and its runs, each with the runs that gave it."""
     said = []
     for warned in study.all_warnings:
         count = len(warned.runs)
