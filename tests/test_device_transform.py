@@ -3,9 +3,12 @@ method."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.interop import python
+from dfmp2.mp2.energy import converged_reference
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
@@ -310,3 +314,38 @@ def test_plan_says_where_b_is_made(call, monkeypatch, tmp_path):
     water = ("plan", "h2o.xyz", "--basis", "cc-pvdz", "--backend", "nki-interpreter")
     assert succeed(call(*water, "--json")).json["transform"] == {"place": "host"}
     assert "B is made on the device" in succeed(call(*water, "--transform", "device")).out
+
+
+@pytest.mark.parametrize("transform", ["device", "host"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_device_of_the_scf_is_that_of_a_transformation_there(
+    transform: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only on request, and only one that computes J and K."""
+    taken: list[dict[str, Any]] = []
+
+    class Enough(Exception):
+        pass
+
+    def stop(**given: Any) -> None:
+        taken.append(given)
+        raise Enough
+
+    monkeypatch.setattr("dfmp2.mp2.energy.ScfIntegrals", stop)
+    device = SimpleNamespace(limits=SimpleNamespace(fits=fits))
+    calculation: Any = SimpleNamespace(
+        kind="rhf",
+        options=SimpleNamespace(functional=None, scf="df", transform=transform),
+        system=SimpleNamespace(jk_auxmole=None),
+        plan=SimpleNamespace(memory=MagicMock(scf_gathers=True)),
+        checkpoint=SimpleNamespace(reference=None),
+        listener=SimpleNamespace(stage=lambda text: None),
+        clock=lambda stage: nullcontext(),
+        setup=SimpleNamespace(backend=device, active=1),
+        space=None,
+    )
+    with pytest.raises(Enough):
+        converged_reference(calculation, None)
+    (given,) = taken
+    there = transform == "device" and fits
+    assert given["device"] is (device if there else None) and given["gathers"] is not there

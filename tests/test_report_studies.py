@@ -424,22 +424,24 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     assert _extrema(drawn_study("scan", {}, {})) == ""
 
 
-def test_the_fit_of_a_circle_goes_on_beyond_its_ends():
-    """A minimum at 0 and 360 degrees: half of its curve is drawn at either end."""
+@pytest.mark.parametrize(("lowest", "inside"), [(0.0, 21), (330.0, 31)])
+def test_the_fit_of_a_circle_goes_on_beyond_its_ends(lowest, inside):
+    """A minimum at 0 and 360 degrees, or near them: the part of its curve that lies inside is
+    drawn."""
     x = np.arange(0.0, 361.0, 30.0)
-    above = 10.0 * (1.0 - np.cos(np.radians(x)))
+    above = 10.0 * (1.0 - np.cos(np.radians(x - lowest)))
     table = {
         "dihedral": Column(tuple(x), "degree", ""),
         "relative_energy": Column(tuple(above), "kJ/mol", ""),
     }
     arrays = {
-        "extrema_position": Dataset(np.array([0.0]), "degree", ""),
+        "extrema_position": Dataset(np.array([lowest]), "degree", ""),
         "extrema_curvature": Dataset(np.array([1e-3]), "", ""),
         "extrema_points": Dataset(np.array([5.0]), "", ""),
     }
     svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "degree"}))
     (curve,) = polylines(svg, "fit")
-    assert axis(svg)(curve[:, 1].min()) > 0 and len(curve) == 21  # those of 41 that lie inside
+    assert axis(svg)(curve[:, 1].min()) > 0 and len(curve) == inside  # of 41
     assert axis(svg)(curve[:, 1].max()) == pytest.approx(0.0, abs=0.02)
 
 

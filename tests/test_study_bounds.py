@@ -18,6 +18,8 @@ from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.execution.schedule import read_shard
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.composite import Part
+from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.options import Options
 from dfmp2.output import prepared
@@ -262,3 +264,19 @@ def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) ->
             alone = run.error_budget.total
             assert alone is not None and 0.0 < error < 2625.5 * alone
     assert all(map(math.isnan, relative_errors([None, None])))
+
+
+def test_what_computes_a_step() -> None:
+    """Its own function, the study's, or the energy; parts of a limit whose weights differ ask for
+    the gradient of E(SCF), too."""
+    runs = _StudyRuns.__new__(_StudyRuns)
+    own, whole = (lambda: None), (lambda: None)
+    runs.task = SimpleNamespace(compute=None)
+    assert runs._function_of(SimpleNamespace(compute=own, part=None)) is own
+    assert runs._function_of(SimpleNamespace(compute=None, part=None)) is mp2_energy
+    runs.task = SimpleNamespace(compute=whole)
+    assert runs._function_of(SimpleNamespace(compute=None, part=None)) is whole
+    for scf, correlation in ((1.3, 1.7), (1.0, 1.0)):
+        part = Part("tz", scf, correlation)
+        found = runs._function_of(SimpleNamespace(compute=None, part=part))
+        assert found.func is whole and found.keywords == {"separate": scf != correlation}

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dfmp2.backends import fused, tiling, transfers
 from dfmp2.backends import torch as torch_backend
-from dfmp2.backends.base import Tile
+from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.cards import Card
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.torch import (
@@ -807,6 +807,16 @@ def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
         assert (one.threads, one.pairs) == (1, there.pairs)
         one.discard()
         assert one.fields is None
+
+
+@pytest.mark.parametrize(("card", "rate"), [(H100, 1e13), (None, torch_backend.HOST_RATE)])
+def test_the_time_of_a_transformation_is_that_of_its_operations(card, rate):
+    """Packed integrals over the link, then two half transformations and the fit."""
+    nao, nocc, nvir, naux = 300, 40, 250, 900
+    found = backend(card).transform_seconds([Shape(nocc, nvir, naux)], nao)
+    products = 2 * naux * nocc * (nao * (nao + nvir) + naux * nvir)
+    upload = 8 * naux * nao * (nao + 1) / 2
+    assert found == pytest.approx(products / rate + upload / torch_backend.LINK_RATE, rel=1e-12)
 
 
 if __name__ == "__main__":  # python -m tests.test_torch: the rows "after" of the documentation
