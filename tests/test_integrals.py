@@ -22,6 +22,7 @@ from dfmp2.integrals.transform import Transformation
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
+    ExchangeProducts,
     JKFitting,
     coulomb_exchange_of_b,
     fit_columns,
@@ -198,6 +199,18 @@ def test_the_first_exchange_weighs_the_fitting_functions(uhf, single):
     occupied = np.hstack([c[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)])
     expected = np.einsum("pmi,pmi->p", b @ occupied, b @ occupied)
     np.testing.assert_allclose(fitted._norms, expected, rtol=1e-4 if single else 1e-8)
+
+
+def test_workers_take_their_part_of_masks_and_norms():
+    """One entry per fitting function, of which each worker has a range."""
+    mask, norms = np.arange(7) % 3 == 0, np.arange(7.0)
+    products = ExchangeProducts(wanted=True, single=True, exact=mask, norms=norms)
+    part = products.of_share(2, 5)
+    assert part.wanted and part.single
+    np.testing.assert_array_equal(part.exact, mask[2:5])
+    np.testing.assert_array_equal(part.norms, norms[2:5])
+    part.norms[:] = -1.0
+    assert norms.tolist() == [0.0, 1.0, -1.0, -1.0, -1.0, 5.0, 6.0]
 
 
 def test_matrices_of_a_closed_shell_have_no_spin_axis():
