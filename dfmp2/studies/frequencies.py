@@ -283,11 +283,8 @@ def _numbers(
     notes += _imaginary(molecule, modes)
     values = {"total_energy": Dataset(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
-        symmetry = gas.symmetry or symmetry_number(molecule)
+        symmetry, chosen = rotational_symmetry(molecule, masses(molecule), gas.symmetry)
         settings["symmetry_number"] = symmetry
-        chosen = "counted"
-        if gas.symmetry:
-            chosen = "given"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         notes += too_cold(molecule, masses(molecule), gas.temperatures)
         values |= thermochemistry(
@@ -563,6 +560,38 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
         Command("frequencies"),
         " computes one",
     )
+
+
+def rotational_symmetry(
+    molecule: Molecule,
+    weights: Array,
+    given: int | None,
+    stored: StoredHessian | None = None,
+) -> tuple[int, str]:
+    """The rotational symmetry number, and where it comes from.
+
+    The number in a file is one of the most abundant isotopes: it holds where the same atoms are
+    alike, and is counted anew where isotopes tell some of them apart.
+
+    Parameters
+    ----------
+    weights : (natom,) array
+        Masses, u.
+    given : int or None
+        It counts before all others.
+    stored : StoredHessian or None
+        The Hessian, where it comes from a file.
+    """
+    if given is not None:
+        return given, "given"
+    counted = symmetry_number(molecule, weights)
+    if stored is None or stored.symmetry in (None, counted):
+        return counted, "counted"
+    usual = masses(molecule)
+    alike = weights[:, None] == weights[None]
+    if (alike != (usual[:, None] == usual[None])).any():
+        return counted, "counted"
+    return stored.symmetry, f"given in {stored.path}"
 
 
 def _result_at_hessian(study: Study) -> MP2Result:
