@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Command, Option, plain
+from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import rotation_onto
@@ -481,19 +481,36 @@ class StoredHessian:
                 ": in the field of point charges a Hessian does not turn with the molecule: leave "
                 "it out",
             )
-        before = self.molecule.coordinates - self.molecule.coordinates.mean(axis=0)
-        now = molecule.coordinates - molecule.coordinates.mean(axis=0)
-        rotation = rotation_onto(before, now, np.ones(molecule.natom))
-        away = float(np.linalg.norm(now - before @ rotation.T, axis=1).max())
+        rotation, away = self._rotation_to(molecule)
         if away > farthest:
+            of_start = Message("")
+            if self.at_start:
+                of_start = Message(
+                    "; the one in this file is of the start of the search, ",
+                    Option("verify", True),
+                    " adds that of its end",
+                )
             raise InputError(
                 OPTION.of(self.path),
                 f": an atom is {away * ANGSTROM_PER_BOHR:.2f} angstrom away from where it is here, "
                 f"and {farthest * ANGSTROM_PER_BOHR:.2f} is allowed: give a Hessian of this "
                 "geometry",
+                of_start,
             )
         turn = np.kron(np.eye(molecule.natom), rotation)
         return turn @ self.hessian @ turn.T
+
+    def distance(self, molecule: Molecule) -> float:
+        """How far the atom that lies farthest from its place in `molecule` is away, bohr."""
+        return self._rotation_to(molecule)[1]
+
+    def _rotation_to(self, molecule: Molecule) -> tuple[Array, float]:
+        """The rotation that brings the atoms nearest to those of `molecule`, and how far the
+        farthest one is away then, bohr."""
+        before = self.molecule.coordinates - self.molecule.coordinates.mean(axis=0)
+        now = molecule.coordinates - molecule.coordinates.mean(axis=0)
+        rotation = rotation_onto(before, now, np.ones(molecule.natom))
+        return rotation, float(np.linalg.norm(now - before @ rotation.T, axis=1).max())
 
 
 def read_hessian(path: str | os.PathLike[str]) -> StoredHessian:

@@ -55,6 +55,7 @@ from dfmp2.units import (
 SIDES = ("backward", "forward")
 TOP = "transition-state"
 SAME_GEOMETRY = 0.02 / ANGSTROM_PER_BOHR  # bohr; of a stored Hessian that is one of this geometry
+AT_THIS_GEOMETRY = 1e-4  # angstrom
 # of the largest gradient on this side: below it the path is in the valley of the minimum
 VALLEY = 0.1
 IRC_CITATION = "C. Gonzalez, H. B. Schlegel, J. Phys. Chem. 94, 5523 (1990)"
@@ -242,6 +243,12 @@ class _Descent:
         ]
         if self._stored is not None:
             notes.append(f"Hessian: {self._stored.path}, {self._stored.result.level}")
+            away = self._stored.distance(self._top.molecule) * ANGSTROM_PER_BOHR
+            if away > AT_THIS_GEOMETRY:
+                notes.append(
+                    f"that Hessian, and with it the wavenumbers, are of a geometry {away:.4f} "
+                    "angstrom away from the transition state"
+                )
         if self._point is not None:
             notes += self._point.lines
         if not names:
