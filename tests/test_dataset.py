@@ -1,5 +1,4 @@
-"""Data sets that `batch collect --to` writes: what other programs read of them, and what is left
-out."""
+"""Data sets written by `batch collect --to`: values read by other programs, and omitted items."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def batch(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def collected(batch, call, monkeypatch, tmp_path):
-    """Collect into a file of a format; its path and what was said."""
+    """Collect into a file of a format; returns its path and the messages."""
     monkeypatch.chdir(batch)
 
     def collect(to: str, *options: str):
@@ -69,8 +68,8 @@ def results(folder: Path) -> dict[str, dfmp2.MP2Result]:
 
 
 def test_extxyz_is_what_ase_reads(batch, collected):
-    """Energies in eV, forces in eV/angstrom, dipole moments in e angstrom: products of the files'
-    numbers with CODATA's factors, written out here."""
+    """Energies in eV, forces in eV/angstrom, dipole moments in e angstrom: the files' numbers times
+    CODATA factors."""
     read = pytest.importorskip("ase.io").read
     target, done = collected("extxyz", "--duplicates")
     assert f"4 of 4 items -> {target}" in done.out and "not complete" not in done.err
@@ -186,7 +185,7 @@ def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
 
 
 def test_results_without_a_certificate_are_left_out(batch, tmp_path):
-    """Of a gradient whose forces do not add up to nothing."""
+    """A gradient whose forces do not add up to zero is left out."""
     from dfmp2.execution.collect import Collection, fit_for_dataset
 
     result = dfmp2.read(batch / "out" / "nh2.h5")
@@ -222,8 +221,7 @@ def test_splits_stay_whatever_is_beside_them(batch, collected):
 
 
 def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
-    """A second collection reads no result; a changed one is read, and refused where it is
-    damaged."""
+    """A second collection reads no result; a changed one is read, and rejected if damaged."""
     monkeypatch.chdir(batch)
     from dfmp2.output import hdf5
 

@@ -1,5 +1,5 @@
-"""B made by K12 in whole runs: energies, programs, certificate, restart, refusals, choice of the
-route."""
+"""B computed by K12 in whole runs: energies, programs, certificate, restart, errors, choice of the
+method."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def details(result):
 
 @pytest.mark.parametrize("functions", [1, 3, 100])
 def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, functions):
-    """B of some orbitals in any order, by the formula; those that are there are not made again."""
+    """B of some orbitals in any order, by the formula; existing ones are not computed again."""
     rng, nao, naux = np.random.default_rng(3), 6, 8
     whole = rng.standard_normal((naux, nao, nao))
     whole += whole.transpose(0, 2, 1)
@@ -210,7 +210,7 @@ def test_what_cannot_run_is_refused_before_the_scf():
 
 @pytest.mark.slow
 def test_what_float32_loses_with_diffuse_functions_is_found_and_refused(tmp_path):
-    """Benzene in aug-cc-pVDZ: 2e-7 Eh are lost in K12, which `auto` would have left to the host."""
+    """Benzene in aug-cc-pVDZ loses 2e-7 Eh in K12, which `auto` would have left to the host."""
     (tmp_path / "benzene.xyz").write_text(GEOMETRIES["benzene"])
     with pytest.raises(
         NumericalError, match=r'exceeds the tolerance 1\.0e-07 Eh, .*use transform="host"'
@@ -248,7 +248,8 @@ def test_the_costs_are_those_of_the_formulas():
 
 
 def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
-    """UHF on the stand-in of AWS's packages: bytes, programs, and that B is never read back."""
+    """UHF on the stand-in for AWS's packages: bytes and programs agree, and B is never read
+    back."""
     with planted(tmp_path, monkeypatch) as machine:
         machine.sound()
         executor = executors.executor("nki")

@@ -49,7 +49,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> None:
-    """With its number or name, its charge and spin; the manifest that is left says the same."""
+    """With its number or name, charge and spin; the manifest left behind says the same."""
     batch = make_batch([str(many), str(database)], BASIS, tmp_path / "out")
     names = [
         "many-0001",
@@ -108,7 +108,7 @@ def test_a_batch_of_frames_runs_and_fails_frame_by_frame(call: Runner, folder: P
         dfmp2.Molecule.from_string("H 0 0 0; H 0 0 0.74"), "6-31g", threads=1
     ).total_energy
     assert dfmp2.read("out/many-0001.h5").total_energy == pytest.approx(alone, abs=1e-10)
-    items = read_batch("out").items  # of the manifest that is left
+    items = read_batch("out").items  # from the manifest left behind
     assert [item.given["frame"] for item in items] == [1, 2, 3]
     (folder / "many.xyz").write_text(broken.replace("Xx 0 0 1", "H 0 0 0.8"))
     again = json.loads(succeed(call(*asked, "--json")).out)
@@ -175,7 +175,7 @@ def test_without_ase_a_database_is_refused(
 
 @pytest.fixture(scope="module")
 def bent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of three geometries of one molecule, another charge and another basis."""
+    """Results of three geometries of one molecule, and of another charge and another basis."""
     folder = tmp_path_factory.mktemp("bent")
     for name, length, basis in (("a", 0.74, "6-31g"), ("b", 0.76, "6-31g"), ("c", 0.7, "6-31g")):
         molecule = dfmp2.Molecule.from_string(f"H 0 0 0; H 0 0 {length}")
@@ -210,7 +210,7 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
 def test_what_rank_refuses(bent: Path) -> None:
     for names, more, said in (
         ("a", {}, "1 results: expected two or more"),
-        ("a he", {}, "results of 2 formulas: H2 .a., He .he."),
+        ("a he", {}, "results of 2 formulas: H2 .a., He .he.: conformers have one formula"),
         ("a large", {}, "different levels of theory, basis: "),
         ("a a", {}, "are both called a"),
         ("a b", {"by": "gibbs"}, "a has no Hessian, so no Gibbs energy"),

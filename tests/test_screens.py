@@ -1,5 +1,5 @@
-"""What fits a terminal of 80 columns and what is marked there: tables, long names and messages,
-failures and imaginary modes, energies that people quote."""
+"""Output on a terminal of 80 columns: tables, long names and messages, marked failures and
+imaginary modes, and energies to quote."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_cut_name_keeps_both_ends(name: str) -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
 def test_advice_is_never_cut(most: int) -> None:
-    """However few lines there are, the last part of a message stands there whole."""
+    """However few lines there are, the last part of a message is shown whole."""
     lines = shortened_lines(SCF_FAILED, 60, most)
     advice = SCF_FAILED.partition("MP2 energy. ")[2]
     assert " ".join(lines).endswith(f"... {advice}")
@@ -123,7 +123,7 @@ def test_units_stand_below_names_where_a_table_is_too_wide() -> None:
     ],
 )
 def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is where it is none, or NO_COLOR is set."""
+    """Nothing is red if the output is no terminal or NO_COLOR is set."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -142,7 +142,7 @@ def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.Monk
 
 
 class Terminal(io.StringIO):
-    """One of 80 columns, since it has no size of its own."""
+    """A terminal of 80 columns, the default without a known size."""
 
     def isatty(self) -> bool:
         return True
@@ -190,8 +190,8 @@ ENDINGS = (  # a line, and where it is broken
 
 @pytest.mark.parametrize(("line", "ends"), ENDINGS)
 def test_a_line_is_broken_between_words_on_a_terminal(line: str, ends: list[str]) -> None:
-    """Never inside a path, a command or a value with its unit; elsewhere it stays one line, which
-    programs read."""
+    """Never inside a path, a command or a value with its unit; other output stays one line for
+    programs."""
     shown = console.fitted(line, Terminal()).split("\n")
     assert [part[-len(end) :] for part, end in zip(shown, ends, strict=True)] == ends
     for part in shown:
@@ -232,7 +232,7 @@ def test_headings_are_bold_and_warnings_yellow(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_both_screens_are_made_of_the_same_rows(radical: Stored) -> None:
-    """A radical: what is quoted is a part of all rows, with a meaning that needs no row above."""
+    """A radical: the rows to quote are a subset of all rows, with descriptions that stand alone."""
     result = dfmp2.read(radical.path)
     rows = energy_rows(result)
     quoted = quoted_energies(result).rows
@@ -274,8 +274,8 @@ def test_an_open_shell_says_its_spin_on_the_screen(call: Runner, folder: Path) -
 
 
 def test_a_run_is_one_screen_without_what_passes(call: Runner, folder: Path) -> None:
-    """24 lines of a terminal with the line that the command begins with; `show` computes nothing
-    and says so of nothing."""
+    """24 lines of a terminal including the command's first line; `show` computes nothing and shows
+    no progress."""
     (folder / "oh.xyz").write_text("2\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n")
     done = succeed(call("run", "oh.xyz", "--basis", "sto-3g"))
     assert len(done.out.splitlines()) <= 23
@@ -434,7 +434,7 @@ def test_quantities_are_named_in_words(key: str, words: str, stretched: Study) -
 
 
 def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Path) -> None:
-    """Plain MP2 does not follow from direct RPA: the line has the total of the method, not nan."""
+    """Direct RPA gives no plain MP2 energy: the line has the total of the method, not nan."""
     succeed(
         call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--method", "drpa", "--output", "out")
     )

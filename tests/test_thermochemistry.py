@@ -1,5 +1,5 @@
-"""Thermochemistry of stored Hessians, and conformers ranked: numbers against formulas and
-GoodVibes, and what is refused."""
+"""Thermochemistry of stored Hessians, and ranked conformers: numbers against formulas and
+GoodVibes, and refusals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_stored_conditions_give_the_stored_numbers(water: Study) -> None:
 
 
 def test_corrections_are_what_lies_above_the_total_energy(water: Study) -> None:
-    """A row for each temperature; H and G of the first are the values of that temperature."""
+    """One row per temperature; H and G of the first row equal the stored values."""
     found = dfmp2.thermo(water, temperature=[250.0, 400.0])
     energy = water.runs["reference"].total_energy
     table = {name: column.values for name, column in found.table.items()}
@@ -141,7 +141,7 @@ def test_isotopes_of_a_stored_molecule(water: Study) -> None:
 def test_a_file_about_other_isotopes_is_no_start(
     call: Runner, folder: Path, water_file: Path
 ) -> None:
-    """Its gas is not that of the Hessian in it, which has no mass."""
+    """Its gas consists of other isotopes, while the Hessian in it is independent of masses."""
     heavy = ("thermo", str(water_file), "--isotope", "H=2H", "--output", "heavy.h5")
     succeed(call(*heavy))
     for command in (
@@ -183,7 +183,7 @@ def test_a_symmetry_number_that_was_given_stays_with_its_file(
 
 
 def test_a_rotor_that_is_too_cold() -> None:
-    """H2 turns in quanta of 2 B = 175 K: what is said changes at B, an atom never turns, and a
+    """H2 rotates in quanta of 2 B = 175 K: the warning changes at B, an atom never rotates, and a
     heavy molecule does at 1 K."""
     places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.401]])
     hydrogen, heavy = (Molecule((symbol,) * 2, places * k) for symbol, k in (("H", 1), ("I", 4)))
@@ -344,7 +344,7 @@ def test_what_thermo_refuses(water: Study, options: dict, said: str) -> None:
 
 
 def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path) -> None:
-    """The table that is printed, the file that is stored, and files without a Hessian."""
+    """The printed table, the stored file, and files without a Hessian."""
     name = str(water_file)
     asked = ("thermo", name, "--isotope", "H=2H", "--quasi-harmonic", "grimme", "--scale", "0.98")
     done = succeed(call(*asked, "--temperature", "200,300", "--output", "d2o.h5"))

@@ -1,4 +1,4 @@
-"""`dfmp2 validate`: energies of other programs beside ours."""
+"""`dfmp2 validate`: comparison with energies of other programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which entries are validated: the values of --table, --only, --tag and --slow."""
+    """The selected entries: the values of --table, --only, --tag and --slow."""
 
     table: str
     only: tuple[str, ...]
@@ -41,13 +41,13 @@ class Selection:
 
     @property
     def chosen(self) -> bool:
-        """Whether entries were chosen, of which every value is printed."""
+        """Whether entries were selected, in which case every value is printed."""
         return bool(self.only or self.tags)
 
 
 @dataclass(frozen=True, slots=True)
 class TableOutput:
-    """Where a table goes and in which form: the values of the options of output."""
+    """Where a table is written and in which form: the values of the output options."""
 
     output: str | None
     overwrite: bool
@@ -166,7 +166,7 @@ def validate_command(
 def _show_validation(
     rows: list[QuantityRow], session: Session, table: str, shown: TableOutput
 ) -> None:
-    """Print the rows as asked for, and write them to the file that was asked for.
+    """Print the rows in the requested form, and write them to the requested file.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def _show_validation(
 
 
 def _require_passed(rows: list[QuantityRow], *, require_all: bool) -> None:
-    """Raise where a comparison failed, or nothing was compared.
+    """Raise if a comparison failed, or nothing was compared.
 
     Parameters
     ----------

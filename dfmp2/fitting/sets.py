@@ -410,7 +410,7 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
             (
                 f"no even-tempered fitting set can be generated from {orbital.name} for "
                 f"{orbital.symbol} (AutoAux of PySCF {pyscf_version()}): name a fitting set, or "
-                "take another "
+                "use another "
             ),
             Option("basis"),
             " such as def2-svp",

@@ -3,7 +3,7 @@
     D = sum_s C (n + P) C^T            mu = sum_A Z_A R_A - sum_mn D_mn (m|r|n)
     Q_xy = sum_A Z_A X_A Y_A - sum_mn D_mn (m|xy|n)
     q_A = Z_A - sum_{m on A} (D S)_mm                    Mulliken
-    q_A = Z_A - sum_{m on A} (S^1/2 D S^1/2)_mm          Loewdin; spin populations with the alpha less the beta density
+    q_A = Z_A - sum_{m on A} (S^1/2 D S^1/2)_mm          Loewdin; spin populations with the alpha minus the beta density
 
 n is 1 for occupied orbitals of the reference; P is that of the correlation energy
 (`dfmp2.gradients.response`): unrelaxed, only between correlated orbitals of the same kind; relaxed,

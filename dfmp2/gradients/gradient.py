@@ -273,13 +273,13 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
         raise InputError(
             Option("solvent", options.solvent),
             " has no gradient or relaxed density: they need the response of the reaction field. "
-            "Compute them in the gas phase and the energy in the solvent after it, or take "
+            "Compute them in the gas phase and the energy in the solvent afterwards, or use "
             "energies of displaced molecules (scan, ASE with displacement=)",
         )
     if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),
-            " has no gradient or relaxed density: take ",
+            " has no gradient or relaxed density: use ",
             Option("method", "mp2"),
             " (also with scaled components), a double hybrid such as ",
             Option("method", "b2plyp"),
@@ -294,7 +294,7 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
 
 
 class _Extent(NamedTuple):
-    """What is computed beside energy and densities; `field`, `separate` as in `Calculation`."""
+    """What else to compute with energy and densities; `field`, `separate` as in `Calculation`."""
 
     gradient: bool = False
     field: Array | None = None
@@ -513,7 +513,7 @@ def _scf_gradient(
         raise InputError(
             Option("method", calculation.options.method),
             " has a gradient that cannot be extrapolated, since its functional is not what the "
-            "orbitals make stationary: take one basis set, or ",
+            "orbitals make stationary: use one basis set, or ",
             Option("method", "mp2"),
         )
     nothing = [np.zeros_like(o.energy) for o in spins]

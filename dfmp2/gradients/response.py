@@ -226,7 +226,7 @@ def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name
     if closest < DEGENERATE:
         raise NumericalError(
             f"a frozen {name} orbital is degenerate with a correlated one ({closest:.0e} Eh "
-            "apart), so that the energy has no gradient: freeze one orbital more or less"
+            "apart), so that the energy has no gradient: freeze one orbital more or fewer"
         )
     p[frozen, correlated] = t[frozen, correlated] / (2 * gaps)
     p[correlated, frozen] = p[frozen, correlated].T

@@ -120,8 +120,8 @@ def arbitrary_cut(
             ):
                 return Message(
                     Option(name, count),
-                    f" parts orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) "
-                    "depends on how the SCF has mixed them; freeze one more or one less",
+                    f" separates orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) "
+                    "depends on how the SCF has mixed them; freeze one more or one fewer",
                 )
     return Message()
 

@@ -362,7 +362,7 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
             array = space.array(f"b-{spin}", math.prod(shape), existing=True)
             tensor = StoredTensor(array, shape, groups, signed=True)
             if not tensor.agrees(digests):
-                raise ResourceError("the numbers do not have their hash")
+                raise ResourceError("the numbers do not match their hash")
             tensors.append(tensor)
     except ResourceError as error:
         calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")

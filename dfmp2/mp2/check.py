@@ -73,7 +73,7 @@ def native_energies(
             mf, frozen=frozen_core, auxbasis=fitting
         )
         solver.verbose = 0
-        # PySCF compares it with the memory in use beside the metric and its factor
+        # PySCF compares it with the memory in use besides the metric and its factor
         if held is not None:
             resident = resident_memory() + 2 * int(solver.auxmol.nao) ** 2 * FLOAT64
             solver.max_memory = (resident + held + CHECK_MODULES) / 1e6
@@ -144,8 +144,8 @@ def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
     """Bytes for the conventional SCF and four-centre MP2 of a molecule in a basis of `nao`
     functions.
 
-    (mu nu|la si), with eightfold symmetry, is in memory throughout; beside it the matrices of the
-    SCF, then (ia|la si) of one spin and (ia|jb) of all. `sizes` gives the occupied orbitals.
+    (mu nu|la si), with eightfold symmetry, is in memory throughout, together with the matrices of
+    the SCF, then (ia|la si) of one spin and (ia|jb) of all. `sizes` gives the occupied orbitals.
     """
     pairs = nao * (nao + 1) // 2
     spins = [n * max(0, v + nao - sizes.nao) for n, v in zip(sizes.nocc, sizes.nvir, strict=True)][

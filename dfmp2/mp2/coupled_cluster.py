@@ -47,7 +47,7 @@ AMPLITUDES = 1e-6  # norm of the change of the amplitudes
 MOST_CYCLES = 100
 SAME_MP2 = 1e-6  # Eh, between two programs with the same orbitals and fitting sets
 DOUBLES = 20  # arrays of the size of T2: amplitudes, their history, integrals, intermediates
-TEMPORARY = 1.5  # times the arrays; measured: H2O/cc-pVQZ 1.4, CH2I2/def2-SVP 1.0 beside MODULES
+TEMPORARY = 1.5  # times the arrays; measured: H2O/cc-pVQZ 1.4, CH2I2/def2-SVP 1.0 plus MODULES
 MODULES = 80 * 10**6  # bytes of PySCF's coupled-cluster modules
 GIBIBYTE = 2**30
 UNDERSTOOD = (1, 4)  # first version of Psi4 that understands what QCEngine writes
@@ -120,7 +120,7 @@ class WithCoupledCluster:
         if self.program != PYSCF and molecule.point_charges is not None:
             raise InputError(
                 Option("delta_program", self.program),
-                " does not get the point charges: take ",
+                " does not get the point charges: use ",
                 Option("delta_program", PYSCF),
             )
         if 0 in occupied and not _uncorrelated(occupied, len(occupied)):
@@ -133,7 +133,7 @@ class WithCoupledCluster:
         if needed > budget:
             raise ResourceError(
                 f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
-                f"{format_bytes(budget)} may be used: take a smaller basis for ",
+                f"{format_bytes(budget)} may be used: use a smaller basis for ",
                 Option("delta"),
                 ", freeze the core, or allow more ",
                 Option("memory"),
@@ -193,7 +193,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         ccsd = float(solver.kernel(singles, doubles, eris=integrals)[0])
         if not solver.converged:
             raise ConvergenceError(
-                f"CCSD has not converged in {MOST_CYCLES} iterations: the reference is no good "
+                f"CCSD has not converged in {MOST_CYCLES} iterations: the reference is not a good "
                 "start for it; look at its ",
                 Option("stability", "full"),
                 ", or leave out ",
@@ -207,7 +207,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
     if not abs(mp2 - result.mp2_correlation_energy) <= SAME_MP2:
         raise ComparisonFailed(
             f"PySCF's MP2 on the same orbitals is {mp2:.8f} Eh and ours "
-            f"{result.mp2_correlation_energy:.8f} Eh: its CCSD(T) is not of this calculation; "
+            f"{result.mp2_correlation_energy:.8f} Eh: its CCSD(T) belongs to another calculation; "
             "report this"
         )
     return CoupledCluster(
@@ -262,7 +262,7 @@ def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
         said = str(answer.get("error", {}).get("error_message", "no energy"))
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         raise BackendUnavailable(
-            f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): take ",
+            f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): use ",
             Option("delta_program", PYSCF),
         )
     origin = answer["provenance"]
@@ -319,12 +319,12 @@ def require_program(program: str) -> None:
     except ImportError as error:
         raise BackendUnavailable(
             Option("delta_program", program),
-            f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or take ",
+            f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or use ",
             Option("delta_program", PYSCF),
         ) from error
     if shutil.which(program) is None:
         raise BackendUnavailable(
             Option("delta_program", program),
-            ": there is no such command here: install it, or take ",
+            ": there is no such command here: install it, or use ",
             Option("delta_program", PYSCF),
         )

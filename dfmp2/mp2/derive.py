@@ -109,7 +109,7 @@ def derive(
     if "frozen_core" in changes and result.quadrature is not None:
         raise InputError(
             Option("frozen_core"),
-            f" cannot be derived of {result.method}, which has no pair energies. Run it anew",
+            f" cannot be derived from {result.method}, which has no pair energies. Run it again",
         )
     if "frozen_core" in changes:
         result.require_kept("another frozen core")
@@ -121,8 +121,7 @@ def derive(
             notes.append(f"pairs of {counted_text(more, 'more orbital')} per spin left out")
         if more and certificate is not None:
             notes.append(
-                "certificate made for all pairs and widened by a limit on the error of those left "
-                "out"
+                "certificate of all pairs, widened by a limit on the error of those left out"
             )
         if more and result.check is not None:
             notes.append("the check of the original does not apply and was dropped")
@@ -135,7 +134,7 @@ def derive(
             listener.warning(
                 Message(
                     (
-                        "the precision error of the pairs that are left may be "
+                        "the precision error of the remaining pairs may be "
                         f"{certificate.correlation_error:.1e} Eh, above the tolerance "
                         f"{certificate.tolerance:.1e} Eh: a run with "
                     ),
@@ -252,8 +251,8 @@ def _require_same_orbitals(result: MP2Result, method: str) -> None:
     ):
         raise InputError(
             Option("method", method),
-            f" cannot be derived of a result of {result.method}: its orbitals, or the functional "
-            "of its energy, are other ones. Run it with ",
+            f" cannot be derived from a result of {result.method}: its orbitals, or the "
+            "functional of its energy, are different. Run it with ",
             Option("method", method),
         )
 
@@ -278,9 +277,9 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
         raise InputError(
             Option("method", wanted),
             (
-                f" cannot be derived of a result of {result.method}: only plain pair energies "
-                "can be scaled; regularised ones, and energies that have none, do not follow "
-                "from each other. Run it anew"
+                f" cannot be derived from a result of {result.method}: only plain pair energies "
+                "can be scaled; regularised ones, and energies without pairs, do not follow "
+                "from each other. Run it again"
             ),
         )
 

@@ -43,7 +43,7 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
 
     Raises
     ------
-    InputError : the package is not installed, or knows neither the functional nor an element
+    InputError : the package is not installed, or does not know the functional or an element
     """
     energy, _, parameters = _evaluated(molecule, correction, functional, with_gradient=False)
     name = PACKAGES[correction]
@@ -76,7 +76,7 @@ def _evaluated(
 
     Raises
     ------
-    InputError : the package is not installed, or knows neither the functional nor an element
+    InputError : the package is not installed, or does not know the functional or an element
     """
     package = _package(correction)
     parameters = _parameters(correction, functional)
@@ -98,7 +98,7 @@ def _evaluated(
     except (RuntimeError, ValueError) as error:
         raise InputError(
             f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this "
-            f"molecule ({error}): take ",
+            f"molecule ({error}): use ",
             Option("dispersion", "none"),
             ", or another correction",
         ) from error
@@ -114,7 +114,7 @@ def _package(correction: str) -> Any:
     except ImportError as absent:
         raise InputError(
             f"{DISPERSIONS[correction]} needs the package {PACKAGES[correction]}, which is not "
-            f"installed ({absent}): pip install 'dfmp2[disp]', or take ",
+            f"installed ({absent}): pip install 'dfmp2[disp]', or use ",
             Option("dispersion", "none"),
         ) from absent
 
@@ -137,7 +137,7 @@ def _parameters(correction: str, functional: str) -> dict[str, Any]:
     if not found:
         raise InputError(
             f"{package} {metadata.version(package)} lists no parameters of "
-            f"{DISPERSIONS[correction]} for {functional}: install a newer one, or take ",
+            f"{DISPERSIONS[correction]} for {functional}: install a newer one, or use ",
             Option("dispersion", "none"),
         )
     if correction == "d3bj":

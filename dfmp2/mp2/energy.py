@@ -116,7 +116,7 @@ def energy_on_reference(calculation: Calculation, reference: Reference) -> MP2Re
     """The energy on a converged reference, Eqs. 2 to 6."""
     reference, fitted = fitted_integrals(calculation, reference)
     correlation = correlate(calculation, reference, fitted)
-    del fitted  # what is computed beside the energy needs the memory
+    del fitted  # checks and certificates need the memory
     return complete(calculation, reference, correlation)
 
 
@@ -164,7 +164,7 @@ def converged_reference(
             Environment(system.molecule.point_charges, calculation.field),
             store=checkpoint,
         )
-        finish(mf)  # before B is made
+        finish(mf)  # before B is built
         checkpoint.add_reference(reference)
     resources.return_memory()
     return reference

@@ -7,14 +7,14 @@ so errors that cancel are counted twice.
     source                 E(SCF)                   E(corr)
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
     SCF convergence        softness g^2             FIRST_ORDER softness g      g: norm of the last orbital gradient, Eh
-    of Kohn-Sham           as of E(corr)                                        E(SCF): that of its determinant, E(EXX)
+    of Kohn-Sham           as for E(corr)                                       E(SCF): that of its determinant, E(EXX)
     integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
     fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
     basis set              only a study of several basis sets can tell
 
-    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; SOFTNESS at least
+    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
@@ -64,8 +64,8 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SOFTNESS = 3.0  # 1/Eh
 FIRST_ORDER = 0.04  # Eh
-APPROACH = 0.1  # Eh, largest gradient of the last approach
-BACK = 0.5  # a gradient that grows by more than 1 / BACK in one step begins another approach
+APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
+BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
 GRID_LEFT = 0.5  # times the larger change, in the sum of both: what one step of the orbitals omits
 GRID_ALONE = 1.0  # times the larger change, in one energy alone: nothing cancels there
 GRID_LEAST = 2e-9  # Eh per atom: changes may vanish by accident
@@ -257,8 +257,8 @@ class ErrorBudget:
                 s.name for s in self._numerical() if any(share.value is None for share in s.shares)
             ]
             return (
-                f"How many decimals of {self.energy} are good is not known: no estimate of "
-                f"{' and '.join(missing)}. Largest part that is known: {part}."
+                f"The number of good decimals of {self.energy} is unknown: no estimate of "
+                f"{' and '.join(missing)}. Largest known part: {part}."
             )
         if self.decimals:
             good = counted_text(self.decimals, "decimal")
@@ -526,9 +526,9 @@ def _pair_precision(result: MP2Result) -> Share:
     if quadrature is not None:
         laplace = result.options.correlation.kind == "laplace"
         if laplace:
-            how = "exponents, by their largest relative error"
+            how = "exponents, from their largest relative error"
         else:
-            how = "frequencies, by what the last of them change"
+            how = "frequencies, from the change made by the last ones"
         return Share(
             quadrature.error,
             BOUNDED if laplace else ESTIMATED,
@@ -573,7 +573,7 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     found = result.gradient_certificate
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = (
-            "relaxed density times what is left of the Fock matrix: "
+            "relaxed density times the remaining error of the Fock matrix: "
             f"{found.scf_convergence_error:+.1e} Eh"
         )
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
@@ -586,11 +586,11 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
 
 
 def _softness(history: Array | None) -> float:
-    """How far the energy changes for a gradient: the largest |E_k - E| / g_k^2 of the iterations that
-    led to the solution, 1/Eh.
+    """Energy change per squared gradient: the largest |E_k - E| / g_k^2 of the iterations that led to
+    the solution, 1/Eh.
 
-    It is 1 / (2 h), h the curvature along the rotations that converge last; soft ones turn far for
-    a small gradient.
+    It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
+    are large even if the gradient is small.
     """
     softness = SOFTNESS
     if history is None or len(history) < 2:
@@ -657,7 +657,7 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
         "Eh"
     )
     if not conventional:
-        how = f"{how}; the orbitals of the fitted SCF are in it"
+        how = f"{how}; includes the effect of the fitted orbitals"
     correlation = Share(value=error, kind=MEASURED, how=how, error=certificate.correlation_error)
     if conventional or certificate.scf_error is None:
         return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}

@@ -13,7 +13,7 @@ hydrogen; dn is the change of the number of unpaired electrons or, if larger, of
 typical error of a reaction energy is that for two molecules like this one, with one bond made and
 another one broken.
 
-The constants are defined beside those of one run, in `dfmp2.mp2.error_budget`.
+The constants are defined next to those of one run, in `dfmp2.mp2.error_budget`.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]
             beyond.append(weights[which] * (getattr(result, energy) - larger))
             between.append(weights[which] * (larger - smaller))
         step = math.fsum(beyond)
-        how = "the limit less the larger basis"
+        how = "the limit minus the larger basis"
         if not any(beyond):  # as for --scf-formula largest
             step = math.fsum(between)
-            how = "the larger basis less the smaller one"
+            how = "the larger basis minus the smaller one"
         shares.append(Share(abs(step), ESTIMATED, how))
     return shares[0], shares[1]
 

@@ -204,8 +204,8 @@ def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -
         raise ForeignCheckpoint(
             f"{path} belongs to another calculation: ",
             joined(different),
-            ": give the same molecule and options to go on with that one, name another file, or "
-            "delete it to start anew",
+            ": give the same molecule and options to continue that one, name another file, or "
+            "delete it to start again",
         )
 
 

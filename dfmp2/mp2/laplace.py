@@ -155,7 +155,7 @@ def quadrature(lowest: float, highest: float, error: float) -> ExponentialSum:
     raise NumericalError(
         (
             f"no sum of {MOST_POINTS} exponentials is 1/x from {lowest:.3g} to {highest:.3g}"
-            f" Eh within {error:.1e}: take a larger "
+            f" Eh within {error:.1e}: use a larger "
         ),
         Option("tolerance"),
         ", or ",

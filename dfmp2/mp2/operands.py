@@ -52,7 +52,7 @@ class PairOperands:
 
     @property
     def on_device(self) -> bool:
-        """Whether B was made on the device."""
+        """Whether B was built on the device."""
         return not all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in self.b)
 
     def on(self, backend: Backend, precision: str) -> list[TileSource]:

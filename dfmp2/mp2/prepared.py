@@ -212,7 +212,7 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
         if wanted != functionals_of(made_for.method, made_for.xc):
             raise InputError(
                 Option("method", method),
-                " takes other orbitals than the file has, which was prepared for "
+                " needs other orbitals than those in the file, which was prepared for "
                 f"{made_for.method}: prepare another file with ",
                 Option("method", method),
             )
@@ -268,7 +268,7 @@ def prepared_energy(
         else:
             others = partial(elsewhere, calculation)
         correlation = correlate(calculation, prepared.reference, fitted, others)
-        del fitted  # what is computed beside the energy needs the memory
+        del fitted  # checks and certificates need the memory
         result = complete(calculation, prepared.reference, correlation)
     made = Preparation(
         **asdict(prepared.provenance),
@@ -355,6 +355,6 @@ def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
     here = (int(mole.nao), int(system.auxmole.nao), system.naux_scf)
     if here != (prepared.sizes.nao, prepared.sizes.naux, prepared.sizes.naux_scf):
         raise ResultFileError(
-            f"{path}: damaged file (its sizes are not those of its bases): prepare it again"
+            f"{path}: damaged file (its sizes do not match its bases): prepare it again"
         )
     return system

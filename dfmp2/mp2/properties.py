@@ -23,18 +23,18 @@ class Gradient:
     for every method."""
 
     mp2_total_gradient: Array = _q(
-        "hartree/bohr", "derivative of the total energy with the positions (natom, 3)"
+        "hartree/bohr", "derivative of the total energy with respect to the positions (natom, 3)"
     )
     scaling: str = _q("", "energy that is differentiated: MP2, scaled MP2, or a double hybrid")
     opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
     same_spin_factor: float = _q("", "factor of its same-spin component")
     seconds: float = _q("s", "wall time beyond that of the energy")
     point_charge_gradient: Array | None = _q(
-        "hartree/bohr", "derivative with the positions of the point charges (n, 3)", None
+        "hartree/bohr", "derivative with respect to the positions of the point charges (n, 3)", None
     )
     scf_total_gradient: Array | None = _q(
         "hartree/bohr",
-        "derivative of the SCF energy alone (natom, 3), where it was asked for",
+        "derivative of the SCF energy alone (natom, 3), if requested",
         None,
     )
 
@@ -63,17 +63,17 @@ class GradientCertificate:
     """
 
     three_center_difference: float = _q(
-        "hartree", "correlation energy from G (mn|Q), less that of the pairs"
+        "hartree", "correlation energy from G (mn|Q), minus that of the pairs"
     )
     two_center_difference: float = _q(
-        "hartree", "correlation energy from g (P|Q), less that of the pairs"
+        "hartree", "correlation energy from g (P|Q), minus that of the pairs"
     )
-    allowed_energy: float = _q("hartree", "largest of these differences accepted")
+    allowed_energy: float = _q("hartree", "largest accepted value of these differences")
     electrons_difference: float = _q(
-        "", "electrons of the relaxed density, less those of the molecule"
+        "", "electrons of the relaxed density minus those of the molecule"
     )
     z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
-    allowed_sum: float = _q("", "largest of these two numbers and of the next two accepted")
+    allowed_sum: float = _q("", "largest accepted value of these two numbers and of the next two")
     translation: float | None = _q(
         "hartree/bohr", "largest component of the sum of all forces", None
     )
@@ -88,9 +88,9 @@ class GradientCertificate:
     numerical_slope: float | None = _q(
         "hartree/bohr", "five-point difference of energies along it", None
     )
-    allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
+    allowed_slope: float | None = _q("hartree/bohr", "largest accepted difference of the two", None)
     scf_convergence_error: float | None = _q(
-        "hartree", "of the correlation energy, as the SCF ended early", None
+        "hartree", "error of the correlation energy because the SCF stopped early", None
     )
 
     @property
@@ -187,16 +187,16 @@ class Properties:
         None,
     )
     mulliken_charges: Array | None = _q(
-        "elementary charge", "of atoms, of the same three densities (3, natom)", None
+        "elementary charge", "charges of atoms for the same three densities (3, natom)", None
     )
     lowdin_charges: Array | None = _q(
-        "elementary charge", "of atoms, of the same three densities (3, natom)", None
+        "elementary charge", "charges of atoms for the same three densities (3, natom)", None
     )
     mulliken_spin_populations: Array | None = _q(
-        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
+        "", "alpha minus beta electrons of atoms, UHF (3, natom)", None
     )
     lowdin_spin_populations: Array | None = _q(
-        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
+        "", "alpha minus beta electrons of atoms, UHF (3, natom)", None
     )
 
     @property
@@ -243,13 +243,14 @@ class Polarizability:
         "bohr^3", "diagonal of the same from second differences of the energy (3,)"
     )
     dipole_difference: float = _q(
-        "elementary charge * bohr", "largest difference of dipole moments and slopes of energies"
+        "elementary charge * bohr",
+        "largest difference between dipole moments and slopes of energies",
     )
     field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
     allowed: float = _q(
         "",
-        "largest of that, and of asymmetry and error of the step by the largest element or 1 "
-        "bohr^3",
+        "largest accepted value of that, and of asymmetry and step error relative to the largest "
+        "element or 1 bohr^3",
     )
     seconds: float = _q("s", "wall time of the runs in the field")
 

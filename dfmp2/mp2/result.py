@@ -155,15 +155,15 @@ class FittingCertificate:
 
     correlation_error: float = _q("hartree", "fitting error of the correlation energy")
     correlation_uncertainty: float = _q("hartree", "half the 95 % interval of that error")
-    orbitals: int = _q("", "correlated occupied orbitals, of both spins where they differ")
-    sampled_orbitals: int = _q("", "of them, those whose exact integrals were made")
+    orbitals: int = _q("", "correlated occupied orbitals, of both spins if they differ")
+    sampled_orbitals: int = _q("", "number of these whose exact integrals were computed")
     pairs: int = _q("", "pairs of correlated orbitals")
     sampled_pairs: int = _q("", "pairs with exact integrals")
     seed: int = _q("", "of the random sample")
     scf_error: float | None = _q(
         "hartree", "fitting error of the SCF energy; none for a conventional SCF", None
     )
-    scf_uncertainty: float | None = _q("hartree", "largest deviation expected of that error", None)
+    scf_uncertainty: float | None = _q("hartree", "largest expected deviation of that error", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class GridCertificate:
     """Grid error of the correlation energy, from the orbitals of a finer integration grid."""
 
     correlation_error: float = _q(
-        "hartree", "error of the correlation energy by the grid: this one less the finer one"
+        "hartree", "grid error of the correlation energy: this grid minus the finer one"
     )
     seconds: float = _q("s", "wall time of it")
 
@@ -250,7 +250,7 @@ class Diagnostics:
     metric_condition: float = _q("", "estimated condition number of the fitting metric (P|Q)")
     metric_dropped: int = _q("", "fitting functions dropped by the eigenvalue cut")
     metric_threshold: float = _q(
-        "", "eigenvalue cut relative to the largest eigenvalue, 0 when Cholesky was used"
+        "", "eigenvalue cut relative to the largest eigenvalue, 0 if Cholesky was used"
     )
     warnings: tuple[str, ...] = _q("", "warnings given during the run")
     scf_fitting_error: float | None = _q(
@@ -268,14 +268,14 @@ class Dispersion:
 
     correction: str = _q("", "d3bj or d4")
     energy: float = _q("hartree", "dispersion energy")
-    functional: str = _q("", "what the package calls the functional")
+    functional: str = _q("", "name of the functional in the package")
     program: str = _q("", "package and version")
     s6: float = _q("", "factor of the terms with 1/r^6")
     s8: float = _q("", "factor of the terms with 1/r^8")
-    s9: float = _q("", "factor of the terms of three atoms")
+    s9: float = _q("", "factor of the three-body terms")
     a1: float = _q("", "damping: factor of the radii")
     a2: float = _q("bohr", "damping: length added to them")
-    doi: str = _q("", "of the publication of these parameters")
+    doi: str = _q("", "DOI of the publication of these parameters")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""What commands print: the reports of a result, of a study and of a prepared file, pair energies,
-last lines."""
+"""Text that commands print: reports of a result, study or prepared file, pair energies, and closing
+lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
-# Of the names of quantities, which are long keys in JSON: pattern -> what is printed.
+# Shorter forms of quantity names, which are long keys in JSON: pattern -> printed form.
 NAMES = (
     (r"^cp corrected interaction energy$", "interaction energy, CP-corrected"),
     (r"^uncorrected interaction energy$", "interaction energy, uncorrected"),
@@ -63,14 +63,14 @@ NAMES = (
 )
 NEAR = 3  # orbitals below and above the gap
 STRONGEST = 5  # pairs
-MAIN_FACTS = (  # of a gradient, a density and a polarizability
+MAIN_FACTS = (  # facts shown about a gradient, a density and a polarizability
     "norm",
     "largest component",
     "natural occupations, relaxed",
     "isotropic",
     "anisotropy",
 )
-NO_DIPOLE = 1e-8  # e bohr; below, a component is rounding
+NO_DIPOLE = 1e-8  # e bohr; smaller components are rounding errors
 
 
 def report(result: MP2Result) -> str:
@@ -86,12 +86,13 @@ def report(result: MP2Result) -> str:
 
 
 def brief_report(result: MP2Result, path: str | None) -> str:
-    """One screen about a result: what was computed, energies and derivatives, how good they are.
+    """A one-screen summary of a result: what was computed, energies and derivatives, and their
+    accuracy.
 
     Parameters
     ----------
     path : str or None
-        File of the result, from which `dfmp2 show` prints the rest; None if it is not stored.
+        File of the result, of which `dfmp2 show` prints the rest; None if it is not stored.
     """
     sections = {part.anchor: part for part in summary_blocks(result)}
     derived = [
@@ -128,7 +129,7 @@ def brief_report(result: MP2Result, path: str | None) -> str:
 
 
 def _subject(result: MP2Result) -> list[str]:
-    """Molecule, method and basis sets in a line each, and the point charges around the molecule."""
+    """Molecule, method, basis sets and point charges, one line each."""
     molecule, sizes = result.molecule, result.sizes
     charge = f"{molecule.charge:+d}" if molecule.charge else "0"
     subject = (
@@ -155,7 +156,7 @@ def _subject(result: MP2Result) -> list[str]:
 
 
 def _spin(result: MP2Result) -> list[str]:
-    """What the reference says of the spin, where there are open shells."""
+    """The spin of the reference, if there are open shells."""
     if result.reference.nspin == 1:
         return []
     name, value = spin_fact(result)
@@ -165,8 +166,8 @@ def _spin(result: MP2Result) -> list[str]:
 def _main_blocks(section: Section, *, all_densities: bool) -> list[Block]:
     """Tables, verdicts and main facts of a section on derivatives.
 
-    Without `all_densities` the dipole moment alone stands for the densities, where the gradient was
-    asked for.
+    Without `all_densities`, only the dipole moment is shown of the densities if the gradient was
+    requested.
     """
     blocks: list[Block] = []
     for block in section.blocks:
@@ -184,10 +185,10 @@ def _main_blocks(section: Section, *, all_densities: bool) -> list[Block]:
 
 
 def _checked(result: MP2Result) -> list[str]:
-    """The verdict of --check, where it was asked for."""
+    """The verdict of --check, if requested."""
     check = result.check
     if check is None or not check.passed:
-        return []  # one that failed is among the warnings
+        return []  # a failed check is among the warnings
     return [f"{check.program} agrees to {size(check.largest_difference)} Eh."]
 
 
@@ -214,8 +215,8 @@ def _frontier(result: MP2Result) -> list[Block]:
 
 
 def _dipole(result: MP2Result) -> list[Facts]:
-    """The dipole moment of the reference: not in files of earlier versions, and not where it stands
-    among the properties."""
+    """The dipole moment of the reference, unless it is among the properties or missing in a file of
+    an earlier version."""
     dipole = result.reference.dipole
     if dipole is None or result.properties is not None:
         return []
@@ -229,7 +230,7 @@ def _dipole(result: MP2Result) -> list[Facts]:
 
 
 def _strongest(result: MP2Result) -> list[Block]:
-    """The pairs with the largest part of the correlation energy, where there are pair energies."""
+    """The pairs that contribute most to the correlation energy, if there are pair energies."""
     if result.quadrature is not None:
         total = 0.0
     else:
@@ -252,7 +253,7 @@ def _strongest(result: MP2Result) -> list[Block]:
 
 
 def study_report(study: Study, *, brief: bool = False) -> str:
-    """The report of a study, one string ending in a newline; `brief` as of `of_study`."""
+    """The report of a study, one string ending in a newline; `brief` as in `of_study`."""
     parts = [
         part._replace(blocks=[_with_names(block) for block in part.blocks])
         for part in of_study(study, brief=brief)
@@ -264,7 +265,7 @@ def study_report(study: Study, *, brief: bool = False) -> str:
 
 
 def _with_names(block: Block) -> Block:
-    """The same with names as people write them, where it is a table of quantities."""
+    """The block with readable names, if it is a table of quantities."""
     if not isinstance(block, Table) or block.heads[0] != "quantity":
         return block
     rows = [(_quantity(name), *rest) for name, *rest in block.rows]
@@ -272,14 +273,14 @@ def _with_names(block: Block) -> Block:
 
 
 def _quantity(name: str) -> str:
-    """The name of a quantity as people write it."""
+    """The readable name of a quantity."""
     for pattern, words in NAMES:
         name = re.sub(pattern, words, name)
     return name
 
 
 def last_line(result: MP2Result, output: str) -> str:
-    """One unmistakable line for the end of a finished run."""
+    """The closing line of a finished run."""
     found = result.gradient
     count = len(result.diagnostics.warnings)
     if count:
@@ -301,7 +302,7 @@ def last_line(result: MP2Result, output: str) -> str:
 
 
 def pair_table(result: MP2Result) -> str:
-    """All stored pair energies, one line per pair, indices from 1 over the correlated orbitals."""
+    """All stored pair energies, one line per pair, numbered from 1 over the correlated orbitals."""
     if result.options.correlation.kind != "pairs":
         return f"{result.method} has no pair energies\n"
     if result.pairs.summed:
@@ -317,8 +318,8 @@ def pair_table(result: MP2Result) -> str:
 
 
 def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> str:
-    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method,
-    reference, and what the last line of the command says."""
+    """The report of a prepared file, ending in a newline; `brief` omits molecule, method, reference
+    and anything in the closing line of the command."""
     made = prepared.provenance
     memory = format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
@@ -349,7 +350,7 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
 
 
 def prepared_last_line(prepared: Prepared, path: str) -> str:
-    """One line for the end of a finished preparation."""
+    """The closing line of a finished preparation."""
     return printable(
         f"dfmp2 prepared: E(SCF) = {prepared.reference.scf_total_energy:.10f} Eh -> {path}; "
         f"go on: {_go_on(path)}"
@@ -362,7 +363,7 @@ def _go_on(path: str) -> str:
 
 
 def result_html(result: MP2Result) -> str:
-    """A table of the energies of the method, for notebooks."""
+    """An HTML table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
     rows = [("E(SCF)", result.scf_total_energy)]
     if result.functional_energy is not None:
@@ -384,7 +385,7 @@ def result_html(result: MP2Result) -> str:
 
 
 def study_html(study: Study) -> str:
-    """Tables of the values and of the table of a study, for notebooks."""
+    """HTML tables of the values and the table of a study, for notebooks."""
     caption = f"{study.title}: {study.status}, {counted_text(len(study.runs), 'run')}"
     values = "".join(
         f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>"

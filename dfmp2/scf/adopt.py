@@ -42,8 +42,8 @@ SAME_ENERGY = 1e-6  # Eh, for a mean field converged to 1e-7 or better
 SAME_MATRIX = 1e-7  # Eh
 CANONICAL = 1e-4  # Eh; PySCF's default leaves orbital gradients of 3e-5
 TAKEN = (
-    "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges "
-    "(qmmm.mm_charge) can be taken over"
+    "plain RHF, UHF, RKS and UKS, sf-X2C-1e (mf.sfx2c1e()) and point charges "
+    "(qmmm.mm_charge) are supported"
 )
 
 
@@ -84,7 +84,7 @@ def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
         raise InputError(
             Option("method", method),
             f" takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run "
-            "dft.RKS or dft.UKS with that functional, or take ",
+            "dft.RKS or dft.UKS with that functional, or use ",
             Option("method", CUSTOM_DOUBLE_HYBRID),
         )
     return hybrid
@@ -207,7 +207,7 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
             raise InputError(
                 f"the orbitals of the mean field are not canonical: mo_energy is up to {shift:.1e} "
                 f"Eh off the Fock matrix, whose elements between orbitals reach {mixed:.1e} Eh "
-                "(level_shift, localised or rotated orbitals?): run it again without, or set "
+                "(level_shift, localised or rotated orbitals?): run it again without these, or set "
                 "mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, mf.mo_occ)"
             )
         gradient = np.linalg.norm(plain.get_grad(orbitals, occupations, fock))
@@ -270,7 +270,7 @@ def _require_plain(mf: Any, gto: Any) -> None:
             f"mol.omega = {mole._env[gto.PTR_RANGE_OMEGA]:g}", "a range-separated Coulomb operator"
         )
     if getattr(mole, "_pseudo", None):
-        raise _beyond("mol.pseudo", "pseudopotentials that are no effective core potentials")
+        raise _beyond("mol.pseudo", "pseudopotentials that are not effective core potentials")
     if np.iscomplexobj(mf.mo_coeff):
         raise _beyond("mo_coeff", "complex orbitals")
 

@@ -116,11 +116,11 @@ def find_solution(
     log, best = Log(), None
     for start in range(1, options.scf_starts + 1):
         if start > 1:
-            listener.stage(f"start {start} of {options.scf_starts}: orbitals turned at random")
+            listener.stage(f"start {start} of {options.scf_starts}: orbitals rotated at random")
         if start == 1:
             name = origin
         else:
-            name = f"{origin}, turned at random ({start})"
+            name = f"{origin}, rotated at random ({start})"
         try:
             if start == 1:
                 solved = solve(density, first=True)

@@ -64,7 +64,7 @@ def reference_kind(options: Options, multiplicity: int) -> str:
     if kind != "uhf" and options.guess == "mix":
         raise InputError(
             Option("guess", "mix"),
-            f" turns alpha and beta orbitals apart, and {kind.upper()} has the same for both: add ",
+            f" makes alpha and beta orbitals differ, and {kind.upper()} has only one set: add ",
             Option("reference", "uhf"),
             ", or leave it out",
         )

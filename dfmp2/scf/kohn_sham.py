@@ -112,7 +112,7 @@ def require_functional(xc: str) -> None:
     if double_hybrid is not None:
         raise InputError(
             Option("xc", xc),
-            " is a double hybrid, which has a correlation energy of its own: take ",
+            " is a double hybrid, which has its own correlation energy: use ",
             Option("method", double_hybrid.name),
             ", without ",
             Option("xc"),
@@ -151,12 +151,12 @@ def require_functional(xc: str) -> None:
         "a non-local correlation functional (VV10)": (nonlocal_part, without),
         "the Laplacian of the density": (laplacian, without),
         "a dispersion correction": (corrected is not None, corrected and corrected[1]),
-        "corrections to it of its own": ("-3c" in xc, without),
+        "its own corrections": ("-3c" in xc, without),
     }
     for part, (present, instead) in parts.items():
         if present:
             raise InputError(
-                Option("xc", xc), f" has {part}, which is not available: take {instead}"
+                Option("xc", xc), f" has {part}, which is not available: use {instead}"
             )
 
 

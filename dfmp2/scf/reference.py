@@ -48,16 +48,16 @@ class Stability:
         "hartree", "lowest eigenvalue found; negative means a lower SCF solution exists"
     )
     energy_gain: float | None = _q(
-        "hartree", "energy that falls along an unstable eigenvector, the least gained", None
+        "hartree", "drop in energy along an unstable eigenvector, a lower bound on the gain", None
     )
     internal_eigenvalue: float | None = _q(
         "hartree", "lowest eigenvalue towards solutions of the same kind", None
     )
     internal_gain: float | None = _q(
-        "hartree", "least gained by a lower solution of the same kind", None
+        "hartree", "least energy gained by a lower solution of the same kind", None
     )
     external_eigenvalue: float | None = _q("hartree", "lowest eigenvalue of RHF towards UHF", None)
-    external_gain: float | None = _q("hartree", "least gained by a lower UHF solution of RHF", None)
+    external_gain: float | None = _q("hartree", "least energy gained by a lower UHF solution", None)
 
     @property
     def unstable(self) -> bool:
@@ -87,15 +87,15 @@ class GridError:
     Errors are values on the grid of the SCF minus those on the finer one.
     """
 
-    finer: str = _q("", "finer grid, as --grid has it")
+    finer: str = _q("", "finer grid, as for --grid")
     finer_points: int = _q("", "its points")
     scf_error: float = _q("hartree", "error of the Kohn-Sham energy")
     exx_error: float | None = _q(
-        "hartree", "error of the exact-exchange energy, by the orbitals (drpa)", None
+        "hartree", "error of the exact-exchange energy, through the orbitals (drpa)", None
     )
     coupling: Array | None = _q(
         "hartree",
-        "Fock matrix on the finer grid, less that of the SCF (nspin, nmo, nmo) (drpa)",
+        "Fock matrix on the finer grid minus that of the SCF (nspin, nmo, nmo) (drpa)",
         None,
     )
 
@@ -117,7 +117,7 @@ class Reference:
     mo_occ: Array = _q("", "orbital occupations (nspin, nmo)")
     stability: Stability | None = _q("", "orbital stability", None)
     solutions: Solutions | None = _q(
-        "", "SCF solutions found, where more than one was looked for", None
+        "", "SCF solutions found, if more than one was looked for", None
     )
     history: Array | None = _q(
         "hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None
@@ -128,14 +128,14 @@ class Reference:
 
     mo_coupling: Array | None = _q(
         "hartree",
-        "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)",
+        "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), if not zero (ROHF)",
         None,
     )
     xc: str | None = _q(
         "", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None
     )
     grid_level: int | None = _q(
-        "", "level of the integration grid in PySCF (Kohn-Sham), where it has one", None
+        "", "level of the integration grid in PySCF (Kohn-Sham), if it has one", None
     )
     grid: str | None = _q("", "integration grid (Kohn-Sham): its level, or NRAD,NANG", None)
     grid_points: int | None = _q("", "points of the integration grid", None)
@@ -145,7 +145,7 @@ class Reference:
     )
     energy_xc: str | None = _q(
         "",
-        "functional of the energy of a double hybrid, where it is not that of the orbitals",
+        "functional of the energy of a double hybrid, if not that of the orbitals",
         None,
     )
     functional_energy: float | None = _q(
@@ -155,7 +155,7 @@ class Reference:
         "", "operations of fitted J and K, in float64 and in float32 (2,)", None
     )
     dipole: Array | None = _q(
-        "elementary charge * bohr", "dipole moment about the origin (3,)", None
+        "elementary charge * bohr", "dipole moment relative to the origin (3,)", None
     )
 
     solvent_energy: float | None = _q(
@@ -256,12 +256,12 @@ class Solutions:
 
     start: tuple[int, ...] = _q("", "start that the solution belongs to, from 1")
     origin: tuple[str, ...] = _q("", "where the orbitals of that start came from")
-    energy: tuple[float, ...] = _q("hartree", "SCF energy, NaN where it did not converge")
+    energy: tuple[float, ...] = _q("hartree", "SCF energy, NaN if it did not converge")
     spin_square: tuple[float, ...] = _q("", "<S^2>")
     lowest_eigenvalue: tuple[float, ...] = _q(
-        "hartree", "lowest of the orbital Hessian, NaN where not examined"
+        "hartree", "lowest eigenvalue of the orbital Hessian, NaN if not examined"
     )
-    kind: tuple[str, ...] = _q("", "kind of rotation that eigenvalue belongs to")
+    kind: tuple[str, ...] = _q("", "kind of rotation that the eigenvalue belongs to")
     chosen: int = _q("", "the solution that is used, from 1")
 
     def __post_init__(self) -> None:

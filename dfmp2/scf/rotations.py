@@ -115,8 +115,7 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
             products,
             list(starts),
             precondition,
-            tol=RESIDUAL**2,
-            tol_residual=RESIDUAL,
+            tol=RESIDUAL**2,  # of the eigenvalue; its root is that of the residual
             max_cycle=MOST_CYCLES,
             max_space=SPACE,
             nroots=min(ROOTS, diagonal.size),

@@ -147,7 +147,7 @@ def require_solvable(molecule: Molecule, options: Options) -> str:
             given,
             " is not available with ",
             Option("point_charges"),
-            ", whose field would polarise the solvent too: take one of the two",
+            ", whose field would polarise the solvent too: use one of the two",
         )
     with shielded():
         from pyscf.data.radii import VDW
@@ -214,7 +214,7 @@ class ReactionField:
     blocks: list[Array] | None
 
     def build(self: Any, *asked: Any, **keywords: Any) -> Any:
-        """Build points and M, and drop what PySCF keeps beside them."""
+        """Build points and M, and drop the other arrays that PySCF keeps."""
         super().build(*asked, **keywords)  # type: ignore[misc]
         made = self._intermediates
         response = np.linalg.solve(made["K"], made["R"])

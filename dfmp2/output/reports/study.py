@@ -1,4 +1,4 @@
-"""What is said about a study, and the table of several results, as text and on the page."""
+"""Reports on a study, and the table of several results, as text and on the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dfmp2.units import counted_text
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
-# Studies whose table has the energies of their runs, or needs none of them.
+# Studies whose table already has the energies of their runs, or does not need them.
 WITH_ENERGIES = (
     "scan",
     "cbs",
@@ -46,13 +46,14 @@ WITH_ENERGIES = (
     "thermochemistry",
     "reaction",
 )
-MOST_NAMES = 3  # of runs that gave a warning
+MOST_NAMES = 3  # names of runs that gave a warning
 
 
 def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
-    """A row for each result; `anchors` are those of the results that are shown in full.
+    """A table with a row for each result; `anchors` are those of the results that are shown in
+    full.
 
-    What all of them share stands above the table.
+    Anything that all of them share is given above the table.
     """
     rows = []
     for name, r in results.items():
@@ -94,16 +95,17 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
 def of_study(
     study: Study, anchors: Mapping[str, str] = MappingProxyType({}), *, brief: bool = False
 ) -> list[Section]:
-    """What a study found, as stored, and its runs.
+    """The stored results of a study, and its runs.
 
     Parameters
     ----------
     study : Study
     anchors : mapping
-        As of `overview`.
+        As in `overview`.
     brief : bool, optional
-        For a screen: what was asked for and how good it is. A scan is one table that fits; steps
-        of an optimisation, points of a path, sources of error and runs are left to `dfmp2 show`.
+        For a screen: the requested results and how accurate they are. A scan is one table that
+        fits; steps of an optimisation, points of a path, sources of error and runs are left to
+        `dfmp2 show`.
     """
     missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
     drawn = study_figures(study) if study.table else []
@@ -153,10 +155,10 @@ def of_study(
 
 
 def _brief_table(study: Study) -> list[Block]:
-    """What a screen shows of the table of a study.
+    """The part of a study's table that a screen shows.
 
-    Steps of an optimisation and points of a path have been printed while it ran, and vibrations
-    stand first.
+    Steps of an optimisation and points of a path were printed during the run, and vibrations come
+    first.
     """
     if not study.table or study.kind in ("optimization", "irc", "frequencies"):
         return []
@@ -173,7 +175,8 @@ def _brief_table(study: Study) -> list[Block]:
 
 
 def _runs_on_a_screen(study: Study) -> list[Block]:
-    """A table of the runs where their energies stand nowhere else, their number, names and time."""
+    """A table of the runs if their energies are not shown elsewhere; their number, names and
+    time."""
     names = list(study.runs)
     if not names:
         return []
@@ -193,7 +196,7 @@ def _runs_on_a_screen(study: Study) -> list[Block]:
 
 
 def _energies_of_runs(results: Mapping[str, MP2Result]) -> Table:
-    """The table of `overview` without columns that a terminal has no room for."""
+    """The table of `overview` without the columns for which a terminal has no room."""
     table = overview(results, {})
     heads = list(table.heads)
     for head in ("formula", "method", "#core", "#cycles", "#time / s"):
@@ -203,7 +206,7 @@ def _energies_of_runs(results: Mapping[str, MP2Result]) -> Table:
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
-    """The runs that are worth a row: of a reaction not those of Hessians."""
+    """The runs that are worth a row; in a reaction, those of Hessians are not."""
     if study.kind != "reaction":
         return dict(study.runs)
     return {
@@ -214,7 +217,7 @@ def _listed_runs(study: Study) -> dict[str, MP2Result]:
 
 
 def study_warnings(study: Study) -> list[str]:
-    """The warnings of a study and of its runs, each with the runs that gave it."""
+    """The warnings of a study and its runs, each with the runs that gave it."""
     said = []
     for warned in study.all_warnings:
         count = len(warned.runs)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dfmp2.output.hdf5_datasets import Dataset
     from dfmp2.output.study import Column, Study
 
-HEADINGS = {  # of the columns of a study whose name is long
+HEADINGS = {  # headings of study columns with long names
     "scf_total_energy": "E(SCF)",
     "mp2_same_spin_correlation_energy": "E(SS)",
     "mp2_opposite_spin_correlation_energy": "E(OS)",
@@ -64,7 +64,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "entropy_electrons": "S el",
 }
 OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
-# Of a scan on a terminal, what matters most first; as many as fit.
+# Columns of a scan on a terminal, the most important first; as many as fit are shown.
 OF_A_POINT = (
     "relative_energy",
     "relative_energy_error",
@@ -74,13 +74,13 @@ OF_A_POINT = (
     "correlation_energy",
     "scf_iterations",
 )
-CP_CORRECTED = "cp_corrected_interaction_energy"  # end of a name
-MOST_ROWS = 12  # of a table of the geometry on a screen
-MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
-# End of a name -> unit of the same energy
+CP_CORRECTED = "cp_corrected_interaction_energy"  # suffix of a name
+MOST_ROWS = 12  # rows of a geometry table on a screen
+MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # of contributions
+# Suffix of a name -> unit of the same energy
 CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}
 DECIMAL = re.compile(r"-?\d+(?:\.\d+)?")
-DIGITS = {  # by the unit, or by the name of a column
+DIGITS = {  # decimals, by unit or by column name
     "rms_displacement": ".6f",
     "max_displacement": ".6f",
     "hartree": ".10f",
@@ -98,8 +98,7 @@ DIGITS = {  # by the unit, or by the name of a column
 
 
 def motion_shares(study: Study) -> list[Block]:
-    """The table of what each motion has of the thermochemistry; the total energy is left out of
-    it."""
+    """Table of the contribution of each motion to the thermochemistry, without the total energy."""
     values = {name: item.value for name, item in study.values.items()}
     if f"entropy{MOTIONS[0]}" not in values:
         return []
@@ -119,14 +118,14 @@ def motion_shares(study: Study) -> list[Block]:
 
 
 def kind_heads(wavenumbers: Sequence[float]) -> list[str]:
-    """The heading of a column that says which modes are imaginary; none where all are real."""
+    """The heading of a column that marks imaginary modes; empty if all modes are real."""
     if min(wavenumbers, default=0.0) < 0:
         return ["kind"]
     return []
 
 
 def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
-    """The cells of that column."""
+    """The cells of the column that marks imaginary modes."""
     if min(wavenumbers, default=0.0) >= 0:
         return []
     kinds = []
@@ -141,7 +140,7 @@ def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
 def geometry_tables(study: Study, *, brief: bool) -> list[Block]:
     """Tables of the last geometry of an optimisation: positions, bonds, angles.
 
-    Of `brief` those alone that are short, and no positions, which are in a file of their own.
+    With `brief`, only short tables, and no positions, which are in a separate file.
     """
     if not study.runs:
         return []
@@ -223,7 +222,7 @@ def extrema_tables(study: Study) -> list[Block]:
 
 
 def values_on_a_screen(study: Study) -> list[Block]:
-    """The numbers of a study; those of a scan stand among its extrema, those of an interaction
+    """The numbers of a study; those of a scan are in its table of extrema, those of an interaction
     side by side."""
     if "extrema_position" in study.arrays:
         return []
@@ -269,8 +268,8 @@ def _interaction(values: Mapping[str, Dataset]) -> Table:
 
 
 def values_table(values: Mapping[str, Dataset]) -> Table:
-    """The numbers of a study; one energy in several units is one row, and of plain MP2 under its
-    two names too."""
+    """The numbers of a study; an energy in several units, or a plain MP2 energy under its two
+    names, is a single row."""
     ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
     rows = []
     for name, item in values.items():
@@ -315,7 +314,8 @@ def study_table(columns: Mapping[str, Column], *, folded: bool) -> Table:
 
 
 def _column_cells(name: str, column: Column) -> list[str]:
-    """The values of a column; coordinates and temperatures with as many decimals as the longest."""
+    """The values of a column; all coordinates or temperatures get as many decimals as the
+    longest."""
     texts = [cell(value, column.units, name) for value in column.values]
     if not {name, column.units}.isdisjoint(DIGITS) or not all(map(DECIMAL.fullmatch, texts)):
         return texts
@@ -324,7 +324,7 @@ def _column_cells(name: str, column: Column) -> list[str]:
 
 
 def _column_head(name: str, column: Column) -> str:
-    """Name and unit of a column, with the sign of one that holds numbers."""
+    """Name and unit of a column, with the prefix "#" if it holds numbers."""
     sign = "#"
     if all(isinstance(value, str) for value in column.values):
         sign = ""
@@ -335,7 +335,8 @@ def _column_head(name: str, column: Column) -> str:
 
 
 def scan_points(study: Study) -> list[Block]:
-    """The points of a scan in one table as wide as a terminal, and what it leaves out."""
+    """The points of a scan in one table as wide as a terminal, and a list of the omitted
+    columns."""
     table = study.table
     settings = study.settings
     wanted = list(settings.get("coordinates", [settings["coordinate"]]))
@@ -362,7 +363,7 @@ def scan_points(study: Study) -> list[Block]:
 
 
 def basis_set_table(study: Study) -> Table:
-    """The energies of each basis set without spin components; those of the limit stand among the
+    """The energies of each basis set without spin components; those of the limit are among the
     values."""
     components = ("same_spin", "opposite_spin")
     columns = {
@@ -375,14 +376,14 @@ def basis_set_table(study: Study) -> Table:
 
 
 def _of_method(table: Mapping[str, Column], name: str) -> str:
-    """The column of an energy of the method, which plain MP2 has under its own name alone."""
+    """The column of an energy of the method, which plain MP2 has only under the name of MP2."""
     if name not in table and f"mp2_{name}" in table:
         return f"mp2_{name}"
     return name
 
 
 def _some_columns(table: Mapping[str, Column], names: Sequence[str], *, failed: bool) -> Table:
-    """Some columns of the table of a scan, with what became of each point if one has failed."""
+    """Some columns of the table of a scan, with the status of each point if one has failed."""
     some = study_table({name: table[name] for name in names}, folded=False)
     if not failed:
         return some
@@ -396,7 +397,7 @@ def _some_columns(table: Mapping[str, Column], names: Sequence[str], *, failed: 
 
 
 def _heading(name: str) -> str:
-    """The heading of a column; that of one basis set ends with its name."""
+    """The heading of a column; if it belongs to one basis set, it ends with that name."""
     for energy in OF_EACH_BASIS:
         basis = name.removeprefix(f"{energy}_")
         if basis != name:
@@ -405,7 +406,7 @@ def _heading(name: str) -> str:
 
 
 def cell(value: str | float, units: str, name: str = "") -> str:
-    """A value of a study, with the digits that its unit, or its name, has."""
+    """A value of a study, with the number of decimals set by its unit or name."""
     if isinstance(value, str):
         return value
     if 0 < abs(value) < 1e-6 and units.startswith("hartree"):
