@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.molecule.files import read_frame
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
 from tests.conftest import MOLECULES, run_here, succeed
@@ -139,6 +140,23 @@ def test_the_database_of_ase(batch, collected):
         np.testing.assert_allclose(row.forces, forces, rtol=1e-14, atol=1e-14)
         assert row.energy == pytest.approx(result.total_energy * EV, rel=1e-14)
         assert row.data["forces"] == (-result.gradient.mp2_total_gradient).tolist()
+        assert row.total_charge == result.molecule.charge
+        assert row.multiplicity == result.molecule.multiplicity
+
+
+@pytest.mark.parametrize("to", ["extxyz", "ase.db"])
+def test_a_data_set_is_read_again_as_what_was_computed(to, batch, collected):
+    target, _ = collected(to, "--duplicates")
+    for number, result in enumerate(results(batch).values(), start=1):
+        molecule = read_frame(target, number)
+        assert molecule.symbols == result.molecule.symbols
+        assert (molecule.charge, molecule.multiplicity) == (
+            result.molecule.charge,
+            result.molecule.multiplicity,
+        )
+        np.testing.assert_allclose(
+            molecule.coordinates, result.molecule.coordinates, rtol=1e-8, atol=1e-8
+        )
 
 
 def test_equal_geometries_are_left_out(collected):

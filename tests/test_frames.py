@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ def database(tmp_path: Path) -> Path:
         gone = rows.write(Atoms("He"))
         rows.write(Atoms("OH", [[0, 0, 0], [0, 0, 0.97]]), total_charge=-1, multiplicity=1)
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 1]))
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.1]]), charge=2)
         del rows[gone]
     return path
 
@@ -49,7 +51,15 @@ def database(tmp_path: Path) -> Path:
 def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> None:
     """With its number or name, charge and spin; the manifest left behind says the same."""
     batch = make_batch([str(many), str(database)], BASIS, tmp_path / "out")
-    names = ["many-0001", "many-0002", "many-0003", "short_bond", "some-0003", "some-0004"]
+    names = [
+        "many-0001",
+        "many-0002",
+        "many-0003",
+        "short_bond",
+        "some-0003",
+        "some-0004",
+        "some-0005",
+    ]
     assert [item.name for item in batch.items] == names
     molecules = [read_frame(item.path, item.given["frame"]) for item in batch.items]
     assert [(one.formula, one.charge, one.multiplicity) for one in molecules] == [
@@ -59,9 +69,28 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         ("H2", 0, 1),
         ("HO", -1, 1),
         ("O2", 0, 3),
+        ("O2", 2, 1),
     ]
     assert np.ptp(molecules[1].coordinates[:, 2]) == pytest.approx(1.05 / 0.52917721092)
     assert molecules[3].name == "short bond"
+
+
+@pytest.mark.parametrize(
+    ("keys", "data", "said"),
+    [
+        ({"total_charge": 1, "charge": -1}, {}, "total_charge = 1, charge = -1 contradict"),
+        ({"charge": 2}, {"charge": 0}, "charge = 2, charge of its data = 0 contradict"),
+        ({"charge": 0.5}, {}, "charge is 0.5: expected a whole number"),
+        ({"multiplicity": "two"}, {}, "multiplicity is 'two': expected a whole number"),
+    ],
+)
+def test_what_the_row_of_a_database_says_of_its_state_is_never_ignored(
+    keys: dict[str, object], data: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    with connect(tmp_path / "one.db") as rows:
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]]), data=data, **keys)
+    with pytest.raises(dfmp2.InputError, match=re.escape(said)):
+        read_frame(tmp_path / "one.db", 1)
 
 
 def test_a_batch_of_frames_runs_and_fails_frame_by_frame(call: Runner, folder: Path) -> None:
@@ -98,7 +127,7 @@ def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> Non
 
     assert items('molecule = "many.xyz"\nframe = 2\nname = "second"\n') == ["second"]
     assert len(items('molecule = "many.xyz"\nframes = "all"\n')) == 3
-    assert len(items('molecule = "some.db"\n')) == 3
+    assert len(items('molecule = "some.db"\n')) == 4
     assert items('molecule = "some.db"\nframe = 4\n') == ["some"]
     for wrong, said in (("frame = 0", "1 or more"), ("frames = 3", "expected one of all")):
         with pytest.raises(InputError, match=said):

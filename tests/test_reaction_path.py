@@ -81,6 +81,14 @@ def test_a_hessian_turns_with_the_molecule() -> None:
     expected = second_derivatives(moved.coordinates)
     assert np.abs(expected - stored.hessian).max() > 1.0
     assert stored.turned_to(moved) == pytest.approx(expected, abs=1e-5)
+    assert stored.distance(moved) == pytest.approx(0.0, abs=1e-12)
+    wider = molecule(WATER.replace("-0.757", "-0.957"))
+    turned = replace(wider, coordinates=wider.coordinates @ turn.T + [1.0, -2.0, 0.5])
+    # the ends have come apart by 0.2 angstrom, of which the best rotation leaves more than a third
+    assert 0.07 < stored.distance(turned) * ANGSTROM_PER_BOHR < 0.2
+    search = replace(stored, at_start=True)
+    with pytest.raises(InputError, match="is of the start of the search, --verify adds"):
+        search.turned_to(turned, 0.01)
 
 
 def test_the_hessian_of_another_molecule_is_refused() -> None:
@@ -280,8 +288,18 @@ def test_hydrogen_moves_from_carbon_to_nitrogen(call: Runner, folder: Path) -> N
     saddle = read_study("ts.h5").values["optimized_total_energy"].value
     assert again.json["optimized_total_energy"] == pytest.approx(saddle, abs=1e-6)
 
+    found = read_study("ts.h5").arrays["final_geometry"].value * ANGSTROM_PER_BOHR
+    found[2, 0] += 0.001
+    rows = [f"{symbol} {x} {y} {z}" for symbol, (x, y, z) in zip("CNH", found, strict=True)]
+    (folder / "near.xyz").write_text("\n".join(["3", "", *rows, ""]))
+    near = ("irc", "near.xyz", *OPTIONS, "--start-hessian", "ts.h5", "--output", "near.h5")
+    assert call(*near, "--max-steps", "1").code == 4
+    told = [note for note in read_study("near.h5").notes if "angstrom away" in note]
+    assert len(told) == 1 and "are of a geometry 0.000" in told[0]
+
     path = ("irc", "ts.xyz", *OPTIONS, "--start-hessian", "ts.h5", "--output", "p.h5")
     short = call(*path, "--max-steps", "4")
+    assert not any("angstrom away" in note for note in read_study("p.h5").notes)
     assert short.code == 4 and "allow more with --max-steps" in short.message
     before = set(read_study("p.h5").runs)
     found = succeed(call(*path, "--resume", "--json"))

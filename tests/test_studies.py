@@ -349,7 +349,9 @@ def test_fragments_against_pyscf(
         expected -= pyscf_energies("; ".join(centres), "6-31g", kind, 0, charge=charge, spin=spin)
     assert found["cp_corrected_interaction_energy"] == pytest.approx(expected.sum(), abs=1e-8)
     assert [fragment["charge"] for fragment in found["fragments"]] == list(charges)
-    assert any("Wells" in note for note in found["notes"]) == (len(atoms) > 2)
+    assert any(
+        "Wells and Wilson, Chem. Phys. Lett. 101, 429 (1983)" in note for note in found["notes"]
+    ) == (len(atoms) > 2)
 
 
 def test_ranges_and_ghosts_of_a_fragment() -> None:

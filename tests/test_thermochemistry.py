@@ -159,14 +159,17 @@ def test_a_file_about_other_isotopes_is_no_start(
 def test_a_symmetry_number_that_was_given_stays_with_its_file(
     call: Runner, folder: Path, water_file: Path
 ) -> None:
-    """G rises by R T ln 2 from number 1 to 2; for other isotopes the number is determined anew."""
+    """G rises by R T ln 2 from number 1 to 2; it is counted where isotopes make atoms unlike."""
     succeed(call("thermo", str(water_file), "--symmetry-number", "1", "--output", "one.h5"))
     rises = GAS * 298.15 * np.log(2) / 1000  # kJ/mol
     again = dfmp2.thermo("one.h5")
     assert again.settings["symmetry_number"] == 1
     assert any("symmetry number 1 (given in one.h5)" in note for note in again.notes)
     assert dfmp2.thermo("one.h5", symmetry_number=2).settings["symmetry_number"] == 2
-    assert dfmp2.thermo("one.h5", isotopes=["H=2H"]).settings["symmetry_number"] == 2
+    succeed(call("thermo", str(water_file), "--symmetry-number", "4", "--output", "four.h5"))
+    for isotopes, number in ((["H=2H"], 4), (["O=18O"], 4), (["1=16O"], 4), (["2=2H"], 1)):
+        study = dfmp2.thermo("four.h5", isotopes=isotopes)
+        assert study.settings["symmetry_number"] == number
     first, second = dfmp2.rank(["one.h5", water_file], by="gibbs").conformers
     assert (first.name, second.name) == ("one", "water")
     assert second.relative_kj_per_mol == pytest.approx(rises, abs=1e-9)

@@ -233,8 +233,9 @@ def irc_command(
 ) -> None:
     """Reaction path (IRC) from the transition state MOLECULE down both sides to the minima.
 
-    MOLECULE is the geometry that dfmp2 optimize --transition-state has found. With its .h5 file, or
-    that of dfmp2 frequencies, as --start-hessian, the Hessian is not computed again.
+    MOLECULE is the geometry that dfmp2 optimize --transition-state has found. With its .h5 file, if
+    --verify was given, or that of dfmp2 frequencies, as --start-hessian, the Hessian is not computed
+    again.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.studies.geometric_search import Search

@@ -8,10 +8,10 @@ molecules or models if one is expected.
 
 Below: single frames of files with several molecules: xyz, .sdf and .pdb files, and ASE databases.
 
-Frames count from 1. Those of a database (`ase.db`, .db) are its rows by `id`. The charge of a row
-is its key `total_charge` or the `charge` in its data (ASE fills a key `charge` with the sum of the
-initial charges), the multiplicity its key or data of that name; otherwise both are sums of the
-initial charges and magnetic moments of the atoms. A row may have a `name`.
+Frames count from 1. Those of a database (`ase.db`, .db) are its rows by their `id`. The charge of a
+row is its key `total_charge` or `charge`, or the `charge` of its data, the multiplicity its key or
+data of that name; else the initial charges and magnetic moments of the atoms add up to both. A row
+may have a `name`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import io
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -405,9 +405,9 @@ def _of_database(
         raise InputError("there is no row with this id", file=file)
     row = rows[0]
     if charge is None:
-        charge = _whole(row, "total_charge", "charge", file)
+        charge = _stated(row, ("total_charge", "charge"), file)
     if multiplicity is None:
-        multiplicity = _whole(row, "multiplicity", "multiplicity", file)
+        multiplicity = _stated(row, ("multiplicity",), file)
     try:
         molecule = Molecule.from_ase(row.toatoms(), charge=charge, multiplicity=multiplicity)
     except InputError as error:
@@ -416,13 +416,27 @@ def _of_database(
     return replace(molecule, name=name, source=printable(file))
 
 
-def _whole(row: Any, key: str, in_data: str, file: str) -> int | None:
-    """A whole number from the keys or the data of a row; None if it is in neither."""
-    value = row.key_value_pairs.get(key)
-    if value is None:
-        value = row.data.get(in_data)
-    if value is None:
-        return None
-    if isinstance(value, bool | str) or value != int(value):
-        raise InputError(f"{key} is {value!r}: expected a whole number", file=file)
-    return int(value)
+def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
+    """A whole number among the keys of a row or, by the last of these names, in its data; None
+    where neither has it.
+
+    ASE's rows have an attribute `charge`, the sum of the initial charges, which hides a key of that
+    name from `key_value_pairs`: `vars` has what was written.
+
+    Raises
+    ------
+    InputError : it is no whole number, or two of them differ
+    """
+    stated = {key: vars(row)[key] for key in keys if key in row.key_value_pairs}
+    in_data = row.data.get(keys[-1])
+    if in_data is not None:
+        stated[f"{keys[-1]} of its data"] = in_data
+    for key, value in stated.items():
+        if isinstance(value, bool | str) or value != int(value):
+            raise InputError(f"{key} is {value!r}: expected a whole number", file=file)
+    if len(set(stated.values())) > 1:
+        said = ", ".join(f"{key} = {value}" for key, value in stated.items())
+        raise InputError(f"{said} contradict each other: correct one", file=file)
+    for value in stated.values():
+        return int(value)
+    return None

@@ -230,7 +230,9 @@ def _frame(record: DataRecord) -> str:
         keys.append(f'dipole="{_numbers(np.array(record.dipole) * ANGSTROM_PER_BOHR)}"')
     if record.polarizability is not None:
         keys.append(f'polarizability_bohr3="{_numbers(np.ravel(record.polarizability))}"')
-    keys += [f"charge={record.charge}", f"spin={record.multiplicity}"]
+    # MACE and fairchem read a `spin` that is 2S + 1; a reader of files cannot know which spin it is
+    state = f"charge={record.charge} multiplicity={record.multiplicity} spin={record.multiplicity}"
+    keys.append(state)
     texts = {"name": record.name, "smiles": record.smiles, "method": record.level}
     texts["program"] = record.program
     keys += [f"{name}={_quoted(text)}" for name, text in texts.items() if text]
@@ -395,14 +397,15 @@ def ase_database(path: Path, records: Sequence[DataRecord]) -> None:
                 values["charges"] = np.array(record.charges)
             atoms.calc = SinglePointCalculator(atoms, **values)
             rest = record.to_dict()
-            described = {"charge": record.charge, "multiplicity": record.multiplicity}
             data = {**rest, "units": UNITS}
             database.write(
                 atoms,
                 data=data,
                 item=f"item {record.name}",  # ASE rejects strings that look like numbers
                 level=f"level {record.level}",
-                **described,
+                # `row.charge` of ASE is the sum of the initial charges
+                total_charge=record.charge,
+                multiplicity=record.multiplicity,
             )
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Command, Option, plain
+from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import rotation_onto
@@ -283,11 +283,8 @@ def _numbers(
     notes += _imaginary(molecule, modes)
     values = {"total_energy": Dataset(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
-        symmetry = gas.symmetry or symmetry_number(molecule)
+        symmetry, chosen = rotational_symmetry(molecule, masses(molecule), gas.symmetry)
         settings["symmetry_number"] = symmetry
-        chosen = "counted"
-        if gas.symmetry:
-            chosen = "given"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         notes += too_cold(molecule, masses(molecule), gas.temperatures)
         values |= thermochemistry(
@@ -485,19 +482,36 @@ class StoredHessian:
                 ": in the field of point charges a Hessian does not turn with the molecule: leave "
                 "it out",
             )
-        before = self.molecule.coordinates - self.molecule.coordinates.mean(axis=0)
-        now = molecule.coordinates - molecule.coordinates.mean(axis=0)
-        rotation = rotation_onto(before, now, np.ones(molecule.natom))
-        away = float(np.linalg.norm(now - before @ rotation.T, axis=1).max())
+        rotation, away = self._rotation_to(molecule)
         if away > farthest:
+            of_start = Message("")
+            if self.at_start:
+                of_start = Message(
+                    "; the one in this file is of the start of the search, ",
+                    Option("verify", True),
+                    " adds that of its end",
+                )
             raise InputError(
                 OPTION.of(self.path),
                 f": an atom is {away * ANGSTROM_PER_BOHR:.2f} angstrom away from where it is here, "
                 f"and {farthest * ANGSTROM_PER_BOHR:.2f} is allowed: give a Hessian of this "
                 "geometry",
+                of_start,
             )
         turn = np.kron(np.eye(molecule.natom), rotation)
         return turn @ self.hessian @ turn.T
+
+    def distance(self, molecule: Molecule) -> float:
+        """How far the atom that lies farthest from its place in `molecule` is away, bohr."""
+        return self._rotation_to(molecule)[1]
+
+    def _rotation_to(self, molecule: Molecule) -> tuple[Array, float]:
+        """The rotation that brings the atoms nearest to those of `molecule`, and how far the
+        farthest one is away then, bohr."""
+        before = self.molecule.coordinates - self.molecule.coordinates.mean(axis=0)
+        now = molecule.coordinates - molecule.coordinates.mean(axis=0)
+        rotation = rotation_onto(before, now, np.ones(molecule.natom))
+        return rotation, float(np.linalg.norm(now - before @ rotation.T, axis=1).max())
 
 
 def read_hessian(path: str | os.PathLike[str]) -> StoredHessian:
@@ -564,6 +578,38 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
         Command("frequencies"),
         " computes one",
     )
+
+
+def rotational_symmetry(
+    molecule: Molecule,
+    weights: Array,
+    given: int | None,
+    stored: StoredHessian | None = None,
+) -> tuple[int, str]:
+    """The rotational symmetry number, and where it comes from.
+
+    The number in a file is one of the most abundant isotopes: it holds where the same atoms are
+    alike, and is counted anew where isotopes tell some of them apart.
+
+    Parameters
+    ----------
+    weights : (natom,) array
+        Masses, u.
+    given : int or None
+        It counts before all others.
+    stored : StoredHessian or None
+        The Hessian, where it comes from a file.
+    """
+    if given is not None:
+        return given, "given"
+    counted = symmetry_number(molecule, weights)
+    if stored is None or stored.symmetry in (None, counted):
+        return counted, "counted"
+    usual = masses(molecule)
+    alike = weights[:, None] == weights[None]
+    if (alike != (usual[:, None] == usual[None])).any():
+        return counted, "counted"
+    return stored.symmetry, f"given in {stored.path}"
 
 
 def _result_at_hessian(study: Study) -> MP2Result:

@@ -77,8 +77,8 @@ ADVICE = Message(" (for a fragment: ", Option("charges"), ", ", Option("multipli
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
 MANY = (
-    "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. "
-    "Phys. 50, 787 (1983)"
+    "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Chem. "
+    "Phys. Lett. 101, 429 (1983)"
 )
 
 

@@ -49,6 +49,7 @@ from dfmp2.studies.frequencies import (
     hessian,
     no_stationary_point,
     require_stationary,
+    rotational_symmetry,
 )
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry, too_cold
@@ -62,7 +63,6 @@ from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,
     NOISE,
     masses,
-    symmetry_number,
     vibrations,
 )
 from dfmp2.units import counted_text
@@ -552,7 +552,9 @@ def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -
         factor = scale_factor(plan.gas.scale, result.method, options.basis, options.frozen_core)[0]
         wavenumbers = modes.wavenumber * factor
         imaginary = int((modes.force_constant / MDYNE_PER_ANGSTROM < -NOISE).sum())
-    symmetry = course.species.symmetry_given or symmetry_number(molecule)
+    species = course.species
+    stored = species.stored.hessian if species.stored is not None else None
+    symmetry, _ = rotational_symmetry(molecule, masses(molecule), species.symmetry, stored)
     values: Mapping[str, Dataset] = {}
     if gas:
         values = thermochemistry(

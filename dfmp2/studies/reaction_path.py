@@ -55,9 +55,9 @@ from dfmp2.units import (
 
 SIDES = ("backward", "forward")
 TOP = "transition-state"
-SAME_GEOMETRY = 0.02 / ANGSTROM_PER_BOHR  # bohr; for a stored Hessian
-# fraction of the largest gradient on this side, below which the path is in the valley of the
-# minimum
+SAME_GEOMETRY = 0.02 / ANGSTROM_PER_BOHR  # bohr; of a stored Hessian that is one of this geometry
+AT_THIS_GEOMETRY = 1e-4  # angstrom
+# of the largest gradient on this side: below it the path is in the valley of the minimum
 VALLEY = 0.1
 IRC_CITATION = "C. Gonzalez, H. B. Schlegel, J. Phys. Chem. 94, 5523 (1990)"
 
@@ -244,6 +244,12 @@ class _Descent:
         ]
         if self._stored is not None:
             notes.append(f"Hessian: {self._stored.path}, {self._stored.result.level}")
+            away = self._stored.distance(self._top.molecule) * ANGSTROM_PER_BOHR
+            if away > AT_THIS_GEOMETRY:
+                notes.append(
+                    f"that Hessian, and with it the wavenumbers, are of a geometry {away:.4f} "
+                    "angstrom away from the transition state"
+                )
         if self._point is not None:
             notes += self._point.lines
         if not names:

@@ -94,14 +94,6 @@ class Species:
     symmetry: int | None = None
     transition_state: bool = False
 
-    @property
-    def symmetry_given(self) -> int | None:
-        """Rotational symmetry number given by the reaction or the stored result; None to count
-        it."""
-        if self.symmetry is None and self.stored is not None and self.stored.hessian is not None:
-            return self.stored.hessian.symmetry
-        return self.symmetry
-
 
 # --- reading --------------------------------------------------------------------------------------
 

@@ -30,7 +30,12 @@ from dfmp2.host.provenance import version
 from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
-from dfmp2.studies.frequencies import REFERENCE, StoredHessian, no_stationary_point
+from dfmp2.studies.frequencies import (
+    REFERENCE,
+    StoredHessian,
+    no_stationary_point,
+    rotational_symmetry,
+)
 from dfmp2.studies.ideal_gas import (
     JOULE_PER_MOL,
     MOTIONS,
@@ -38,7 +43,7 @@ from dfmp2.studies.ideal_gas import (
     thermochemistry,
     too_cold,
 )
-from dfmp2.studies.vibrations import Vibrations, on_a_line, symmetry_number
+from dfmp2.studies.vibrations import Vibrations, on_a_line
 
 Array = NDArray[np.float64]
 
@@ -68,7 +73,7 @@ def make_thermochemistry(
         conditions.scale, result.method, options.basis, options.frozen_core
     )
     scaled = modes.wavenumber * factor
-    symmetry, counted = _symmetry(stored, conditions, weights)
+    symmetry, counted = rotational_symmetry(molecule, weights, conditions.symmetry, stored)
     gases = [
         thermochemistry(
             molecule,
@@ -129,17 +134,6 @@ def left_out_modes(modes: Vibrations) -> list[str]:
     if not imaginary:
         return []
     return [f"IMAGINARY modes are left out of the thermochemistry: {', '.join(imaginary)} cm^-1"]
-
-
-def _symmetry(stored: StoredHessian, conditions: GasConditions, weights: Array) -> tuple[int, str]:
-    """The rotational symmetry number and its origin; that in the file is for the most abundant
-    isotopes."""
-    if conditions.symmetry is not None:
-        return conditions.symmetry, "given"
-    counted = symmetry_number(stored.molecule, weights)
-    if stored.symmetry is None or stored.symmetry == counted or conditions.isotopes:
-        return counted, "counted"
-    return stored.symmetry, f"given in {stored.path}"
 
 
 def _table(gases: Sequence[dict[str, Dataset]], energy: float) -> dict[str, Column]:
