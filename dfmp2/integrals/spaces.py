@@ -193,8 +193,9 @@ def guard_gap(
     if gap < REFUSED_GAP and not allow_small_gap:
         raise NumericalError(
             (
-                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: {method} is "
-                "not meaningful for a nearly degenerate reference; "
+                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: the reference is "
+                f"nearly degenerate, and another one may lie close by, so {method} on it is "
+                "unreliable; "
             ),
             Option("allow_small_gap", True),
             " continues anyway",
