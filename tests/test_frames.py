@@ -209,7 +209,7 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
 
 def test_what_rank_refuses(bent: Path) -> None:
     for names, more, said in (
-        ("a", {}, "1 results: expected two or more"),
+        ("a", {}, "1 result: expected two or more to rank"),
         ("a he", {}, "results of 2 formulas: H2 .a., He .he.: conformers have one formula"),
         ("a large", {}, "different levels of theory, basis: "),
         ("a a", {}, "are both called a"),

@@ -156,7 +156,7 @@ def test_frozen_orbitals_that_part_a_shell_are_warned_of(
         neon, "6-31g", frozen_core=str(core), frozen_virtual=virtual, reference="uhf", **ONE
     )
     found = [text for text in result.diagnostics.warnings if "of nearly equal energy" in text]
-    assert [text.split(" parts")[0] for text in found] == ([parted] if parted else [])
+    assert [text.split(" separates")[0] for text in found] == ([parted] if parted else [])
 
 
 def test_a_soft_mode_is_followed_to_the_end() -> None:

@@ -8,6 +8,7 @@ each stage and SCF iteration, and one every LINE_EVERY seconds during long steps
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -314,6 +315,14 @@ def without_colour() -> bool:
 def conclude(text: str) -> None:
     """Print the closing text of a command on standard output, in lines that fit a terminal."""
     click.echo(styled(fitted(text, sys.stdout)))
+
+
+def drop_stdout() -> None:
+    """Discard buffered output, so that the interpreter does not fail on it at exit."""
+    if sys.stdout is None:
+        return
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def styled(report: str) -> str:

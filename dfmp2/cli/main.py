@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import fitted, takes_colour, without_colour
+from dfmp2.cli.console import drop_stdout, fitted, takes_colour, without_colour
 from dfmp2.cli.help import CommandGroup
 from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
@@ -143,7 +143,7 @@ class LazyGroup(CommandGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            _drop_stdout()
+            drop_stdout()
             return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -202,8 +202,8 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             said = signals.received() or _said(error)
             if said is None:
                 raise  # a bug in dfmp2, for which the traceback is needed
-            if isinstance(error.__cause__ or error, OSError):
-                _drop_stdout()
+            if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
+                drop_stdout()
             line = fitted(f"dfmp2: {printable(said[0])}", sys.stderr)
             if takes_colour(sys.stderr):
                 line = line.replace("dfmp2:", click.style("dfmp2:", fg="red"), 1)
@@ -263,14 +263,6 @@ def _escape_what_cannot_be_written() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _drop_stdout() -> None:
-    """Discard buffered output, so that the interpreter does not fail on it at exit."""
-    if sys.stdout is None:
-        return
-    with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def program() -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2.cli.console import conclude, styled
+from dfmp2.cli.console import conclude, drop_stdout, styled
 from dfmp2.double_hybrids import look_up
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.host.deferred import defer_numpy_extras
@@ -444,16 +444,19 @@ def print_report(
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
+    text = ""
+    if display.as_json:
+        text = json()
+    elif not display.quiet:
+        text = styled(shown())
     try:
-        if display.as_json:
-            click.echo(json(), nl=False)
-            return
-        if not display.quiet:
-            click.echo(styled(shown()), nl=False)
-        conclude(ending)
+        click.echo(text, nl=False)
+        if not display.as_json:
+            conclude(ending)
     except BrokenPipeError:
         raise  # nobody reads on
     except OSError as error:
+        drop_stdout()
         raise ResourceError(
             f"standard output cannot be written ({error.strerror}), what was computed is stored: "
             f"{ending}"
