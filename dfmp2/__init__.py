@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-# Nothing but what the interpreter has loaded already: with -m the working directory is still on the
-# path here.
+# Import only what the interpreter has loaded already: with -m, the working directory is still on
+# the path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dfmp2 import tensor

@@ -1,10 +1,10 @@
-"""The double hybrids: functionals whose correlation energy has a scaled part of second-order
-perturbation theory.
+"""The double hybrids: functionals with a scaled second-order perturbation term in their correlation
+energy.
 
     E = E_DFT[functional of the energy] + c_OS E_OS + c_SS E_SS + E_disp
 
-The orbitals are those of the functional of the SCF, which is that of the energy too but in
-functionals of the XYG3 type. The table is `double_hybrids.toml` beside this module, whose head
+The orbitals are those of the SCF's functional, which is also that of the energy except in
+functionals of the XYG3 type. The table is `double_hybrids.toml` beside this module, whose header
 explains its keys. Goerigk and Grimme, WIREs Comput. Mol. Sci. 4, 576 (2014).
 """
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-DISPERSIONS = {"d3bj": "D3(BJ)", "d4": "D4"}  # name -> how it is written
+DISPERSIONS = {"d3bj": "D3(BJ)", "d4": "D4"}  # name -> usual spelling
 PARAMETERS = re.compile(r"([a-z0-9_]+)\s*\((_[^()]*)\)", re.IGNORECASE)  # of a libxc term
-_IGNORED = re.compile(r"[^a-z0-9]")  # of a name in lower case
-_FITTED = ("ri-", "df-", "dlpno-")  # prefixes that say how the second order is computed
+_IGNORED = re.compile(r"[^a-z0-9]")  # in a lower-case name
+_FITTED = ("ri-", "df-", "dlpno-")  # prefixes that say how the second-order term is computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class DoubleHybrid:
 
     Attributes
     ----------
-    name, title : as `--method` has it, and as people write it
+    name, title : as for `--method`, and as chemists write it
     scf : functional of the SCF in libxc's terms (`dfmp2.scf.kohn_sham`)
-    energy : functional of the energy where it is another one, else ""
+    energy : functional of the energy if it is another one, else ""
     exact_exchange : of the energy: at short range, at long range, and omega, 1/bohr
     opposite_spin, same_spin : c_OS, c_SS
-    dispersion : that its name stands for: "d3bj", "d4" or ""
-    d3bj, d4 : its name in the packages of the authors, "" where no parameters were published
-    fitted_with : name of the row that was fitted with dispersion, where this one was fitted without
-    p86 : local part of its P86 correlation, "" where it has none
-    doi : of the publication
-    checked : programs that its energy was held against, or "unchecked"
-    unavailable : why it cannot be computed, "" where it can
+    dispersion : the correction that its name implies: "d3bj", "d4" or ""
+    d3bj, d4 : its name in the authors' packages, "" if no parameters were published
+    fitted_with : name of the row that was fitted with dispersion, if this one was fitted without
+    p86 : local part of its P86 correlation, "" if it has none
+    doi : DOI of the publication
+    checked : programs that its energy was compared with, or "unchecked"
+    unavailable : why it cannot be computed, "" if it can
     aliases : other names
     """
 
@@ -61,8 +61,8 @@ class DoubleHybrid:
     aliases: tuple[str, ...] = ()
 
     def parameters_in(self, dispersion: str) -> str:
-        """Its name in the package of that dispersion correction, "" where there are no parameters
-        for it."""
+        """Its name in the package of that dispersion correction, "" if there are no parameters for
+        it."""
         return {"d3bj": self.d3bj, "d4": self.d4}[dispersion]
 
 
@@ -79,11 +79,11 @@ def table() -> dict[str, DoubleHybrid]:
 
 
 def look_up(name: str) -> DoubleHybrid | None:
-    """The double hybrid of this name, in any spelling, or None where there is none.
+    """The double hybrid of this name, in any spelling, or None.
 
-    Case, hyphens, slashes and brackets do not count, nor does a prefix such as RI-. A name that
-    ends in -D3(BJ) or -D4 is the functional with that dispersion correction: another row where its
-    factors are other ones.
+    Case, hyphens, slashes and parentheses are ignored, as is a prefix such as RI-. A name that ends
+    in -D3(BJ) or -D4 is the functional with that dispersion correction, or another row if its
+    factors differ.
     """
     text = name.strip().lower().replace("ω", "w")
     for prefix in _FITTED:
@@ -113,13 +113,13 @@ def look_up(name: str) -> DoubleHybrid | None:
 
 
 def without_parameters(xc: str) -> str:
-    """A functional in libxc's terms without the parameters of its terms."""
+    """A functional in libxc's terms, with the parameters of its terms removed."""
     return PARAMETERS.sub(r"\1", xc)
 
 
 @cache
 def _spellings() -> dict[str, DoubleHybrid]:
-    """Rows by name, title and alias without the characters that do not count."""
+    """Rows by name, title and alias without the characters that are ignored."""
     spellings: dict[str, DoubleHybrid] = {}
     for row in table().values():
         for name in (row.name, row.title, *row.aliases):

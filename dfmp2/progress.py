@@ -1,7 +1,7 @@
-"""What a calculation reports while it runs; the default keeps quiet except for warnings.
+"""What a calculation reports while it runs; by default only warnings appear.
 
-Functions below never print: they call a `Listener`. The command line passes one that writes to
-stderr, a notebook or a service can pass its own.
+The code never prints: it calls a `Listener`. The command line passes one that writes to stderr; a
+notebook or a service can pass its own.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 Block = TypeVar("Block")
-# Packages that a warning passes on its way to who called them
+# Packages in the call stack between a warning and the user's code
 NOT_THE_CALLER = {"dfmp2", "contextlib", "ase"}
 
 
 class Listener:
-    """Receives events of a run; override the methods that you need in a subclass."""
+    """Receives events of a run; override the methods you need in a subclass."""
 
     def stage(self, text: str) -> None:
         """A stage begins (basis, SCF, integrals, pair energies, check)."""
 
     def substage(self, text: str) -> None:
-        """A stage begins of one of several runs; by default the same as any stage."""
+        """A stage of one of several runs begins; by default treated as any stage."""
         self.stage(text)
 
     def note(self, text: str) -> None:
-        """A note about the run that is not a stage of it; by default the same as a stage."""
+        """A note about the run that is not a stage; by default treated as a stage."""
         self.stage(text)
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         """An SCF iteration has ended; energies and gradient norm in Eh."""
 
     def step(self, done: int, total: int, what: str) -> None:
-        """`done` of `total` parts of the present stage are done; `what` they are: integrals,
-        pairs."""
+        """`done` of `total` parts of the present stage are finished; `what` names the parts, such
+        as integrals or pairs."""
 
     def spent(self, stage: str, begin: float, end: float) -> None:
-        """The stopwatch has charged this time to a stage (`Timings`), in s of
+        """The stopwatch has charged this interval to a stage (`Timings`), in s of
         `time.perf_counter`."""
 
     def time_left(self, seconds: float | None) -> None:
-        """Approximate seconds left for the whole task, None if not known.
+        """Approximate seconds left for the whole task, None if unknown.
 
-        Called before the event that the estimate follows from.
+        Called before the event on which the estimate is based.
         """
 
     def warning(self, text: str) -> None:
-        """Something the user should know before trusting the number."""
+        """Something the user should know before trusting the result."""
         level, frame = 1, sys._getframe()
         while (
             frame.f_back is not None
@@ -62,13 +62,13 @@ class Listener:
 
 
 class LoggingListener(Listener):
-    """Passes stages and warnings to a logger of the standard library, for services and scripts.
+    """Passes stages and warnings to a standard-library logger, for services and scripts.
 
     Parameters
     ----------
     logger : logging.Logger
-        Where messages go: stages with level INFO, iterations and steps with DEBUG, warnings with
-        WARNING; by default the logger "dfmp2".
+        Receives stages at level INFO, iterations and steps at DEBUG, warnings at WARNING; by
+        default the logger "dfmp2".
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -88,14 +88,14 @@ class LoggingListener(Listener):
 
 
 class Silent(Listener):
-    """Hears nothing, warnings either: somebody else repeats them, or they are of no interest."""
+    """Ignores all events, also warnings, which are repeated elsewhere or of no interest."""
 
     def warning(self, text: str) -> None:
         pass
 
 
 class Relay(Listener):
-    """Passes events on; the base of listeners that do something with some of them."""
+    """Passes events on; the base of listeners that handle some of them."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -126,7 +126,7 @@ class Relay(Listener):
 
 
 class Wordless(Relay):
-    """Passes on how far the work is, and no texts: of a calculation that is one of very many."""
+    """Passes on progress but no texts, for one of very many calculations."""
 
     def stage(self, text: str) -> None:
         pass
@@ -144,29 +144,28 @@ class Wordless(Relay):
 def counted_blocks(
     blocks: Iterator[tuple[int, int, Block]], total: int, listener: Listener
 ) -> Iterator[tuple[int, int, Block]]:
-    """Blocks (begin, end, ...) of integrals of `total` rows; the listener hears of each when it has
-    been used."""
+    """Blocks (begin, end, ...) of integrals with `total` rows; reports each to the listener once it
+    has been used."""
     for block in blocks:
         yield block
         listener.step(block[1], total, "integrals")
 
 
 class Forecast(Protocol):
-    """What finds out how much time is left (`dfmp2.planning.time`)."""
+    """Estimates the time left (`dfmp2.planning.time`)."""
 
     def cycle(self, cycle: int, gradient: float) -> None:
         """An SCF iteration has ended."""
 
     def step(self, done: int, total: int) -> None:
-        """Parts of the present stage are done."""
+        """Parts of the present stage are finished."""
 
     def left(self) -> float | None:
-        """Seconds left, None where that is not known."""
+        """Seconds left, None if unknown."""
 
 
 class Collector(Relay):
-    """Keeps the warnings for the result, and says how much time is left once there is a
-    forecast."""
+    """Keeps the warnings for the result, and reports the time left once there is a forecast."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
@@ -199,11 +198,11 @@ class Collector(Relay):
 
 
 class Stopwatch:
-    """Wall time per named stage, in seconds; a stage within another one is not charged to that.
+    """Wall time per named stage, in seconds; a nested stage is not charged to the outer one.
 
     Parameters
     ----------
-    listener : is told of each stretch of time that is charged
+    listener : notified of each interval that is charged
     """
 
     def __init__(self, listener: Listener | None = None) -> None:
@@ -224,7 +223,7 @@ class Stopwatch:
             self._stages.pop()
 
     def during(self, stage: str, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The blocks of a generator; the time that each takes to be made is added to `stage`."""
+        """The blocks of a generator; the time to produce each is added to `stage`."""
         while True:
             with self(stage):
                 block = next(blocks, None)
@@ -233,7 +232,7 @@ class Stopwatch:
             yield block
 
     def elapsed(self, *stages: str) -> float:
-        """Seconds of some stages so far, of the one in progress too."""
+        """Seconds spent in some stages so far, including one in progress."""
         if self._stages and self._stages[-1] in stages:
             running = time.perf_counter() - self._mark
         else:
@@ -250,5 +249,5 @@ class Stopwatch:
 
     @property
     def total(self) -> float:
-        """Seconds since the stopwatch was made."""
+        """Seconds since the stopwatch was created."""
         return time.perf_counter() - self._started

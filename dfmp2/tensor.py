@@ -1,18 +1,18 @@
-"""`dfmp2.tensor`: products of arrays, and the steps of DF-MP2, one by one on any backend of `dfmp2
-backends`.
+"""`dfmp2.tensor`: products of arrays, and the single steps of DF-MP2, on any backend listed by
+`dfmp2 backends`.
 
     from dfmp2 import tensor as dt
     b = dt.ao_to_mo(dt.to_device(a, backend="torch"), c_occ, c_vir)      # (nocc, nvir, naux), stays on the device
     energy = dt.mp2_energy(b, eps_occ, eps_vir)                          # Eh
     print(dt.plan("ij,jk->ik", (2048, 2048), (2048, 2048), backend="nki"))
 
-Arrays are NumPy arrays or PyTorch tensors of float32 or float64, all of one type; what comes back
-is of their kind and type. Where one of them is on a device (`to_device`), so is the result, until
-`from_device`. For transposes give a.T, or use `einsum`. Padding is added and cut off here. The
-Trainium lanes take float32 alone. Nothing is computed elsewhere than asked for; what cannot be is
-an error: InputError (shapes, types, arrays that are apart), BackendUnavailable,
-UnsupportedByBackend, KernelError (a kernel cannot run at that size). `dfmp2 run` does not use this
-module.
+Arrays are NumPy arrays or PyTorch tensors of float32 or float64, all of one type; results have the
+same kind and type. If one of them is on a device (`to_device`), so is the result, until
+`from_device`. For transposes pass a.T, or use `einsum`. Padding is added and removed internally.
+The Trainium lanes support only float32. Nothing is computed anywhere but on the requested backend;
+if that is impossible, an error is raised: InputError (shapes, types, arrays on different devices),
+BackendUnavailable, UnsupportedByBackend, KernelError (a kernel cannot run at that size).
+`dfmp2 run` does not use this module.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ A = TypeVar("A")
 Sizes = tuple[int, ...]
 _DEVICES: dict[
     tuple[str | None, ...], Tensors
-] = {}  # made once in a process, since they hold what was sent to them
+] = {}  # created once per process, because they hold what was sent to them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceArray:
-    """An array of a shape and dtype ("float32", "float64") on a device, for many calls, until
+    """An array with shape and dtype ("float32", "float64") on a device, for many calls, until
     `from_device`."""
 
     shape: Sizes
@@ -69,16 +69,17 @@ class DeviceArray:
 
 
 def to_device(array: Any, *, backend: str = "auto") -> DeviceArray:
-    """An array for many calls; auto is a CUDA device if there is one, else the host.
+    """Send an array to a device for many calls; auto is a CUDA device if there is one, else the
+    host.
 
-    A Trainium lane sends each form that a kernel reads once, at its first use.
+    A Trainium lane sends each layout that a kernel reads only once, at its first use.
     """
     job = _job("to_device", backend, array=array)
     return job.there(job.values[0], _shape("array", array))
 
 
 def from_device(array: DeviceArray) -> Any:
-    """A copy on the host, of the kind that was sent."""
+    """A copy on the host, of the kind of array that was sent."""
     if not isinstance(array, DeviceArray):
         raise InputError(
             f"from_device: a {type(array).__name__} was given: expected what to_device or a call "
@@ -93,8 +94,8 @@ def from_device(array: DeviceArray) -> Any:
 def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
     """Contraction of two arrays, such as "iap,jbp->iajb", as one matrix product or a stack of them.
 
-    Every letter stands for one axis. Letters of both arrays and the result are batches, those of
-    both arrays alone are summed over. Without "->" the result has the letters that stand once,
+    Every letter stands for one axis. Letters in both arrays and the result are batch axes; letters
+    in both arrays only are summed over. Without "->" the result has the letters that occur once,
     sorted.
     """
     return _contract("einsum", expression, backend, a, b)  # type: ignore[no-any-return]
@@ -128,15 +129,15 @@ def syrk(
 
 
 def trsm(triangle: A, b: A, *, alpha: float = 1.0, lower: bool = True, backend: str = "auto") -> A:
-    """X of L X = alpha B; L (n, n) lower triangular or upper, of which the other half is not read;
-    B (n, m)."""
+    """X of L X = alpha B; L (n, n) lower or upper triangular, whose other half is not read; B (n,
+    m)."""
     shape = _shape("triangle", triangle)
     columns = _shape("b", b)
     if len(columns) != 2 or shape != (columns[0], columns[0]):
         raise InputError(f"trsm: triangle {shape} and b {columns}: expected (n, n) and (n, m)")
     if not isinstance(triangle, DeviceArray) and not np.diagonal(_host("triangle", triangle)).all():
         raise InputError("trsm: the triangle has a 0 on its diagonal: there is no solution")
-    if not lower:  # an upper triangle read backwards is a lower one
+    if not lower:  # an upper triangle in reverse order is a lower one
         found = trsm(_reversed(triangle, 0, 1), _reversed(b, 0), alpha=alpha, backend=backend)
         return _reversed(found, 0)  # type: ignore[no-any-return]
     job = _job("trsm", backend, triangle=triangle, b=b)
@@ -164,8 +165,8 @@ def ao_to_mo(a: A, c_occ: A, c_vir: A, *, backend: str = "auto") -> A:
 def mp2_energy(
     integrals: Any, eps_occ: Any, eps_vir: Any, *, pairs: bool = False, backend: str = "auto"
 ) -> float | NDArray[np.float64]:
-    """MP2 correlation energy of a closed shell, Eh, or with `pairs` e_ij (nocc, nocc), float64,
-    whose sum it is.
+    """MP2 correlation energy of a closed shell, Eh, or with `pairs` the matrix e_ij (nocc, nocc),
+    float64, whose sum it is.
 
     e_ij = sum_ab (ia|jb) (2 (ia|jb) - (ib|ja)) / (e_i + e_j - e_a - e_b)
 
@@ -215,12 +216,12 @@ def mp2_energy(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `einsum` would do, where, and how long it is predicted to take; `print` shows it.
+    """What `einsum` would do, where, and its predicted time; `print` shows it.
 
-    Of the call: what it is, sizes (batches, contracted, rows, columns), operations, bytes of
-    operands and result. Of Trainium: tiles of 128 x 128 that stay in the array, passes of up to 512
-    columns through each, and what is predicted for one core of each chip. `host` : s here,
-    predicted from `rates`; `reason` : why this backend, or why not here.
+    It describes the call: kind, sizes (batches, contracted, rows, columns), operations, bytes of
+    operands and result. For Trainium: tiles of 128 x 128 that stay in the array, passes of up to
+    512 columns through each, and predictions for one core of each chip. `host` : s on this host,
+    predicted from `rates`; `reason` : why this backend was chosen, or is not available.
     """
 
     call: str
@@ -236,7 +237,7 @@ class Plan:
     devices: tuple[Prediction, ...]
 
     def __str__(self) -> str:
-        """All of it, a line each."""
+        """All fields, one per line."""
         sizes = "/".join(map(str, self.sizes))
         lines = [
             f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, "
@@ -260,8 +261,8 @@ class Plan:
 
 
 def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str = "auto") -> Plan:
-    """What `einsum` would do with arrays of two shapes; answers for backends that are not on this
-    host too."""
+    """What `einsum` would do with arrays of two shapes; also for backends that this host does not
+    have."""
     (how, *_), count, name = (
         _contraction("plan", expression, *shapes),
         usable_cores(),
@@ -293,8 +294,8 @@ def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str =
 
 
 class _Job(NamedTuple):
-    """The operands of a call on their device; `stays` : whether the result does; `like` : a tensor
-    of its kind."""
+    """The operands of a call on their device; `stays` : whether the result stays there; `like` : a
+    tensor of the user's kind."""
 
     device: Tensors
     values: list[Any]
@@ -303,7 +304,7 @@ class _Job(NamedTuple):
     like: Any
 
     def there(self, value: Any, shape: Sizes) -> DeviceArray:
-        """A value that stays."""
+        """A value that stays on the device."""
         return DeviceArray(
             shape, self.dtype, self.device.backend.name, self.device, value, self.like
         )
@@ -311,8 +312,8 @@ class _Job(NamedTuple):
     def give(
         self, value: Any, made: Sizes, axes: Sizes, alpha: float = 1.0, beta: float = 0.0
     ) -> Any:
-        """What the user gets of a value of shape `made`: its axes in this order, scaled, the last
-        operand added."""
+        """The user's result from a value of shape `made`: its axes in this order, scaled, and the
+        last operand added."""
         if self.stays:
             if alpha != 1.0 or beta:
                 raise UnsupportedByBackend(
@@ -329,7 +330,7 @@ class _Job(NamedTuple):
 
 
 def _job(function: str, backend: str, **operands: Any) -> _Job:
-    """The device of a call with its operands there, those that are None left out."""
+    """The device of a call with its operands on it; operands that are None are left out."""
     given = {name: x for name, x in operands.items() if x is not None}
     there = {name: x.device for name, x in given.items() if isinstance(x, DeviceArray)}
     name = registry.known(backend)
@@ -357,7 +358,7 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
     if dtype not in device.dtypes:
         on = f"{device.backend.name}, which computes in {' and '.join(device.dtypes)}"
         raise UnsupportedByBackend(
-            f"{function}: {told} on backend {on}: convert it, or take another backend"
+            f"{function}: {told} on backend {on}: convert it, or use another backend"
         )
     values = [
         x.value if isinstance(x, DeviceArray) else device.send(_host(name, x))
@@ -375,14 +376,14 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
 def _contraction(
     function: str, expression: str, *shapes: Sizes
 ) -> tuple[tuple[Folding, Folding], Sizes, Sizes]:
-    """A product of two arrays: how they are folded, the sizes of its axes, and their order in the
-    result."""
+    """A product of two arrays: how they are folded into matrices, the sizes of its axes, and their
+    order in the result."""
     inputs, arrow, out = expression.replace(" ", "").partition("->")
     terms = inputs.split(",")
     call = f"{function}: {expression!r} with {', '.join(map(str, shapes))}"
     if len(terms) != 2 or len(shapes) != 2:
         raise InputError(
-            f"{call}: expected two arrays, such as 'ik,kj->ij'; of more, contract two at a time"
+            f"{call}: expected two arrays, such as 'ik,kj->ij'; for more, contract two at a time"
         )
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
@@ -398,8 +399,8 @@ def _contraction(
         out = "".join(sorted(set(a) ^ set(b)))
     if len(set(out)) != len(out) or not set(a) ^ set(b) <= set(out) <= set(sizes):
         raise InputError(
-            f"{call}: expected in the result letters of the arrays, each once, all that stand once "
-            "among them"
+            f"{call}: expected letters of the arrays in the result, each once, including all that "
+            "occur only once"
         )
     batches = [x for x in out if x in a and x in b]
     summed = [x for x in a if x in b and x not in out]
@@ -443,7 +444,7 @@ def _is_torch(x: Any) -> bool:
 
 
 def _host(name: str, x: Any) -> NDArray[Any]:
-    """An array of the user as NumPy sees it."""
+    """A user's array as a NumPy array."""
     if _is_torch(x) and not x.requires_grad:
         return np.asarray(x.cpu().numpy())
     if not isinstance(x, np.ndarray):
@@ -466,7 +467,7 @@ def _shape(name: str, x: Any) -> Sizes:
 def _reversed(x: Any, *axes: int) -> Any:
     if isinstance(x, DeviceArray):
         raise InputError(
-            "trsm: on a device expected a lower triangle: turn both arrays round before to_device"
+            "trsm: on a device expected a lower triangle: reverse both arrays before to_device"
         )
     if _is_torch(x):
         return x.flip(axes)

@@ -1,4 +1,4 @@
-"""Conversion factors, sizes and counts for reading, and record fields with a unit.
+"""Conversion factors, readable sizes and counts, and record fields with a unit.
 
 Lengths inside dfmp2 are in bohr, energies in hartree (Eh), memory in bytes.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-# PySCF's value (the integrals come from PySCF), so that one file gives the same geometry here and
-# there. Other programs differ: Psi4 0.52917721067, CODATA 2018 0.529177210903, NWChem 0.529177249.
-# For a comparison beyond 1e-8 Eh give every program the same coordinates in bohr.
+# PySCF's value, because the integrals come from PySCF: one file then gives the same geometry in
+# both. Other programs differ: Psi4 0.52917721067, CODATA 2018 0.529177210903, NWChem 0.529177249.
+# For a comparison beyond 1e-8 Eh, give every program the same coordinates in bohr.
 ANGSTROM_PER_BOHR = 0.52917721092
 
-# Multiply by this, do not divide by the constant above: PySCF multiplies, and the two differ in the
-# last bit.
+# Multiply by this instead of dividing by the constant above: PySCF multiplies, and the two differ
+# in the last bit.
 BOHR_PER_ANGSTROM = 1.0 / ANGSTROM_PER_BOHR
 
 # CODATA 2018: Eh = 4.3597447222071e-18 J, N_A = 6.02214076e23 per mol (exact), 1 cal = 4.184 J.
@@ -29,20 +29,20 @@ DEBYE = 2.541746473
 
 
 def format_bytes(size: float) -> str:
-    """Byte count for reading, in decimal units: 8000000000 becomes "8.00 GB"; `parse_bytes` reads
-    it back."""
+    """Byte count in readable form, with decimal units: 8000000000 becomes "8.00 GB"; `parse_bytes`
+    reads it back."""
     if abs(size) < 1000:
         return f"{int(size)} B"
     value = float(size)
     for unit in ("kB", "MB", "GB"):
         value /= 1000
-        if abs(value) < 999.995:  # what still prints below 1000.00
+        if abs(value) < 999.995:  # values that are printed as less than 1000.00
             return f"{value:.2f} {unit}"
     return f"{value / 1000:.2f} TB"
 
 
 def counted_text(count: int, name: str, plural: str = "") -> str:
-    """A number of things, e.g. "1 warning"; a plural that does not end in s is given."""
+    """A number of things, e.g. "1 warning"; give `plural` if it does not just add an s."""
     if count == 1:
         return f"1 {name}"
     return f"{count} {plural or name + 's'}"

@@ -1,5 +1,5 @@
-"""Called by mkdocs.yml: what MkDocs needs beside the pages: those made of commands, methods and
-the audit, and docstrings of our style."""
+"""Called by mkdocs.yml: generate the pages on commands, methods and the audit, and support the
+style of our docstrings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ references unless the column of costs says otherwise. [How to choose one](../how
 | `--method` | called | correlation energy | cost | what for | source |
 |---|---|---|---|---|---|
 """
-SEARCH_WEIGHTS = {  # the first that fits; 1 for others
+SEARCH_WEIGHTS = {  # the first match counts; 1 for others
     "tutorials/": 2,
     "howto/": 1.5,
     "project/trainium/add-a-kernel": 2,
@@ -60,7 +60,7 @@ SEARCH_WEIGHTS = {  # the first that fits; 1 for others
     "explanation/": 1.2,
 }
 AUDIT = Path(__file__).parent.parent / "docs/project/trainium/audit.tsv"
-# Of the column page
+# Entries of the column "page"
 PAGES = ("NKI backend of trnblas", "its kernels", "simulator of trnfft", "trntensor", "overview")
 VERDICTS = {
     "better": "and more",
@@ -101,7 +101,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def audit() -> Iterator[str]:
-    """How many there are of each verdict, and a row for each idea."""
+    """The number of ideas with each verdict, and a row for each idea."""
     with AUDIT.open(encoding="utf-8", newline="") as file:
         rows = list(DictReader(file, delimiter="\t"))
     counts = Counter(row["verdict"] for row in rows)
@@ -177,7 +177,7 @@ def commands_of(group: click.Group, context: click.Context) -> dict[str, click.C
 
 
 def command_pages() -> dict[str, str]:
-    """The text of a page for each command, and of their list, by the name of the page."""
+    """The text of a page for each command, and of their list, by page name."""
     context = click.Context(cli, info_name="dfmp2")
     pages = {"index": COMMANDS_HEAD + "".join(command_list())}
     for name, command in commands_of(cli, context).items():
@@ -190,7 +190,7 @@ def command_pages() -> dict[str, str]:
 
 
 def command_list() -> Iterator[str]:
-    """The commands under the headings of `dfmp2 --help`, each with its line."""
+    """The commands under the headings of `dfmp2 --help`, each with its description."""
     for name, (_, line) in COMMANDS.items():
         if name in HEADINGS:
             yield f"\n## {HEADINGS[name]}\n\n"
@@ -198,7 +198,7 @@ def command_list() -> Iterator[str]:
 
 
 def visible_options(command: click.Command) -> list[click.Option]:
-    """The options of a command that `--help-all` lists, but for those that print help."""
+    """The options of a command that `--help-all` lists, except those that print help."""
     options = [one for one in command.params if isinstance(one, click.Option)]
     return [one for one in options if not one.hidden]
 
@@ -219,7 +219,7 @@ def section(command: click.Command, path: str, level: int) -> Iterator[str]:
     context = click.Context(command)
     for heading, options in by_group(visible_options(command)).items():
         if isinstance(command, click.Group):
-            break  # whose options are those of its commands
+            break  # its options are those of its commands
         yield f"{'#' * (level + 1)} {heading} {{ #{anchor(path, heading)} }}\n\n"
         for option in options:
             names, meaning = option.get_help_record(context) or ("", "")
@@ -228,12 +228,13 @@ def section(command: click.Command, path: str, level: int) -> Iterator[str]:
 
 
 def anchor(path: str, heading: str) -> str:
-    """The anchor of a group of options: pages of several commands have the same headings."""
+    """The anchor of a group of options, unique because pages of several commands have the same
+    headings."""
     return f"{path} {heading}".lower().replace(" ", "-")
 
 
 def default_of(option: click.Option, context: click.Context) -> tuple[str, str]:
-    """The default of an option as a table shows it, and its meaning without the default."""
+    """The default of an option as shown in a table, and its meaning without the default."""
     _, meaning = option.get_help_record(context) or ("", "")
     meaning = re.sub(r"(\[|; )[0-9.]+<=?x[^\];]*(?=\]|;)", r"\1", meaning).replace("[]", "")
     stated = re.search(r"\[default: ([^\]]*)\]", meaning)
@@ -251,7 +252,7 @@ def default_of(option: click.Option, context: click.Context) -> tuple[str, str]:
 
 
 def defaults() -> str:
-    """The table of all options: one row for each default and meaning, with the commands of it."""
+    """The table of all options: one row for each default and meaning, with its commands."""
     context = click.Context(cli, info_name="dfmp2")
     commands: dict[str, tuple[str, click.Command]] = {}
     for name, command in commands_of(cli, context).items():
@@ -287,7 +288,7 @@ def defaults() -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """The text as it is; what few readers look for is ranked last in the search."""
+    """The unchanged text; pages for few readers are ranked last in the search."""
     for start, weight in SEARCH_WEIGHTS.items():
         if page.file.src_uri.startswith(start):
             page.meta.setdefault("search", {"boost": weight})
@@ -296,14 +297,14 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Text in which nothing is Markdown or HTML."""
+    """Text with Markdown and HTML escaped."""
     return html.escape(text, quote=False).replace("*", r"\*").replace("[", r"\[")
 
 
 class Descriptions(griffe.Extension):
-    """`name : what it is` describes a parameter; the type stands in the signature.
+    """Support for `name : description` of parameters whose type is in the signature.
 
-    Where numpydoc expects a type, docstrings of dfmp2 have the description. It is moved to where
+    Docstrings of dfmp2 may have the description where numpydoc expects a type. It is moved to where
     pages show it.
     """
 

@@ -1,8 +1,8 @@
-"""Called by pages of docs/howto and docs/tutorials: the pictures of report pages that they show.
+"""Called by pages of docs/howto and docs/tutorials: make their pictures of report pages.
 
     python scripts/docs_pictures.py [NAME ...]
 
-Computes each result as its page does, and takes the picture of one section of its report.
+Each result is computed as on its page, and one section of its report is photographed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scripts.report_pages import dfmp2, prepare  # noqa: E402
 from tests import chromium  # noqa: E402
 
 WATER = "run inputs/h2o.xyz --basis cc-pvdz"
-PICTURES = {  # below docs/: command, and the section of the report that is shown
+PICTURES = {  # path below docs/ -> command, and the section of the report that is shown
     "howto/basis-sets": ("run inputs/ch2i2.xyz --basis def2-svp --frozen-core auto", "method"),
     "howto/compare": (f"{WATER} --check", "trust"),
     "howto/double-hybrids": (f"{WATER} --method b2plyp-d3bj", "energies"),

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Install dfmp2 with what its tests and pages need into the interpreter in use, with a choice of dependencies.
+# Install dfmp2 with the dependencies of its tests and pages into the current interpreter, with a choice of versions.
 #
 #   scripts/install_for_tests.sh [--constraints pinned|newest|oldest] [--dry-run]
 #
 #   pinned   within constraints.txt, as scripts/test does (default)
-#   newest   whatever is newest
-#   oldest   the oldest releases that pyproject.toml allows for what dfmp2 itself needs; torch as pinned, and without
-#            the test extras for other programs, which need newer ones
+#   newest   newest releases
+#   oldest   oldest releases that pyproject.toml allows for dfmp2 itself; torch as pinned, and without
+#            the test extras for other programs, which need newer releases
 # Exit codes: 0, 1 pip failed, 2 wrong usage.
 
 set -euo pipefail

@@ -1,5 +1,5 @@
-"""Called by scripts that write pages: leave the first rows of long tables on a page, and put all
-rows into a file beside it.
+"""Called by scripts that write pages: keep only the first rows of long tables on a page, and put
+all rows in a file beside it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
 def shortened(text: str, page: Path) -> str:
-    """The text of a page without the long tables, which are written beside it.
+    """The text of a page with long tables shortened; the full tables are written beside it.
 
     Parameters
     ----------
     text : str
         Markdown.
     page : Path
-        Where the text will be; the tables are named after it and after their headings.
+        Path of the page; the tables are named after it and their headings.
     """
     written = set(re.findall(r"\]\(([^)]*\.tsv)\)", text))  # by an earlier run
 
@@ -40,7 +40,7 @@ def shortened(text: str, page: Path) -> str:
 
 
 def file_name(page: Path, before: str, written: set[str]) -> str:
-    """A name that no other table of the page has: the page, and the heading above the table."""
+    """A name unique on the page, made of the page and the heading above the table."""
     heading = re.findall(r"^#+ (.*)$", before, re.MULTILINE)[-1]
     words = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
     name = f"{page.stem}-{words}.tsv"

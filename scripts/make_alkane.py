@@ -5,7 +5,7 @@ ideal internal coordinates.
 
 Every angle at carbon is tetrahedral, arccos(-1/3), every backbone dihedral 180 degrees, every
 methyl group staggered. The chain zigzags in the xz plane along z; no optimisation, so a file can be
-made anew to the last digit.
+reproduced to the last digit.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def alkane(n_carbon: int) -> list[Atom]:
 
     Raises
     ------
-    ValueError : `n_carbon` is below 2, where there is no C-C bond to give the chain a direction
+    ValueError : `n_carbon` is below 2, so that no C-C bond defines the direction of the chain
     """
     if n_carbon < 2:
         raise ValueError(f"n_carbon is {n_carbon}; an alkane chain needs at least 2 carbon atoms")
-    # Half of a C-C bond's shadow on x (zigzag) and its full shadow on the chain axis z.
+    # Half of a C-C bond's projection on x (zigzag), and its full projection on the chain axis z.
     half_width = 0.5 * CC_ANGSTROM * math.cos(HALF_ANGLE)
     pitch = CC_ANGSTROM * math.sin(HALF_ANGLE)
     # Hydrogens of a CH2 group: on the outer side of the zigzag (x), above and below its plane (y).

@@ -1,8 +1,8 @@
-"""Called by inputs/README.md: make inputs/expected.json: DF-MP2 energies of the files in inputs/
-from PySCF alone, with Psi4's beside them.
+"""Called by inputs/README.md: make inputs/expected.json with DF-MP2 energies of the files in
+inputs/ from PySCF alone, and those of Psi4.
 
     python scripts/make_expected_energies.py              every case (three long ones: minutes)
-    python scripts/make_expected_energies.py h2o o2       these cases; the others in the file stay as they are
+    python scripts/make_expected_energies.py h2o o2       these cases; the others in the file are unchanged
     python scripts/make_expected_energies.py --psi4-inputs   write tests/data/psi4/*.in, to be run with psi4
 
 E_OS = sum_ijab (ia|jb)^2 / D,  E_SS = sum_ijab [(ia|jb)^2 - (ia|jb)(ib|ja)] / D,  D = e_i + e_j - e_a - e_b (RHF), on
@@ -40,14 +40,14 @@ CONV_TOL_GRAD = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One input file with the method it is computed with.
+    """One input file with its method.
 
     Attributes
     ----------
     name : stem of the file in inputs/
     basis, jk, ri : names of the orbital, SCF fitting and MP2 fitting sets
-    exchange : element symbols whose RI set is not in PySCF and comes from basis_set_exchange
-    psi4 : Psi4's names for (basis, jk, ri); None where Psi4 is not run
+    exchange : element symbols whose RI set is missing in PySCF and comes from basis_set_exchange
+    psi4 : Psi4's names for (basis, jk, ri); None if Psi4 is not run
     """
 
     name: str
@@ -63,7 +63,7 @@ def _correlation_consistent(name: str, basis: str, *, psi4: bool = True) -> Case
     return Case(name, *sets, psi4=sets if psi4 else None)
 
 
-# Long ones last, so that a run that is cut short has the others.
+# Long ones last, so that an interrupted run has the others.
 CASES: tuple[Case, ...] = (
     _correlation_consistent("h2o", "cc-pvdz"),
     _correlation_consistent("ch4", "cc-pvdz"),
@@ -74,7 +74,7 @@ CASES: tuple[Case, ...] = (
     _correlation_consistent("butane", "cc-pvdz"),
     _correlation_consistent("formic-acid-dimer", "cc-pvdz"),
     _correlation_consistent("benzene", "cc-pvtz"),
-    # Psi4 1.3 files Weigend's universal JK set under the names of the orbital sets.
+    # Psi4 1.3 has Weigend's universal JK set under the names of the orbital sets.
     Case(
         "ch2i2",
         "def2-svp",
@@ -106,7 +106,7 @@ def read_xyz(path: Path) -> tuple[Atoms, int, int]:
 
 
 def exchange_basis(name: str, symbol: str) -> Any:
-    """A set of one element from basis_set_exchange, in PySCF's internal format."""
+    """The set of one element from basis_set_exchange, in PySCF's internal format."""
     if name.endswith("-ri"):
         entry = name.removesuffix("-ri") + "-rifit"
     else:
@@ -184,13 +184,12 @@ def compute(
 
 
 def basis_ecp(basis: str, atoms: Atoms) -> dict[str, str]:
-    """The def2 sets bring an effective core potential for every element from rubidium (Z = 37)
-    on."""
+    """The core potentials of the def2 sets, which apply from rubidium (Z = 37) on."""
     return {s: basis for s, _ in atoms if basis.startswith("def2") and gto.charge(s) > 36}
 
 
 def psi4_values(path: Path) -> dict[str, Any] | None:
-    """Energies (hartree) and version from a Psi4 DF-MP2 output, or None where there is none."""
+    """Energies (hartree) and version from a Psi4 DF-MP2 output, or None if there is none."""
     if not path.exists():
         return None
     text = path.read_text(encoding="utf-8")
@@ -216,7 +215,7 @@ def psi4_values(path: Path) -> dict[str, Any] | None:
 
 
 def psi4_input(case: Case) -> str:
-    """Text of the Psi4 input for one case, the geometry in bohr by PySCF's length unit."""
+    """Text of the Psi4 input for one case, with the geometry in bohr as converted by PySCF."""
     atoms, charge, multiplicity = read_xyz(INPUTS / f"{case.name}.xyz")
     basis, jk, ri = case.psi4 or (case.basis, case.jk, case.ri)
     rows = [f"{s:<2}" + "".join(f"{x / BOHR:20.14f}" for x in xyz) for s, xyz in atoms]
@@ -251,8 +250,8 @@ def psi4_input(case: Case) -> str:
 
 
 def entry(case: Case) -> dict[str, Any]:
-    """The record of one case in expected.json: method, energies (hartree), sizes and, where there
-    are any, Psi4's."""
+    """The record of one case in expected.json: method, energies (hartree), sizes and, if available,
+    Psi4's energies."""
     atoms, charge, multiplicity = read_xyz(INPUTS / f"{case.name}.xyz")
     ri = {
         s: exchange_basis(case.ri, s) if s in case.exchange else case.ri

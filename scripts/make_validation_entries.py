@@ -1,11 +1,11 @@
-"""Called by docs/project/architecture.md: make dfmp2/validation/cases.json and trnsci.json: the
-reference energies that travel with the package.
+"""Called by docs/project/architecture.md: make dfmp2/validation/cases.json and trnsci.json, the
+reference energies shipped with the package.
 
     python scripts/make_validation_entries.py
 
 Entries come from published numbers (tests/data/*_cases.json), from our own runs of
 other programs (tests/data/{psi4,bagel,nwchem} and inputs/expected.json) and from closed forms. The
-PySCF values of the trnsci table are computed here, by PySCF alone. The program under test is not
+PySCF values of the trnsci table are computed here by PySCF alone. The program under test is not
 imported.
 """
 
@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
 # Angstrom; old: CODATA 2006
 PSI4_BOHR, PSI4_OLD_BOHR, PYSCF_BOHR = (0.52917721067, 0.52917720859, 0.52917721092)
-DECIMALS = 14  # of coordinates in bohr, so that equal molecules are equal texts
-CONV_TOL = 1e-12  # Eh, SCF convergence asked of us: with 1e-11 E(corr) is up to 1e-8 Eh off
-HEAVIEST_RI = {"I", "Xe"}  # elements here whose RI set is in the Basis Set Exchange only
+DECIMALS = 14  # of coordinates in bohr, so that equal molecules have equal texts
+CONV_TOL = 1e-12  # Eh, our SCF convergence; with 1e-11, E(corr) is up to 1e-8 Eh off
+HEAVIEST_RI = {"I", "Xe"}  # elements used here whose RI set is only in the Basis Set Exchange
 SLOW = {  # entries of more than about 20 s on two cores
     "byteqc-water8-ccpvdz-gradient",
     "pyscf-example11-ch3cl-dipole",
@@ -42,7 +42,7 @@ Item = dict[str, Any]
 
 
 def geometry(atoms: Iterable[tuple[str, Sequence[float]]], per_bohr: float = 1.0) -> str:
-    """ "O 0.0 0.0 0.22; ..." in bohr; a label may begin with @ for a ghost."""
+    """The geometry as "O 0.0 0.0 0.22; ..." in bohr; a label may begin with @ for a ghost."""
     return "; ".join(
         " ".join([label, *(repr(round(float(x) / per_bohr, DECIMALS) + 0.0) for x in xyz)])
         for label, xyz in atoms
@@ -50,14 +50,14 @@ def geometry(atoms: Iterable[tuple[str, Sequence[float]]], per_bohr: float = 1.0
 
 
 def lines(text: str) -> Atoms:
-    """Atoms of xyz lines without header."""
+    """Atoms from xyz lines without header."""
     rows = [line.split() for line in text.splitlines()]
     return [(row[0], (float(row[1]), float(row[2]), float(row[3]))) for row in rows]
 
 
 def calculation(atoms: str, basis: str, auxbasis: str, **more: Any) -> Item:
-    """One calculation; what is not given is a neutral RHF singlet with a density-fitted SCF and no
-    frozen core."""
+    """One calculation, by default of a neutral RHF singlet with a density-fitted SCF and no frozen
+    core."""
     scf = more.get("scf", "df")
     if scf == "df":
         jk = basis.replace("def2-svp", "def2-universal") + "-jkfit"
@@ -139,7 +139,7 @@ NAMES = {
     "scs-mp2 correlation energy": "scs_mp2_correlation_energy",
     "scs-mp2 total energy": "scs_mp2_total_energy",
 }
-PROGRAMS = {  # first word of an id -> program, what its version is of
+PROGRAMS = {  # first word of an id -> program, subject of its version
     "stdsuite": ("Psi4", "standard suite of QCEngine"),
     "psi4": ("Psi4", "test suite"),
     "pyscf": ("PySCF", "test suite"),
@@ -164,7 +164,7 @@ def published(case: Mapping[str, Any]) -> Item:
     numbers = {**case["values"], **case["other_values"]}
     frozen = str(case["frozen_core"])
     if case["id"].endswith("-fc") and case["id"].startswith(("stdsuite", "psi4")):
-        # the source says freeze_core true: our table of that program is under test as well
+        # the source has freeze_core true, so our table for that program is tested as well
         frozen = "psi4"
     one = calculation(
         geometry(lines(case["geometry"]), case["angstrom_per_bohr"] or 1.0),
@@ -191,8 +191,8 @@ def program_of(case: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
-    """Three times what PySCF attains against the source, at least 1e-8 Eh, at most what the source
-    allows itself."""
+    """Three times PySCF's difference from the source, at least 1e-8 Eh, at most the tolerance of
+    the source."""
     own, attained = case["tolerance"], case["pyscf_difference"]
     tolerance = min(own, max(1e-8, ceil_125(3 * attained)))
     if tolerance == own:
@@ -206,8 +206,8 @@ def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
 
 AXES = "xyz"
 SPINS = ("same", "opposite")
-LARGE_RI = "aug-cc-pvqz-ri"  # for 6-31G, where the reference is conventional MP2
-CONVENTIONAL = {  # end of what is compared -> largest difference allowed, and why
+LARGE_RI = "aug-cc-pvqz-ri"  # for 6-31G, if the reference is conventional MP2
+CONVENTIONAL = {  # suffix of a quantity -> largest difference allowed, and the reason
     "dipole": (1e-6, f"conventional MP2 in the source: the fit with {LARGE_RI} leaves 2e-7 e bohr"),
     "polar": (
         2e-5,
@@ -218,8 +218,8 @@ CONVENTIONAL = {  # end of what is compared -> largest difference allowed, and w
 
 
 def gradients() -> list[Item]:
-    """Gradients, natural occupations, dipole moments, polarizabilities from gradient_cases.json, at
-    their tolerance."""
+    """Gradients, natural occupations, dipole moments, polarizabilities from gradient_cases.json,
+    with their tolerances."""
     entries = []
     for case in json.loads((DATA / "gradient_cases.json").read_text())["cases"]:
         atoms, values = lines(case["geometry"]), case["values"]
@@ -271,7 +271,7 @@ def gradients() -> list[Item]:
 
 UNFITTED = ("mp2-gradient", "conventional-mp2")  # kinds without density fitting
 CONSTRAINTS = {"psi4-geometric-h2o-dfmp2-angle90": "$set\nangle 2 1 3 90"}
-MEANT = {"6-31g": "cc-pvdz-ri", "sto-3g": "cc-pvdz-ri"}  # MP2 fitting set where the source has none
+MEANT = {"6-31g": "cc-pvdz-ri", "sto-3g": "cc-pvdz-ri"}  # MP2 fitting set if the source has none
 ENERGY_NAMES = {
     **{name: value for name, value in NAMES.items() if not name.startswith("nuclear")},
     "uhf total energy": "scf_total_energy",
@@ -345,7 +345,7 @@ METHOD_NAMES = {
     "uhf total energy": "scf_total_energy",
     "exact opposite-spin": "mp2_opposite_spin_correlation_energy",
     "hf total energy": "scf_total_energy",
-    # without the total, whose exchange is that of an RI set
+    # without the total energy, whose exchange uses an RI set
     "rpa correlation energy": "rpa_correlation_energy",
 }
 # Kind of case -> --method
@@ -353,8 +353,8 @@ NEW_METHODS = {"kappa-mp2": "kappa-mp2", "sos-laplace": "sos-laplace", "rpa": "d
 
 
 def methods() -> list[Item]:
-    """Entries of method_cases.json, at their own tolerance; the exact Laplace value at that of the
-    quadrature."""
+    """Entries of method_cases.json with their own tolerances; for the exact Laplace value, that of
+    the quadrature."""
     entries = []
     for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
         values, own = case["values"], (case["tolerance"], "that of the source")
@@ -363,7 +363,7 @@ def methods() -> list[Item]:
         atoms = geometry(
             lines(case["geometry"]), {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]]
         )
-        basis = case["basis"], case["auxbasis"] or "auto"  # singles need none
+        basis = case["basis"], case["auxbasis"] or "auto"  # singles do not need one
         found: dict[str, tuple[Item, Item]] = {}
         if case["kind"] == "kappa-mp2":
             for kappa in (0.5, 1.1, 2.0):
@@ -395,11 +395,11 @@ def methods() -> list[Item]:
     return entries
 
 
-GRID = "99,590"  # of Psi4's tests; those of other programs are about as fine
-GRIDS = {"metalquicha-water-sto-3g-b2plyp_grad": "3"}  # of the source where it says it
-METHOD_OF_CASE = {  # part of an id -> options, where the case names no functional
+GRID = "99,590"  # from Psi4's tests; those of other programs are about as fine
+GRIDS = {"metalquicha-water-sto-3g-b2plyp_grad": "3"}  # from the source, if given
+METHOD_OF_CASE = {  # part of an id -> options, if the case names no functional
     "dsdblyp-new": {"method": "dsd-blyp"},
-    "nh3dimer-dsdpbep86": {  # P86 with the local part of ORCA
+    "nh3dimer-dsdpbep86": {  # P86 with ORCA's local part
         "method": "custom-dh",
         "xc": "0.72*HF+0.28*PBE,0.44*P86-0.44*LDA_C_PZ+0.44*LDA_C_PW",
         "os_scale": 0.51,
@@ -412,7 +412,7 @@ METHOD_OF_CASE = {  # part of an id -> options, where the case names no function
         "ss_scale": 0.27,
     },
 }
-TOLERANCES = {  # beginning of an id -> largest difference, Eh, and why
+TOLERANCES = {  # prefix of an id -> largest difference, Eh, and the reason
     "forge-dh": (
         1e-5,
         "unfitted MP2 and another grid in the source; aug-cc-pv5z-ri leaves 1e-7 Eh",
@@ -592,7 +592,8 @@ def composites() -> list[Item]:
 
 
 def fragments(case: Mapping[str, Any], per_bohr: float, *, ghosts: bool) -> list[str]:
-    """Geometry of the dimer and of its fragments, the other one as ghosts or left out."""
+    """Geometries of the dimer and of its fragments, with the other fragment as ghosts or left
+    out."""
     atoms = lines(case["geometry"])
     parts = [geometry(atoms, per_bohr)]
     for own in case["fragments"]:
@@ -646,7 +647,7 @@ def atlas(cases: Mapping[str, Any]) -> list[Item]:
 def s66x8(case: Mapping[str, Any]) -> list[Item]:
     """Absolute energies of the water dimer and its monomers, with and without ghosts.
 
-    The data name neither program nor fitting sets; Psi4's defaults and its length unit reproduce
+    The data specify neither program nor fitting sets; Psi4's defaults and length unit reproduce
     them to 8e-9 Eh.
     """
     atoms = lines(case["geometry"])
@@ -720,7 +721,7 @@ def psi4_runs() -> list[Item]:
         )  # type: ignore[union-attr]
         option = dict(re.findall(r"^  (\w+) (\S+)$", text, re.MULTILINE))
         if "df_basis_mp2" not in option:
-            continue  # not one of these runs: it spells its basis sets out
+            continue  # not one of these runs: it contains explicit basis sets
         one = calculation(
             geometry(atoms),
             option["basis"],
@@ -862,7 +863,7 @@ def pyscf_runs() -> list[Item]:
 # --- arrays without a molecule, the trnsci table, both files ---
 
 TARGET = ROOT / "dfmp2" / "validation"
-# first word of an id -> why it is left out, where reference_cases.json gives another reason
+# first word of an id -> why it is left out, if reference_cases.json gives another reason
 REASONS = {
     "ppl": "conventional MP2 with six decimals; the SCF settings are not documented, and N2's HF "
     "energy in aVDZ is 2.8e-4 Eh off every variant tried",
@@ -891,7 +892,7 @@ def main() -> None:
 
 
 def left_out() -> list[Item]:
-    """Published numbers that are no entry, each with its reason."""
+    """Published numbers that are not entries, each with the reason."""
     excluded = json.loads((DATA / "reference_cases.json").read_text())["excluded"]
     # Numbers that composites() and closed_forms() turn into entries.
     made = {
@@ -928,7 +929,7 @@ def left_out() -> list[Item]:
 
 
 def write(name: str, document: Item) -> None:
-    """One line per entry keeps differences readable."""
+    """Write a document with one line per entry, which keeps diffs readable."""
     head = {key: value for key, value in document.items() if not isinstance(value, list)}
     lists = {key: value for key, value in document.items() if isinstance(value, list)}
     parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
@@ -940,8 +941,8 @@ def write(name: str, document: Item) -> None:
 
 
 def closed_forms() -> list[Item]:
-    """The mini-app's arrays at its own sizes, and at sizes around powers of two, where float32 is
-    exact."""
+    """The mini-app's arrays at its own sizes, and at sizes around powers of two, for which float32
+    is exact."""
     app = "jkwack/GAMESS_RI-MP2_MiniApp:source/rimp2_energy_whole_KERN.f90"
     sizes = {"benz": (15, 93, 420), "cor": (54, 282, 1512), "c60": (120, 360, 3960)}
     sizes |= {"w30": (120, 570, 2520)}
@@ -1029,7 +1030,7 @@ TRNSCI: dict[str, str] = {  # angstrom; the idealised geometries of that file
     "1.684 0.586 0\nO 1.22 2.114 0\nH 1.976 2.7 0\nH 0.464 2.7 0",
 }
 ROWS: tuple[tuple[str, str, float, float | None, float | None, str], ...] = (
-    # molecule, basis, PySCF's energy as known before, published |dE| and bound, where
+    # molecule, basis, previously known PySCF energy, published |dE| and bound, source
     ("h2o", "sto-3g", -0.0355181135, None, 1e-6, "trnblas tests/test_df_mp2_pyscf.py"),
     ("h2o", "cc-pvdz", -0.2040005747, None, 1e-5, "trnblas tests/test_df_mp2_pyscf.py"),
     ("h2o", "cc-pvtz", -0.2733469671, 1.99e-7, None, "trnblas 0.5.4 CHANGELOG.md"),
@@ -1042,12 +1043,12 @@ ROWS: tuple[tuple[str, str, float, float | None, float | None, str], ...] = (
 
 
 def trnsci() -> list[Item]:
-    """The published rows of the lineage, with its fitting set and with proper ones; PySCF's values
-    computed here."""
+    """The published rows of the trnsci packages, with their fitting set and with proper ones;
+    PySCF's values are computed here."""
     entries, proper = [], []
     for name, basis, known, difference, bound, by in ROWS:
         atoms = lines(TRNSCI[name])
-        weigend = "def2-universal-jfit"  # what PySCF calls "weigend"
+        weigend = "def2-universal-jfit"  # "weigend" in PySCF
         value = correlation(atoms, basis, weigend, weigend)
         if abs(value - known) > 1e-8:
             raise RuntimeError(f"{name} {basis}: PySCF gives {value:.10f}, known is {known:.10f}")

@@ -2,14 +2,14 @@
 """The first hour on a Trainium host, in one archive (docs/project/trainium/first-day.md).
 
     python scripts/neuron_first_day.py                   all steps of the lanes that can be used
-    python scripts/neuron_first_day.py --results DIR     again: goes on with what has not passed in DIR
+    python scripts/neuron_first_day.py --results DIR     again: continues with the steps that have not passed in DIR
     python scripts/neuron_first_day.py --only root,water
     python scripts/neuron_first_day.py --lane nki-simulator   AWS's simulator alone, without a device
 
-What is missing is said before anything starts. Every step is a process with its output in
-DIR/STEP.log; after a failure the steps go on that do not need what failed, but nothing more is
-launched on a device that has reported a fault. Exit codes: 0, or that of the first step that failed
-(1, 5, 6, 7, 8); 6 where no lane can be used; 2 wrong usage, 130 Ctrl-C.
+Missing requirements are reported before anything starts. Every step is a process with its output in
+DIR/STEP.log; after a failure, steps that do not depend on it continue, but nothing more is launched
+on a device that has reported a fault. Exit codes: 0, or that of the first failed step (1, 5, 6, 7,
+8); 6 if no lane can be used; 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from dfmp2.trainium.launch import environment, toolchain
 ROOT = Path(__file__).resolve().parent.parent
 OWN = str(Path(__file__).resolve())
 LANES = ("nki", "nki-xla", "nki-simulator")
-GRACE = 30.0  # s that a step gets to end after Ctrl-C
-RAMP = 5.0  # s after which others have seen a device reach its speed
+GRACE = 30.0  # s allowed for a step to end after Ctrl-C
+RAMP = 5.0  # s after which devices have been reported to reach full speed
 COARSE = 2.0**-21  # relative error of 1 / D from which the Newton step is needed
 FREE = 2 * 10**9  # bytes of disk for programs and logs
 DEVICE_FAULT = 7
@@ -59,17 +59,17 @@ PRIVATE = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step.
+    """A step of the test.
 
     Attributes
     ----------
-    name : of its log
+    name : name of its log
     about : the question
     command : arguments of the Python interpreter
-    decides : what follows where it ends with 0
-    then : what to do where it does not
+    decides : conclusion if it exits with 0
+    then : what to do otherwise
     after : steps that must have passed
-    seconds : it may take
+    seconds : time limit
     """
 
     name: str
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("no lane can be used: nothing was started")
         return 6
     folder.mkdir(parents=True, exist_ok=True)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a lost connection ends the step at work first
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a lost connection first ends the current step
         signal.signal(number, signal.default_int_handler)
     try:
         code = run(folder, chosen, time.monotonic() + 60 * given.minutes)
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def warnings(lanes: Sequence[str], folder: Path) -> list[str]:
-    """What will be missing, and what will not be shown, said before anything runs."""
+    """Print, before anything runs, what is missing and what cannot be shown."""
     found = []
     for lane in lanes:
         refusal = entry.refusal(lane)
@@ -149,7 +149,7 @@ def warnings(lanes: Sequence[str], folder: Path) -> list[str]:
 
 
 def steps(lane: str, folder: Path) -> list[Step]:
-    """The steps of a lane: what is cheap and decides most comes first."""
+    """The steps of a lane, beginning with cheap and decisive ones."""
     marker = lane.replace("-", "_")
     output = str(folder / f"water-{lane}.dfmp2.h5")
     molecule = str(ROOT / "inputs/h2o.xyz")
@@ -205,7 +205,7 @@ def steps(lane: str, folder: Path) -> list[Step]:
 
 
 def run(folder: Path, chosen: Sequence[Step], end: float) -> int:
-    """Run the steps one after the other; the exit code of the first that failed, else 0."""
+    """Run the steps one after another; returns the exit code of the first that failed, else 0."""
     file = folder / "summary.json"
     known: dict[str, Any] = {"machine": machine(), "steps": {}}
     if file.exists():
@@ -242,7 +242,7 @@ def run(folder: Path, chosen: Sequence[Step], end: float) -> int:
 
 
 def start(step: Step, folder: Path) -> tuple[int, str]:
-    """Exit code of a step's process, and the last line that it wrote."""
+    """Run a step; returns the exit code of its process, and its last line of output."""
     log = folder / f"{step.name}.log"
     variables = {**os.environ, "DFMP2_NEFF_CACHE": str(folder / "neff")}
     with log.open("wb") as output:
@@ -274,7 +274,7 @@ def start(step: Step, folder: Path) -> tuple[int, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Instance and versions, by which results of an earlier run count or do not."""
+    """Instance and versions, which decide whether results of an earlier run count."""
     names = (*toolchain.PACKAGES, "torch", "numpy")
     here, other = toolchain.toolchain_versions(names), environment.HERE.python
     return {
@@ -287,8 +287,8 @@ def machine() -> dict[str, Any]:
 
 def ask_root(lane: str) -> int:
     """Print the largest relative error of 1 / D in the pair kernels, 8 if a Newton step is needed."""
-    # One virtual orbital and T = 1 leave -1 / D of each pair; energies are multiples of 2^-8, so that
-    # D is exact.
+    # One virtual orbital and T = 1 give -1 / D for each pair; energies are multiples of 2^-8, so
+    # that D is exact.
     backend, _ = registry.select_backend(lane, "auto", 1)
     backend.prepare((Shape(16, 1, 1),))
     rng, worst = np.random.default_rng(1), 0.0
@@ -330,7 +330,7 @@ def ask_times(lane: str) -> int:
 
 
 def pack(folder: Path) -> Path:
-    """An archive of logs, summary and failed compilations, without names and addresses."""
+    """Make an archive of logs, summary and failed compilations, without names and addresses."""
     private = [(re.escape(socket.gethostname()), "HOST"), (rf"\b{getpass.getuser()}\b", "USER")]
     target = folder.with_suffix(".tar.gz")
     kept = [*folder.glob("*.log"), *folder.glob("*.json"), *folder.glob("neff/*/failed.log")]

@@ -1,13 +1,13 @@
 """Called by docs/project/architecture.md: plant the faults of `scripts/faults.txt` in a copy of the
-tree, one at a time: does a test of each notice?
+tree, one at a time, and check that its tests detect each.
 
     python scripts/plant_faults.py                        # all of them: about five seconds each
     python scripts/plant_faults.py --name gap --limit 60
     python scripts/plant_faults.py --list                 # whether they can be planted
 
-A fault is a piece of text that stands once in the package, and what is put in its place. It is
-`killed` when one of its tests fails, and `survived` when none does. Exit code 0 when all chosen
-faults are killed. Faults that are drawn at random are planted by `scripts/mutants`.
+A fault is a piece of text that occurs once in the package, with its replacement. It is `killed` if
+one of its tests fails, and `survived` if none does. Exit code 0 if all chosen faults are killed.
+Random faults are planted by `scripts/mutants`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FILES = ("README.md", "pyproject.toml", "constraints.txt")
 
 @dataclass(frozen=True)
 class Fault:
-    """`text` becomes `instead`; `tests` are files below tests/, and where it follows, -k with a
-    choice of them."""
+    """`text` becomes `instead`; `tests` are files below tests/, optionally followed by -k with a
+    selection."""
 
     name: str
     tests: str
@@ -38,7 +38,7 @@ class Fault:
 
     @property
     def arguments(self) -> list[str]:
-        """Of pytest."""
+        """Arguments of pytest."""
         files, _, chosen = self.tests.partition(" -k ")
         arguments = [f"tests/{file}" for file in files.split()]
         if chosen:
@@ -62,7 +62,7 @@ def read(path: Path) -> list[Fault]:
 
 
 def places(fault: Fault) -> list[Path]:
-    """The file with the text, as often as it stands there."""
+    """The file with the text, repeated for each occurrence."""
     found = []
     for path in sorted((ROOT / "dfmp2").rglob("*.py")):
         found += [path.relative_to(ROOT)] * path.read_text().count(fault.text)
@@ -70,7 +70,7 @@ def places(fault: Fault) -> list[Path]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of what the tests need."""
+    """Make a copy of everything the tests need."""
     tree = folder / "tree"
     for name in NEEDED:
         ignored = shutil.ignore_patterns("__pycache__")
@@ -99,7 +99,7 @@ def run(tree: Path, fault: Fault, limit: float) -> int | None:
 
 
 def verdict(tree: Path, fault: Fault, limit: float) -> str:
-    """What became of a fault."""
+    """The outcome of a fault."""
     found = places(fault)
     if len(found) != 1:
         return f"refused: its text stands {len(found)} times in the package"
@@ -114,7 +114,7 @@ def verdict(tree: Path, fault: Fault, limit: float) -> str:
 
 
 def main() -> int:
-    """Plant the chosen faults and print what became of them."""
+    """Plant the chosen faults and print the outcomes."""
     parser = argparse.ArgumentParser(
         description=" ".join((__doc__ or "").partition("\n\n")[0].split())
     )

@@ -1,13 +1,13 @@
-"""Called by docs/project/validation/index.md: energies of molecules, basis sets and options drawn
-at random against PySCF's SCF and sums written out here.
+"""Called by docs/project/validation/index.md: compare energies for random molecules, basis sets and
+options with PySCF's SCF and explicit sums.
 
 python scripts/random_combinations.py [NUMBER [SEED]]
 
-PySCF converges an SCF of its own from the orbitals of dfmp2, with the same fitting set, and gives
-the integrals; pair energies are sums over whole arrays, direct RPA is the plasmon formula 1/2 sum
-(Omega - A) (Furche, Phys. Rev. B 64, 195120 (2001)). Every third gradient is compared with
-differences of energies (`--check`). Prints a row for what differs by more than TOLERANCE, what is
-refused, and the largest differences.
+PySCF converges its own SCF from the orbitals of dfmp2, with the same fitting set, and provides the
+integrals; pair energies are sums over whole arrays, and direct RPA uses the plasmon formula 1/2 sum
+(Omega - A) (Furche, Phys. Rev. B 64, 195120 (2001)). Every third gradient is compared with energy
+differences (`--check`). Prints a row for everything that differs by more than TOLERANCE or is
+rejected, and the largest differences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyscf import df, gto, qmmm, scf
 import dfmp2
 from dfmp2.molecule.basis import BasisSet, to_pyscf
 
-TOLERANCE = {"fp64": 1e-7, "auto": 3e-7}  # Eh, of SCFs converged to 1e-6 Eh of their gradients
+TOLERANCE = {"fp64": 1e-7, "auto": 3e-7}  # Eh, for SCFs converged to a gradient of 1e-6 Eh
 CHARGES = np.array([[0.1, 3.0, 2.5, 0.4], [-2.5, -0.3, 3.1, -0.6]])  # angstrom, e
 SHAKEN = 0.05  # angstrom
 MOLECULES = (
@@ -99,7 +99,7 @@ def draw(rng: random.Random) -> tuple[list[tuple[str, list[float]]], dict[str, A
 
 
 def whole(basis: BasisSet) -> dict[str, Any]:
-    """A set in PySCF's form."""
+    """A set in PySCF's format."""
     return {symbol: to_pyscf(element) for symbol, element in basis.elements.items()}
 
 

@@ -1,13 +1,13 @@
-"""Called by docs/project/validation/report-pages.md: make that page, pictures of each kind of
-report, and what a browser and axe-core found on them.
+"""Called by docs/project/validation/report-pages.md: make that page, with pictures of each kind of
+report and the findings of a browser and axe-core.
 
     npm install axe-core
     python scripts/report_pages.py --axe node_modules/axe-core/axe.min.js [--keep FOLDER]
 
 Computes a result or a study of each kind with `dfmp2`, writes its page, and opens it in Chromium at
 two widths, light and dark, unfolded: axe-core examines it, its width is compared with the window,
-and the Tab key has to reach all that can be used, visibly. Exit code 1 where a finding is serious
-or critical, or one of these fails.
+and the Tab key must reach all controls visibly. Exit code 1 if a finding is serious or critical, or
+a check fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DFMP2 = Path(sys.executable).with_name("dfmp2")
 WIDTHS, SCHEMES = (1440, 390), ("light", "dark")
 MOST_BYTES = 2_000_000  # of a page
 CC = "--basis cc-pvdz"
-KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 report` is given
+KINDS = {  # name -> description, commands that compute it, and arguments of `dfmp2 report`
     "result": (
         "one result",
         [f"run inputs/glycine.xyz {CC} --check --output result.h5"],
@@ -154,7 +154,7 @@ CONTROLS = """[...document.querySelectorAll('a, button, summary, select, input, 
 
 
 def prepare(folder: Path) -> None:
-    """Molecules and manifests."""
+    """Write molecules and manifests."""
     shutil.copytree(ROOT / "inputs", folder / "inputs")
     (folder / "h2.xyz").write_text("2\nstretched\nH 0 0 0\nH 0 0 2.5\n")
     (folder / "h2-short.xyz").write_text("2\nhydrogen\nH 0 0 0\nH 0 0 0.74\n")
@@ -178,7 +178,7 @@ def prepare(folder: Path) -> None:
     items = "".join(
         f'[[item]]\nmolecule = "inputs/{name}.xyz"\n' for name in ("h2o", "nh2", "ch4", "nh3")
     )
-    # which has no functions for iodine
+    # the basis has no functions for iodine
     heavy = '[[item]]\nmolecule = "inputs/ch2i2.xyz"\nbasis = "cc-pvtz"\n'
     (folder / "batch.toml").write_text(
         f'basis = "cc-pvdz"\nfrozen-core = "auto"\noutput = "results"\n{items}{heavy}'
@@ -196,7 +196,7 @@ def prepare(folder: Path) -> None:
 
 
 def dfmp2(folder: Path, command: str) -> None:
-    """Run a command there; that an item of a batch fails (exit code 9) is foreseen."""
+    """Run a command in a folder; failed items of a batch (exit code 9) are expected."""
     print(f"dfmp2 {command}", flush=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -207,8 +207,8 @@ def dfmp2(folder: Path, command: str) -> None:
 
 
 def look(tab: chromium.Tab, page: Path, axe: str) -> tuple[Counter[str], int, str]:
-    """What axe-core found, in how many windows the page was too wide, and how many controls Tab
-    reached."""
+    """Findings of axe-core, the number of windows for which the page was too wide, and the number
+    of controls reached by Tab."""
     found: Counter[str] = Counter()
     wide, reached = 0, 0
     for width in WIDTHS:
@@ -242,7 +242,7 @@ def look(tab: chromium.Tab, page: Path, axe: str) -> tuple[Counter[str], int, st
 
 
 def sheets(tab: chromium.Tab, page: Path) -> str:
-    """How many sheets of A4 the summary is printed on, and how many all sections."""
+    """Number of A4 sheets for the printed summary, and for all sections."""
     tab.ask("Emulation.clearDeviceMetricsOverride")
     tab.ask("Emulation.setEmulatedMedia", media="", features=[])
     tab.open(page)

@@ -1,5 +1,5 @@
-"""Called by scripts/test_slurm: its batch, small molecules and water clusters in one manifest; and
-its energies compared.
+"""Called by scripts/test_slurm: make its batch, small molecules and water clusters in one manifest,
+and compare the energies.
 
 slurm_batch.py make FOLDER          molecules and batch.toml
 slurm_batch.py compare A.json B.json   two tables of `dfmp2 batch collect`; exit code 1 above 1e-10 Eh
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 ALLOWED = 1e-10  # Eh
-SMALL = ("h2o", "ch4", "nh3", "nh2", "o2")  # of inputs/, a radical and a triplet among them
+SMALL = ("h2o", "ch4", "nh3", "nh2", "o2")  # from inputs/, including a radical and a triplet
 COPIES = 4
-# Waters; the first runs for longer than Slurm takes to look at time limits, 30 s
+# Numbers of waters; the first runs longer than Slurm's interval for checking time limits, 30 s
 CLUSTERS = (18, 6, 6, 6, 6)
 HEAD = """basis = "cc-pvdz"
 precision = "fp64"
@@ -52,13 +52,13 @@ def make(folder: Path) -> None:
 
 
 def move(row: str, moves: random.Random) -> str:
-    """An atom a little elsewhere."""
+    """A slightly displaced atom."""
     symbol, *place = row.split()[:4]
     return " ".join([symbol, *(f"{float(x) + moves.uniform(-MOVED, MOVED):.6f}" for x in place)])
 
 
 def compare(first: Path, second: Path) -> int:
-    """Say how far two tables are apart."""
+    """Print the differences between two tables."""
     tables = [
         {row["name"]: row for row in json.loads(path.read_text())["items"]}
         for path in (first, second)

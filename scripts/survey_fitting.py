@@ -4,8 +4,8 @@ in every basis of the fitting table.
     python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
     python scripts/survey_fitting.py page  # docs/project/validation/fitting-errors.md
 
-`measure` adds what is missing to dfmp2/fitting/atomic_errors.tsv. An error that exceeds the limit is
-kept too, with that of the set which takes its place.
+`measure` adds missing rows to dfmp2/fitting/atomic_errors.tsv. An error above the limit is kept
+too, with that of the replacement set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
 
 PAGE = Path(__file__).parent.parent / "docs/project/validation/fitting-errors.md"
 HEAVIEST = 86  # Rn
-# For each row of Pople sets
+# Polarisation functions added to each row of Pople sets
 POPLE = ("*", "**", "(d,p)", "(2d,2p)", "(2df,p)", "(2df,2pd)", "(3df,3pd)")
 ROLES = {"jk": "SCF", "ri": "MP2"}
 HEADER = "element\torbital\trole\tfitting\terror\tkey"
@@ -46,7 +46,8 @@ def orbital_sets() -> Iterator[str]:
 
 
 def measured(task: tuple[str, str]) -> list[str]:
-    """Rows of an element in an orbital set: every candidate up to the first that passes."""
+    """Measured rows for an element in an orbital set: every candidate up to the first that
+    passes."""
     name, symbol = task
     try:
         orbital = resolve_orbital(name, [symbol]).elements[symbol]
@@ -118,8 +119,8 @@ orbital exponents (`auto`); this replaces {replaced} defaults. If you name such 
 
 
 def page() -> str:
-    """The table of the documentation: the largest errors of each orbital set, and every set that is
-    not used."""
+    """Write the documentation page: the largest errors of each orbital set, and every rejected
+    set."""
     import_pyscf()
     rows, gone, replaced = [], [], 0
     for orbital in orbital_sets():
@@ -128,7 +129,7 @@ def page() -> str:
             for role, found in errors.items():
                 try:
                     used, lost = chosen(role, orbital, symbol)
-                except InputError:  # no such element, or no fitting set for it
+                except InputError:  # unknown element, or no fitting set for it
                     continue
                 if used:
                     found.append((used[1], symbol))
@@ -177,13 +178,13 @@ def page() -> str:
 def chosen(
     role: str, orbital: str, symbol: str
 ) -> tuple[tuple[str, float] | None, list[tuple[str, str]]]:
-    """Default set of an element and its error, None where none will do; and the sets before it with
-    what is wrong.
+    """Default set of an element and its error, None if none is good enough; and the rejected sets
+    before it with reasons.
 
     Raises
     ------
-    InputError : there is no such element, or no set for it
-    LookupError : the survey lacks it
+    InputError : unknown element, or no set for it
+    LookupError : missing in the survey
     """
     basis = resolve_orbital(orbital, [symbol]).elements[symbol]
     lost = []

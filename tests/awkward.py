@@ -1,4 +1,4 @@
-"""Molecules on which errors show that symmetric closed shells hide: no symmetry, open shells,
+"""Molecules that reveal errors hidden by symmetric closed shells: no symmetry, open shells,
 charges, ghosts, fields.
 
 Geometries are bent and stretched by hand, so that no two atoms, orbitals or components are alike;
@@ -60,7 +60,7 @@ MOLECULES = {
 
 
 def mole_of(molecule: Molecule, basis: str = "6-31g") -> Any:
-    """The same molecule for PySCF; its point charges come with the mean field."""
+    """The molecule for PySCF; its point charges are added with the mean field."""
     atoms = list(zip(molecule.labels, molecule.coordinates, strict=True))
     named = [(label.replace("@", "GHOST-"), place) for label, place in atoms]
     return gto.M(
@@ -76,7 +76,7 @@ def mole_of(molecule: Molecule, basis: str = "6-31g") -> Any:
 def mean_field(molecule: Molecule, kind: Any, *, fitted: bool = True) -> Any:
     """PySCF's converged mean field, among the point charges of the molecule."""
     if kind is scf.UHF and molecule.multiplicity == 1:
-        # Where the RHF solution is unstable, a UHF iteration drifts away from it by rounding.
+        # If the RHF solution is unstable, rounding makes a UHF iteration drift away from it.
         return mean_field(molecule, scf.RHF, fitted=fitted).to_uhf()
     with lib.with_omp_threads(1):
         mf = kind(mole_of(molecule))

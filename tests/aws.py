@@ -1,4 +1,4 @@
-"""AWS as moto plays it, in a server of this process that commands of other processes can reach."""
+"""AWS as simulated by moto, in a server of this process that other processes can reach."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREDENTIALS = {
 
 @dataclass
 class Cloud:
-    """The server, and clients of it; `ready`: it has its queue, and nothing was sent since."""
+    """The server and its clients; `ready`: it has its queue, and nothing has been sent since."""
 
     address: str
     s3: Any
@@ -81,8 +81,8 @@ class Cloud:
     def container(
         self, job: str, index: int | None, work: Path, **variables: str
     ) -> subprocess.Popen[str]:
-        """What a container of a job runs, in a process with its variables; `index` is its place in
-        the array."""
+        """Run the command of a job's container in a process with its variables; `index` is its
+        index in the array."""
         told = self.batch.describe_jobs(jobs=[job])["jobs"][0]
         definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])[
             "jobDefinitions"
@@ -129,7 +129,7 @@ def image(kind: str) -> dict[str, str]:
 
 @contextmanager
 def cloud() -> Iterator[Cloud]:
-    """A server with an empty bucket; jobs are taken and never run."""
+    """A server with an empty bucket; jobs are accepted but never run."""
     import boto3
     from moto.server import ThreadedMotoServer
 

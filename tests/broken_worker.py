@@ -1,5 +1,5 @@
-"""A worker process with planted faults: molecules of certain names break it. Every calculation is
-noted in used.txt."""
+"""A worker process with planted faults, triggered by certain molecule names. Every calculation is
+recorded in used.txt."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from dfmp2.errors import DeviceFault, ResourceError
 from dfmp2.execution import pool
 
-early: list[str] = []  # what was loaded before the worker was set up
+early: list[str] = []  # modules loaded before the worker was set up
 
 
 def begin_light(*given: Any) -> None:
-    """The initializer of a worker, which notes what was loaded before."""
+    """The initializer of a worker, which records the modules loaded before."""
     early.extend(
         name for name in ("numpy", "pyscf", "torch", "tests.conftest") if name in sys.modules
     )
@@ -26,7 +26,7 @@ def begin_light(*given: Any) -> None:
 
 
 def begin(*given: Any) -> None:
-    """The same, which then replaces the calculation and the writing of its result."""
+    """As `begin_light`; it then also replaces the calculation and the writing of its result."""
     begin_light(*given)
     from dfmp2.mp2 import energy
     from dfmp2.output import hdf5
@@ -67,16 +67,16 @@ def end_at_once(*_: Any) -> None:
 
 
 def load_nothing() -> None:
-    """In place of the libraries of a calculation."""
+    """Replaces loading the libraries of a calculation."""
 
 
 def wait(share: Any) -> None:
-    """Does nothing, for long."""
+    """Wait for a long time."""
     time.sleep(600)
 
 
 def surroundings(share: Any) -> dict[str, Any]:
-    """What a task sees of its process."""
+    """The properties of its process that a task sees."""
     import numpy
 
     return {

@@ -1,5 +1,5 @@
-"""Chromium without a screen, driven by its DevTools protocol over a pipe: JSON messages that end in
-a zero byte."""
+"""Headless Chromium, driven by its DevTools protocol over a pipe: JSON messages that end with a
+zero byte."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryA
 
 
 def find() -> str | None:
-    """The program, None when there is none."""
+    """Path of the program, None if missing."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Tab:
-    """A tab: what it asked the network for, and what it complained of, is kept in `requests` and
+    """A tab; its network requests and console errors are recorded in `requests` and
     `complaints`."""
 
     def __init__(self, reader: int, writer: int) -> None:
@@ -58,7 +58,7 @@ class Tab:
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **parameters: Any) -> Any:
-        """Send a command and wait for its answer; events on the way are noted."""
+        """Send a command and wait for its answer; events meanwhile are recorded."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters, **self._session}
         os.write(self._writer, json.dumps(message).encode() + b"\0")
@@ -90,7 +90,7 @@ class Tab:
         )
 
     def _next(self) -> dict[str, Any]:
-        """The next message, noted when it is an event."""
+        """The next message, recorded if it is an event."""
         while b"\0" not in self._buffer:
             assert select.select([self._reader], [], [], PATIENCE)[0], "chromium does not answer"
             piece = os.read(self._reader, 1 << 20)

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-# Variables of the shell that would decide which tests pass: none reaches the tests or the programs
-# they start.
+# Shell variables that could decide which tests pass are hidden from the tests and the programs they
+# start.
 SETTINGS = (
     "PYTHON",
     "OMP_",
@@ -39,16 +39,16 @@ SETTINGS = (
 KEPT = ("PYTHONPATH", "OPENBLAS_CORETYPE")
 for variable in [name for name in os.environ if name.startswith(SETTINGS) and name not in KEPT]:
     del os.environ[variable]
-# As `dfmp2` itself has it: threads that wait in PySCF or BLAS sleep, instead of taking the cores
-# from those that work.
+# As in `dfmp2` itself: threads that wait in PySCF or BLAS sleep instead of taking cores from those
+# that work.
 os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
 
-# Files of dfmp2 0.1; what they say is held by test_pinned.
+# Files of dfmp2 0.1; test_pinned checks their content.
 WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--require MARKER`: what is needed for the tests with that marker is there, so a skip is a
+    """`--require MARKER`: the requirements of tests with that marker are met, so a skip is a
     failure."""
     parser.addoption(
         "--require",
@@ -79,8 +79,8 @@ QUICK = {
 }
 
 
-# Files that take longest by processor time, the longest first: where they are shared out, each
-# worker begins with one, so that none is left alone with one in the end.
+# Files that take the most processor time, longest first: when distributed, each worker begins with
+# one, so that none is left alone with one at the end.
 LONG = (
     "test_outputs.py",
     "test_optimize.py",
@@ -116,13 +116,15 @@ LONG = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let pytest-xdist keep the order of files, rather than begin with those of most tests."""
+    """Make pytest-xdist keep the order of files instead of beginning with those that have the most
+    tests."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of QUICK that are not slow; put those of LONG first where workers share."""
+    """Mark the tests of QUICK that are not slow; put those of LONG first if there are several
+    workers."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         places = {name: place for place, name in enumerate(LONG)}
         items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
@@ -147,8 +149,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
 
 COMMAND = Path(sys.executable).with_name("dfmp2")
-# s for what takes a few on a machine that is idle: it ends a test that would wait for ever, and says
-# nothing of how fast anything is.
+# s for steps that take a few seconds on an idle machine: it ends a test that would hang, and is no
+# measure of speed.
 PATIENCE = 300.0
 
 MOLECULES = {
@@ -167,7 +169,7 @@ MOLECULES = {
 
 
 class Heard(Listener):
-    """What a run told."""
+    """A listener that records what a run reported."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -186,7 +188,7 @@ class Heard(Listener):
 
 @dataclass(frozen=True)
 class Finished:
-    """What a command left behind."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -201,7 +203,7 @@ class Finished:
 
     @property
     def message(self) -> str:
-        """The one line a failed command ends with; with --json the text of its one JSON object."""
+        """The last line of a failed command; with --json the message in its JSON object."""
         assert "Traceback" not in self.err, self.err
         if self.err.splitlines()[-1].startswith("{"):
             said = json.loads(self.err.splitlines()[-1])
@@ -275,8 +277,8 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of the tests' own in which the rates of this host are known: a plan then measures
-    nothing (17 s)."""
+    """A separate cache in which the rates of this host are known, so that a plan does not measure
+    them (17 s)."""
     from dfmp2.host.resources import usable_cores
     from dfmp2.planning import rates
 
@@ -293,15 +295,15 @@ MODULES = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def known_heap() -> None:
-    """Free what thirty modules have left behind: to look through all of it takes 0.4 s."""
+    """Collect the garbage of thirty modules, since searching all of it takes 0.4 s."""
     if next(MODULES) % 30 == 0:
         gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
 def frozen_heap(known_heap: None) -> None:
-    """Spare `gc.collect`, which every run calls several times, what is there before the test:
-    modules, tests and their fixtures, which would take half of the processor time."""
+    """Exclude objects that exist before the test (modules, tests and fixtures) from `gc.collect`,
+    which every run calls several times and which would take half of the processor time."""
     gc.collect()
     gc.freeze()
 
@@ -324,7 +326,7 @@ def dfmp2(folder: Path) -> Runner:
 
 @pytest.fixture
 def workers() -> None:
-    """Workers that `call` needs are processes of their own."""
+    """Make the workers of `call` separate processes."""
 
 
 @pytest.fixture
@@ -334,8 +336,8 @@ def call(
     capfd: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> Iterator[Runner]:
-    """The same command line in this process, and its workers too: no start-up time, and its parts
-    can be replaced."""
+    """The same command line in this process, including its workers: no start-up time, and parts can
+    be replaced."""
     from dfmp2.cli.main import main
     from tests.here import HereSlot
 
@@ -363,7 +365,7 @@ def run_here(*arguments: str, cwd: Path) -> Finished:
     out, err, environment = io.StringIO(), io.StringIO(), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
-        patch.setattr("sys.argv", ["dfmp2", *arguments])  # which a result keeps
+        patch.setattr("sys.argv", ["dfmp2", *arguments])  # which is stored in a result
         patch.chdir(cwd)
         code = main(arguments)
     os.environ.clear()
@@ -403,6 +405,6 @@ def water(tmp_path_factory: pytest.TempPathFactory) -> Stored:
 
 @pytest.fixture(scope="session")
 def radical(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    """UHF NH2 in STO-3G, with everything that is optional; not to be changed."""
+    """UHF NH2 in STO-3G, with all optional parts; not to be changed."""
     options = ("--check", "--frozen-core", "1", "--os-scale", "1.1", "--memory", "4GB")
     return _stored(tmp_path_factory.mktemp("radical"), "nh2", *options)

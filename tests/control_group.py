@@ -1,4 +1,4 @@
-"""A control group of Linux with a limit on memory, below the one this process is in."""
+"""A Linux control group with a memory limit, inside that of this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROOT = Path("/sys/fs/cgroup")
 
 @contextmanager
 def limited_memory(limit: int) -> Iterator[Path]:
-    """The folder of a group whose processes may hold `limit` bytes together; skips the test where
-    none can be made."""
+    """The folder of a group whose processes may hold `limit` bytes in total; skips the test if it
+    cannot be created."""
     folder, values = _place()
     group = folder / f"dfmp2-test-{uuid.uuid4().hex[:8]}"
     try:
@@ -38,7 +38,7 @@ def limited_memory(limit: int) -> Iterator[Path]:
 
 
 def killed(group: Path) -> int:
-    """How many of its processes the kernel has killed for memory."""
+    """Number of its processes that the kernel has killed for memory."""
     text = "".join(
         (group / name).read_text()
         for name in ("memory.oom_control", "memory.events")
@@ -63,7 +63,7 @@ def _place() -> tuple[Path, tuple[str, ...]]:
 
 
 def _remove(group: Path) -> None:
-    """As soon as its last process has been buried."""
+    """Remove the group as soon as its last process has been reaped."""
     for _ in range(100):
         try:
             os.rmdir(group)

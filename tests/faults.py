@@ -1,7 +1,7 @@
-"""Runs that are killed: processes forked from one that has paid for the imports, and the numbers
-two results share.
+"""Runs that are killed: processes forked from one that has done the imports, and comparison of
+their results.
 
-Run as a program it is that process: requests come as lines of JSON on standard input, replies go to
+Run as a program, it is that process: requests are lines of JSON on standard input, replies go to
 standard output.
 """
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 EACH = "DFMP2_CHECKPOINT_SECONDS"  # 0: a checkpoint at every safe point
-# What may differ between two runs of the same calculation; `mol` holds the memory PySCF may plan
-# with.
+# Datasets that may differ between two runs of the same calculation; `mol` contains PySCF's memory
+# limit.
 OWN = (
     "dfmp2/timings",
     "dfmp2/predicted",
@@ -47,7 +47,8 @@ OWN = (
 )
 
 
-# Eh, of runs that converge in other steps, to a gradient of 1e-6 Eh: 3e-8 met in E(corr) of glycine
+# Eh, for runs that converge by other steps to a gradient of 1e-6 Eh: 3e-8 observed in E(corr) of
+# glycine
 CLOSE = 1e-7
 
 
@@ -67,7 +68,7 @@ def close(found: Mapping[str, bytes], expected: Mapping[str, bytes]) -> bool:
 
 
 def numbers(source: Path | bytes) -> dict[str, bytes]:
-    """Every dataset of a result that must not differ, as bytes."""
+    """All datasets of a result that must agree, as bytes."""
     found: dict[str, bytes] = {}
 
     def take(name: str, item: Any) -> None:
@@ -120,7 +121,8 @@ class Stopping:
 
 
 def finished_in_stops(call: Runner, *command: str, every: int) -> tuple[Finished, int]:
-    """What a command that is stopped and given again says in the end, and how often it was stopped.
+    """Repeat a command that is stopped again and again; returns its final output and the number of
+    stops.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ def finished_in_stops(call: Runner, *command: str, every: int) -> tuple[Finished
 
 
 class Saved(Sequence[State]):
-    """States as files hold them, each read anew when it is asked for."""
+    """States in the form of files, each read again on access."""
 
     def __init__(self) -> None:
         self.files: list[bytes] = []
@@ -155,7 +157,7 @@ class Saved(Sequence[State]):
 
 @contextmanager
 def recorded() -> Iterator[Saved]:
-    """Every state that runs save in the block, at every SCF iteration and tile; no file is
+    """Record every state that runs in the block save, at every SCF iteration and tile; no file is
     written."""
     found = Saved()
     with pytest.MonkeyPatch.context() as patch:
@@ -187,7 +189,8 @@ class Server:
         return dict(json.loads(self._process.stdout.readline()))
 
     def start(self, arguments: list[str], cwd: Path) -> int:
-        """Process number of `dfmp2 ARGUMENTS`; its output goes to `CWD/../PID.out`."""
+        """Start `dfmp2 ARGUMENTS` and return its process id; its output goes to
+        `CWD/../PID.out`."""
         return int(self.ask(start=arguments, cwd=str(cwd))["pid"])
 
     def wait(self, pid: int, kill_after: float | None = None) -> tuple[int, float]:
@@ -212,14 +215,14 @@ def kill_and_resume(
     seed: int,
     reference: Mapping[str, bytes],
 ) -> dict[str, int]:
-    """Kill a run at random moments and resume it until it ends, again and again.
+    """Repeatedly kill a run at random moments and resume it until it ends.
 
     Returns
     -------
     counts of kills, resumed runs, finished chains, results that were not the reference and files
     that could not be read
 
-    An SCF that was killed goes on from its last orbitals, so energies are compared, to CLOSE.
+    A killed SCF continues from its last orbitals, so energies are compared within CLOSE.
     """
     rng = random.Random(seed)
     target = folder / "killed.h5"
@@ -232,7 +235,8 @@ def kill_and_resume(
     target.unlink()
     checkpoint = target.with_name(target.name + ".checkpoint")
     tries = 0
-    # Where others slow a run down, it may be killed before its first checkpoint or end too often.
+    # If other processes slow a run down, it may be killed before its first checkpoint or finish too
+    # often.
     while (
         counts["kills"] < kills
         or counts["kills with a checkpoint"] <= kills // 4

@@ -1,4 +1,4 @@
-"""Workers without processes of their own: what they are given is computed in this one."""
+"""Workers without processes of their own: their calls are computed in this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from dfmp2.execution.pool import Call, WorkerShare, fault
 
 
 class HereSlot:
-    """A slot as of `dfmp2.execution.pool`; what goes to a worker and comes back is pickled, as
-    there."""
+    """A slot as in `dfmp2.execution.pool`; calls and results are pickled as for a real worker."""
 
     ready = True
     future: Future[bytes] | None = None
@@ -23,12 +22,12 @@ class HereSlot:
         self.share = share
 
     def submit(self, call: Call) -> None:
-        """Keep it until its result is asked for."""
+        """Keep the call until its result is requested."""
         self.call, self.future = call, Future()
         self.future.set_result(pickle.dumps(call._replace(tag=None)))
 
     def result(self) -> Any:
-        """What the call gives or raises."""
+        """The value or exception of the call."""
         assert self.future is not None
         call = pickle.loads(self.future.result())
         self.future = None
@@ -40,10 +39,10 @@ class HereSlot:
             raise fault(error) from error
 
     def look_at_memory(self) -> None:
-        """It is that of this process."""
+        """Does nothing, because the memory is that of this process."""
 
     def terminate(self) -> None:
-        """Nothing is under way."""
+        """Does nothing, because no call is running."""
 
     def close(self) -> None:
-        """There is no process to end."""
+        """Does nothing, because there is no process to end."""

@@ -1,6 +1,7 @@
-"""Mol blocks by name: what molecule files say of charge, spin and hydrogens, and what is taken.
+"""Mol blocks by name: statements of molecule files about charge, spin and hydrogens, and their
+interpretation.
 
-The page on molecule files lists them; `tests/test_charge_and_spin.py` holds it against the reader.
+The page on molecule files lists them; `tests/test_charge_and_spin.py` compares it with the reader.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Block:
-    """A block and what is taken of it.
+    """A block and its interpretation.
 
     Attributes
     ----------
-    says : what the docs say of it
+    says : its description in the docs
     atoms : symbols, with the rest of an atom line (charge code, ..., valence) where it matters
     bonds : pairs, from 1, with their order
     lines : properties such as M  CHG, and data
-    outcome : (charge, multiplicity), or what the refusal says
+    outcome : (charge, multiplicity), or the text of the error
     """
 
     says: str
@@ -29,7 +30,7 @@ class Block:
     title: str = ""
 
     def text(self, program: str = "test") -> str:
-        """The file; atoms stand on a helix, which no valence depends on."""
+        """The file; atoms are placed on a helix, which does not affect valences."""
         atoms = [word.split(":") for word in self.atoms.split()]
         bonds = [word.replace("=", "-").split("-") for word in self.bonds.split()]
         rows = [f"{self.title}\n  {program:>8}0101260000 3D\n"]

@@ -1,5 +1,5 @@
-"""What the tests of `dfmp2 report` look at: the elements of an HTML page, in order, with their
-attributes and text."""
+"""Elements of an HTML page in order, with their attributes and text, for the tests of `dfmp2
+report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
 def ascii_numbers(text: str) -> str:
-    """A text of a page whose numbers are as Python prints them: −7.7 × 10⁻⁶ is -7.7e-06."""
+    """A text of a page with numbers as printed by Python: −7.7 × 10⁻⁶ becomes -7.7e-06."""
     text = re.sub(
         " \N{MULTIPLICATION SIGN} 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)",
         lambda match: f"e{int(match[1].translate(RAISED)):+03d}",
@@ -33,7 +33,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 @dataclass
 class Elements(HTMLParser):
-    """Every element of a page; refuses one that is closed in the wrong order."""
+    """Every element of a page; raises if one is closed in the wrong order."""
 
     tags: list[str] = field(default_factory=list)
     attributes: list[tuple[str, str, str]] = field(default_factory=list)  # (element, name, value)
@@ -86,7 +86,7 @@ def parse(page: str) -> Elements:
 
 
 def page_of(result: MP2Result, title: str | None = None, name: str = "1.h5") -> str:
-    """The HTML page of a result that need not be in a file."""
+    """The HTML page of a result, which need not be in a file."""
     return result_page(Entry(name, result, "0" * 64), title)
 
 
@@ -116,7 +116,7 @@ def page_of_runs(
 
 
 def enlarged(result: MP2Result, nocc: int) -> MP2Result:
-    """The same with the pair energies of `nocc` orbitals, drawn by lot."""
+    """The result with random pair energies of `nocc` orbitals."""
     rng, nmo = np.random.default_rng(7), nocc + 50
     opposite = -(10.0 ** rng.uniform(-8, -2, (nocc, nocc)))
     pairs = PairEnergies(opposite + opposite.T, (0.5 * (opposite + opposite.T),))

@@ -1,4 +1,4 @@
-"""Molecules on springs: gradients that take no time, for studies of many of them."""
+"""Molecules on springs, whose gradients take no time, for studies with many gradients."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ON_SPRINGS = make_options(
     stability="off",
     threads=1,
 )
-BOND, ANGLE = 1.8, 1.9  # bohr, rad: of the minimum of `springs`
+BOND, ANGLE = 1.8, 1.9  # bohr, rad: at the minimum of `springs`
 CHARGES = np.array([-0.6, 0.3, 0.3, 0.0])  # of the dipole moment
 
 
 def springs(place: np.ndarray) -> float:
-    """Energy of one or two bonds from the first atom and the angle between them, all of them
-    springs, Eh: straight, it is a saddle point of second order."""
+    """Energy of one or two bonds from the first atom and the angle between them, all springs, Eh;
+    the straight geometry is a second-order saddle point."""
     arms = place[1:] - place[0]
     bonds = np.linalg.norm(arms, axis=1)
     energy = 0.25 * ((bonds - BOND) ** 2).sum()
@@ -38,8 +38,8 @@ def springs(place: np.ndarray) -> float:
 
 
 def on_springs(patch: pytest.MonkeyPatch, start: Molecule, stop: int = 0) -> list[Molecule]:
-    """Put gradients of `springs` in the place of those of MP2, until that is asked for the
-    `stop`-th time; the geometries for which it was."""
+    """Replace MP2 gradients by those of `springs` until the `stop`-th request; yields the requested
+    geometries."""
     template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
     asked: list[Molecule] = []
 

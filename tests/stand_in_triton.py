@@ -1,7 +1,7 @@
-"""As much of Triton as the fused kernel calls, in NumPy: one program instance after another, on
-tensors in the host's memory.
+"""The part of Triton used by the fused kernel, in NumPy: program instances run one after another on
+tensors in host memory.
 
-Where Triton itself is installed its own interpreter runs the kernel as well (`tests/test_torch.py`).
+If Triton itself is installed, its own interpreter runs the kernel as well (`tests/test_torch.py`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Value(np.ndarray):
     """An array or a number of a program instance."""
 
     def to(self, dtype: Any) -> Value:
-        """In another type."""
+        """The value in another type."""
         return value(self.astype(dtype))
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        """Numbers keep their methods."""
+        """Keep Triton's methods on numbers."""
         return value(array)
 
 
@@ -32,7 +32,7 @@ def value(content: Any) -> Value:
 
 
 class Pointer:
-    """Places in a tensor; those outside it cannot be read or written."""
+    """Positions in a tensor; those outside it cannot be read or written."""
 
     def __init__(self, numbers: np.ndarray, places: Any) -> None:
         self.numbers, self.places = numbers, places
@@ -41,7 +41,7 @@ class Pointer:
         return Pointer(self.numbers, self.places + offset)
 
     def inside(self, mask: Any) -> np.ndarray:
-        """The places under the mask, which must be there."""
+        """The positions under the mask, which must exist."""
         places = np.asarray(self.places)[np.broadcast_to(mask, np.shape(self.places))]
         if places.size and not 0 <= places.min() <= places.max() < self.numbers.size:
             raise IndexError("a place outside the tensor")
@@ -49,14 +49,14 @@ class Pointer:
 
 
 def load(pointer: Pointer, mask: Any = True, other: float = 0.0) -> Value:
-    """Numbers at these places, `other` where the mask is false."""
+    """Numbers at these positions, `other` where the mask is false."""
     found = np.full(np.shape(pointer.places), other, dtype=pointer.numbers.dtype)
     found[np.broadcast_to(mask, found.shape)] = pointer.numbers[pointer.inside(mask)]
     return value(found)
 
 
 def store(pointer: Pointer, content: Any) -> None:
-    """Write to these places."""
+    """Write to these positions."""
     pointer.numbers[pointer.inside(True)] = content
 
 
@@ -93,7 +93,7 @@ def module() -> tuple[ModuleType, ModuleType]:
 
 
 class Launched:
-    """A kernel that is called with a grid in brackets."""
+    """A kernel, called with a grid in brackets."""
 
     def __init__(self, kernel: Callable[..., None], here: list[tuple[int, ...]]) -> None:
         self._kernel, self._here = kernel, here

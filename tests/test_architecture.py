@@ -1,4 +1,5 @@
-"""The layout keeps its promises: floors, foreign libraries in their rooms, one door to trainium."""
+"""The layout of the package: floors, external libraries in their rooms, one entrance to
+trainium."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "dfmp2"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# A room imports rooms on lower floors only; docs/project/architecture.md draws them.
+# A room imports only rooms on lower floors; docs/project/architecture.md shows them.
 FLOORS = (
     {"errors", "units", "progress", "double_hybrids"},
     {"options", "host", "molecule"},
@@ -72,7 +73,7 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imported(path: Path) -> set[str]:
-    """Absolute names of all imported modules, at any depth; not those for annotations alone."""
+    """Absolute names of all imported modules, at any depth, except those only for annotations."""
     names = set()
 
     def visit(nodes):
@@ -104,7 +105,7 @@ def test_imports_go_down():
 
 
 def test_names_in_strings_go_down_too():
-    """A module that a string names is imported as well; two doors into trainium are known."""
+    """A module named in a string is an import as well; two entrances to trainium are known."""
     doors = {"dfmp2.trainium.entry", "dfmp2.trainium.launch.toolchain"}
     files = {
         ".".join(("dfmp2", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES
@@ -154,7 +155,7 @@ def test_nobody_catches_everything():
 
 
 def test_tables_stand_once():
-    """Exit codes, backends and presets: what repeats them elsewhere says the same."""
+    """Repetitions of exit codes, backends and presets elsewhere agree with their table."""
     from dfmp2 import errors
     from dfmp2.backends.registry import BACKENDS
     from dfmp2.options import BACKENDS as NAMES

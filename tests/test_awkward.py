@@ -1,5 +1,5 @@
-"""Numbers that leave the program, on molecules of `tests/awkward.py`, against PySCF and formulas
-written out here."""
+"""Numbers that leave the program, for molecules of `tests/awkward.py`, against PySCF and explicit
+formulas."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from dfmp2.options import Options, make_options
 from dfmp2.output.export import export
 from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
 from dfmp2.output.reports import study_figures
+from dfmp2.output.reports.energies import energy_rows
 from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
@@ -46,8 +47,7 @@ ROHF = ("cyano radical", "methylene", "nitrogen dioxide")
 
 @pytest.fixture(scope="module")
 def vibrations() -> Study:
-    """Frequencies of a bent HOF whose modes differ in everything; its first SCF is asked for
-    loosely."""
+    """Frequencies of bent HOF, whose modes all differ; a loose SCF convergence is requested."""
     molecule = read("", "O 0 0 0", "F 1.42 0.1 0", "H -0.2 0.93 0.2")
     options = make_options(basis="sto-3g", threads=1, scf_conv_tol=1e-6, stability="off")
     return harmonic_frequencies(molecule, options, allow_gradient=True, listener=Silent())
@@ -107,7 +107,7 @@ def test_numbers_of_the_reference(name: str) -> None:
     assert reference.nuclear_repulsion_energy == pytest.approx(mf.energy_nuc(), abs=1e-10)
     assert reference.spin_square == pytest.approx(mf.spin_square()[0], abs=1e-9)
     dipole = mf.dip_moment(unit="au", verbose=0)
-    if molecule.point_charges is not None:  # PySCF's own counts electrons and nuclei alone as well
+    if molecule.point_charges is not None:  # PySCF's own also counts only electrons and nuclei
         assert np.abs(dipole).max() > 0.1
     assert reference.dipole == pytest.approx(dipole, abs=1e-8)
     ends = [(e[n - 1], e[n], e[n + 1]) for e, n in zip(mf.mo_energy, mole.nelec, strict=True)]
@@ -145,10 +145,14 @@ def test_singles_of_rohf_are_of_both_spins(name: str) -> None:
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert abs(parts[0] - parts[1]) > 1e-5
     assert ours.mp2_singles_energy == pytest.approx(sum(parts), abs=1e-8)
+    energies = {row.name: row.energy for row in energy_rows(ours)}
+    doubles = 1.2 * energies["opposite-spin correlation"] + energies["same-spin correlation"] / 3
+    assert energies["SCS-MP2 correlation"] == pytest.approx(doubles + sum(parts), abs=1e-8)
 
 
 def test_limits_keep_spins_apart_and_singles_whole() -> None:
-    """X^-3 between cc-pVDZ and cc-pVTZ of each component; singles are in every total, unscaled."""
+    """Each component is extrapolated by X^-3 from cc-pVDZ and cc-pVTZ; singles are in every total,
+    unscaled."""
     hydride = read("multiplicity=3", "N 0 0 0", "H 0.1 0.2 1.03")
     options = make_options(
         basis="cc-pv[dt]z",
@@ -186,8 +190,8 @@ def test_limits_keep_spins_apart_and_singles_whole() -> None:
 
 
 def test_ions_keep_their_charge_and_the_counterpoise_correction_its_sign() -> None:
-    """Fluoride carries the charge, not water; the correction is what corrected energies lie above
-    the others."""
+    """Fluoride carries the charge, not water; the correction is corrected minus uncorrected
+    energy."""
     complex_ = MOLECULES["fluoride and water"]
     options = make_options(**EXACT)
     study = interaction_energy(complex_, "1,2-4", options, charges="-1,0", listener=Silent())
@@ -251,7 +255,7 @@ def test_the_entropy_of_oxygen_counts_its_three_spin_states() -> None:
 
 @pytest.mark.parametrize(("moved", "number"), [(0.0, 3), (0.04, 3), (0.25, 1), (0.4, 1)])
 def test_a_distorted_molecule_loses_its_symmetry_number(moved: float, number: int) -> None:
-    """0.05 bohr is what an optimisation may leave between an atom and the place of its like."""
+    """An optimisation may leave 0.05 bohr between an atom and its symmetry equivalent."""
     ring = [
         [1.78 * math.cos(a), 1.78 * math.sin(a), -0.5]
         for a in (0, 2 * math.pi / 3, 4 * math.pi / 3)
@@ -262,7 +266,7 @@ def test_a_distorted_molecule_loses_its_symmetry_number(moved: float, number: in
 
 
 def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study) -> None:
-    """Also where a loose SCF was asked for: 1e-6 Eh in an energy would be 1e-3 in its second
+    """Even if a loose SCF was requested: 1e-6 Eh in an energy would be 1e-3 in its second
     derivatives."""
     assert {run.options.scf_conv_tol <= 1e-11 for run in vibrations.runs.values()} == {True}
     hessian = vibrations.arrays["hessian"].value
@@ -278,12 +282,12 @@ def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study
             for at in (f"{atom:03d}-{letter}" for atom in (1, 2, 3) for letter in "xyz")
         ]
     )
-    assert np.abs(rows - rows.T).max() > 1e-9  # so that it was made symmetric, as the mean of both
+    assert np.abs(rows - rows.T).max() > 1e-9  # so it was symmetrised, as the mean of both
     assert hessian == pytest.approx((rows + rows.T) / 2, abs=1e-13)
 
 
 def test_files_for_viewers_have_the_intensities_of_the_dipole_moments(vibrations: Study) -> None:
-    """A_k = 974.88 |d mu / d Q_k|^2, of modes that are normalised with their reduced masses."""
+    """A_k = 974.88 |d mu / d Q_k|^2, for modes normalised with their reduced masses."""
     modes = vibrations.arrays["normal_modes"].value
     slopes = vibrations.arrays["dipole_derivatives"].value
     reduced = np.array(vibrations.table["reduced_mass"].values)
@@ -300,8 +304,7 @@ def test_files_for_viewers_have_the_intensities_of_the_dipole_moments(vibrations
 
 
 def test_an_imaginary_mode_is_not_drawn_in_the_spectrum(vibrations: Study) -> None:
-    """Three strokes for three real modes, two where one is imaginary, and none of them left of
-    zero."""
+    """Three sticks for three real modes, two if one is imaginary, and none left of zero."""
     column = vibrations.table["wavenumber"]
     for values in (column.values, (-column.values[0], *column.values[1:])):
         table = {**vibrations.table, "wavenumber": column._replace(values=values)}
@@ -333,8 +336,7 @@ def test_charges_of_atoms_in_a_pdb_file(
 
 
 def test_models_without_atoms_are_no_frames(tmp_path: Path) -> None:
-    """The frames of a PDB file are its models that have atoms, whatever stands between and behind
-    them."""
+    """The frames of a PDB file are its models with atoms, whatever is between and after them."""
     pytest.importorskip("ase")
     model = PDB.format("1-", "  ")
     moved = model.replace("0.960", "1.010")
@@ -379,7 +381,7 @@ def test_fragments_of_qcschema_keep_the_sign_of_their_charges() -> None:
 
 
 def asked(molecule: Molecule, driver: str, **keywords: Any) -> qcschema.Request:
-    """A request of QCSchema, read."""
+    """A parsed QCSchema request."""
     document = {
         "schema_name": "qcschema_input",
         "schema_version": 1,
@@ -414,8 +416,8 @@ def test_qcschema_answers_with_relaxed_moments_and_polarizability() -> None:
 
 
 def test_runs_in_fields_are_tight_whatever_was_asked_for() -> None:
-    """1e-10 Eh left in an energy would be 2e-4 bohr^3; what rounding allows is kept where it is
-    more."""
+    """An error of 1e-10 Eh in an energy would be 2e-4 bohr^3; a larger threshold is kept if
+    rounding requires it."""
     loose = dfmp2.run(
         MOLECULES["methylene"], "sto-3g", threads=1, scf_conv_tol=1e-6, listener=Silent()
     )
@@ -459,8 +461,8 @@ def test_repulsion_of_nuclei_without_ghosts_in_trexio(tmp_path: Path) -> None:
 
 
 def test_forces_on_atoms_among_more_charges_than_are_taken_at_a_time() -> None:
-    """70 of them, above the 64 of a call: against differences of energies for atoms and charges
-    along a direction."""
+    """70 charges, more than the 64 of a call: compared with energy differences for atoms and
+    charges along a direction."""
     rng = np.random.default_rng(9)
     places = rng.standard_normal((70, 3))
     places *= (9 + 3 * rng.random((70, 1))) / np.linalg.norm(places, axis=1, keepdims=True)
@@ -507,7 +509,7 @@ def test_the_sums_of_a_gradient_are_refused_at_their_limit(name: str) -> None:
 
 
 def test_a_title_with_quotes_makes_no_attribute(call: Runner, folder: Path) -> None:
-    """Neither in the curve of a scan nor in its page: names of files come from anywhere."""
+    """Neither in the curve of a scan nor in its page, because file names may come from anywhere."""
     name = 'a" onload="alert(1)'
     (folder / f"{name}.xyz").write_text("2\n\nH 0 0 0\nHe 0 0 0.9\n")
     command = ("scan", f"{name}.xyz", "--charge", "1", "--bond", "1,2", "0.7:1.0:3")
@@ -553,7 +555,7 @@ DEFAULTS = {
 
 
 def test_defaults_change_on_purpose_only() -> None:
-    """A default that moves changes every result of everybody."""
+    """A changed default changes everybody's results."""
     found = asdict(Options(basis="sto-3g"))
     assert {name: found[name] for name in DEFAULTS} == DEFAULTS
     assert Options(basis="sto-3g").settled(1).stability == "auto"

@@ -1,5 +1,5 @@
-"""`dfmp2 batch submit --aws-batch`: requests as AWS takes them, arrays whose containers can be lost
-at any time."""
+"""`dfmp2 batch submit --aws-batch`: requests in the form AWS accepts, arrays whose containers can
+be lost at any time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def server():
 
 @pytest.fixture
 def reached(server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    """AWS as it is, and the variables that lead there."""
+    """The simulated AWS, and the variables to reach it."""
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
     return server
@@ -95,7 +95,7 @@ def write(folder: Path, *names: str, head: str = HEAD) -> None:
 
 
 def requests(call: Runner, *arguments: str) -> dict[str, dict]:
-    """What would be sent."""
+    """The requests that would be sent."""
     found = succeed(call(*BASE, "--json", *arguments)).json["requests"]
     assert isinstance(found, dict)
     return found
@@ -106,7 +106,7 @@ def variables(pairs: list[dict[str, str]]) -> dict[str, str]:
 
 
 def end(process: subprocess.Popen[str], seconds: float = 90.0) -> Finished:
-    """What a container left behind."""
+    """The outcome of a container."""
     out, err = process.communicate(timeout=seconds)
     return Finished(process.returncode, out, err)
 
@@ -131,8 +131,8 @@ def test_an_array_has_at_most_ten_thousand_jobs(batch: Path) -> None:
 
 @pytest.mark.parametrize("name", INSTANCES)
 def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: str) -> None:
-    """Each device, all CPUs so that no other job comes beside it, a root it cannot write; the image
-    has the rest."""
+    """Every device, all CPUs so that it shares the instance with no other job, a read-only root;
+    the rest is in the image."""
     told = requests(call, *S3, "3", "--workers", "2", "--instance", name)["job-definition"][
         "containerProperties"
     ]
@@ -169,7 +169,7 @@ def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: s
         ),
         *(
             ("EXIT", {"onExitCode": str(code)}) for code in (1, 2, 3, 6, 7, 9, 130)
-        ),  # it would end the same way
+        ),  # it would fail in the same way again
         (
             "EXIT",
             {
@@ -181,7 +181,8 @@ def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: s
     ],
 )
 def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
-    """The first rule of which all patterns match, else another attempt (EvaluateOnExit)."""
+    """The first rule whose patterns all match applies, otherwise another attempt
+    (EvaluateOnExit)."""
     seen = {
         "onReason": "",
         "onStatusReason": "Essential container in task exited",
@@ -195,8 +196,8 @@ def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
 
 
 def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> None:
-    """The same settings give the same name, and whatever changes gives another; one shard is a job
-    without array."""
+    """The same settings give the same name, and any change gives another; a single shard is a job
+    without an array."""
 
     def name(*arguments: str) -> str:
         return str(requests(call, *S3, "2", *arguments)["job-definition"]["jobDefinitionName"])
@@ -236,8 +237,8 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
 def test_bad_input(
     aws: Cloud, batch: Path, call: Runner, arguments: tuple, code: int, said: str
 ) -> None:
-    """One line that says what is wrong, and nothing is sent: what AWS would refuse, or leave
-    waiting for ever."""
+    """Requests that AWS would reject, or leave waiting for ever, give a one-line error, and nothing
+    is sent."""
     write(batch, "h2", "h2o", "nh2", head=HEAD + 'backend = "nki"\n')
     done = call(*BASE, *S3, "2", "--submit", *arguments)
     assert done.code == code and said in done.message
@@ -251,8 +252,8 @@ def test_bad_input(
 def test_dry_run_needs_neither_boto3_nor_credentials(
     batch: Path, call: Runner, monkeypatch
 ) -> None:
-    """What would be sent is written as `aws batch ... --cli-input-json` reads it; --submit says
-    what is missing."""
+    """The requests are written in the form that `aws batch ... --cli-input-json` reads; --submit
+    says what is missing."""
     for name in CREDENTIALS:
         monkeypatch.delenv(name, raising=False)
     for name, value in (
@@ -288,8 +289,7 @@ def test_dry_run_needs_neither_boto3_nor_credentials(
 
 
 def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
-    """An array job with the roles, the attempts and the limit that were asked for; inputs are sent
-    once."""
+    """An array job with the requested roles, attempts and limit; inputs are sent once."""
     arguments = (
         *BASE,
         *S3,
@@ -320,8 +320,7 @@ def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
 
 
 def test_warm_up_comes_before_the_array(aws: Cloud, batch: Path, call: Runner) -> None:
-    """Where a backend launches compiled programs, the array waits for the job that compiles
-    them."""
+    """If a backend launches compiled programs, the array waits for the job that compiles them."""
     write(batch, "h2", "h2o", head=HEAD + 'backend = "nki"\n')
     assert "warm-up" not in requests(call, *S3, "2", "--no-warm-up")
     sent = requests(call, *S3, "2")
@@ -344,7 +343,7 @@ def test_warm_up_comes_before_the_array(aws: Cloud, batch: Path, call: Runner) -
     ],
 )
 def test_what_aws_answers_becomes_an_error_with_its_code(code: str, kind: type[Exception]) -> None:
-    """By what the user does next."""
+    """Errors are classified by what the user should do next."""
     exceptions = pytest.importorskip("botocore.exceptions")
     with pytest.raises(kind, match=f"writing x: {code}: told"), asking("writing x"):
         raise exceptions.ClientError({"Error": {"Code": code, "Message": "told"}}, "PutObject")
@@ -385,7 +384,7 @@ def test_inputs_mean_the_same_elsewhere(store: Cloud, batch: Path) -> None:
 
 @pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: bool) -> None:
-    """The shards' items are those of the scheduler, and their files alone are unpacked."""
+    """The items of a shard are those of the scheduler, and only their files are unpacked."""
     write(batch, "h2o", "h2", "nh2", "o2", "h2o", head=HEAD)
     with open(batch / "batch.toml", "a") as manifest:
         manifest.write('name = "started"\nscf_from = "h2.xyz"\n')
@@ -425,8 +424,8 @@ def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: b
 def test_hostile_inputs(
     store: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
-    """What is no archive is refused, and nothing is written outside of the folder that goes with
-    the container."""
+    """Anything but an archive is rejected, and nothing is written outside the container's
+    folder."""
     stream = io.BytesIO()
     if name:
         with zipfile.ZipFile(stream, "w") as archive:
@@ -442,7 +441,8 @@ def test_hostile_inputs(
 
 
 def test_programs_are_shared(store: Cloud, tmp_path: Path) -> None:
-    """Whole entries only, records last; a second host gets what the first has compiled."""
+    """Only complete entries, records last; a second host gets the programs compiled by the
+    first."""
     entry = tmp_path / "here" / ("0123456789abcdef" * 2)
     entry.mkdir(parents=True)
     for name in ("nki_0.7.0.neff", "nki_0.7.0.json", "nki_0.7.0.json.4711.part"):
@@ -467,8 +467,8 @@ def test_programs_are_shared(store: Cloud, tmp_path: Path) -> None:
 def test_a_checkpoint_stays_until_its_result_is_copied(
     store: Cloud, tmp_path: Path, monkeypatch
 ) -> None:
-    """The result appears and the checkpoint goes while files are looked at: the result is copied
-    first all the same."""
+    """The result appears and the checkpoint vanishes while files are listed; the result is still
+    copied first."""
     own = Copies(store.s3, f"{PLACE}/results", tmp_path, RESULT)
     assert fetch_items(own, ["row"]) == 0
     (tmp_path / "row.h5.checkpoint").write_text("half")
@@ -494,8 +494,7 @@ def test_a_checkpoint_stays_until_its_result_is_copied(
 
 
 def test_copies_are_tried_again_until_the_end() -> None:
-    """S3 that does not answer is told, and asked again; what it refuses in the end ends the command
-    with 75."""
+    """A failure of S3 is reported and retried; a failure at the end ends the command with 75."""
 
     class Failing:
         saves = 0
@@ -550,8 +549,8 @@ def test_warm_up_compiles_each_size_once(
 def test_every_container_computes_its_shard(
     aws: Cloud, batch: Path, call: Runner, tmp_path: Path
 ) -> None:
-    """The energies of single runs, in S3 under the names that `batch status` knows; what fails,
-    until it is mended."""
+    """The energies of single runs, in S3 under the names that `batch status` expects; failures
+    until they are fixed."""
     (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nQ 0 0 0.74\n")
     job = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]["array"]
     started = [aws.container(job, index, tmp_path / f"host{index}") for index in range(2)]
@@ -605,8 +604,8 @@ def long(aws: Cloud, batch: Path, call: Runner) -> tuple[str, float]:
 def test_a_stopped_container_goes_on_elsewhere(
     aws: Cloud, long: tuple[str, float], tmp_path: Path, how: str
 ) -> None:
-    """From its checkpoint in S3, to the same energy to the last bit; the last copy takes the
-    checkpoint away."""
+    """From its checkpoint in S3, to the same energy to the last bit; the last copy removes the
+    checkpoint."""
     job, energy = long
     first = aws.container(job, None, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
     wait_until(lambda: CHECKPOINT in aws.names())

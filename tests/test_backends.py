@@ -1,4 +1,4 @@
-"""One contract for every backend: pair terms equal an einsum oracle for awkward sizes."""
+"""Every backend agrees with an einsum reference for the pair terms of awkward sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def fitted(nocc, nvir, naux, seed=0):
 
 
 def oracle(left, right):
-    """Direct and exchange of all pairs by einsum in float64; exchange only within one space."""
+    """Direct and exchange terms of all pairs by einsum in float64; exchange only within one
+    space."""
     (b, eo, ev), (c, fo, fv) = left, right
     t = np.einsum("iap,jbp->ijab", b, c)
     d = (
@@ -48,7 +49,7 @@ def put(backend, space, precision):
 
 @pytest.fixture(params=OFFERED, ids="-".join)
 def offered(request):
-    """A backend and a precision that it offers."""
+    """A backend and one of its precisions."""
     return AVAILABLE[request.param[0]], request.param[1]
 
 
@@ -171,7 +172,7 @@ def test_auto_is_the_host_without_an_accelerator(monkeypatch):
 
 
 def test_auto_takes_cuda_where_a_device_is(monkeypatch):
-    """The choice, with the probe and the factory of the table replaced: no device is needed."""
+    """The choice is tested with replaced probe and factory, so no device is needed."""
     made = registry.BackendRow("cuda", "stand-in", "dfmp2.backends.cpu")
     monkeypatch.setattr(
         registry, "BACKENDS", (*(r for r in registry.BACKENDS if r.name != "cuda"), made)

@@ -1,5 +1,5 @@
-"""Basis sets: names to numbers, against PySCF's own loading and the Basis Set Exchange; errors of
-fitting sets."""
+"""Basis sets by name, against PySCF's own loading and the Basis Set Exchange; errors of fitting
+sets."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_potential_kept_in_another_file_is_found() -> None:
 
 
 def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> None:
-    """Every element PySCF's files offer has a potential, is refused, or has an s function sharp as
+    """Every element in PySCF's files has a potential, is rejected, or has an s function as sharp as
     its 1s orbital.
 
     STO-3G, the softest all-electron set, has exponents from 1.59 Z^2; valence sets without their
@@ -402,7 +402,7 @@ def mole_of(atoms, *elements):
 )
 @pytest.mark.parametrize("role", ["jk", "ri"])
 def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basis: str) -> None:
-    """Radial integrals against all of PySCF's and einsum."""
+    """Radial integrals, compared with all integrals from PySCF and einsum."""
     orbital, fitting = pair(role, symbol, basis)
     mole = make_mole(symbol, BasisSet("orbital", basis, {symbol: orbital}))
     auxmole = mole_of(symbol, fitting)
@@ -464,13 +464,13 @@ def test_a_basis_that_cannot_hold_the_atom_is_named(left):
         # def2-universal-jkfit has all electrons of Br; a generated set is off by +7.5e-4 Eh in
         # aug-cc-pVDZ-PP
         ("jk", "Br", "aug-cc-pvdz-pp", "def2-universal-jkfit", ""),
-        ("jk", "Na", "cc-pvdz", "def2-universal-jkfit", ""),  # which cc-pvdz-jkfit lacks
+        ("jk", "Na", "cc-pvdz", "def2-universal-jkfit", ""),  # missing in cc-pvdz-jkfit
     ],
 )  # fmt: skip
 def test_the_default_is_the_best_sound_set(
     role: str, symbol: str, basis: str, name: str, instead: str
 ) -> None:
-    """A published set that is off is replaced, says so, and is refused where it is named."""
+    """A bad published set is replaced with a remark, and rejected if named explicitly."""
     orbital = resolve_orbital(basis, [symbol, "H"])
     found = resolve_fitting(role, None, orbital, [symbol, "H"])
     assert found.elements[symbol].name == name and "instead of" not in found.elements["H"].source
@@ -581,7 +581,7 @@ def test_every_surveyed_element_has_a_sound_set():
     for symbol, name, role in sorted(
         place for place, errors in best.items() if min(errors) > LARGEST
     ):
-        # Rows of equal numbers stand once, under the first name
+        # Equal rows are listed once, under the first name
         orbital = resolve_orbital(name, [symbol])
         if "ma-def2" in name and symbol in SYMBOLS[56:71]:
             with pytest.raises(NumericalError, match=f"is good enough for {symbol} in {name}"):

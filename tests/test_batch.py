@@ -1,4 +1,4 @@
-"""`dfmp2 batch`: isolated, restartable, and the same energies as single runs."""
+"""`dfmp2 batch`: isolated items, restarts, and the same energies as single runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def chain(count: int) -> str:
 def start(
     folder: Path, *arguments: str, env: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """The command, not waited for."""
+    """Start the command without waiting for it."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
         [str(COMMAND), "batch", *arguments],
@@ -64,7 +64,7 @@ def start(
 
 
 def results(output: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of change of every result."""
+    """Inode and modification time of every result."""
     return {
         path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in sorted(output.glob("*.h5"))
@@ -72,15 +72,15 @@ def results(output: Path) -> dict[str, tuple[int, int]]:
 
 
 def worker_of(result: Path) -> int:
-    """The process that computes an item, as soon as there is one; its lock is held a moment before
-    that says who."""
+    """The process that computes an item, as soon as there is one; its lock is held shortly before
+    it names the process."""
     return wait_until(lambda: getattr(lock_holder(result), "pid", 0))
 
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory):
-    """A batch with a radical, overrides, and every kind of failure; its folder and what the command
-    said."""
+    """A batch with a radical, overrides, and every kind of failure; its folder and the output of
+    the command."""
     folder = tmp_path_factory.mktemp("batch")
     for name, text in MOLECULES.items():
         (folder / f"{name}.xyz").write_text(text)
@@ -162,8 +162,8 @@ def test_status_has_the_shape_that_was_promised(batch, call, monkeypatch):
 
 
 def test_an_index_is_trusted_of_the_same_files(own_batch, call, monkeypatch):
-    """What is trusted saves reading all results again: of a known input and an unchanged file, the
-    latest line on an item, also where a kill has cut off the last line."""
+    """For a known input and an unchanged file, the latest line on an item counts, so that results
+    need not be reread, even if a kill truncated the last line."""
     folder, _ = own_batch
     monkeypatch.chdir(folder)
     path = folder / "out" / "batch.index.jsonl"
@@ -171,7 +171,7 @@ def test_an_index_is_trusted_of_the_same_files(own_batch, call, monkeypatch):
     energy = dfmp2.read(folder / "out" / "h2o.h5").mp2_total_energy
     row = read_rows(folder / "out")["h2o"] | {"energy": 1.5}
     later = {"at": row["at"] + 1}
-    known = {"asked": "", **later}  # the input is looked at
+    known = {"asked": "", **later}  # the input is examined
     changes = (
         (later, 1.5),
         (known, 1.5),
@@ -201,8 +201,8 @@ def test_an_index_of_an_earlier_version_is_read(own_batch, call, monkeypatch):
 
 
 def test_each_task_reads_its_own_list(folder, call):
-    """Lists that submit wrote give the same shards as the manifest; a manifest that has changed
-    since makes them void."""
+    """Lists written by submit give the same shards as the manifest; changing the manifest
+    invalidates them."""
     (folder / "m.toml").write_text(HEAD + items("h2", "h2o", "nh2"))
     submit = ("batch", "submit", "m.toml", "--slurm", "--shards", "2", "--write", "scripts")
     succeed(call(*submit))
@@ -226,8 +226,8 @@ def test_each_task_reads_its_own_list(folder, call):
 
 @pytest.mark.parametrize("keep", [pytest.param("energies", marks=pytest.mark.slow), "properties"])
 def test_a_file_keeps_what_is_asked_for(folder, call, keep):
-    """Of a radical with a gradient: every number to the last bit, 15 kB, and refusals that say what
-    to do; who asks for more computes it again."""
+    """For a radical with a gradient: every number to the last bit, 15 kB, and errors that say what
+    to do; requesting more computes it again."""
     text = HEAD + 'task = "gradient"\nkeep = "KEEP"\n' + items("nh2")
     for asked in (keep, "all"):
         (folder / "m.toml").write_text(text.replace("KEEP", asked))
@@ -329,8 +329,7 @@ def test_collect_refuses_a_mixture(own_batch, call, monkeypatch):
 
 @pytest.mark.slow
 def test_gradients_and_minima_are_items(folder, call):
-    """Each is complete for its own task alone, also where the geometry of the result is another
-    one."""
+    """Each is complete only for its own task, even if the geometry of the result differs."""
     (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.8\n")
     head = 'basis = "6-31g"\nauxbasis = "def2-svp-ri"\noutput = "out"\n'
     tasks = {"slope": "gradient", "best": "optimize"}
@@ -409,7 +408,7 @@ def test_a_series_starts_from_its_neighbour(folder, call):
 
 
 def test_terminated_and_resumed(folder, call):
-    """SIGTERM: 75, complete items only; the rest is computed by the same command, and nothing
+    """SIGTERM gives 75 and only complete items; the same command computes the rest, and nothing
     twice."""
     (folder / "chain.xyz").write_text(chain(8))
     (folder / "m.toml").write_text(
@@ -439,8 +438,8 @@ def test_terminated_and_resumed(folder, call):
 
 @pytest.mark.slow
 def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
-    """With a checkpoint at every safe point: SIGTERM leaves it, the same command goes on to the
-    same bits."""
+    """With a checkpoint at every safe point: SIGTERM leaves it, and the same command continues to
+    the same bits."""
     (folder / "chain.xyz").write_text(chain(4))
     arguments = ("chain.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--threads", "1")
     running = start(
@@ -510,8 +509,8 @@ def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
 
 @pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
-    """A batch that is started at once waits for a worker that takes its time to end, and computes
-    the item then."""
+    """A batch started immediately waits for a worker that is slow to end, and then computes the
+    item."""
     (folder / "chain.xyz").write_text(chain(2))
     (folder / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
@@ -555,7 +554,7 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_two_batches_at_once_share_the_items(folder, call):
-    """No item is computed by both; the one that finds another at work says so."""
+    """No item is computed by both; a batch that finds an item being computed says so."""
     names = [f"w{number}" for number in range(6)]
     for number, name in enumerate(names):
         (folder / f"{name}.xyz").write_text(
@@ -605,7 +604,7 @@ def test_a_folder_that_cannot_be_written(folder, call):
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):
-    """It only starts, tells and waits."""
+    """It only starts workers, reports and waits."""
     code = (
         "import sys; from dfmp2.cli.main import main; code = main(sys.argv[1:]); "
         "assert not {'torch', 'dask', 'distributed'} & set(sys.modules); sys.exit(code)"

@@ -39,7 +39,7 @@ class Cluster:
         wait_until(self.file.exists)
 
     def add(self, count: int) -> None:
-        """Start workers; without nannies, so that a dead one stays dead."""
+        """Start workers, without nannies so that a dead one stays dead."""
         options = ("--nthreads", "1", "--no-nanny", "--memory-limit", "2GB")
         self.workers += [self._start("worker", *options) for _ in range(count)]
 
@@ -65,7 +65,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two workers, for tests that leave them as they are."""
+    """Two workers, for tests that do not change them."""
     yield from started(tmp_path_factory.mktemp("cluster"))
 
 
@@ -216,7 +216,7 @@ def pool(tmp_path: Path) -> SimpleNamespace:
 
 
 def ended(pool: SimpleNamespace, error: BaseException | None) -> Any:
-    """What the slot gives for a call that ended with an error; None: it was cancelled."""
+    """The result of the slot for a call that ended with an error; None: it was cancelled."""
     slot = dask.DaskSlot(pool, ADDRESS)
     slot.submit(Call(print, (), tag="place"))
     assert slot.future is not None
@@ -236,7 +236,8 @@ def ended(pool: SimpleNamespace, error: BaseException | None) -> Any:
 def test_a_worker_that_is_lost_takes_its_call_with_it(
     error: BaseException | None, stopping: bool, pool: SimpleNamespace
 ) -> None:
-    """The item fails; where the batch is stopped it stays pending, and no other call goes there."""
+    """The item fails, or stays pending if the batch is stopped, and the worker gets no other
+    call."""
     pool.stopping = stopping
     with pytest.raises(Died, match=f"its Dask worker {ADDRESS} was lost") as death:
         ended(pool, error)
@@ -277,7 +278,7 @@ def test_calls_are_asked_to_stop_and_none_goes_to_a_scheduler_that_is_gone(
 def test_a_call_runs_in_the_process_that_was_meant(
     pool: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that was started again at its address, or does not see the folder, refuses it."""
+    """A worker restarted at its address, or without access to the folder, rejects the call."""
     worker = SimpleNamespace(address=ADDRESS, local_directory="/w")
     monkeypatch.setattr("distributed.get_worker", lambda: worker)
     share, here = WorkerShare(1, 10**9, pool.token), dask.provenance.versions()
@@ -292,7 +293,7 @@ def test_a_call_runs_in_the_process_that_was_meant(
 
 @pytest.mark.slow
 def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Path) -> None:
-    """One item after the other, on a cluster that becomes smaller."""
+    """One item after another, on a shrinking cluster."""
     (folder / "chain.xyz").write_text(chain(LONG))
     command = (
         "run",
@@ -334,7 +335,7 @@ def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Pa
     mortal.scheduler.kill()
     _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 7, err
-    # How the loss is noticed depends on what the connection was at.
+    # How the loss is noticed depends on the state of the connection.
     assert re.search(r"does not answer \(.+\): start it", err.splitlines()[-1])
     assert "finished items are kept; repeat the command to continue" in err.splitlines()[-1]
     assert results(folder / "alone") == before and not list((folder / "alone").glob("*.error.json"))

@@ -1,4 +1,4 @@
-"""Faults of workers and machines: each fails one item at most, is told, and loses nothing."""
+"""Faults of workers and machines: each fails at most one item, is reported, and loses nothing."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ MB = 10**6
 @pytest.mark.control_group
 @pytest.mark.slow
 def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
-    """A worker that needs more than its control group has is killed by the kernel; the rest of the
-    batch is not."""
+    """The kernel kills a worker that exceeds its control group, but not the rest of the batch."""
     if not Path("/proc/self/cgroup").exists():
         pytest.skip("no control groups on this system")
     (folder / "chain.xyz").write_text(chain(8))
@@ -91,8 +90,8 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
     light: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before NumPy is imported, and with nothing from the working directory; tasks run where
-    signals are heard."""
+    """Before NumPy is imported, and with nothing from the working directory; tasks run in the
+    thread that handles signals."""
     for name in ("numpy", "random", "ctypes", "pickle", "runpy", "socket"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
@@ -115,7 +114,7 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
             with pytest.raises(Died, match="SIGKILL"):
                 slot.result()
         slot.submit(Call(broken_worker.surroundings, ()))
-        # While it has nothing to do, so the next task is not to blame
+        # While it is idle, so the next task is not to blame
         os.kill(slot.result()["pid"], signal.SIGKILL)
         wait_until(lambda: not set(multiprocessing.active_children()) - others)
         slot.submit(Call(broken_worker.surroundings, ()))
@@ -160,7 +159,7 @@ def test_how_a_process_ended_may_have_been_told_to_others(
 
 
 def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time the task is left to be given again; the third time says why."""
+    """Each time the task can be submitted again; the third failure says why."""
     monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.end_at_once)
     slot = Slot(WorkerShare(1, 10**9), {})
     for _ in range(2):
@@ -178,8 +177,7 @@ def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPat
 def test_each_fault_fails_its_item_alone(
     planted: None, call: Runner, folder: Path, monkeypatch
 ) -> None:
-    """A check that fails, a bug, a file that is refused; SIGTERM to the worker while it writes
-    harms nothing."""
+    """A failed check, a bug, a rejected file; SIGTERM to the worker during writing does no harm."""
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     for name in ("differs", "fault", "signalled", "full"):
         (folder / f"{name}.xyz").write_text(MOLECULES["h2o"])
@@ -260,8 +258,8 @@ def test_a_broken_device_ends_the_run(
 def test_a_full_disk_is_no_fault_of_the_item(
     number: int, part: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the result or the checkpoint is written: the item stays pending and has no error
-    file."""
+    """The disk fills up while the result or the checkpoint is written: the item stays pending and
+    has no error file."""
     monkeypatch.setenv(VARIABLE, "0")
     (item,) = make_batch(["h2o.xyz"], {"basis": "sto-3g"}, folder / "out", folder).items
     (folder / "out").mkdir()
@@ -308,8 +306,8 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
-    """Six of six items do not fit; those that do are kept, and the same command goes on when there
-    is room."""
+    """Not all of six items fit; those that do are kept, and the same command continues when there
+    is space."""
     names = []
     for number in range(6):
         names.append(f"h{number}.xyz")

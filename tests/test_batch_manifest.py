@@ -1,4 +1,4 @@
-"""Manifests: what they mean, and that everything wrong in one is named before anything runs."""
+"""Manifests: their meaning, and reports of all errors before anything runs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_files_on_the_command_line(folder, call):
 
 
 def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
-    """Also where file systems ignore case, and where another item has the name with a number."""
+    """Even if file systems ignore case, or another item has the name with a number."""
     text = HEAD + "".join(
         f'[[item]]\nmolecule = "h2o.xyz"\nname = "{name}"\n'
         for name in ("a b", "A/b", "a_b-2", "a_b", "Größe", "фенол", "ü" * 80, "\u0308o")
@@ -137,7 +137,7 @@ def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
 
 
 def test_a_folder_stands_for_its_batch(folder, call):
-    """`batch run FILE...` leaves a manifest with what was said: status takes the folder from
+    """`batch run FILE...` leaves a complete manifest, so status accepts the folder from
     anywhere."""
     (folder / "sub").mkdir()
     run = ("batch", "run", "h2o.xyz", "nh2.xyz", "--basis", "sto-3g", "--output", "ou t")
@@ -230,7 +230,7 @@ VALUES = [
 @given(lines=lists(tuples(sampled_from(KEYS), sampled_from(VALUES)), max_size=8))
 @settings(max_examples=300, deadline=None)
 def test_any_manifest_is_read_or_refused(tmp_path_factory, lines):
-    """Nothing but InputError, and nothing outside the folder."""
+    """Only InputError is raised, and nothing outside the folder is read."""
     folder = tmp_path_factory.getbasetemp()
     text = (
         HEAD

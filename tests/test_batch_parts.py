@@ -66,7 +66,7 @@ def test_shards_are_a_partition_and_balanced(chained):
     largest, mean = max(work.cost for work in items), sum(loads) / 8
     assert max(loads) <= max(largest, 4 / 3 * mean)  # Graham 1969: the bound of this rule
     assert shards(items[::-1], 8, chained=chained) == parts
-    # Nothing known of them: dealt out
+    # Without known costs, they are distributed evenly
     assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]
 
 
@@ -92,10 +92,10 @@ def test_shards_are_taken_from_the_scheduler():
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
-    """They are what the calculations stored; the order of atoms is no matter, and what is refused
-    costs nothing.
+    """They agree with those stored by the calculations; the order of atoms does not matter, and
+    rejected items cost nothing.
 
-    Neither a device nor the scratch folder of the hosts that compute need be here.
+    Neither a device nor the scratch folder of the computing hosts need be present.
     """
     monkeypatch.setenv("DFMP2_REQUIRE_NKI", "1")
     monkeypatch.setenv("DFMP2_SCRATCH", "/no such folder")
@@ -141,7 +141,8 @@ def test_steps_share_what_the_options_say(monkeypatch, workers, count):
 
 @pytest.mark.parametrize(("length", "shown"), [(299, 299), (300, 300), (301, 300), (900, 300)])
 def test_what_is_told_of_an_item_that_failed(length: int, shown: int) -> None:
-    """The time left is what is spent times the cost left over the cost done; messages are cut."""
+    """The time left is the time spent times the ratio of remaining to finished cost; messages are
+    shortened."""
     told: dict[str, Any] = {}
     listener = SimpleNamespace(
         time_left=lambda seconds: told.update(left=seconds),
@@ -207,7 +208,7 @@ def test_why_a_worker_died(code: int, errors: str, item: int, terminated: bool, 
 def test_what_is_said_of_a_worker_that_was_killed(
     peak: int, need: tuple[int, int] | None, expected: str
 ) -> None:
-    """One that had less than half of its share was not killed for its memory."""
+    """A worker that used less than half of its share was not killed for its memory."""
     told = str(Died("died", 7, SHARE, peak=peak).message(need))
     if expected.startswith("with"):
         assert f"It had {expected[5:]} when it was last looked at" in told
@@ -239,7 +240,7 @@ def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
 
 
 def test_what_was_said_of_an_item_is_known_again() -> None:
-    """In any order; not where it names files, whose content may be another one by now."""
+    """In any order; except if it names files, whose content may have changed."""
 
     def of(start: str | None = None, **given: Any) -> str:
         options = SimpleNamespace(scf_from=start)
@@ -282,7 +283,7 @@ def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str)
 
 
 class Cluster(SimpleNamespace):
-    """What a slot asks its pool and the Dask client."""
+    """The interface of the pool and the Dask client used by a slot."""
 
     def get_executor(self, **how: Any) -> str:
         self.asked = how
@@ -326,7 +327,7 @@ def test_a_dask_worker_has_four_fifths_of_its_limit_or_what_it_is_given(
 def test_what_a_lost_dask_worker_does_is_given_up(
     ready: bool, done: bool, closed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not where it has ended before its worker went."""
+    """Except if it ended before its worker was lost."""
     count = [0]
     future: Any = Future()
     if done:
@@ -346,7 +347,7 @@ def test_what_a_lost_dask_worker_does_is_given_up(
 
 
 class Ended(SimpleNamespace):
-    """A batch that has ended with so many items in each state."""
+    """A finished batch with the given number of items in each state."""
 
     def __init__(self, **states: int) -> None:
         rows = [
@@ -482,12 +483,12 @@ def test_programs_are_compiled_once_for_each_bucket_of_sizes(
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes say at once how they have ended."""
+    """Make processes report at once how they ended."""
     monkeypatch.setattr("dfmp2.execution.pool.exit_code", lambda process: process.exitcode)
 
 
 def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | None = None) -> Any:
-    """A slot whose process was killed after it had written 20,000 letters."""
+    """A slot whose process was killed after writing 20,000 letters."""
     slot: Any = Slot.__new__(Slot)
     file = tmp_path / "errors"
     file.write_text("a" * 4000 + "b" * 15_999 + "\u00e9")
@@ -541,6 +542,23 @@ def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> Non
         slot.future.set_exception(BrokenExecutor())
     with pytest.raises(Dfmp2Error, match="a worker cannot start: its worker process was killed"):
         slot.result()
+
+
+def test_workers_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], list[float]()
+    monkeypatch.setattr("dfmp2.execution.dask.time.monotonic", lambda: now[0])
+    pool = DaskPool.__new__(DaskPool)
+    pool._looked, pool._since, pool._size, pool.slots = 99.5, 99.5, 1, []
+
+    def sync(*_: Any, **__: Any) -> dict[str, Any]:
+        asked.append(now[0])
+        return {"workers": {}}
+
+    scheduler = SimpleNamespace(identity=None)
+    pool.client = SimpleNamespace(status="running", sync=sync, scheduler=scheduler)
+    for now[0] in (100.0, 100.4, 100.6, 101.5, 101.7):
+        pool._look()
+    assert asked == [100.6, 101.7]
 
 
 def test_a_cluster_is_waited_for_until_it_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`dfmp2 bench`: known shapes and energies, the record of products; the scripts that time whole
+"""`dfmp2 bench`: known shapes and energies, rates of products; and the scripts that time whole
 programs."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRIPTS = ROOT / "scripts" / "benchmarks"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Products and waits that take no time, and a cache of our own."""
+    """Products and waits that take no time, and a separate cache."""
     monkeypatch.setattr(bench, "SQUARE_HOST", 256)
     monkeypatch.setattr(bench, "WATCHED", 0.05)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -228,7 +228,7 @@ def test_a_set_that_pyscf_has_no_name_for_goes_in_as_numbers(scripts: None, radi
 
 
 def test_a_script_leaves_out_what_was_not_computed(scripts: None, radical: Stored):
-    """MP2 of a functional alone, and of a gradient, which PySCF has none of here."""
+    """MP2 for a functional alone, and for a gradient, which PySCF does not have here."""
     from pyscf_script import pyscf_script
 
     result = hdf5.read(radical.path)
@@ -334,7 +334,7 @@ def test_the_generator_gives_the_alkane_that_is_shipped():
 def test_others_on_the_machine_are_warned_of(
     foreign: float, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a tenth of a core on, and what was measured is recorded in any case."""
+    """From a tenth of a core on; the measured value is always recorded."""
     monkeypatch.setattr(bench, "WATCHED", 0.01)
     heard = Heard()
     meter = bench.Meter(heard)

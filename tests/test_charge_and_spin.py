@@ -1,4 +1,5 @@
-"""Charge and spin of files: the tables of the docs page are what the readers take and refuse."""
+"""Charge and spin in files: the tables on the docs page agree with what the readers accept and
+reject."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ COMMENTS = [(row[0].strip("`"), row[1]) for row in rows_below("Comments of xyz f
 
 
 def outcome_of(comment: str) -> str:
-    """What the page says of a comment, from the reader."""
+    """The reader's interpretation of a comment, in the words of the page."""
     try:
         found = parse_xyz(f"2\n{comment}\n{OH}", file="f")
     except InputError as error:
@@ -64,7 +65,7 @@ def test_comment(comment: str, said: str) -> None:
 
 @pytest.mark.parametrize(("comment", "said"), COMMENTS)
 def test_comment_with_both_options(comment: str, said: str) -> None:
-    """Options win; what contradicts itself or is no number stays refused."""
+    """Options win; contradictions and non-numbers are still rejected."""
     text = f"2\n{comment}\n{OH}"
     if re.search("contradict|expected a whole number", said):
         with pytest.raises(InputError):
@@ -107,7 +108,7 @@ def test_the_same_reader_for_frames_texts_and_standard_input(
 
 
 def test_columns_of_charges_and_moments_add_up() -> None:
-    """As ASE writes initial charges and magnetic moments."""
+    """In the form in which ASE writes initial charges and magnetic moments."""
     head = "2\nProperties=species:S:1:pos:R:3:initial_charges:R:1:initial_magmoms:R:1\n"
     found = parse_xyz(f"{head}O 0 0 0 -0.75 1.5\nH 0 0 1 -0.25 0.5\n", file="f")
     assert (found.molecule.charge, found.molecule.multiplicity) == (-1, 3)
@@ -115,11 +116,11 @@ def test_columns_of_charges_and_moments_add_up() -> None:
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
     with pytest.raises(InputError, match=r"initial_charges, which adds up to -2, contradict"):
         parse_xyz(head.replace("\n", "\ncharge=1 ", 1) + "O 0 0 0 -2 0\nH 0 0 1 0 0", file="f")
-    with pytest.raises(InputError, match=r"which adds up to -0\.4,' is no whole number: write"):
+    with pytest.raises(InputError, match=r"which adds up to -0\.4,' is not a whole number: write"):
         parse_xyz(f"{head}O 0 0 0 -0.4 0\nH 0 0 1 0 0", file="f")
     results = head.replace("initial_", "")
     assert parse_xyz(f"{results}O 0 0 0 -0.41 0\nH 0 0 1 0.42 0\n", file="f").molecule.charge == 0
-    with pytest.raises(InputError, match=r"column charges.* does not fit the charge"):
+    with pytest.raises(InputError, match=r"column charges.* does not match the charge"):
         parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
 
 
@@ -353,7 +354,7 @@ FULL = {
 
 @pytest.mark.parametrize("symbol", FULL)
 def test_valences_of_main_groups(symbol: str) -> None:
-    """Filled, and one hydrogen less than the next larger one."""
+    """Valences are filled by hydrogen, one fewer than for the next larger valence."""
     for count in range(9):
         bonds = " ".join(f"1-{n + 2}-1" for n in range(count))
         made = block_of(*[Atom(symbol, 0, 0, 0)], *[Atom("H", 0, 0, 0)] * count, bonds=bonds)

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on: after its SCF to the same bits, within its SCF to the same
+"""A stopped run can be resumed: after its SCF with the same bits, within its SCF with the same
 convergence."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Bits = dict[str, bytes]
 
 @pytest.mark.parametrize("waits", [None, False, True])
 def test_a_run_that_is_asked_to_stop(waits: bool | None, tmp_path: Path) -> None:
-    """At its next event, or at the next safe point of a checkpoint that has something to go on
+    """It stops at its next event, or at the next safe point if there is a checkpoint to resume
     from."""
     asked: list[bool] = []
     stop = files.Stop(lambda: bool(asked))
@@ -73,14 +73,14 @@ def compute(name: str, options: Options, checkpoint: Checkpoint = NOTHING, **mor
 
 
 def passing(name: str, options: Options, folder: Path) -> tuple[Bits, Saved]:
-    """The numbers of a run, and all states it has passed through."""
+    """The numbers of a run, and all states it passed through."""
     with recorded() as passed:
         return compute(name, options, FileCheckpoint(folder / "x.h5")), passed
 
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bits, Saved]]:
-    """Those of both molecules."""
+    """The numbers and states of both molecules."""
     folder = tmp_path_factory.mktemp("passing")
     return {name: passing(name, SMALL, folder) for name in ("h2o", "nh2")}
 
@@ -89,7 +89,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bits, 
 def states(
     computed: dict[str, tuple[Bits, Saved]], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, tuple[Bits, Saved]]:
-    """The same; what goes on is saved wherever it can be."""
+    """The numbers and states; resumed runs are saved wherever possible."""
     monkeypatch.setenv(VARIABLE, "0")
     return computed
 
@@ -151,8 +151,8 @@ def test_resumed_from_any_state(
 
 
 def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None:
-    """A tile counts by its place: one of another width is computed again, as is one of the
-    repetition in float64."""
+    """A tile is identified by its position: one of another width is computed again, as is one of
+    the repetition in float64."""
     whole, passed = states["nh2"]
     state = passed[-1]
     assert state.tiles
@@ -169,8 +169,8 @@ def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None
 
 
 def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
-    """B on disk that is gone is made again, perhaps from other blocks of integrals: its last bits
-    may differ."""
+    """If B on disk is lost it is made again, perhaps from other blocks of integrals, so its last
+    bits may differ."""
     whole, passed = states["nh2"]
     state = passed[-1]
     for key, terms in state.tiles.items():
@@ -186,8 +186,8 @@ def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    """Options of a run with everything on disk, in `scratch`; its checkpoint is saved wherever it
-    can be."""
+    """Options of a run with everything on disk, in `scratch`; its checkpoint is saved wherever
+    possible."""
     set_variant(monkeypatch, disk=True)
     monkeypatch.setenv(VARIABLE, "0")
     (tmp_path / "scratch").mkdir()
@@ -198,8 +198,8 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
 def test_stopped_again_and_again_with_everything_on_disk(
     name: str, every: int, least: int, on_disk: Options, tmp_path: Path
 ) -> None:
-    """The stability of a closed shell, which is found while B is made, is there as well in the
-    end."""
+    """The stability of a closed shell, determined while B is made, is present at the end as
+    well."""
     whole, target, stops = compute(name, on_disk), tmp_path / "x.h5", 0
     assert "dfmp2/stability/lowest_eigenvalue" in whole
     with Stopping(every=every):
@@ -249,14 +249,14 @@ def test_b_that_is_not_what_it_was_is_made_again(
 
 
 class Told(FileCheckpoint):
-    """A checkpoint that notes what it is told, and saves nothing."""
+    """A checkpoint that records its calls and saves nothing."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
         self.told: list[tuple[str, Any]] = []
 
     def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
-        """Nothing is noted of iterations."""
+        """Iterations are not recorded."""
 
     def add_reference(self, reference: Any) -> None:
         self.told.append(("reference", reference))
@@ -272,8 +272,8 @@ class Told(FileCheckpoint):
 def test_a_checkpoint_is_told_of_every_stage_in_its_order(
     disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The converged SCF, B with its metric where a later run can take it, the stability that was
-    found while it was made, then tiles: B is told before the state that names it is saved."""
+    """First the converged SCF, then B with its metric if a later run can use it, the stability
+    determined meanwhile, and tiles: B is passed before the state that refers to it is saved."""
     set_variant(monkeypatch, disk=disk)
     kept = Told(tmp_path / "x.h5")
     options = Options(basis="sto-3g", threads=1, scratch=str(tmp_path))
@@ -298,7 +298,7 @@ def test_a_checkpoint_is_told_of_every_stage_in_its_order(
 
 @pytest.mark.parametrize("kind", ["rhf", "uhf", "rohf"])
 def test_orbitals_of_every_iteration_are_told_with_their_spins(kind: str, tmp_path: Path) -> None:
-    """The last ones are nearly those of the converged SCF: one spin of RHF, two of UHF and of
+    """The last ones are nearly those of the converged SCF: one spin for RHF, two for UHF and
     ROHF."""
     told: list[tuple[Any, Any]] = []
 
@@ -337,7 +337,7 @@ FOREIGN = [
 
 
 def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
-    """Start orbitals count by their numbers, and so do bases: two spellings of a name are one
+    """Start orbitals and bases are compared by their numbers: two spellings of a name are the same
     basis."""
     whole, passed = states["h2o"]
     kept = FileCheckpoint(tmp_path / "x.h5", passed[-1])
@@ -356,8 +356,8 @@ def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
 def test_a_run_that_goes_on_elsewhere_says_so(
     states: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint of another kind of processor is no other calculation, but its last bits are
-    others."""
+    """A checkpoint from another kind of processor belongs to the same calculation, but its last
+    bits differ."""
     _, passed = states["h2o"]
     here = passed[-1].identity[PROCESSOR]
     monkeypatch.setattr("dfmp2.mp2.identity.threads.kernels", lambda: "Zen9 (NumPy), AVX1024")
@@ -469,8 +469,7 @@ def test_what_is_quick_leaves_no_checkpoint(
 
 
 def test_saving_takes_one_percent_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk on which a save takes 2 s is asked every 200 s, whatever the clock on the wall
-    does."""
+    """If saving takes 2 s, it is done every 200 s, regardless of changes of the system clock."""
     now, saves = [0.0], [0]
     monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(files.time, "time", lambda: -now[0])
@@ -507,7 +506,7 @@ def example() -> State:
 
 
 def test_damage_of_any_byte_is_found() -> None:
-    """Of a number, and of the name, type or shape of an array."""
+    """In a number, or in the name, type or shape of an array."""
     content = encode(example())
     begin = content.index(b"sha256 ")
     for place in range(begin, len(content)):
@@ -520,12 +519,12 @@ def test_damage_of_any_byte_is_found() -> None:
             decode(content[:length])
 
 
-DIRECT_OF_NH2 = -0.08336336527334631  # Eh: of all tiles of the files below, as their writer had it
+DIRECT_OF_NH2 = -0.08336336527334631  # Eh: over all tiles of the files below, from their writer
 NPZ = Path(__file__).parent / "data" / "checkpoints_npz"
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two values are equal, arrays and records by what they hold."""
+    """Whether two values are equal; arrays and records are compared by content."""
     if isinstance(first, np.ndarray):
         return first.dtype == second.dtype and first.tobytes() == second.tobytes()
     if isinstance(first, dict):
@@ -544,7 +543,7 @@ def same(first: Any, second: Any) -> bool:
 
 
 def test_a_state_keeps_every_bit(states: Any) -> None:
-    """Orbitals, reference, tiles, B elsewhere, texts that are no UTF-8."""
+    """Orbitals, reference, tiles, B elsewhere, and texts that are not UTF-8."""
     _, passed = states["nh2"]
     for state in (example(), passed[0], passed[len(passed) // 2], passed[-1]):
         assert same(state, decode(encode(state)))
@@ -570,7 +569,7 @@ def test_a_checkpoint_is_an_hdf5_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["scf", "tiles", "shard"])
 def test_version_2_is_read(name: str) -> None:
-    """Files that the last version with npz archives wrote: NH2 in STO-3G."""
+    """Files written by the last version with npz archives: NH2 in STO-3G."""
     content = (NPZ / f"{name}.checkpoint").read_bytes()
     assert content.startswith(b"dfmp2 checkpoint 2\n")
     state = decode(content)
@@ -603,7 +602,7 @@ RUN = ("run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.h
 
 @pytest.fixture
 def stopped(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`x.h5.checkpoint` of a run that was stopped among its tiles."""
+    """`x.h5.checkpoint` of a run that was stopped between tiles."""
     monkeypatch.setenv(VARIABLE, "0")
     with Stopping(at_tile=2):
         done = call(*RUN)
@@ -629,7 +628,7 @@ def test_resume_goes_on_and_then_prints(call: Runner, folder: Path) -> None:
 @pytest.mark.usefixtures("stopped")
 @pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",), ("--overwrite",)])
 def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
-    """Nothing that a run has done is thrown away, with or without an option."""
+    """No finished work is discarded, with or without an option."""
     done = succeed(call(*RUN, *options))
     assert "SCF   1" not in done.err and ("--quiet" in options or "going on from" in done.err)
     assert not (folder / "x.h5.checkpoint").exists()
@@ -656,7 +655,7 @@ def test_another_calculation_does_not_replace_it(call: Runner, folder: Path, opt
     other = ("run", "nh2.xyz", *RUN[2:], option)
     done = call(*other)
     assert done.code == 3 and "belongs to another calculation: geometry differs" in done.message
-    assert "name another file, or delete it to start anew" in done.message
+    assert "name another file, or delete it to start again" in done.message
     assert listing(folder) == before
     succeed(call(*other, "--overwrite"))
     assert dfmp2.read(folder / "x.h5").molecule.formula == "H2N"

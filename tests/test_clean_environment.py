@@ -1,5 +1,4 @@
-"""What reaches the tests of the shell they are started from: nothing that decides which of them
-pass."""
+"""Tests are independent of the environment variables of the shell they are started from."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def test_the_test_command_keeps_the_variables_of_the_shell_out(tmp_path):
 
 
 def test_pages_that_cannot_be_built_are_a_failure(tmp_path):
-    """Not a silent success of everything else: the check ends and names the extra."""
+    """The check fails and names the missing extra, instead of passing silently."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/check", tmp_path / "scripts")
     python = tmp_path / "python"

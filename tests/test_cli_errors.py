@@ -60,12 +60,12 @@ def xyz(name: str, text: str | bytes, *fragments: str) -> Case:
 
 
 def h2o(name: str, code: int, options: tuple[str, ...], *fragments: str) -> Case:
-    """Options that water in STO-3G cannot be run with; with --json standard output stays empty."""
+    """Options that are invalid for water in STO-3G; with --json standard output stays empty."""
     return Case(name, ("run", H2O, *STO3G, "--json", *options), code, fragments)
 
 
 def nobody_may_write() -> str:
-    """A folder in which nobody, root included, can make a file."""
+    """A folder in which nobody, not even root, can create a file."""
     return "/proc" if os.path.isdir("/proc/self") else "/dev/fd"
 
 
@@ -222,8 +222,8 @@ FILES = (
       )),
 )  # fmt: skip
 
-# Through the installed command: what needs a process of its own, and a case of each exit code; the
-# others in this one.
+# Cases for the installed command: those that need a process of their own, and one for each exit
+# code; the others run in this process.
 INSTALLED = (
     "no command",
     "file missing",
@@ -241,7 +241,7 @@ VARIANTS = tuple(case for case in ALL if case not in CASES)
 
 
 def prepare(case: Case, folder: Path) -> dict[str, tuple[int, int]]:
-    """Write the files of a case; what the folder holds then."""
+    """Write the files of a case; returns the content of the folder."""
     write_molecules(folder)
     for name, content in case.files:
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -249,7 +249,7 @@ def prepare(case: Case, folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def execute(case: Case, folder: Path) -> tuple[Finished, bool]:
-    """The outcome of a case, and whether the working directory is as it was."""
+    """The outcome of a case, and whether the working directory is unchanged."""
     folder.mkdir()
     before = prepare(case, folder)
     done = run_command(*case.arguments, cwd=folder, stdin=case.stdin, env=dict(case.env))
@@ -291,7 +291,7 @@ def test_every_exit_code_below_9_has_a_case() -> None:
 
 
 def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
-    """What a bash script does in which "$@" stands for the command with its arguments."""
+    """The outcome of a bash script in which "$@" stands for the command with its arguments."""
     return run_command("-c", script, "bash", str(COMMAND), *arguments, cwd=cwd, program=("bash",))
 
 
@@ -342,7 +342,7 @@ def test_deleted_working_directory(folder: Path) -> None:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root may do everything; nobody may not."""
+    """Run as user nobody, since root is allowed everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -354,8 +354,8 @@ def as_nobody() -> Iterator[None]:
 
 
 def test_without_permission(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of somebody else: refused with a message, for results, logs and input alike."""
-    succeed(call("run", H2, *STO3G))  # imports what nobody might not be allowed to read
+    """A folder of another user gives an error for results, logs and input alike."""
+    succeed(call("run", H2, *STO3G))  # import modules that nobody may not be allowed to read
     with tempfile.TemporaryDirectory() as public:
         write_molecules(Path(public))
         Path(public).chmod(0o755)
@@ -402,6 +402,8 @@ def test_full_standard_output(folder: Path) -> None:
         assert done.code == code, (redirection, done.err)
         assert "Traceback" not in done.err + done.out
         hdf5.verify(folder / "h2.dfmp2.h5")
+        if code:
+            assert "what was computed is stored: dfmp2 finished" in done.err
 
 
 def test_reader_that_leaves_early_is_no_error(folder: Path) -> None:
@@ -417,8 +419,8 @@ def test_progress_that_cannot_be_shown_does_not_stop_a_run(folder: Path) -> None
 
 
 def test_names_no_screen_should_see_raw(dfmp2: Runner, folder: Path) -> None:
-    """Control characters and bytes that are no text: shown as escapes, stored as such, and no
-    error."""
+    """Control characters and bytes that are not text are shown as escapes and stored unchanged,
+    without an error."""
     name = b"red\x1b[31m\xff\n.xyz"
     (folder / os.fsdecode(name)).write_bytes((folder / H2).read_bytes())
     done = succeed(dfmp2("run", name, *STO3G, "--output", "x.h5"))
@@ -464,7 +466,7 @@ def test_machine_out_of_memory(call: Runner, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_option_that_is_meant_is_named(call: Runner) -> None:
-    """One that is offered, not one that is hidden."""
+    """A visible option, not a hidden one."""
     done = call("run", "h2.xyz", "--bassis", "sto-3g")
     assert done.code == 2 and "did you mean --basis" in done.message
 

@@ -1,4 +1,4 @@
-"""`dfmp2 kernels`: what it prints, and what it refuses."""
+"""`dfmp2 kernels`: its output, and the input it rejects."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():
         (
             ["cost", "--kernel", "K3", "--shape", "small", "--lane", "nki"],
             2,
-            "predictions are of compiled programs, which torch-xla launches alike",
+            "predictions are for compiled programs, which torch-xla launches in the same way",
         ),
         (
             ["cost", "--kernel", "K3", "--shape", "small", "--recompile", "1"],
@@ -134,7 +134,7 @@ def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():
         (
             ["cost", "--kernel", "K3", "--shape", "small", "--one-zero-hint"],
             2,
-            "zeros and ones earn no credit",
+            "zeros and ones no longer count separately",
         ),
         (
             ["check", "--lane", "nki"],
@@ -189,7 +189,7 @@ def test_check_obeys_the_rules_of_the_chip_that_is_named(call, monkeypatch):
 
 
 class Swapped(CpuBackend):
-    """Puts the terms of a pair where those of the pair before it belong."""
+    """A backend that puts the terms of a pair in the place of the previous pair."""
 
     def pair_terms(self, left, right, tile):
         found = super().pair_terms(left, right, tile)

@@ -1,4 +1,4 @@
-"""Every option of `dfmp2 run` reaches the calculation; what only a whole run shows of some; the
+"""Every option of `dfmp2 run` reaches the calculation; effects visible only in whole runs; the
 other commands."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.conftest import COMMAND, Runner, Stored, listing, run_command, succee
 
 STO3G = ("--basis", "sto-3g", "--overwrite", "--json")
 
-# field of Options: as it is written, as it must arrive; none is the default
+# field of Options: text on the command line, expected value; none is the default
 GIVEN: dict[str, tuple[str, Any]] = {
     **{name: (value, value) for name, value in {
         "basis": "cc-pvdz", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "guess": "core",
@@ -53,7 +53,7 @@ def json_of(call: Runner) -> Any:
 def test_every_option_reaches_the_calculation(
     option: Any, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no other is changed by it."""
+    """And changes no other option."""
     from dfmp2.interop import python
 
     seen: list[Options] = []
@@ -200,7 +200,7 @@ def test_memory_too_small_names_required_and_available(dfmp2: Runner) -> None:
     assert done.code == 7
     assert "are required" in done.message and "20.00 MB may be used" in done.message
     advised = done.message.split("allow at least --memory ")[1].split(",")[0]
-    # The advice holds, but for the little a fresh process may differ in size.
+    # The advice is correct, apart from small differences in the size of a new process.
     enough = f"{int(advised.removesuffix('MB')) + 5}MB"
     assert (
         succeed(dfmp2("run", "h2o.xyz", *STO3G, "--memory", enough)).json["memory"]["budget"]
@@ -209,7 +209,7 @@ def test_memory_too_small_names_required_and_available(dfmp2: Runner) -> None:
 
 
 def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option wins over the environment, and is what the result says."""
+    """The option overrides the environment, and is recorded in the result."""
     for more, variable, count in ((("--threads", "2"), "5", 2), ((), "1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
         assert json_of("h2.xyz", *STO3G, *more)["provenance"]["threads"] == count

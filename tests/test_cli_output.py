@@ -1,5 +1,5 @@
-"""What a run prints and stores: the report, the JSON object, the HDF5 layout, PySCF's checkpoint,
-safe writing."""
+"""Output of a run: the report, the JSON object, the HDF5 layout, PySCF's checkpoint, safe
+writing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENERGIES = (
 
 
 def test_json_holds_all_digits(water: Stored, radical: Stored) -> None:
-    """The text reads back to the last bit of what the HDF5 file holds."""
+    """Reading the text gives the numbers of the HDF5 file to the last bit."""
     for stored in (water, radical):
         with h5py.File(stored.path) as handle:
             for name in ENERGIES:
@@ -129,7 +129,7 @@ def test_a_run_prints_one_screen(call: Runner, water: Stored) -> None:
     assert "E(HF) + 1.2 OS + 0.333333 SS" in done.out and "the line above" not in done.out
     assert lines[0].endswith(": h2o (H2O), charge 0, multiplicity 1, 10 electrons")
     assert "is good to 3 decimals" in done.out
-    assert lines[-2].endswith("full report: dfmp2 show h2o.dfmp2.h5")
+    assert lines[-2].endswith("details: dfmp2 show h2o.dfmp2.h5")
     full = succeed(call("show", "h2o.dfmp2.h5")).out
     assert "Strongest pairs" in full and "Strongest pairs" not in done.out
     refused = call("run", "h2o.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--verbose")
@@ -137,7 +137,7 @@ def test_a_run_prints_one_screen(call: Runner, water: Stored) -> None:
 
 
 def terminal_output(folder: Path, *arguments: str, **env: str) -> str:
-    """What the command shows on stderr when that is a terminal."""
+    """The output of the command on stderr if that is a terminal."""
     reader, writer = os.openpty()
     environment = (
         {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
@@ -157,7 +157,7 @@ def terminal_output(folder: Path, *arguments: str, **env: str) -> str:
             while True:
                 try:
                     piece = os.read(reader, 4096)
-                except OSError:  # how Linux says that the other end is closed
+                except OSError:  # on Linux, the other end is closed
                     break
                 if not piece:
                     break
@@ -206,7 +206,7 @@ def test_every_dataset_is_described_and_a_number_or_text(water: Stored, radical:
 
 
 def differences(left: Any, right: Any, where: str = "") -> list[str]:
-    """Places where two results differ, looked for field by field."""
+    """Differences between two results, field by field."""
     if is_dataclass(left):
         names = [field.name for field in fields(left)]
         parts = [

@@ -1,4 +1,5 @@
-"""`dfmp2 compare`: PySCF, no fitting set at all (--exact), Psi4; and what each check sees."""
+"""`dfmp2 compare` with PySCF, without fitting (--exact), and with Psi4; and the errors that each
+check detects."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ PUBLISHED = {
 
 @pytest.mark.parametrize(("basis", "core"), PUBLISHED)
 def test_published_four_centre_energies(basis: str, core: str) -> None:
-    """Conventional MP2 of another program: 1e-8 Eh, the orbitals enter E(corr) in first order."""
+    """Conventional MP2 of another program: 1e-8 Eh, because E(corr) is linear in the orbital
+    errors."""
     radical = basis.startswith("aug")
     molecule = atoms(AMIDOGEN, 1, multiplicity=2) if radical else atoms(FLUORIDE, 1)
     check = exactly(dfmp2.run(molecule, basis, frozen_core=core, stability="off"))
@@ -161,8 +163,7 @@ def test_bad_options(
 def test_what_does_not_fit_is_refused_first(
     call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusal names the largest basis that would fit: so many functions need at most what there
-    is."""
+    """The error names the largest basis that would fit into the available memory."""
     result = hdf5.read(water.path)
     large = replace(result, sizes=replace(result.sizes, nao=2000, nvir=(1995, 1995)))
     monkeypatch.setattr(compare.hartree_fock, "run_scf", None)
@@ -219,8 +220,8 @@ def broken() -> MP2Result:
 
 
 def test_another_solution_is_compared_with_itself(broken: MP2Result) -> None:
-    """From atomic densities PySCF finds E(RHF), 0.23 Eh higher; the stored numbers are right all
-    the same."""
+    """From atomic densities PySCF finds E(RHF), 0.23 Eh higher; the stored numbers are nevertheless
+    correct."""
     warned = Collector(Silent())
     assert compare.recompute(broken, 1e-7, 1, warned).passed
     assert len(warned.warnings) == 1
@@ -280,8 +281,8 @@ def test_nan_agrees_with_nothing() -> None:
 
 
 def outcomes(call: Runner, *options: str) -> dict[str, Any]:
-    """Exit codes of a run of mol.xyz with --check and of both comparisons, and what the last one
-    said."""
+    """Exit codes of a run of mol.xyz with --check and of both comparisons, and the message of the
+    last one."""
     codes: dict[str, Any] = {
         "--check": call("run", "mol.xyz", *options, "--check", "--overwrite").code
     }
@@ -322,8 +323,8 @@ def test_a_poor_set_is_seen_without_sets_only(
 def test_a_fault_of_the_pair_terms_is_seen_by_another_program(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One part in a thousand: --check and compare see it; the certificate shares it, --exact has no
-    such precision."""
+    """One part in a thousand: --check and compare detect it; the certificate shares it, and --exact
+    is not precise enough."""
     right = CpuBackend.pair_terms
 
     def wrong(*arguments: Any) -> Any:
@@ -432,11 +433,12 @@ def test_every_method_is_recomputed(compared_result: MP2Result) -> None:
     for name in stored.keys() - {"mp2_doubles_energy"}:
         assert told[name] == pytest.approx(stored[name], abs=1e-14)
     assert found.energies[-1].stored == result.correlation_energy
-    assert found.energies[-1].theirs < -0.008  # nothing is compared with nothing
+    assert found.energies[-1].theirs < -0.008  # the compared energies are not both zero
 
 
 def test_a_functional_that_is_not_that_of_the_orbitals_is_recomputed() -> None:
-    """XYG3 takes the orbitals of B3LYP: both energies and the second order beside PySCF's."""
+    """XYG3 uses the orbitals of B3LYP: both energies and the second-order energy agree with
+    PySCF."""
     given = {"method": "xyg3", "grid": 0, "threads": 1, "listener": Listener()}
     result = dfmp2.run(dfmp2.Molecule.from_string("Li 0 0 0; H 0.1 0 1.6"), "sto-3g", **given)
     found = compare.recompute(result, 1e-8, 1, Listener())
@@ -451,7 +453,7 @@ def test_a_functional_that_is_not_that_of_the_orbitals_is_recomputed() -> None:
 
 
 def test_a_wrong_energy_of_every_method_is_seen(compared_result: MP2Result) -> None:
-    """One part in ten thousand of whatever the correlation energy is made of."""
+    """One part in ten thousand of any component of the correlation energy."""
     result = compared_result
     if result.quadrature is not None:
         quadrature = replace(result.quadrature, energy=1.0001 * result.quadrature.energy, error=0)
@@ -520,7 +522,7 @@ def test_sums_that_do_not_fit_are_refused(call: Runner, monkeypatch: pytest.Monk
 # --- Psi4: the input ---
 
 
-# NH2, cc-pVDZ, one frozen orbital: what Psi4 1.3.2 printed in DATA/compare-nh2.out.
+# NH2, cc-pVDZ, one frozen orbital: printed by Psi4 1.3.2 in DATA/compare-nh2.out.
 RECORDED = (-55.5670750200435464, -0.0319039122076434, -0.1114970638772585)
 
 
@@ -658,7 +660,7 @@ def test_recorded_output() -> None:
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Puts a program called psi4 first on PATH; the temporary folder is watched."""
+    """Put a program called psi4 first on PATH, and watch the temporary folder."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("PSI_SCRATCH", str(scratch))
@@ -800,7 +802,7 @@ def test_a_signal_ends_psi4_and_removes_its_folder(stored: Path, stand_in, tmp_p
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (code, "")
     assert len([line for line in err.splitlines() if line.startswith("dfmp2: ")]) == 1
-    # a killed process that nobody waits for may be on its way out for a moment
+    # a killed process that nobody waits for may linger for a moment
     wait_until(lambda: not any(map(running, pids.read_text().split())))
 
 
@@ -851,7 +853,8 @@ REAL = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_psi4_agrees(name):
-    """Two programs, each with its own SCF: 1e-7 Eh; E(corr) is of first order in the orbitals."""
+    """Two programs, each with its own SCF: 1e-7 Eh, because E(corr) is linear in the orbital
+    errors."""
     text, basis, options = REAL[name]
     molecule = atoms(text, multiplicity=2 if text == AMIDOGEN_ANGSTROM else 1)
     result = dfmp2.run(molecule, basis, precision="fp64", stability="off", **options)

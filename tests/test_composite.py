@@ -1,4 +1,4 @@
-"""Composite levels against Psi4, PySCF used directly, formulas written out and differences of energies."""
+"""Composite levels against Psi4, direct use of PySCF, explicit formulas and energy differences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def composite(molecule, options, compute=mp2_energy):
 # Psi4 1.3.2: molecule of WATER_DIMER in two fragments, symmetry c1, units angstrom, no_com,
 # no_reorient; set e_convergence 1e-10; set d_convergence 1e-8;
 # energy('mp2/aug-cc-pv[dt]z', bsse_type=['cp', 'nocp'])
-# Its E(SCF) is that of the larger basis (xtpl_highest_1), its correlation energy goes as X^-3.
+# Its E(SCF) is that of the larger basis (xtpl_highest_1); its correlation energy is extrapolated as
+# X^-3.
 PSI4_DT = {"cp_corrected": -0.007747864008, "uncorrected": -0.009341471958}
 # the same with 'mp2/aug-cc-pv[tq]z'
 PSI4_TQ = {"cp_corrected": -0.007953411123, "uncorrected": -0.007858027482}
@@ -97,7 +98,7 @@ PSI4_OH_HE = {"cp_corrected": 2.33817666e-4, "uncorrected": -6.822815e-6}
 
 @pytest.fixture(scope="module")
 def oh_helium(tmp_path_factory):
-    """The study of OH with He, whose file stays."""
+    """The study of OH with He, with its file."""
     path = tmp_path_factory.mktemp("composite") / "oh-he.h5"
     molecule = Molecule.from_string(OH_HE, multiplicity=2)
     options = at_level(Options("cc-pv[dt]z", threads=1))
@@ -173,8 +174,8 @@ def test_a_gradient_at_the_limit_against_differences(name):
 
 @pytest.fixture(scope="module")
 def unlike():
-    """Results of a lopsided radical in two bases, with gradients and properties, and the second
-    one as a run with CCSD(T)."""
+    """Results of an asymmetric radical in two bases, with gradients and properties, and the second
+    one also with CCSD(T)."""
     molecule = Molecule.from_string(LOPSIDED["HeH2+"][0], charge=1, multiplicity=2)
     small, large = (
         certified_gradient(molecule, Options(basis, stability="off", **TIGHT), separate=True)
@@ -194,7 +195,8 @@ def unlike():
 
 
 def test_everything_of_a_composite_is_the_weighted_sum(unlike):
-    """Mean fields with their weights, what MP2 adds with its own; the correction is added whole."""
+    """Mean fields and MP2 contributions have different weights; the correction is added
+    unscaled."""
     small, large, _ = unlike
     parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6), Part("delta", 0.0, 0.0))
     whole = combine(list(zip(parts, unlike, strict=True)))
@@ -233,7 +235,7 @@ def test_everything_of_a_composite_is_the_weighted_sum(unlike):
 
 
 def test_a_composite_has_no_gradient_where_a_run_has_none(unlike):
-    """That of the mean field alone is needed where its weight is another one."""
+    """The gradient of the mean field alone is needed if its weight differs."""
     small, large, _ = unlike
     parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6))
 
@@ -252,7 +254,7 @@ def test_a_composite_has_no_gradient_where_a_run_has_none(unlike):
 
 
 def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
-    """dRPA has no spin components, a double hybrid the energy of its functional."""
+    """dRPA has no spin components, and a double hybrid has the energy of its functional."""
     small, large, _ = unlike
     parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6))
     plain = combine(list(zip(parts, (small, large), strict=True)))
@@ -367,8 +369,8 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
 
 
 def test_another_program_gets_the_whole_molecule(monkeypatch):
-    """Ghosts, charge, spin, frozen core and places of atoms, none of which it may move; what it
-    answers is taken by its names."""
+    """Ghosts, charge, spin, frozen core and positions of atoms, which must not be moved; its
+    answers are identified by name."""
     from dfmp2.mp2 import coupled_cluster
 
     molecule = Molecule.from_string(
@@ -436,7 +438,7 @@ else:
 
 
 def test_a_psi4_that_knows_one_schema_alone_is_asked_by_its_command(tmp_path, monkeypatch):
-    """With nine tenths of the memory, in a folder of its own."""
+    """With nine tenths of the memory, in a separate folder."""
     from dfmp2.mp2 import coupled_cluster
 
     program = tmp_path / "psi4"
@@ -597,7 +599,8 @@ def test_refusals_before_the_first_run(tmp_path):
 
 
 def test_memory_of_the_correction_is_estimated():
-    """Half more than twenty arrays of the size of T2, (ov|vv) twice and B, and PySCF itself."""
+    """One and a half times twenty arrays of the size of T2, (ov|vv) twice and B, plus PySCF
+    itself."""
     restricted = type("Work", (), {"spins": (Spin(10, 9, 60),), "nao": 70, "naux": 200})
     arrays = 8 * (20 * 9**2 * 60**2 + 2 * 9 * 60**3 + 70**2 * 200)
     expected = 80 * 10**6 + round(1.5 * arrays)

@@ -1,5 +1,5 @@
-"""Recipes of images and clusters without an engine: what they name is there, and their steps are
-those of a script."""
+"""Recipes of images and clusters, tested without an engine: files they name exist, and their steps
+are those of a script."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_files_are_sound_and_name_no_account(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "neuron"])
 def test_recipe(name: str) -> None:
-    """No base image of ours, no rights, no steps beside the script's, variables of tools and what
-    may be written."""
+    """No base image of our own, no privileges, only the script's steps, and the variables and
+    writable folders of tools."""
     lines = (FOLDER / f"{name}.Dockerfile").read_text().splitlines()
     steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
     # One step, one line: the test script reads them so
@@ -107,16 +107,16 @@ def test_entrypoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_steps_of_the_cpu_recipe() -> None:
-    """In a new folder in place of the root, with nothing of this environment: water as PySCF has
-    it."""
+    """In a new folder instead of the root, without this environment: the energy of water agrees
+    with PySCF."""
     done = script("test_cpu", "--python", sys.executable, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "all steps passed" in done.stderr and "-76.23072475" in done.stdout
 
 
 def test_cluster() -> None:
-    """The template names all its variables, and fits the scripts that `dfmp2 batch submit --slurm`
-    makes."""
+    """The template declares all its variables, and matches the scripts made by `dfmp2 batch submit
+    --slurm`."""
     yaml = pytest.importorskip("yaml")
     text = CLUSTER.read_text()
     head, _, body = text.partition("\nRegion:")

@@ -1,5 +1,4 @@
-"""Data sets that `batch collect --to` writes: what other programs read of them, and what is left
-out."""
+"""Data sets written by `batch collect --to`: values read by other programs, and omitted items."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.molecule.files import read_frame
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
 from tests.conftest import MOLECULES, run_here, succeed
@@ -52,7 +52,7 @@ def batch(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def collected(batch, call, monkeypatch, tmp_path):
-    """Collect into a file of a format; its path and what was said."""
+    """Collect into a file of a format; returns its path and the messages."""
     monkeypatch.chdir(batch)
 
     def collect(to: str, *options: str):
@@ -68,8 +68,8 @@ def results(folder: Path) -> dict[str, dfmp2.MP2Result]:
 
 
 def test_extxyz_is_what_ase_reads(batch, collected):
-    """Energies in eV, forces in eV/angstrom, dipole moments in e angstrom: products of the files'
-    numbers with CODATA's factors, written out here."""
+    """Energies in eV, forces in eV/angstrom, dipole moments in e angstrom: the files' numbers times
+    CODATA factors."""
     read = pytest.importorskip("ase.io").read
     target, done = collected("extxyz", "--duplicates")
     assert f"4 of 4 items -> {target}" in done.out and "not complete" not in done.err
@@ -140,6 +140,23 @@ def test_the_database_of_ase(batch, collected):
         np.testing.assert_allclose(row.forces, forces, rtol=1e-14, atol=1e-14)
         assert row.energy == pytest.approx(result.total_energy * EV, rel=1e-14)
         assert row.data["forces"] == (-result.gradient.mp2_total_gradient).tolist()
+        assert row.total_charge == result.molecule.charge
+        assert row.multiplicity == result.molecule.multiplicity
+
+
+@pytest.mark.parametrize("to", ["extxyz", "ase.db"])
+def test_a_data_set_is_read_again_as_what_was_computed(to, batch, collected):
+    target, _ = collected(to, "--duplicates")
+    for number, result in enumerate(results(batch).values(), start=1):
+        molecule = read_frame(target, number)
+        assert molecule.symbols == result.molecule.symbols
+        assert (molecule.charge, molecule.multiplicity) == (
+            result.molecule.charge,
+            result.molecule.multiplicity,
+        )
+        np.testing.assert_allclose(
+            molecule.coordinates, result.molecule.coordinates, rtol=1e-8, atol=1e-8
+        )
 
 
 def test_equal_geometries_are_left_out(collected):
@@ -168,7 +185,7 @@ def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
 
 
 def test_results_without_a_certificate_are_left_out(batch, tmp_path):
-    """Of a gradient whose forces do not add up to nothing."""
+    """A gradient whose forces do not add up to zero is left out."""
     from dfmp2.execution.collect import Collection, fit_for_dataset
 
     result = dfmp2.read(batch / "out" / "nh2.h5")
@@ -204,8 +221,7 @@ def test_splits_stay_whatever_is_beside_them(batch, collected):
 
 
 def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
-    """A second collection reads no result; a changed one is read, and refused where it is
-    damaged."""
+    """A second collection reads no result; a changed one is read, and rejected if damaged."""
     monkeypatch.chdir(batch)
     from dfmp2.output import hdf5
 
@@ -222,7 +238,7 @@ def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
     (batch / "out" / "oh.h5").write_bytes(damaged)
     done = succeed(call("batch", "collect", "m.toml", "-o", str(tmp_path / "less.csv")))
     assert "oh is left out: its result does not count" in done.err and "3 of 4 items" in done.out
-    assert "1 of 4 items not complete and therefore not in the table" in done.err
+    assert "1 of 4 items left out of the table: not complete" in done.err
     (batch / "out" / "oh.h5").write_bytes(whole)
 
 

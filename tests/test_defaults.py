@@ -1,5 +1,5 @@
-"""Defaults of everything public: one that moves changes the results of everybody who did not name
-it. Those of all functions are of the type of their parameter."""
+"""Defaults of the public interface: changing one changes everybody's results. All defaults have the
+type of their parameter."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ COMPONENTS = (
 
 @pytest.fixture(scope="module")
 def fields() -> dict[str, Any]:
-    """Converged mean fields: closed shell, radical, an element the programs' cores differ for, a
-    core potential."""
+    """Converged mean fields: closed shell, radical, an element for which the programs' cores
+    differ, a core potential."""
 
     def converge(kind: Any, atoms: str, basis: str, **molecule: Any) -> Any:
         mol = gto.M(atom=atoms, basis=basis, verbose=0, **molecule)
@@ -139,11 +139,17 @@ def test_what_the_record_says(fields):
     assert derived.provenance.command == f"dfmp2 derive w.h5; original: {parent.provenance.command}"
     assert derived.timings == parent.timings
     assert derive(parent, os_scale=1.1).check == parent.check
+    dropped = "gradient and properties of the original do not apply and were dropped"
+    assert dropped not in derived.frozen_core_note
+    with_properties = compute(fields["water"], 0, "mixed", properties=True)
+    assert with_properties.properties is not None
+    derived = derive(with_properties, frozen_core=1)
+    assert dropped in derived.frozen_core_note and derived.properties is None
 
 
 def test_certificate_is_widened_by_the_pairs_left_out(fields):
-    """By hand: float32 has 2^-24, eight of them of each direct term left out; E_SS has direct and
-    exchange."""
+    """By hand: float32 has 2^-24, and each omitted direct term counts eight of these; E_SS has
+    direct and exchange terms."""
     found = Certificate(15, 15, 5e-9, 3e-9, 2e-9, 1e-12, 1e-7, False)
     parent = replace(compute(fields["water"], 0, "mixed"), certificate=found)
     direct = parent.pairs.opposite_spin
@@ -205,7 +211,7 @@ def test_refusals(fields, changes, reason):
 
 
 def test_another_option_may_have_the_value_it_had(fields):
-    """By whatever name: of the set that was taken, of the kind of reference, of the precision."""
+    """Under any name: of the set used, the kind of reference, or the precision."""
     parent = compute(fields["nh2"], 1)
     fitting, scf_fitting = parent.mp2_fitting.names, parent.scf_fitting.names
     had = {
@@ -234,8 +240,8 @@ def test_another_option_may_have_the_value_it_had(fields):
 
 
 def test_what_a_derived_result_keeps_and_what_goes(fields):
-    """Sums over the same pairs, of other factors; orbitals, spins and what was measured of them
-    stay."""
+    """Sums over the same pairs with other factors; orbitals, spins and measurements of them are
+    kept."""
     parent = compute(fields["nh2"], 1)
     same, opposite = parent.components
     scaled = derive(parent, os_scale=1.1, ss_scale=0.4)

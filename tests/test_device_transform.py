@@ -1,11 +1,14 @@
-"""B made by K12 in whole runs: energies, programs, certificate, restart, refusals, choice of the
-route."""
+"""B computed by K12 in whole runs: energies, programs, certificate, restart, errors, choice of the
+method."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.interop import python
+from dfmp2.mp2.energy import converged_reference
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
@@ -72,7 +76,7 @@ def details(result):
 
 @pytest.mark.parametrize("functions", [1, 3, 100])
 def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, functions):
-    """B of some orbitals in any order, by the formula; those that are there are not made again."""
+    """B of some orbitals in any order, by the formula; existing ones are not computed again."""
     rng, nao, naux = np.random.default_rng(3), 6, 8
     whole = rng.standard_normal((naux, nao, nao))
     whole += whole.transpose(0, 2, 1)
@@ -210,7 +214,7 @@ def test_what_cannot_run_is_refused_before_the_scf():
 
 @pytest.mark.slow
 def test_what_float32_loses_with_diffuse_functions_is_found_and_refused(tmp_path):
-    """Benzene in aug-cc-pVDZ: 2e-7 Eh are lost in K12, which `auto` would have left to the host."""
+    """Benzene in aug-cc-pVDZ loses 2e-7 Eh in K12, which `auto` would have left to the host."""
     (tmp_path / "benzene.xyz").write_text(GEOMETRIES["benzene"])
     with pytest.raises(
         NumericalError, match=r'exceeds the tolerance 1\.0e-07 Eh, .*use transform="host"'
@@ -248,7 +252,8 @@ def test_the_costs_are_those_of_the_formulas():
 
 
 def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
-    """UHF on the stand-in of AWS's packages: bytes, programs, and that B is never read back."""
+    """UHF on the stand-in for AWS's packages: bytes and programs agree, and B is never read
+    back."""
     with planted(tmp_path, monkeypatch) as machine:
         machine.sound()
         executor = executors.executor("nki")
@@ -309,3 +314,38 @@ def test_plan_says_where_b_is_made(call, monkeypatch, tmp_path):
     water = ("plan", "h2o.xyz", "--basis", "cc-pvdz", "--backend", "nki-interpreter")
     assert succeed(call(*water, "--json")).json["transform"] == {"place": "host"}
     assert "B is made on the device" in succeed(call(*water, "--transform", "device")).out
+
+
+@pytest.mark.parametrize("transform", ["device", "host"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_device_of_the_scf_is_that_of_a_transformation_there(
+    transform: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only on request, and only one that computes J and K."""
+    taken: list[dict[str, Any]] = []
+
+    class Enough(Exception):
+        pass
+
+    def stop(**given: Any) -> None:
+        taken.append(given)
+        raise Enough
+
+    monkeypatch.setattr("dfmp2.mp2.energy.ScfIntegrals", stop)
+    device = SimpleNamespace(limits=SimpleNamespace(fits=fits))
+    calculation: Any = SimpleNamespace(
+        kind="rhf",
+        options=SimpleNamespace(functional=None, scf="df", transform=transform),
+        system=SimpleNamespace(jk_auxmole=None),
+        plan=SimpleNamespace(memory=MagicMock(scf_gathers=True)),
+        checkpoint=SimpleNamespace(reference=None),
+        listener=SimpleNamespace(stage=lambda text: None),
+        clock=lambda stage: nullcontext(),
+        setup=SimpleNamespace(backend=device, active=1),
+        space=None,
+    )
+    with pytest.raises(Enough):
+        converged_reference(calculation, None)
+    (given,) = taken
+    there = transform == "device" and fits
+    assert given["device"] is (device if there else None) and given["gathers"] is not there

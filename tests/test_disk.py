@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from dfmp2.errors import ResourceError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
+from dfmp2.integrals.three_center import packed_blocks
 from dfmp2.integrals.transform import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
@@ -44,13 +46,13 @@ DISK_RUN = (
     "--threads",
     "1",
 )
-DEAD = 2**22 - 1  # above the largest process number Linux gives by default
+DEAD = 2**22 - 1  # above the largest process id of Linux by default
 EXACT = {"precision": "fp64", "threads": 1}
 SLOW = pytest.mark.slow
 
 
 def set_variant(monkeypatch: pytest.MonkeyPatch, *, disk: bool) -> None:
-    """Both stages in memory, or both on disk with as little of them in memory as can be."""
+    """Both stages in memory, or both on disk with as little as possible in memory."""
     for name in ("scf_fits_in_core", "mp2_fits_in_core"):
         monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: not disk))
     if disk:
@@ -74,7 +76,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that can go to disk goes there, however small."""
+    """Put everything possible on disk, however small."""
     set_variant(monkeypatch, disk=True)
 
 
@@ -124,7 +126,7 @@ def test_energies_on_disk_equal_those_in_memory(
 def test_pair_energies_on_the_same_orbitals(
     backend: str, precision: str, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tiles and solves are the same; only the number of functions per product of the transformation
+    """Tiles and solves are the same; only the number of functions per product in the transformation
     differs."""
     atoms = "N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6" + ("" if spin else "; H 0.9 0 -0.3")
     mole = gto.M(atom=atoms, basis="6-31g", spin=spin, verbose=0)
@@ -158,12 +160,22 @@ MOLE = gto.M(
 AUX = df.addons.make_auxmol(MOLE, "def2-universal-jkfit")
 
 
+def test_kept_pairs_are_taken_from_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of integrals have any size, and threads share each."""
+    whole = JKFitting(MOLE, AUX, 2).build()
+    small = partial(packed_blocks, block_bytes=8 * 40 * MOLE.nao * (MOLE.nao + 1) // 2)
+    monkeypatch.setattr(jk, "packed_blocks", small)
+    cut = JKFitting(MOLE, AUX, 2).build()
+    assert not cut.pairs.complete and sum(1 for _ in small(MOLE, AUX)) > 2
+    np.testing.assert_array_equal(cut._cderi, whole._cderi)
+
+
 @pytest.mark.parametrize(("pair_bytes", "read_bytes"), [(1, 1), (10**5, 10**5), (10**9, 10**9)])
 def test_matrices_from_disk(
     pair_bytes: int, read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any block size, densities of two spins with and without orbitals; pairs of distant functions
-    are left out."""
+    are omitted."""
     rng = np.random.default_rng(2)
     occupied = [rng.standard_normal((MOLE.nao, n)) for n in (5, 4)]
     held = JKFitting(MOLE, AUX, 2).build()
@@ -185,7 +197,7 @@ def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A cation of distant atoms and molecules: as planned, in every float32 iteration, with the
-    bits of a run without room."""
+    same bits as without enough memory."""
     lines = ["O 0 0 0", "H 0 0.76 0.59", "H 0.1 -0.76 0.6"]
     lines += [f"{atom} {9 * n} {n} 0.3" for n, atom in enumerate(("Ne", "Ar", "Ne", "He"), 1)]
     path = tmp_path / "apart.xyz"
@@ -231,8 +243,8 @@ def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "unstable" in stored.reference.stability.verdict
 
 
-# Runs a command and says its peak memory, kB; from a small process, since Linux counts that of the
-# one that starts it.
+# Runs a command and prints its peak memory, kB; in a small process, because Linux includes the peak
+# of the parent.
 MEASURED = """
 import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -260,8 +272,8 @@ sys.exit(done.returncode)
     ],
 )
 def test_the_least_budget_named_is_kept(given: tuple[str, ...], tmp_path: Path) -> None:
-    """It works, with a peak of at most 5 % more; without what two processes may differ by, 4 % less
-    are refused."""
+    """It works, with a peak at most 5 % higher; apart from differences between processes, 4 % less
+    is rejected."""
 
     def run(budget: int) -> subprocess.CompletedProcess[str]:
         command = (
@@ -287,8 +299,8 @@ def test_the_least_budget_named_is_kept(given: tuple[str, ...], tmp_path: Path) 
 
 
 def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
-    """Where --memory is given: one large array is enough for the C library to keep those that
-    follow."""
+    """With --memory; otherwise one large array would be enough to make the C library retain later
+    ones."""
     program = (
         "import numpy as np; from dfmp2.host.resources import resident_memory; from dfmp2.options "
         "import Options\nfrom dfmp2.planning.system import set_up_run; set_up_run(Options('sto-3g', "
@@ -335,7 +347,8 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("disk", [False, True])
 def test_a_tensor_is_written_one_way_and_read_another(disk: bool, root: Path) -> None:
-    """By rows, or by blocks of fitting functions of different widths."""
+    """Written by rows and read by blocks of fitting functions of different widths, or vice
+    versa."""
     numbers = np.random.default_rng(8).standard_normal((3, 2, 9))
     blocks = [(0, 4), (4, 5), (5, 9)]
     with Space(root, 0) as space:
@@ -363,7 +376,7 @@ def test_a_tensor_is_written_one_way_and_read_another(disk: bool, root: Path) ->
 
 
 def test_a_space_takes_one_folder_and_only_one_that_is_free(root: Path) -> None:
-    """Of a dead process, with its lock; not where it has a folder of its own."""
+    """The folder of a dead process, with its lock; unless it already has a folder of its own."""
     left, other = (root / name for name in (stale_name(), stale_name(DEAD - 1)))
     for folder in (left, other):
         folder.mkdir()
@@ -426,7 +439,7 @@ def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_
 def test_a_held_lock_protects_whatever_the_name_says(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process in another container has the same host name perhaps, but its number means nothing
+    """A process in another container may have the same host name, but its process id means nothing
     here."""
     monkeypatch.setattr(os, "getpid", lambda: DEAD)
     with Space(root, 0) as space:
@@ -492,8 +505,7 @@ def test_disk_full_or_closed_at_the_start(
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file of this process may grow beyond 40 kB; the system then fails as it does on a full
-    disk."""
+    """Files of this process may not exceed 40 kB; the system then fails as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
     yield
@@ -515,7 +527,7 @@ def test_disk_full_in_the_middle(call: Runner, root: Path, folder: Path) -> None
 
 
 def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
-    """A run that has made its scratch folder and is in the SCF."""
+    """A run that has created its scratch folder and is in the SCF."""
     process = subprocess.Popen(
         [COMMAND, *DISK_RUN, "--scratch", root],
         cwd=cwd,
@@ -543,7 +555,7 @@ def test_killed_run_is_cleaned_up_by_the_next_and_a_living_one_is_not(
     call: Runner, root: Path, folder: Path
 ) -> None:
     process = start(root, folder)
-    process.send_signal(signal.SIGSTOP)  # it lives for as long as it is looked at
+    process.send_signal(signal.SIGSTOP)  # keep it alive during the test
     h2 = ("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--scratch", str(root))
     succeed(call(*h2))
     assert len(list(root.iterdir())) == 1

@@ -1,4 +1,5 @@
-"""Every command block of README and docs is executed, and the numbers shown are those of that run.
+"""Every command block of README and docs is executed, and the numbers shown must agree with the
+run.
 
     ```console                   commands after `$ `, then lines of what they print; `...` stands for anything
     ```python                    executed; what `print(...)  # comment` prints is the comment
@@ -7,7 +8,7 @@
     <!-- needs: slurm -->        not run here; every page that has one is listed in NOT_EXECUTED
     <!-- with: pandas -->        run where that package is installed, else the page's test says that it is not
 
-The blocks of a page run in one folder, one after the other, with `inputs/` of the repository in it.
+The blocks of a page run one after another in a folder that contains `inputs/` of the repository.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ MADE = [  # by scripts/docs_hooks.py at build time
 ]
 EXECUTED = ("console", "python")
 CLOSE = 2e-8  # Eh; mixed precision rounds differently on other processors
-# Small molecules do not gain from threads, which wait for each other where other tests run beside
-# them.
+# Small molecules do not gain from threads, which would wait for each other while other tests are
+# running.
 ENVIRONMENT = {
     **os.environ,
     "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}",
@@ -97,7 +98,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The fenced blocks of a page, their indentation taken off."""
+    """The fenced blocks of a page, without indentation."""
     found = []
     for match in BLOCK.finditer(page.read_text()):
         title = re.search(r'title="([^"]+)"', match["info"])
@@ -117,8 +118,8 @@ def pages(*, slow: bool) -> list[Path]:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Is a line shown what was printed? `...` stands for anything, also for the rest of a word;
-    numbers may differ by rounding."""
+    """Whether a line shown agrees with the output; `...` stands for anything, including the rest of
+    a word, and numbers may differ by rounding."""
     words, others = shown.split(), printed.split()
     if "..." in words:
         head, tail = words.index("..."), len(words) - 1 - words.index("...")
@@ -132,12 +133,12 @@ def same(shown: str, printed: str) -> bool:
 
 
 def begins(shown: str, printed: str) -> bool:
-    """A word whose last letters or digits are left out, as in -79.49663..."""
+    """Whether a word shown without its last letters or digits agrees, as in -79.49663..."""
     return len(shown) > 3 and shown.endswith("...") and printed.startswith(shown[:-3])
 
 
 def close(shown: str, printed: str) -> bool:
-    """Two energies that differ in the last digits, or two differences that are both nothing but
+    """Whether two energies differ only in the last digits, or two differences are both mere
     rounding."""
     if not (
         re.fullmatch(r"-?\d+\.\d{8,}", shown) or re.fullmatch(r"[-+]?\d\.\d+e-(09|[1-9]\d)", shown)
@@ -150,7 +151,7 @@ def close(shown: str, printed: str) -> bool:
 
 
 def check_lines(shown: list[str], printed: str, command: str) -> None:
-    """Every line shown was printed, in this order."""
+    """Check that every line shown was printed, in this order."""
     left = iter(printed.splitlines())
     for line in shown:
         found = line.strip() in ("", "...") or any(same(line, other) for other in left)
@@ -182,7 +183,7 @@ def run_console(block: Block, folder: Path) -> None:
 
 
 def run_python(block: Block, folder: Path) -> None:
-    """A script of its own; comments behind print() are what it prints."""
+    """Run a script; comments after print() are its expected output."""
     command = [sys.executable, "-c", block.text]
     done = subprocess.run(
         command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900
@@ -211,8 +212,8 @@ def run_page(page: Path, folder: Path, *, slow: bool) -> None:
         pytest.skip(f"all but the blocks that need {', '.join(absent)}, which is not installed")
 
 
-# What a reader tries first, and what is written for programs; the other pages are executed by
-# scripts/check --all.
+# Pages that readers try first, and pages for programs; the others are executed by scripts/check
+# --all.
 OFTEN = (
     "README.md",
     "docs/index.md",
@@ -222,7 +223,7 @@ OFTEN = (
 
 
 def name(page: Path) -> str:
-    """Of a page, as it appears in the list of tests."""
+    """The name of a page in the list of tests."""
     return str(page.relative_to(ROOT))
 
 
@@ -279,7 +280,7 @@ def test_page_is_well_formed(page: Path) -> None:
 
 
 def shown(cell: str) -> str:
-    """What a browser shows of a cell: text in <> is read as HTML unless it is code."""
+    """The text of a cell in a browser, where <> is read as HTML unless it is code."""
     return re.sub(r"<[^>]*>", "", re.sub(r"`[^`]+`", "code", cell)).strip()
 
 
@@ -308,7 +309,7 @@ LONG = {  # pages of reference, whose tables are read row by row
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_long_tables_are_files_to_download(page: Path) -> None:
-    """A page shows the first rows; the file beside it has as many rows as the page says."""
+    """A page shows the first rows; the file beside it has the number of rows stated on the page."""
     text = page.read_text()
     rows = [len(lines) - 2 for lines in tables(BLOCK.sub("", text))]
     most = 2 * LONGEST
@@ -379,7 +380,7 @@ def test_continuous_integration_runs_the_command_of_readme() -> None:
 
 
 def test_tutorials_and_how_to_pages_have_a_picture() -> None:
-    """All but the two lists of pages."""
+    """All except the two lists of pages."""
     pages = [page for page in PAGES if page.parent.name in ("tutorials", "howto")]
     assert len(pages) > 40
     without = [name(page) for page in pages if "![" not in page.read_text()]
@@ -387,7 +388,7 @@ def test_tutorials_and_how_to_pages_have_a_picture() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """But for those of single commands, which scripts/docs_hooks.py adds."""
+    """Except those of single commands, which scripts/docs_hooks.py adds."""
     navigation = (ROOT / "mkdocs.yml").read_text()
     commands = [ROOT / f"docs/reference/commands/{command}.md" for command in COMMANDS]
     pages = [page for page in (*PAGES[1:], *MADE) if page not in commands]

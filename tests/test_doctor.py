@@ -1,4 +1,4 @@
-"""Every trap planted once: the doctor must name it, with a fix; and its exit code is that of a
+"""Every trap is planted once: the doctor must name it, with a fix, and return the exit code of a
 run."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Surroundings:
-    """A machine without any trap, its system files below a folder."""
+    """A machine without traps, with its system files in a folder."""
     for folder in ("work", "home", "root"):
         (tmp_path / folder).mkdir()
     return Surroundings(
@@ -62,7 +62,7 @@ def sound(tmp_path: Path) -> Surroundings:
 
 
 def having(s: Any, variables: Mapping[str, str] | None = None, **versions: str) -> Any:
-    """The same with more environment variables and installed distributions ("_" for "-")."""
+    """The machine with further environment variables and installed distributions ("_" for "-")."""
     known = {name.replace("_", "-"): version for name, version in versions.items()}
     return replace(
         s,
@@ -87,7 +87,7 @@ def program(path: Path) -> Path:
 def check(
     finding: Diagnosis, *texts: str, fix: str | None = None, status: str = "warn", code: int = 0
 ) -> None:
-    """A finding that says these texts; sound where no fix is expected."""
+    """Check that a finding contains these texts; it is sound if no fix is expected."""
     expected = (status, code) if fix else ("ok", 0)
     assert (finding.status, finding.exit_code) == expected, finding
     assert all(text in finding.detail for text in texts), finding
@@ -231,7 +231,7 @@ def test_requirements_are_those_of_the_metadata():
     ],
 )
 def test_versions_and_specifiers(specifier: str, version: str, met: bool) -> None:
-    """As PEP 440 has it, and packaging."""
+    """As in PEP 440 and packaging."""
     (one,) = doctor.required([f"library{specifier}; python_version > '3'"])
     assert one.name == "library" and one.met_by(version) is met
     packaging = pytest.importorskip("packaging.specifiers")
@@ -302,8 +302,7 @@ def test_files_that_shadow_modules(sound):
 
 
 def test_cpu_quota(sound):
-    """150 ms of every 100 ms are one and a half cores; a run does not look at the old control
-    groups."""
+    """150 ms per 100 ms are one and a half cores; a run ignores control groups version 1."""
     plant(sound, doctor.QUOTA, "max 100000\n")
     check(inspect("threads", sound), "no quota")
     plant(sound, doctor.QUOTA, "150000 100000\n")
@@ -364,8 +363,8 @@ def test_no_device_is_one_quiet_line(sound, trainium):
 
 @pytest.mark.parametrize(("name", "version"), PLACEHOLDERS.items())
 def test_placeholders_are_known_by_version(trainium, name, version):
-    """The four names PyPI holds (they install, and raise on import); nothing is imported to find
-    out."""
+    """The four placeholders on PyPI, which install but raise on import, are recognised without
+    importing them."""
     assert name.replace("-", "_") not in sys.modules
     fake = having(trainium, **{name.replace("-", "_"): version})
     [found] = neuron(replace(fake, root=trainium.root / "empty")).values()
@@ -464,8 +463,8 @@ def test_command(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_broken_library(folder: Path):
-    """NumPy is installed and does not import: a run would end in a traceback, the doctor must
-    not."""
+    """NumPy is installed but cannot be imported: a run would end in a traceback, but the doctor
+    must not."""
     broken = (
         *WITHOUT_TORCH[:-1],
         WITHOUT_TORCH[-1].replace(";", "; sys.modules['numpy'] = None;", 1),
@@ -480,8 +479,7 @@ def test_a_broken_library(folder: Path):
     "library", [pytest.param("filelock", marks=pytest.mark.slow), "jinja2", "click"]
 )
 def test_a_missing_library_fails_as_the_run_does(folder: Path, library: str) -> None:
-    """What the metadata names and Python does not find: the doctor says it, or dies of it as every
-    command does."""
+    """A library in the metadata is missing: the doctor says so, or fails like every command."""
     planted = (
         *WITHOUT_TORCH[:-1],
         WITHOUT_TORCH[-1].replace(";", f"; sys.modules[{library!r}] = None;", 1),
@@ -489,7 +487,7 @@ def test_a_missing_library_fails_as_the_run_does(folder: Path, library: str) -> 
     run = run_command("run", "h2.xyz", "--basis", "sto-3g", cwd=folder, program=planted)
     done = run_command("doctor", cwd=folder, program=planted)
     assert done.code == 1
-    if library != "jinja2":  # which pages of reports need alone
+    if library != "jinja2":  # needed only by report pages
         assert run.code == 1
     if library == "click":
         return
@@ -525,7 +523,7 @@ def test_exit_code_is_that_of_the_run(folder: Path):
         "dfmp2 doctor: the default run does not work (exit code 3), "
     )
     rows = [Diagnosis("warn", ""), Diagnosis("fail", "", "", 7), Diagnosis("fail", "", "", 3)]
-    assert (exit_code(rows), exit_code(rows[:1])) == (7, 0)  # of several failures the first counts
+    assert (exit_code(rows), exit_code(rows[:1])) == (7, 0)  # the first of several failures counts
 
 
 def test_a_folder_that_is_gone(tmp_path: Path):

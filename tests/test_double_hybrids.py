@@ -1,5 +1,5 @@
-"""Double hybrids: other programs' energies, formulas written out, and every part of the program
-that knows of them."""
+"""Double hybrids: energies of other programs, explicit formulas, and every part of the program that
+handles them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.faults import Stopping
 
 ANGSTROM = 1 / 0.52917721092  # bohr
 EXACT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
-# Neither molecule has a symmetry, and one is a charged doublet.
+# Neither molecule has any symmetry, and one is a charged doublet.
 CROOKED = Molecule(
     ("O", "H", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 1.51, -0.89], [0.0, -1.38, -0.97]])
 )
@@ -177,8 +177,7 @@ ON_THIS_MACHINE = {  # angstrom, charge, multiplicity
 @pytest.mark.parametrize("method", ["b2plyp", "dsd-pbep86", "pbe0-dh"])
 @pytest.mark.parametrize("name", ON_THIS_MACHINE)
 def test_psi4_computes_the_same_energies(name: str, method: str) -> None:
-    """The same fitting sets and as many points, which the programs prune in different ways: 2e-6
-    Eh."""
+    """Same fitting sets and grid size, but the programs prune grids differently: within 2e-6 Eh."""
     text, charge, multiplicity = ON_THIS_MACHINE[name]
     atoms = [atom.split() for atom in text.split(";")]
     places = np.array([atom[1:] for atom in atoms], dtype=float) * ANGSTROM
@@ -211,8 +210,8 @@ def test_psi4_computes_the_same_energies(name: str, method: str) -> None:
 def test_a_functional_of_factors_has_the_energies_of_orca() -> None:
     """ORCA 6.1.1, REVDSD-PBEP86-D4/2021 def2-TZVPP with def2-TZVPP/C, one frozen core orbital, the
     factors that it prints, the dispersion left out; github.com/avcopan/
-    project-cyclopentene-oh-addition, calc/basis/H2O/opt_orca.out, the first geometry. Its J has the
-    set def2/J, which misses 1.6e-4 Eh, and its exchange a grid."""
+    project-cyclopentene-oh-addition, calc/basis/H2O/opt_orca.out, the first geometry. It fits J
+    with def2/J, off by 1.6e-4 Eh, and does exchange on a grid."""
     places = np.array(
         [
             [-2.706239, 2.740084, -3.445676],
@@ -248,8 +247,7 @@ OTHERS = [  # pyscf/pyscf-forge: pyscf/dh/test/test_dfdh_extra.py; ORCA 5.0.4 an
 
 @pytest.mark.parametrize(("method", "total"), OTHERS, ids=str)
 def test_water_has_the_energies_of_orca_and_q_chem(method: str, total: float) -> None:
-    """Their integrals are not fitted, and no grid is that of another program: 5e-6 Eh with all
-    digits."""
+    """Their integrals are not fitted and all grids differ: within 5e-6 Eh."""
     bent = np.array(
         [[0, 0, 0], [0, -0.743248199319, 0.575484243232], [0, 0.743248199319, 0.575484243232]]
     )
@@ -267,7 +265,7 @@ def test_water_has_the_energies_of_orca_and_q_chem(method: str, total: float) ->
 
 
 def second_order(mf: Any, fitting: Any) -> tuple[float, float]:
-    """Unscaled E_OS and E_SS of a PySCF UKS, by sums over fitted integrals."""
+    """Unscaled E_OS and E_SS of a PySCF UKS, from sums over fitted integrals."""
     mole, spins = mf.mol, []
     metric = fitting.intor("int2c2e")
     three = df.incore.aux_e2(mole, fitting, "int3c2e")
@@ -309,7 +307,7 @@ OF_ENERGY = {
 def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     molecule: Molecule, method: str
 ) -> None:
-    """PySCF's UKS, its energy of the other functional with these orbitals, and sums over
+    """PySCF's UKS, its energy with the other functional and these orbitals, and sums over
     integrals."""
     of_orbitals, of_energy, os_scale, ss_scale = OF_ENERGY[method]
     found = dfmp2.run(molecule, method=method, **SMALL)
@@ -336,13 +334,13 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     assert found.total_energy == pytest.approx(total, abs=2e-8)
 
 
-# Functional in PySCF's notation, opposite and same spin, as these programs have them:
-# Psi4 1.3.2, driver/procrouting/dft/dh_functionals.py, down to pbe0-2;
-# an ORCA input, github.com/baaam24/gellrich_scripts, custom_2input/5_revDSD_sp.sh, revdsd-pbep86-d4;
+# Functional in PySCF's notation, opposite and same spin, as defined by these programs: Psi4 1.3.2,
+# driver/procrouting/dft/dh_functionals.py, down to pbe0-2; an ORCA input,
+# github.com/baaam24/gellrich_scripts, custom_2input/5_revDSD_sp.sh, revdsd-pbep86-d4;
 # pyscf/pyscf-forge, pyscf/dh/util/xccode/functionals/family_bdh.json, pbe-qidh (3^(-1/3) and 1/3
 # rounded to ten digits) and revdsd-pbep86-d3bj (with another local part of P86);
-# welltemperedpaprika/kdh, kdh/xc.py, revdsd-blyp-d3bj;
-# qcserenity/serenity, src/dft/functionals/CompositeFunctionals.cpp, b2k-plyp and b2t-plyp.
+# welltemperedpaprika/kdh, kdh/xc.py, revdsd-blyp-d3bj; qcserenity/serenity,
+# src/dft/functionals/CompositeFunctionals.cpp, b2k-plyp and b2t-plyp.
 PARAMETERS_ELSEWHERE = {
     "dsd-blyp": ("0.75*HF + 0.25*B88, 0.53*LYP", 0.46, 0.60),
     "dsd-blyp-d3bj": ("0.71*HF + 0.29*B88, 0.54*LYP", 0.47, 0.40),
@@ -379,7 +377,7 @@ PARAMETERS_ELSEWHERE = {
     ],
 )
 def test_a_radical_cation_has_the_energy_of_parameters_found_elsewhere(method: str) -> None:
-    """PySCF's UKS of that functional, and sums over integrals with those factors."""
+    """PySCF's UKS with that functional, and sums over integrals with those factors."""
     xc, os_scale, ss_scale = PARAMETERS_ELSEWHERE[method]
     found = dfmp2.run(CATION, method=method, dispersion="none", **SMALL)
     atoms = list(zip(CATION.symbols, CATION.coordinates, strict=True))
@@ -396,7 +394,7 @@ def test_a_radical_cation_has_the_energy_of_parameters_found_elsewhere(method: s
 
 
 def test_a_double_hybrid_of_ones_own() -> None:
-    """The functional and factors of B2PLYP by hand; another factor changes the energy by its
+    """B2PLYP's functional and factors given by hand; changing a factor scales only its
     component."""
     named = dfmp2.run(CATION, method="b2plyp", **SMALL)
     own = dfmp2.run(CATION, method="custom-dh", xc="0.53*HF+0.47*B88,0.73*LYP", os_scale=0.27,
@@ -478,7 +476,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(InputError, match=r"pip install 'dfmp2\[disp\]', or take --dispersion none"):
+    with pytest.raises(InputError, match=r"pip install 'dfmp2\[disp\]', or use --dispersion none"):
         dispersion_energy(HELIUM, "d4", "b2plyp")
 
 
@@ -487,9 +485,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("omega", [0.05, 0.3, 1.2])
 def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega: float) -> None:
-    """Fitted with integrals and a metric of their own, whose eigenvalues are cut at 1e-12 of the
-    largest. PySCF cuts at 1e-7 unless told otherwise, which is farther from four-centre
-    integrals."""
+    """It is fitted with its own integrals and metric, with eigenvalues cut at 1e-12 of the largest.
+    PySCF's default cut of 1e-7 is farther from four-centre integrals."""
     mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
     auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
     builder = jk_builder(mole, auxmole, "memory", 1, None)
@@ -516,7 +513,8 @@ def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega
         assert np.abs(ours - same).max() < 1e-12
         assert np.abs(ours - reference).max() <= 1.01 * np.abs(usual - reference).max()
         assert np.abs(ours - other).max() > 0.1
-    # Measured: 3e-14, 1.1e-8 and 8.0e-4; the fit leaves more the more the operator is that of 1/r.
+    # Measured: 3e-14, 1.1e-8 and 8.0e-4; the closer the operator is to 1/r, the larger the fit
+    # error.
     assert np.abs(found[1] - exact[1]).max() < {0.05: 1e-12, 0.3: 1e-7, 1.2: 1e-3}[omega]
 
 
@@ -549,7 +547,7 @@ def test_the_plan_counts_the_integrals_of_both_operators() -> None:
 
 
 def test_compare_and_check_repeat_it(call: Runner) -> None:
-    """PySCF's own Kohn-Sham, numerical integration and DF-MP2, unscaled."""
+    """Against PySCF's Kohn-Sham, numerical integration and unscaled DF-MP2."""
     for method in ("wb97x-2", "xyg3"):
         succeed(call("run", "h2.xyz", "--basis", "6-31g", "--auxbasis", "cc-pvdz-ri", "--method", method,
                      "--check", "--output", "r.h5", "--overwrite", "--grid", "1"))  # fmt: skip
@@ -573,7 +571,7 @@ def test_other_factors_are_derived(tmp_path: Path) -> None:
     again = dfmp2.run(CATION, method="xyg3", frozen_core=1, **SMALL)
     assert core.total_energy == pytest.approx(again.total_energy, abs=1e-9)
     for method in ("mp2", "b2plyp", "xygj-os", "drpa"):
-        with pytest.raises(InputError, match="cannot be derived of a result of xyg3"):
+        with pytest.raises(InputError, match="cannot be derived from a result of xyg3"):
             dfmp2.derive(stored, method=method)
     bare = dfmp2.run(CATION, method="b2plyp", **SMALL)
     added = dfmp2.derive(bare, dispersion="d4")
@@ -700,7 +698,7 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "revdod-pbep86"}, "not in the table; with both spins it is revdsd-pbep86-d4"),
         ({"method": "mp2-d3"}, "dispersion corrections of MP2 are not available"),
         ({"method": "revDSD-PBEP86-D4/2021"}, "are not those of 2019 (revdsd-pbep86-d4)"),
-        ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
+        ({"method": "b2plyp", "xc": "pbe"}, "has its own functional"),
         ({"method": "custom-dh", "xc": "pbe0"}, "needs --os-scale and --ss-scale"),
         ({"method": "custom-dh", "xc": "wb97x-v", "os_scale": 1.0, "ss_scale": 1.0}, "(VV10)"),
         ({"method": "custom-dh", "xc": "mgga_x_no", "os_scale": 1.0, "ss_scale": 1.0},
@@ -708,27 +706,27 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "custom-dh", "xc": "mgga_x_br89,", "os_scale": 1.0, "ss_scale": 1.0},
          "the Laplacian of the density"),
         ({"method": "custom-dh", "xc": "b2plyp", "os_scale": 1.0, "ss_scale": 1.0},
-         "take --method b2plyp, without --xc"),
+         "use --method b2plyp, without --xc"),
         ({"method": "xyg3", "dispersion": "d3bj"}, "no parameters of D3(BJ) are published for "
                                                    "XYG3"),
         ({"method": "xyg3-d4"}, "no parameters of D4 are published"),
-        ({"method": "B2PLYP-D3"}, "D3(BJ) or D4: take --method b2plyp-d3bj or b2plyp-d4"),
-        ({"method": "dsd-pbep86-d3(0)"}, "take --method dsd-pbep86-d3bj or dsd-pbep86-d4"),
-        ({"method": "revDSD-BLYP-NL"}, "D3(BJ) or D4: take --method revdsd-blyp-d3bj"),
-        ({"method": "xyg3-d2"}, "no dispersion correction is published for XYG3: take --method "
+        ({"method": "B2PLYP-D3"}, "D3(BJ) or D4: use --method b2plyp-d3bj or b2plyp-d4"),
+        ({"method": "dsd-pbep86-d3(0)"}, "use --method dsd-pbep86-d3bj or dsd-pbep86-d4"),
+        ({"method": "revDSD-BLYP-NL"}, "D3(BJ) or D4: use --method revdsd-blyp-d3bj"),
+        ({"method": "xyg3-d2"}, "no dispersion correction is published for XYG3: use --method "
                                 "xyg3"),
-        ({"method": "ptpss", "dispersion": "d4"}, "take --dispersion d3bj, or none"),
-        ({"method": "pbe0-dh", "dispersion": "d3bj"}, "take --dispersion d4, or none"),
-        ({"method": "dsd-blyp", "dispersion": "d3bj"}, "take --method dsd-blyp-d3bj"),
+        ({"method": "ptpss", "dispersion": "d4"}, "use --dispersion d3bj, or none"),
+        ({"method": "pbe0-dh", "dispersion": "d3bj"}, "use --dispersion d4, or none"),
+        ({"method": "dsd-blyp", "dispersion": "d3bj"}, "use --method dsd-blyp-d3bj"),
         ({"method": "mp2", "dispersion": "d4"}, "belongs to double hybrids by name"),
         ({"method": "b2plyp", "reference": "rohf"}, "(ROKS): use --reference uhf"),
-        ({"method": "b2plyp", "stability": "auto"}, "take --stability full"),
+        ({"method": "b2plyp", "stability": "auto"}, "use --stability full"),
         ({"method": "xyg3", "certify_fit": True}, "such as --method b2plyp"),
         ({"method": "b2plyp", "kappa": 1.1}, "belongs to --method kappa-mp2"),
         ({"method": "b2plyp", "grid": "99"}, "--grid"),
-        ({"method": "b2plyp", "laplace": True}, "0.27 E(OS) + 0.27 E(SS): leave it out, take one "
+        ({"method": "b2plyp", "laplace": True}, "0.27 E(OS) + 0.27 E(SS): leave it out, use one "
                                                 "such as --method xygj-os, or add --ss-scale 0"),
-        ({"method": "sos-mp2", "laplace": True}, "or take --method sos-laplace"),
+        ({"method": "sos-mp2", "laplace": True}, "or use --method sos-laplace"),
         ({"method": "xygj-os", "laplace": True, "check": True}, "leave out --laplace"),
         ({"method": "xygj-os", "laplace": True, "precision": "mixed"}, "leave out --laplace"),
         ({"method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0, "laplace": True},

@@ -1,9 +1,9 @@
-"""Functionals, molecules and settings drawn at random, against PySCF's own Kohn-Sham, DF-MP2 and
-the packages of dispersion.
+"""Functionals, molecules and settings drawn at random, against PySCF's Kohn-Sham and DF-MP2 and the
+dispersion packages.
 
 `python -m tests.test_drawn_functionals [NUMBER [SEED]]` draws others, prints a row for each and
-ends with exit code 1 if one differs by more than what is allowed. With a third word, "slopes", it
-holds gradients against five-point differences of energies instead.
+exits with code 1 if a difference exceeds its limit. With a third argument, "slopes", it compares
+gradients with five-point energy differences instead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ OWN = ("r2scan0", "0.4*HF+0.6*TPSS,0.8*TPSS", "0.6*HF+0.4*LDA,VWN5", "m062x")
 
 
 class Case(NamedTuple):
-    """Atoms as `Molecule` has them, charge and multiplicity, keywords of `dfmp2.run`."""
+    """Atoms as in `Molecule`, charge and multiplicity, and keywords of `dfmp2.run`."""
 
     symbols: tuple[str, ...]
     angstrom: tuple[tuple[float, float, float], ...]
@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
 
 def draw(rng: random.Random) -> Case:
-    """A case; about every fourth has an element with a core potential."""
+    """A random case; about one in four has an element with a core potential."""
     heavy = rng.random() < 0.25
     text, states = rng.choice(HEAVY if heavy else LIGHT)
     symbols, places = [], []
@@ -110,10 +110,9 @@ RANGES = ("camb3lyp", "wb97x")  # of ALONE, with range separation
 
 
 def of_pyscf(found: MP2Result) -> dict[str, float]:
-    """The energies of a result from PySCF's own objects, Eh; SCF from the orbitals of the result.
+    """The energies of a result recomputed by PySCF, Eh; the SCF starts from the result's orbitals.
 
-    The functional is parsed by PySCF but where its terms have parameters, which PySCF has no
-    notation for.
+    PySCF parses the functional unless its terms have parameters, for which PySCF has no notation.
     """
     given = found.options
     mole = gto.M(
@@ -150,7 +149,7 @@ def of_pyscf(found: MP2Result) -> dict[str, float]:
 
 
 def of_functional(mole: Any, xc: str, found: MP2Result) -> Any:
-    """PySCF's mean field of a functional with the fitting set and the grid of a result."""
+    """PySCF's mean field for a functional, with the fitting set and grid of a result."""
     kind = dft.RKS
     if found.reference.nspin == 2:
         kind = dft.UKS
@@ -172,7 +171,7 @@ def _spins(found: MP2Result) -> Any:
 
 
 def of_package(molecule: Molecule, correction: str, functional: str) -> float:
-    """The dispersion energy of the authors' package for a functional by its name, Eh."""
+    """The dispersion energy for a named functional from the authors' package, Eh."""
     if correction == "d3bj":
         interface = importlib.import_module("dftd3.interface")
         model = interface.DispersionModel(molecule.numbers, molecule.coordinates)
@@ -187,12 +186,13 @@ def of_package(molecule: Molecule, correction: str, functional: str) -> float:
 
 
 def differences(case: Case) -> dict[str, tuple[float, float]]:
-    """Each energy's difference from PySCF's, and what is allowed, Eh.
+    """Each energy's difference from PySCF's and its limit, Eh.
 
-    Both SCFs end with an orbital gradient of 1e-6 and 1e-7 Eh: E(KS) is of second order in it,
-    E(OS) and E(SS) are of first, and of the first order in the inverse of the smallest eigenvalue
-    of the orbital Hessian. Fitted long-range exchange differs by the fitting functions that PySCF
-    leaves out (docs/project/validation/double-hybrids.md). Mixed precision states its own bound.
+    The two SCFs end with orbital gradients of 1e-6 and 1e-7 Eh: the error of E(KS) is of second
+    order in them, that of E(OS) and E(SS) of first order, and inversely proportional to the
+    smallest eigenvalue of the orbital Hessian. Fitted long-range exchange differs by the fitting
+    functions that PySCF drops (docs/project/validation/double-hybrids.md). Mixed precision states
+    its own bound.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -227,7 +227,7 @@ def differences(case: Case) -> dict[str, tuple[float, float]]:
     return {name: ((ours[name] or 0.0) - theirs[name], allowed[name]) for name in theirs}
 
 
-# Numbers of the first cases of their kinds with this seed; the first column of `main`.
+# Numbers of the first case of each kind with this seed: the first column printed by `main`.
 SEED = 20261128
 KEPT = (
     pytest.param(5, id="meta-GGA, anion, D3(BJ)"),
@@ -252,11 +252,11 @@ def drawn(number: int, seed: int) -> Case:
 
 
 def slope(case: Case) -> dict[str, tuple[float, float]]:
-    """The difference of the analytic slope from that of energies, and what is allowed, Eh/bohr.
+    """The difference between the analytic slope and that of energies, and its limit, Eh/bohr.
 
-    Energies change by what the SCF leaves, most where an orbital rotation is soft or the solution
-    unstable (`--stability full`): there slopes are wrong by up to 4e-6 at 1e-13 Eh, and wider steps
-    tell. Energies of 400 Eh and more are rounded to 1e-13 Eh.
+    Energies carry the SCF's residual error, largest where an orbital rotation is soft or the
+    solution unstable (`--stability full`): there slopes are wrong by up to 4e-6 at 1e-13 Eh, and
+    wider steps reveal it. Energies of 400 Eh and more are rounded to 1e-13 Eh.
     """
     converged = 1e-13
     if case.molecule.numbers.max() > HEAVIEST_LIGHT:
@@ -271,7 +271,7 @@ def slope(case: Case) -> dict[str, tuple[float, float]]:
 
 
 def main(number: int, seed: int, compare: Any) -> int:
-    """Draw, print, and return the exit code."""
+    """Draw cases, print them, and return the exit code."""
     failed = 0
     for k in range(number):
         case = drawn(k, seed)

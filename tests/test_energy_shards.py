@@ -1,5 +1,5 @@
-"""Pair energies of one molecule in several processes: the bits of one, whatever dies, and no shard
-that is foreign."""
+"""Pair energies of one molecule in several processes: bitwise those of one process, whatever dies;
+shards of other calculations are refused."""
 
 from __future__ import annotations
 
@@ -52,14 +52,13 @@ CASES = {  # molecule, options of the first part, of the second
 
 
 def mine(result: Path | bytes) -> dict[str, bytes]:
-    """Every number of a result but how much memory and how many threads its processes were
-    given."""
+    """Every number of a result except the memory and thread counts its processes were given."""
     own = ("dfmp2/input/options/", "dfmp2/preparation")
     return {name: value for name, value in numbers(result).items() if not name.startswith(own)}
 
 
 def flags(options: dict[str, Any]) -> list[str]:
-    """Options as the command line has them."""
+    """Options as command-line arguments."""
     given = [(f"--{name.replace('_', '-')}", value) for name, value in options.items()]
     return [
         text for name, value in given for text in ((name,) if value is True else (name, str(value)))
@@ -93,7 +92,7 @@ def prepared(made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class MortalSlot(HereSlot):
-    """What it is given dies where `fates` says so."""
+    """A slot whose tasks die where `fates` says so."""
 
     def __init__(self, fates: Iterator[bool]) -> None:
         super().__init__(WorkerShare(1, 4 * 10**9), {})
@@ -107,7 +106,7 @@ class MortalSlot(HereSlot):
 
 
 class HerePool(Pool):
-    """Slots that end in the reverse of the order in which they began."""
+    """Slots that finish in the reverse of the order in which they began."""
 
     def __init__(self, count: int, fates: Iterator[bool] = iter(())) -> None:  # noqa: B008 - empty
         self.slots = [MortalSlot(fates) for _ in range(count)]
@@ -117,7 +116,7 @@ class HerePool(Pool):
 
 
 def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
-    """The numbers of `dfmp2 energy` with tiles by a pool."""
+    """The numbers of `dfmp2 energy` with tiles computed by a pool."""
     try:
         with opened(B) as source:
             chosen = options_for(source.prepared, options)
@@ -148,7 +147,7 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
 def test_any_cut_gives_the_bits_of_a_run(
     case: str, disk: bool, folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shards in any order, one of them twice, and parts by workers of which some die."""
+    """Shards in any order, one of them twice, and parts computed by workers some of which die."""
     name, before, after = CASES[case]
     dfmp2.prepare(f"{name}.xyz", output=B, **before, threads=1, listener=Heard())
     expected = mine(
@@ -172,8 +171,8 @@ def test_any_cut_gives_the_bits_of_a_run(
 def test_processes_that_are_killed_and_stopped(
     prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real workers: stopped at the third tile, gone on with, one of them killed while it
-    computes."""
+    """Real workers: stopped at the third tile and resumed, and one of them killed while
+    computing."""
     monkeypatch.setenv(VARIABLE, "0")
     command = ("energy", "--from", B, "--output", "x.h5", "--threads", "1")
     with Stopping(at_tile=3):
@@ -234,7 +233,7 @@ def test_parts_are_even_and_of_neighbours() -> None:
 
 
 def other(name: str, value: str) -> Callable[[Path], Any]:
-    """A shard that says something else about its calculation."""
+    """A shard that states something different about its calculation."""
 
     def change(path: Path) -> None:
         state = decode(path.read_bytes())
@@ -350,20 +349,20 @@ def test_commands_that_are_refused(
 
 
 def test_the_memory_advised_is_that_of_all_processes(prepared: Path, call: Runner) -> None:
-    """Two workers and the process that adds each need what is required of one, in whole MB."""
+    """Two workers and the adding process each need what one process requires, in whole MB."""
     done = call("energy", "--from", B, "--workers", "2", "--memory", "9MB")
     required, unit = re.findall(r"([\d.]+) ([MG]B) are required", done.message)[0]
     (advised,) = re.findall(r"allow at least --memory (\d+)MB", done.message)
     if unit == "MB":
         assert int(advised) == 3 * math.ceil(float(required))
-    else:  # of a process that is large already; printed in steps of 10 MB
+    else:  # the process is large already; printed in steps of 10 MB
         assert int(advised) / 3 == pytest.approx(1000 * float(required), abs=6)
 
 
 def test_the_shard_of_an_array_job(
     prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where --shard is given: a job of an array over molecules computes whole results."""
+    """Only with --shard: a job of an array over molecules computes whole results."""
     for name, value in {"INDEX": "2", "SIZE": "4"}.items():
         monkeypatch.setenv(f"AWS_BATCH_JOB_ARRAY_{name}", value)
     done = succeed(call("energy", "--from", B, "--output", "x.h5", "--shard", "--quiet"))
@@ -399,8 +398,8 @@ def test_b_that_changes_while_it_is_read(
 
 
 def test_what_a_worker_refuses(prepared: Path) -> None:
-    """Another file of that name on its host, another version: the command ends with what the worker
-    says."""
+    """Another file of that name on its host, another version: the command ends with the worker's
+    message."""
     dfmp2.prepare("nh2.xyz", "sto-3g", "other.h5", frozen_core="1", threads=1, listener=Heard())
     with opened(B) as source:
         options = options_for(source.prepared, {"threads": 1})
@@ -419,8 +418,8 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
 def test_shards_and_workers_of_another_kind_of_processor_are_named(
     made: Path, prepared: Path, folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their tiles are taken, and the result says whose they are; the file of B names the processor
-    that made it."""
+    """Their tiles are accepted and the result names their processor; the file of B names its
+    own."""
     for path in made.glob("x.h5.shard-*"):
         shutil.copy(path, folder)
     foreign = folder / "x.h5.shard-1-of-2.checkpoint"
@@ -453,8 +452,8 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
 @pytest.mark.skipif("avx" not in CPU_FLAGS, reason="needs the kernels of Sandy Bridge")
 @pytest.mark.slow
 def test_b_that_was_made_by_other_kernels_is_named(folder: Path) -> None:
-    """By processes that really have other kernels: the same energies, other last bits, both
-    processors in the file."""
+    """Made by processes that really use other kernels: same energies, other last bits, and the file
+    names both processors."""
     environment = {"OPENBLAS_CORETYPE": "Sandybridge"}
     make = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--output", B, "--precision", "fp64")
     succeed(run_command(*make, cwd=folder, env=environment))
@@ -492,8 +491,8 @@ def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None
 
 @pytest.mark.slow
 def test_water_8_by_workers_and_shards(tmp_path: Path) -> None:
-    """(H2O)8 in cc-pVTZ: 1, 2 and 3 workers, one killed in the middle, and 5 shards have the bits
-    of energy and run."""
+    """(H2O)8 in cc-pVTZ: 1, 2 and 3 workers, one killed in the middle, and 5 shards give bitwise
+    the numbers of energy and run."""
 
     def dfmp2_command(*arguments: str) -> Finished:
         return succeed(run_command(*arguments, "--precision", "fp64", cwd=tmp_path))

@@ -20,7 +20,7 @@ Printer = Callable[[str], str]
 
 @pytest.fixture
 def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Printer:
-    """What a script prints, run in an empty folder, which it must leave empty."""
+    """The output of a script run in an empty folder, which it must leave empty."""
     monkeypatch.chdir(tmp_path)
 
     def run(name: str) -> str:
@@ -37,7 +37,7 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Printer:
 
 
 def number(text: str, words: str) -> float:
-    """The number behind `words`."""
+    """The number after `words`."""
     match = re.search(rf"{words}\s*(-?[0-9.]+(?:e[-+]?[0-9]+)?)", text)
     assert match, text
     return float(match[1])
@@ -75,8 +75,8 @@ def test_one_number(printed: Printer, name: str, words: str, expected: float, er
 
 
 def test_basis_series(printed: Printer) -> None:
-    """The series falls towards its limit, and both limits agree better than the largest basis does
-    with them."""
+    """The series falls towards its limit, and both limits agree better with each other than with
+    the largest basis."""
     text = printed("basis_series")
     names = ("cc-pvdz", "cc-pvtz", "cc-pvqz", r"limit cc-pv\[dt\]z", r"limit cc-pv\[tq\]z")
     dz, tz, qz, small, large = (number(text, rf"{name}\s+E\(corr\) =") for name in names)
@@ -97,8 +97,8 @@ def test_compare_backends(printed: Printer) -> None:
 
 @pytest.mark.slow
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code cells in order, in one name space; what the last expression of a cell shows is shown
-    as HTML."""
+    """Run the code cells in order in one namespace; the last expression of a cell is shown as
+    HTML."""
     notebook = json.loads((EXAMPLES / "tour.ipynb").read_text())
     assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(
         notebook["cells"]

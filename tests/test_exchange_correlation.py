@@ -1,5 +1,5 @@
-"""E_xc and V_xc of our own integration against PySCF's, what it keeps, and the coarse beginning of
-an SCF."""
+"""E_xc and V_xc of our own integration against PySCF's, what it caches, and the coarse start of an
+SCF."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dfmp2.scf import exchange_correlation, ladder
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
 from dfmp2.scf.functional_kernel import FunctionalKernel
 
-# None has a symmetry; a charged doublet with a third-row atom, an anion, an iodide with a core
-# potential.
+# None has any symmetry: a charged doublet with a third-row atom, an anion, and an iodide with a
+# core potential.
 CASES: dict[str, dict[str, Any]] = {
     "water": {
         "atom": "O 0.02 0 0.12; H 0.05 0.80 -0.47; H 0 -0.73 -0.51",
@@ -74,7 +74,7 @@ def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
     for xc in FUNCTIONALS:
         on_grid = ExchangeCorrelation(mf.mol, mf.grids, threads=2, room=10**9)
         _, energy, potential = evaluate(mf.mol, mf.grids, xc, density)
-        for one in (density, density, bare):  # the second time from kept values
+        for one in (density, density, bare):  # the second time from cached values
             found = on_grid.energy_and_potential(mf._numint, xc, one)
             assert found[0] == pytest.approx(energy, abs=1e-10)
             assert np.abs(found[1] - potential).max() < 1e-10
@@ -90,7 +90,7 @@ def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
     ],
 )
 def test_kernels_are_those_of_pyscf(case: str) -> None:
-    """Of random rotations, alike in both spins and, where these have the same orbitals, opposite."""
+    """For random rotations, equal in both spins and, if these share orbitals, opposite."""
     mf = _converged_somewhat(case)
     spins = 2 if mf.mol.spin else 1
     coeff = np.reshape(mf.mo_coeff, (spins, mf.mol.nao, -1))
@@ -221,7 +221,7 @@ def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
 @pytest.mark.parametrize("case", ["water", "cation"])
 @pytest.mark.parametrize("xc", ["camb3lyp", "r2scan"])
 def test_from_an_anchor_on_the_final_grid_the_coarse_one_serves_nearby(case: str, xc: str) -> None:
-    """It misses about 1 % of the change of V, and of what comes into E with that."""
+    """It misses about 1 % of the change in V and of its contribution to E."""
     mf = _converged_somewhat(case)
     mf.grids.level = 3
     mf.grids.build()
@@ -255,7 +255,7 @@ def test_from_an_anchor_on_the_final_grid_the_coarse_one_serves_nearby(case: str
 
 
 def test_a_block_that_no_function_reaches_is_not_given_to_pyscf() -> None:
-    """Of no shells PySCF reads the first one all the same, beyond the end of its table."""
+    """Given no shells, PySCF still reads the first one, beyond the end of its table."""
     mole = gto.M(atom="He 0 0 0", basis="sto-3g", verbose=0)
     grid = SimpleNamespace(coords=np.full((3, 3), 40.0), weights=np.ones(3))
     for derivatives in (False, True):
@@ -329,7 +329,7 @@ def test_orbitals_of_a_tagged_density_are_used_with_their_occupations() -> None:
 
 @pytest.mark.parametrize("spins", [1, 2])
 def test_a_change_of_the_grid_is_carried_into_earlier_fock_matrices(spins: int) -> None:
-    """As if all of them had been made on the grid that follows."""
+    """As if all of them had been made on the later grid."""
     rng = np.random.default_rng(2)
     nao = 6
     shape: tuple[int, ...] = (2, nao, nao)

@@ -1,8 +1,8 @@
-"""Exported files, read back by other packages: orbitals stay orthonormal and give the SCF energy
-again.
+"""Exported files, read back by other packages: orbitals stay orthonormal and reproduce the SCF
+energy.
 
-Every reader turns its file into shells and orbitals of its own; PySCF then evaluates overlap and
-energy from them alone, so a wrong order, sign, norm, unit or core potential shows.
+Every reader makes its own shells and orbitals from the file; PySCF evaluates overlap and energy
+from these alone, which reveals a wrong order, sign, norm, unit or core potential.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ ORTHONORMAL = 1e-10
 
 
 def _tilted(points: Sequence[Sequence[float]]) -> np.ndarray:
-    """Turned out of every symmetry axis and shifted, so that each function of a shell takes
-    part."""
+    """Rotated off every symmetry axis and shifted, so that each function of a shell takes part."""
     axis = np.array([1.0, 2.0, 3.0]) / math.sqrt(14)
     cross = np.cross(np.eye(3), axis)
     turn = np.eye(3) + math.sin(0.7) * cross + (1 - math.cos(0.7)) * cross @ cross
@@ -76,7 +75,7 @@ def case(request: pytest.FixtureRequest) -> tuple[MP2Result, str]:
 
 @dataclass(frozen=True)
 class Read:
-    """What a reader found: one (element, is ghost, position in bohr) per centre, shells as [l,
+    """Data found by a reader: one (element, is ghost, position in bohr) per centre, shells as [l,
     [exponent, coefficient], ...] per centre, core potentials in PySCF's form per centre, orbitals
     in PySCF's order of these shells."""
 
@@ -123,7 +122,7 @@ def require_same(read: Read, result: MP2Result, jkfit: str) -> None:
 
 
 def unsorted_rows(momenta: Sequence[int], order: conventions.Order) -> np.ndarray:
-    """Places in a file's order of the functions in PySCF's."""
+    """Positions in a file's order of the functions in PySCF's order."""
     return np.argsort(conventions.rows(momenta, order))
 
 
@@ -133,7 +132,7 @@ def unsorted_rows(momenta: Sequence[int], order: conventions.Order) -> np.ndarra
 def test_molden_by_iodata(
     case: tuple[MP2Result, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """IOData has integrals of its own, and warns when it must repair what a program got wrong."""
+    """IOData has its own integrals, and warns when it must repair a program's mistakes."""
     iodata = pytest.importorskip("iodata")
     from iodata.overlap import compute_overlap
 
@@ -298,7 +297,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
 def test_qcschema_of_every_method_asks_for_the_same_energy(
     changes: dict[str, Any], version: int
 ) -> None:
-    """The input within an exported result, computed again; every number of JSON is one."""
+    """Recompute the input within an exported result; every number in the JSON is finite."""
     hydride = Molecule(("Li", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.3, 3.0]]))
     result = dfmp2.run(hydride, basis="6-31g", threads=1, **changes)
     document = json.loads(qcschema(result, version))
@@ -388,7 +387,7 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
         if name == "trexio":
             pytest.importorskip("trexio")
         if name == "cube":
-            continue  # it has to be said of what
+            continue  # the argument itself is required
         done = succeed(call("export", str(water.path), "--to", name))
         assert done.out.startswith(f"dfmp2 export: {name} -> h2o{form.ending}")
         written = (folder / f"h2o{form.ending}").read_bytes()

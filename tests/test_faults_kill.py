@@ -1,4 +1,4 @@
-"""kill -9 at random moments: whatever is left can be read, and resumed runs end in the same
+"""kill -9 at random moments: all files left can be read, and resumed runs give the same
 energies."""
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def test_many_kills(name: str, server: Server, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, 60])
 def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
-    """Every file that is left holds whole points, with the energies of a scan that was never
-    killed."""
+    """Every file left holds complete points with the energies of a scan that was never killed."""
     folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0
     folder.mkdir()
     command = [
@@ -90,7 +89,7 @@ def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
 
 
 def test_two_processes_one_result(server: Server, tmp_path: Path) -> None:
-    """One of them writes it; the other says so, and neither leaves anything else."""
+    """One of them writes it; the other reports that, and neither leaves anything else."""
     folder = tmp_path / "run"
     folder.mkdir()
     command = [

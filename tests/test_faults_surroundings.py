@@ -1,4 +1,4 @@
-"""What the machine's clock, time zone, locale and encoding are changes nothing."""
+"""The machine's clock, time zone, locale and encoding change nothing."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_place(
 def test_clock_that_runs_backwards(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An hour back whenever it is read: in the run and all its checkpoints, in a batch, its workers
-    and locks."""
+    """The clock goes back an hour at each reading: in a run and all its checkpoints, in a batch,
+    its workers and locks."""
     succeed(call("run", "h2.xyz", *H2, "--output", "expected.h5"))
     variables = {EACH: "0", "PYTHONPATH": customised(folder, BACKWARDS)}
     succeed(

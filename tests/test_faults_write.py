@@ -1,5 +1,5 @@
-"""Whatever fails while a file is written: one clear line, code 7, the old file intact, nothing
-beside it."""
+"""Whatever fails during a write: one clear line, code 7, the old file intact, no other file
+left."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ EVERY_STEP = [
 ]
 
 
-# What is written through one function fails in its other steps like the result.
+# Files written through the same function fail in its other steps as the result does.
 EVERY_WRITER = [
     pytest.param(name, fault, marks=marks, id=f"{name}-{named(fault)}")
     for name, writer in WRITERS.items()
@@ -77,7 +77,8 @@ def test_writer(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Named with code 7, or done without the file where the table says so."""
+    """The failure is named with code 7, or the command goes on without the file if the table says
+    so."""
     writer = WRITERS[name]
     for variable, value in writer.settings.items():
         monkeypatch.setenv(variable, value)
@@ -123,7 +124,7 @@ def warned(path: Path) -> dict[str, bytes]:
 def test_result_that_cannot_be_written_leaves_its_checkpoint(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room can be made, and then there is little left to compute."""
+    """After making room on the disk, little is left to compute."""
     monkeypatch.setenv(VARIABLE, "0")
     command = ("run", "h2.xyz", *H2, "--output", "x.h5")
     with failing(("write", errno.ENOSPC), folder, lambda name: ".h5.part-" in name):
@@ -138,8 +139,8 @@ def test_result_that_cannot_be_written_leaves_its_checkpoint(
 def test_file_and_folder_are_on_disk_when_it_is_written(
     overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes before the name, and then the folder: a power cut leaves the old file or the new
-    one."""
+    """Data are synced before the rename and the folder after it: a power cut leaves the old or the
+    new file."""
     done: list[str] = []
 
     def noted(step: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
@@ -187,7 +188,7 @@ def test_real_file_system(
         pytest.skip("mount is not allowed here")
     try:
         monkeypatch.setenv(VARIABLE, "0")
-        # As if somebody else had filled it since
+        # As if somebody else had filled the disk since
         monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _: 10**9)
         done = call("run", "h2.xyz", *H2, "--output", "small/x.h5")
         said = "No space left on device" if options != "ro" else "Read-only file system"

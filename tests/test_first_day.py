@@ -1,5 +1,5 @@
-"""scripts/neuron_first_day.py on the stand-in of AWS's packages: what is said before, what steps
-decide, what is kept."""
+"""scripts/neuron_first_day.py with stand-ins for AWS's packages: announcements, decisions of steps,
+and files kept."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_one_command_shows_all_steps_in_their_order(tmp_path, capsys):
 def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(day, "GRACE", 1.0)  # Ctrl-C is ignored by what runs in the background
+    monkeypatch.setattr(day, "GRACE", 1.0)  # background processes ignore Ctrl-C
     steps = (
         script("wrong", "import sys; print('came back wrong'); sys.exit(5)"),
         script("needs it", "print(1)", after=("wrong",)),
@@ -133,7 +133,7 @@ def test_a_coarse_root_asks_for_the_newton_step(capsys, monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "code"), [(0.0, 8), (1.0, 0), (1e9, 8)])
 def test_times_are_judged_by_the_predicted_range(capsys, monkeypatch, seconds, code):
-    """From the best time, queued, to that at 40 %, each call waited for."""
+    """The range: from the best time with queued calls to that at 40 % with each call awaited."""
     monkeypatch.setattr(day, "RAMP", 0.0)
     monkeypatch.setitem(day.SHAPES, "medium", day.Shape(2, 5, 10))
     monkeypatch.setattr(day, "Shape", lambda *sizes: day.SHAPES["medium"])

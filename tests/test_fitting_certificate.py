@@ -46,7 +46,7 @@ DIMER = chain(WATER, 2)
     ("molecule", "core"), [(WATER, 1), (RADICAL, 0), (RADICAL, 1)], ids=["rhf", "uhf", "core"]
 )
 def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
-    """Conventional SCF and MP2 of PySCF, which share no routine with it but the integrals."""
+    """Against PySCF's conventional SCF and MP2, which share only the integrals with it."""
     atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
     mole = gto.M(
         atom=atoms, unit="Bohr", basis="cc-pvdz", spin=molecule.multiplicity - 1, verbose=0
@@ -82,7 +82,8 @@ def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
 def test_the_certificate_of_a_double_hybrid_is_exact(
     molecule: Molecule, method: str, xc: str
 ) -> None:
-    """PySCF's conventional Kohn-Sham, and the second-order energy of its orbitals written out."""
+    """Against PySCF's conventional Kohn-Sham and the explicit second-order energy of its
+    orbitals."""
     atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
     mole = gto.M(atom=atoms, unit="Bohr", basis="6-31g", spin=molecule.multiplicity - 1, verbose=0)
     mf = dft.UKS(mole, xc=xc)
@@ -138,7 +139,7 @@ def test_every_hamiltonian_is_certified(molecule: Molecule, options: dict[str, A
 
 
 def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
-    """cc-pVDZ-JKFIT misses 0.67 Eh of bromine; so far from the conventional solution more Fock
+    """cc-pVDZ-JKFIT misses 0.67 Eh for bromine; this far from the conventional solution, more Fock
     matrices are needed."""
     bromide = Molecule(("H", "Br"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.67]]))
     found = dfmp2.run(
@@ -155,7 +156,7 @@ def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
 def test_a_sample_finds_the_error_within_its_uncertainty(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A draw of 6 of 10 orbitals, and of 8 of 19, against all of them."""
+    """Samples of 6 of 10 and of 8 of 19 orbitals, against all of them."""
     molecule, everything, some = {"rhf": (DIMER, 10, 6), "uhf": (DIMER.with_state(1, 2), 19, 8)}[
         kind
     ]
@@ -180,7 +181,7 @@ def test_a_sample_finds_the_error_within_its_uncertainty(
 def test_the_interval_covers_the_truth_in_19_of_20_draws(
     count: int, strata: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors of many orbitals with strata of their own means and spreads, drawn 1,000 times."""
+    """Errors of many orbitals in strata with different means and spreads, drawn 1,000 times."""
     monkeypatch.setattr(sizes, "EXACT_ROWS", count)
     monkeypatch.setattr(sizes, "EXACT_STRATA", strata)
     generator = np.random.default_rng(3)
@@ -238,7 +239,7 @@ def test_memory_changes_passes_and_places_but_not_what_is_found(
 
 
 def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:
-    """It needs more memory than the run without it, whose own least budget is not enough."""
+    """It needs more memory than the run alone, whose minimum budget does not suffice."""
 
     def least(**options: Any) -> int:
         heard = Heard()
@@ -253,7 +254,7 @@ def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:
 
 
 def test_the_certificate_is_planned(call: Runner) -> None:
-    """Its time is a stage of its own."""
+    """It is planned as a separate stage."""
     plans = [
         call("plan", "h2o.xyz", "--basis", "cc-pvtz", *given, "--json").json
         for given in ((), ("--certify-fit",))
@@ -275,7 +276,7 @@ def test_a_certificate_that_cannot_be_made_is_not_made_up(monkeypatch: pytest.Mo
 
 
 def test_the_certificate_is_stored_and_shown(call: Runner) -> None:
-    """run, show, energy from a prepared file, and derive, which may not keep it."""
+    """By run, show, energy from a prepared file, and derive, which must drop it."""
     calculation = ("h2o.xyz", "--basis", "sto-3g", "--precision", "fp64")
     assert call("prepare", *calculation, "--output", "p.h5").code == 0
     run = call("run", *calculation, "--certify-fit", "--output", "a.h5", "--json").json

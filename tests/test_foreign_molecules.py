@@ -1,4 +1,4 @@
-"""Molecules of other programs: every field that is taken, and every one that is refused."""
+"""Molecules of other programs: every field that is accepted, and every one that is refused."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_mole_of_pyscf_with_ghosts() -> None:
     with pytest.raises(InputError, match="not built"):
         from_pyscf(gto.Mole())
     for wrong in (SimpleNamespace(), "H 0 0 0"):
-        with pytest.raises(InputError, match="is no PySCF Mole"):
+        with pytest.raises(InputError, match="is not a PySCF Mole"):
             from_pyscf(wrong)
     finite = gto.M(atom="He 0 0 0", basis="sto-3g", nucmod="G", verbose=0)
     with pytest.raises(InputError, match="finite size"):
@@ -131,7 +131,7 @@ def test_a_molecule_of_qcschema() -> None:
         ({"fragment_multiplicities": [2, 1]}, (0, 2)),
         ({"fragment_multiplicities": [1, 3], "fragment_charges": [0, 2]}, (2, 3)),
         ({"fragment_multiplicities": [2, 2], "molecular_multiplicity": 3}, (0, 3)),
-        # The second fragment is of ghosts alone: it has no charge and no spin.
+        # The second fragment consists of ghosts only: it has neither charge nor spin.
         ({"real": [True, False], "fragment_charges": [1, -2]}, (1, 1)),
         ({"real": [True, False], "fragment_multiplicities": [1, 2]}, (0, 1)),
         ({"molecular_charge": 3.0}, (3, 1)),
@@ -227,7 +227,8 @@ WATER = Molecule.from_string("3\n\nO 0 0 0\nH 0 0.8 0.5\nH 0 -0.8 0.5\n")
     ],
 )
 def test_masses_of_isotopes(isotopes: tuple[str, ...], masses: tuple[float, ...]) -> None:
-    """Those of the Atomic Mass Evaluation, or as given; the last that names an atom counts."""
+    """Masses are those of the Atomic Mass Evaluation, or as given; the last entry for an atom
+    counts."""
     found, notes = isotope_masses(WATER, isotopes)
     np.testing.assert_allclose(found, masses, rtol=1e-7)
     changed = sum(a != b for a, b in zip(found, isotope_masses(WATER, ())[0], strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +43,23 @@ def database(tmp_path: Path) -> Path:
         gone = rows.write(Atoms("He"))
         rows.write(Atoms("OH", [[0, 0, 0], [0, 0, 0.97]]), total_charge=-1, multiplicity=1)
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 1]))
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.1]]), charge=2)
         del rows[gone]
     return path
 
 
 def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> None:
-    """With its number or name, its charge and spin; the manifest that is left says the same."""
+    """With its number or name, charge and spin; the manifest left behind says the same."""
     batch = make_batch([str(many), str(database)], BASIS, tmp_path / "out")
-    names = ["many-0001", "many-0002", "many-0003", "short_bond", "some-0003", "some-0004"]
+    names = [
+        "many-0001",
+        "many-0002",
+        "many-0003",
+        "short_bond",
+        "some-0003",
+        "some-0004",
+        "some-0005",
+    ]
     assert [item.name for item in batch.items] == names
     molecules = [read_frame(item.path, item.given["frame"]) for item in batch.items]
     assert [(one.formula, one.charge, one.multiplicity) for one in molecules] == [
@@ -59,9 +69,28 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         ("H2", 0, 1),
         ("HO", -1, 1),
         ("O2", 0, 3),
+        ("O2", 2, 1),
     ]
     assert np.ptp(molecules[1].coordinates[:, 2]) == pytest.approx(1.05 / 0.52917721092)
     assert molecules[3].name == "short bond"
+
+
+@pytest.mark.parametrize(
+    ("keys", "data", "said"),
+    [
+        ({"total_charge": 1, "charge": -1}, {}, "total_charge = 1, charge = -1 contradict"),
+        ({"charge": 2}, {"charge": 0}, "charge = 2, charge of its data = 0 contradict"),
+        ({"charge": 0.5}, {}, "charge is 0.5: expected a whole number"),
+        ({"multiplicity": "two"}, {}, "multiplicity is 'two': expected a whole number"),
+    ],
+)
+def test_what_the_row_of_a_database_says_of_its_state_is_never_ignored(
+    keys: dict[str, object], data: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    with connect(tmp_path / "one.db") as rows:
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]]), data=data, **keys)
+    with pytest.raises(dfmp2.InputError, match=re.escape(said)):
+        read_frame(tmp_path / "one.db", 1)
 
 
 def test_a_batch_of_frames_runs_and_fails_frame_by_frame(call: Runner, folder: Path) -> None:
@@ -79,7 +108,7 @@ def test_a_batch_of_frames_runs_and_fails_frame_by_frame(call: Runner, folder: P
         dfmp2.Molecule.from_string("H 0 0 0; H 0 0 0.74"), "6-31g", threads=1
     ).total_energy
     assert dfmp2.read("out/many-0001.h5").total_energy == pytest.approx(alone, abs=1e-10)
-    items = read_batch("out").items  # of the manifest that is left
+    items = read_batch("out").items  # from the manifest left behind
     assert [item.given["frame"] for item in items] == [1, 2, 3]
     (folder / "many.xyz").write_text(broken.replace("Xx 0 0 1", "H 0 0 0.8"))
     again = json.loads(succeed(call(*asked, "--json")).out)
@@ -98,7 +127,7 @@ def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> Non
 
     assert items('molecule = "many.xyz"\nframe = 2\nname = "second"\n') == ["second"]
     assert len(items('molecule = "many.xyz"\nframes = "all"\n')) == 3
-    assert len(items('molecule = "some.db"\n')) == 3
+    assert len(items('molecule = "some.db"\n')) == 4
     assert items('molecule = "some.db"\nframe = 4\n') == ["some"]
     for wrong, said in (("frame = 0", "1 or more"), ("frames = 3", "expected one of all")):
         with pytest.raises(InputError, match=said):
@@ -146,7 +175,7 @@ def test_without_ase_a_database_is_refused(
 
 @pytest.fixture(scope="module")
 def bent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of three geometries of one molecule, another charge and another basis."""
+    """Results of three geometries of one molecule, and of another charge and another basis."""
     folder = tmp_path_factory.mktemp("bent")
     for name, length, basis in (("a", 0.74, "6-31g"), ("b", 0.76, "6-31g"), ("c", 0.7, "6-31g")):
         molecule = dfmp2.Molecule.from_string(f"H 0 0 0; H 0 0 {length}")
@@ -180,8 +209,8 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
 
 def test_what_rank_refuses(bent: Path) -> None:
     for names, more, said in (
-        ("a", {}, "1 results: expected two or more"),
-        ("a he", {}, "results of 2 formulas: H2 .a., He .he."),
+        ("a", {}, "1 result: expected two or more to rank"),
+        ("a he", {}, "results of 2 formulas: H2 .a., He .he.: conformers have one formula"),
         ("a large", {}, "different levels of theory, basis: "),
         ("a a", {}, "are both called a"),
         ("a b", {"by": "gibbs"}, "a has no Hessian, so no Gibbs energy"),

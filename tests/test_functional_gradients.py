@@ -1,4 +1,4 @@
-"""Gradients and densities with functionals: against differences of energies, PySCF and published
+"""Gradients and densities with functionals, against energy differences, PySCF and published
 numbers."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dfmp2.scf.kohn_sham import libxc_code
 from dfmp2.scf.reference import StartOrbitals
 from tests.conftest import Runner, succeed
 
-# No molecule here has a symmetry.
+# No molecule here has any symmetry.
 WATER = Molecule(
     ("O", "H", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 1.51, -0.89], [0.0, -1.38, -0.97]])
 )
@@ -128,7 +128,7 @@ def test_the_derivative_of_the_quadrature_is_that_of_pyscfs_sums(
     slope = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
     assert slope == pytest.approx(np.vdot(found, direction), abs=2e-7)
     assert np.abs(found.sum(axis=0)).max() < 1e-11
-    assert np.abs(torque).max() > 1e-9  # the spheres do not turn with the molecule
+    assert np.abs(torque).max() > 1e-9  # the spheres do not rotate with the molecule
 
 
 @pytest.mark.quick
@@ -196,7 +196,7 @@ def test_gradients_are_slopes_of_the_energy(name: str) -> None:
 
 
 TIGHT: dict[str, Any] = {"basis": "cc-pvdz", "grid": "75,302", **EXACT, "scf_conv_tol": 1e-13}
-# Energies of 400 Eh and more are rounded to 1e-13 Eh: an SCF does not get below.
+# Energies of 400 Eh and more are rounded to 1e-13 Eh: no SCF converges below that.
 DEF2: dict[str, Any] = {**TIGHT, "basis": "def2-svp", "scf_conv_tol": 1e-12}
 CASES: dict[str, tuple[Molecule, dict[str, Any]]] = {
     "1 GGA, RKS": (HOCL, {**TIGHT, "method": "b2plyp"}),
@@ -448,7 +448,7 @@ def test_wrong_requests_name_a_way_out(given: dict[str, Any], said: str) -> None
 
 @pytest.mark.slow
 def test_a_functional_that_jumps_has_slopes_of_its_own() -> None:
-    """PZ81 correlation is not continuous: a check allows for it, and only there."""
+    """PZ81 correlation is discontinuous: checks allow for that, and only there."""
     for method, allowed in (("dsd-pbep86", 2e-5), ("dsd-pbepbe", 2e-6)):
         found = dfmp2.gradient(WATER, method=method, check=True, **SMALL)
         assert found.certificate.allowed_slope == allowed
@@ -461,7 +461,7 @@ def test_the_plan_counts_the_kernel_at_every_point(call: Runner, tmp_path: Path)
     functional = ("--method", "ptpss", "--auxbasis", "cc-pvdz-ri")
 
     def peak(*words: str) -> int:
-        """Beside this process, which grows by what other tests leave in it."""
+        """In a separate process, since other tests leave memory in this one."""
         found = call(*words, *functional).json["memory_bytes"]
         return int(found["peak"] - found["program"])
 

@@ -1,4 +1,4 @@
-"""The parts of a gradient, one by one, against sums written out: open shells of unequal size, small
+"""The parts of a gradient, one by one, against explicit sums: open shells of unequal size, small
 blocks, several workers, arrays in memory and on disk."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCALED = Method("custom", "custom", 1.3, 0.4, "test")
 
 
 def space_of(rng: Any, nocc: int, nvir: int, nao: int) -> ActiveSpace:
-    """Orbitals of no molecule, with different energies."""
+    """Made-up orbitals with different energies."""
     c = rng.standard_normal((nao, nocc + nvir))
     energies = np.sort(rng.uniform(-3.0, -0.4, nocc)), np.sort(rng.uniform(0.1, 2.5, nvir))
     return ActiveSpace(c[:, :nocc], c[:, nocc:], *energies)
@@ -149,7 +149,7 @@ def test_densities_of_amplitudes_are_their_sums(
 def test_amplitudes_are_made_in_groups_that_stay_in_cache(
     disk: bool | None, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two orbitals of 3 x 3 amplitudes in float64; those from the disk in whole numbers of such
+    """Two orbitals of 3 x 3 amplitudes in float64; those on disk are read in whole numbers of
     groups."""
     monkeypatch.setattr(amplitudes, "AMPLITUDE_BYTES", 2 * 8 * 3 * 3 + 5)
     b = np.random.default_rng(1).standard_normal((5, 3, 4))
@@ -181,7 +181,7 @@ def test_amplitudes_are_made_in_groups_that_stay_in_cache(
 def test_the_inverse_of_a_metric_and_its_derivative(
     cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With eigenvalues cut: dE of E = sum_m x_m V^+ x'_m, by differences."""
+    """With eigenvalues cut: the derivative of E = sum_m x_m V^+ x'_m, by differences."""
     monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 21)
     rng = np.random.default_rng(3)
     metric = positive(rng, 9)
@@ -232,7 +232,7 @@ def methylene(shift: Array | None = None) -> Any:
 
 
 def fitting(mole: Any) -> Any:
-    """Few fitting functions: s, p and d of each atom, none like another."""
+    """A few fitting functions: s, p and d on each atom, all different."""
     shells = [[0, [2.1, 1.0]], [0, [0.4, 1.0]], [1, [0.9, 1.0]], [2, [0.7, 1.0]]]
     return df.addons.make_auxmol(mole, {"C": shells, "H": shells[1:3]})
 
@@ -241,7 +241,7 @@ MOVE = np.array([[0.3, -0.5, 0.2], [-0.7, 0.1, 0.4], [0.2, 0.6, -0.9]])
 
 
 def slope_of(value: Callable[[Any], float], step: float = 2e-3) -> float:
-    """The derivative of a number along MOVE, of the fourth order in the step."""
+    """The derivative of a number along MOVE, to fourth order in the step."""
     at = {k: value(methylene(k * step * MOVE)) for k in (-2, -1, 1, 2)}
     return (8 * (at[1] - at[-1]) - (at[2] - at[-2])) / (12 * step)
 
@@ -311,7 +311,7 @@ def test_derivatives_of_integrals_are_those_of_the_sums(monkeypatch: pytest.Monk
         (of_three, lambda m: float(np.einsum("mnq,qmn->", raw_integrals(m), threes)), 1e-8),
     ):
         assert float(np.vdot(found, MOVE)) == pytest.approx(slope_of(value), rel=accuracy)
-    # What the charges feel, by moving each of them.
+    # Forces on the charges, by moving each of them.
     assert on_charges is not None
     for k in range(len(FIELD)):
         moved = {}
@@ -371,7 +371,7 @@ def test_four_centre_fields_have_the_derivative_of_their_energy(
 def test_fitted_fields_have_the_derivative_of_their_energy(
     spins: int, coulomb: bool, exchange: bool, disk: bool, threads: int, tmp_path: Path
 ) -> None:
-    """E by the fitted integrals V^-1 (Q|mn) of its Coulomb and its exchange."""
+    """E from the fitted integrals V^-1 (Q|mn) of its Coulomb and exchange parts."""
     rng = np.random.default_rng(11)
     mole = methylene()
     nao = mole.nao
@@ -415,7 +415,7 @@ def test_fitted_fields_have_the_derivative_of_their_energy(
 def test_the_correlation_part_drives_the_orbitals_by_its_sums(
     spins: int, with_gradient: bool
 ) -> None:
-    """T, E in both other forms, and the derivative at fixed Z and S."""
+    """T, the other two forms of E, and the derivative at fixed Z and S."""
     rng = np.random.default_rng(13)
     mole = methylene()
     auxmole, nao = fitting(mole), mole.nao
@@ -466,7 +466,7 @@ def test_the_correlation_part_drives_the_orbitals_by_its_sums(
 
 
 class Heard(Listener):
-    """Stages that were told."""
+    """Records the stages it is told of."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -476,7 +476,7 @@ class Heard(Listener):
 
 
 def orbitals_of(mf: Any, cores: tuple[int, ...], virtuals: tuple[int, ...]) -> list[Orbitals]:
-    """Orbitals of each spin with frozen ones."""
+    """Orbitals of each spin, some of them frozen."""
     many = zip(
         np.reshape(mf.mo_coeff, (len(cores), *np.shape(mf.mo_coeff)[-2:])),
         np.reshape(mf.mo_energy, (len(cores), -1)),
@@ -524,7 +524,7 @@ def fields(
 @pytest.mark.parametrize("spins", [1, 2])
 @pytest.mark.parametrize("with_functional", [False, True])
 def test_relaxed_densities_solve_their_equations(spins: int, with_functional: bool) -> None:
-    """P and W by a dense linear system over all rotations, with frozen orbitals of both kinds."""
+    """P and W from a dense linear system over all rotations, with frozen orbitals of both kinds."""
     rng = np.random.default_rng(17)
     mole = (
         methylene()
@@ -618,7 +618,7 @@ def test_relaxed_densities_solve_their_equations(spins: int, with_functional: bo
         m = ts[s] + 2 * o.energy[:, None] * expected[s]
         m[:, : o.occupied] += 2 * gs[s][:, : o.occupied]
         np.testing.assert_allclose(found[s].weighted, (m + m.T) / 4, atol=1e-9)
-    # F of these orbitals, and what it leaves of the correlation energy.
+    # F of these orbitals, and its remaining effect on the correlation energy.
     core = scf.hf.get_hcore(mole)
     densities = [o.density for o in os]
     for o, d in zip(os, densities, strict=True):
@@ -636,7 +636,7 @@ def test_relaxed_densities_solve_their_equations(spins: int, with_functional: bo
 
 
 def test_degenerate_and_unsolvable_responses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen orbital 1e-4 Eh from a correlated one; more iterations than there may be."""
+    """A frozen orbital 1e-4 Eh from a correlated one; more iterations than allowed."""
     mole = methylene()
     mf = scf.UHF(mole).run(conv_tol=1e-12)
     os = orbitals_of(mf, (1, 1), (1, 1))
@@ -676,7 +676,7 @@ def test_degenerate_and_unsolvable_responses_are_refused(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("spins", [1, 2])
 def test_moments_and_charges_are_sums_over_their_densities(spins: int) -> None:
-    """A ghost, two elements, and a core potential, by loops over atoms and functions."""
+    """A ghost, two elements and a core potential, against loops over atoms and functions."""
     rng = np.random.default_rng(19)
     mole = gto.M(
         atom="Na 0.1 0 -1.9; O 0 0 0; H 0.3 0.8 0.5; GHOST-H 1.5 0.2 0",
@@ -759,8 +759,8 @@ def test_moments_and_charges_are_sums_over_their_densities(spins: int) -> None:
 
 @pytest.mark.parametrize("charged", [False, True])
 def test_forces_and_torques_are_added_up_by_hand(charged: bool) -> None:
-    """About the centre of all places, by the largest distance from it; spheres of the grid turn
-    back."""
+    """About the centre of all positions, over the largest distance from it; grid spheres contribute
+    the opposite."""
     rng = np.random.default_rng(23)
     molecule = MOLECULES["hypochlorous acid in a field" if charged else "chloramine"]
     on_atoms = rng.standard_normal((molecule.natom, 3))
@@ -789,7 +789,7 @@ def test_forces_and_torques_are_added_up_by_hand(charged: bool) -> None:
 
 
 def test_what_is_exchanged_with_depends_on_both_functionals() -> None:
-    """D/2 with that of the energy, P with that of the SCF, and each range with its own factor."""
+    """D/2 uses the functional of the energy, P that of the SCF, and each range its own factor."""
     d, p = [np.array([[4.0]]), np.array([[6.0]])], [np.array([[10.0]]), np.array([[20.0]])]
 
     def of(scf_exact: ExactExchange, energy_exact: ExactExchange) -> dict[float, list[float]]:

@@ -1,4 +1,4 @@
-"""Gradients, relaxed densities and their certificate: against energies, PySCF and published
+"""Gradients, relaxed densities and their certificate, against energies, PySCF and published
 numbers."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def total(result):
 
 
 def slope(molecule, options, direction, start, step=0.005, charges=None):
-    """Five-point difference of energies along a direction of the atoms and one of the charges,
+    """Five-point energy difference along a direction of the atoms and one of the charges,
     Eh/bohr."""
     energies = []
     for factor in (-2, -1, 1, 2):
@@ -160,8 +160,8 @@ def test_the_command_prints_and_stores_the_gradient(call):
 
 
 def test_a_strong_response_of_the_orbitals_is_warned_of(tmp_path):
-    """Nearly all of the Z-vector of CN is along the softest rotation, whose eigenvalue is that of
-    `--stability full`; little of water's is along any."""
+    """Nearly all of CN's Z-vector lies along the softest rotation, whose eigenvalue is that of
+    `--stability full`; little of water's lies along any one."""
     radical = Molecule(("C", "N"), [[0, 0, 0], [0.2, 0.3, 2.2]], multiplicity=2)
     options = {"basis": "6-31g", "threads": 1}
     with pytest.warns(UserWarning, match="frequencies of this method may be meaningless"):
@@ -182,7 +182,7 @@ def test_a_stored_energy_is_no_gradient(call):
 
 
 def test_a_gradient_whose_certificate_fails_is_refused_in_python(monkeypatch):
-    """Or returned with a warning where that is asked for; so are densities without a gradient."""
+    """Or returned with a warning on request; so are densities without a gradient."""
     molecule = Molecule.from_string(
         "4\ncharge=1 multiplicity=2\nC 0 0 0\nO 0 0.1 1.3\nH 0.9 0 -0.5\nF -1.1 0.2 -0.4"
     )
@@ -292,7 +292,7 @@ def test_the_plan_of_a_gradient_is_that_of_its_run(call):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "share"),
-    [("mp2", 2 / 3), ("wb97x-2", 1 / 3)],  # values on the grid go before anything goes to disk
+    [("mp2", 2 / 3), ("wb97x-2", 1 / 3)],  # grid values are dropped before disk is used
 )
 def test_the_peak_stays_within_every_budget(tmp_path, method, share):
     molecule = Path(__file__).parents[1] / "inputs" / "formic-acid-dimer.xyz"
@@ -347,13 +347,13 @@ def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monke
     for name in ("scf", "half-0", "z-0"):  # as after SIGKILL
         (folder / f"{name}.raw").write_bytes(b"left over")
     found = dfmp2.gradient(WATER, **given, checkpoint=tmp_path / "water.h5", resume=True)
-    assert found.result.storage.written < expected.result.storage.written  # B was there
+    assert found.result.storage.written < expected.result.storage.written  # B existed already
     np.testing.assert_array_equal(found.gradient, expected.gradient)
     assert not list(tmp_path.glob("dfmp2-scratch-*"))
 
 
 def test_the_direction_that_is_checked_has_length_one_and_moves_every_atom():
-    """The same in every run, so that a slope can be compared with that of another one."""
+    """It is the same in every run, so that slopes of different runs can be compared."""
     directions = [check_direction(molecule) for molecule in (WATER, WATER, APART)]
     for direction in directions:
         assert np.linalg.norm(direction) == pytest.approx(1.0)

@@ -1,5 +1,4 @@
-"""Integration grids: what `--grid` takes, the default of a functional, points, and what is
-stored."""
+"""Integration grids: values of `--grid`, the default for a functional, points, and stored data."""
 
 from __future__ import annotations
 
@@ -74,9 +73,9 @@ def test_a_grid_is_a_level_or_points_of_each_atom(given: Any, name: str) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("99,600", "there is no Lebedev sphere of 600 points; take 99,590 or 99,770"),
-        ("99,5", "there is no Lebedev sphere of 5 points; take 99,6"),
-        ("99,9999", "there is no Lebedev sphere of 9999 points; take 99,5810"),
+        ("99,600", "there is no Lebedev sphere of 600 points; use 99,590 or 99,770"),
+        ("99,5", "there is no Lebedev sphere of 5 points; use 99,6"),
+        ("99,9999", "there is no Lebedev sphere of 9999 points; use 99,5810"),
         (10, "--grid 10: levels are 0 to 9; for more points give NRAD,NANG"),
         ("9,590", "expected 10 to 1000 points along the radius"),
         ((1001, 590), "expected 10 to 1000 points along the radius"),
@@ -177,7 +176,7 @@ def test_the_finer_grid_is_two_levels_up_and_at_least_the_default(name: str, fin
 
 
 def test_the_grid_is_used_and_stored(call: Runner, tmp_path: Path) -> None:
-    """Energies are those of PySCF on that grid, and differ from those on another one."""
+    """Energies equal PySCF's on that grid and differ from those on another."""
     found = dfmp2.run(RADICAL, **PBE, grid=(23, 50), scf_conv_tol=1e-11)
     mole = gto.loads(found.mole_json)
     mf = dft.UKS(mole, xc="pbe").density_fit(auxbasis="cc-pvdz-jkfit")
@@ -229,7 +228,7 @@ def test_qcschema_takes_a_grid() -> None:
 
 
 def on_own_grid(**of_the_grid: Any) -> Any:
-    """A converged RKS of PySCF with what is given set on its grid."""
+    """A converged RKS of PySCF with the given attributes set on its grid."""
     mf = dft.RKS(gto.M(atom="H 0 0 0; F 0 0 0.92", basis="6-31g", verbose=0), xc="pbe")
     for name, value in of_the_grid.items():
         setattr(mf.grids, name, value)
@@ -256,7 +255,7 @@ def test_a_mean_field_keeps_its_grid() -> None:
 
 
 def oracle(found: Any, finer: str) -> tuple[float, float, float]:
-    """Errors of E(KS), E(EXX) and E(RPA), the equations of the module written out with PySCF."""
+    """Errors of E(KS), E(EXX) and E(RPA): the module's equations written out with PySCF."""
     mole = gto.loads(found.mole_json)
     reference = found.reference
     restricted = reference.nspin == 1
@@ -286,7 +285,7 @@ def oracle(found: Any, finer: str) -> tuple[float, float, float]:
         return float(np.vdot(core, total) + np.vdot(j.sum(axis=0), total) / 2 - exchange / 2)
 
     def rpa(coeff: Any, energy: Any) -> float:
-        """E_c by 400 frequencies of another quadrature."""
+        """E_c from 400 frequencies of another quadrature."""
         x, w = np.polynomial.legendre.leggauss(400)
         total = 0.0
         for u, weight in zip((1 + x) / (1 - x), w * 2 / (1 - x) ** 2, strict=True):
@@ -348,8 +347,7 @@ def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: 
 def test_a_run_on_a_fine_grid_lies_within_what_was_stated(
     molecule: Molecule, xc: str, basis: str, asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The truth is an SCF of its own on a finer grid than the one that the error is measured
-    with."""
+    """The reference is a separate SCF on a finer grid than that used to measure the error."""
     settings = {
         **PBE,
         "basis": basis,
@@ -381,7 +379,7 @@ def test_a_run_on_a_fine_grid_lies_within_what_was_stated(
 
 
 def test_the_error_of_e_ks_alone_is_that_of_a_run_that_measures_all(tmp_path: Path) -> None:
-    """Methods without E(EXX) take E_xc of the last Fock matrix's density, and no V_xc."""
+    """Methods without E(EXX) use E_xc of the last Fock matrix's density, and no V_xc."""
     radical = Molecule(
         ("N", "H", "H"), np.array([[0, 0, 0.26], [0.1, 1.5, -0.93], [0, -1.6, -0.9]])
     )
@@ -431,7 +429,7 @@ def test_the_budget_adds_changes_with_their_signs() -> None:
 
 
 def test_a_difference_takes_the_signs_of_both_runs() -> None:
-    """Two waters of the same shape, one turned: their grids err alike, and the rest is added."""
+    """Two waters of the same shape, one rotated: their grid errors cancel, and the rest adds."""
     turned = Molecule(WATER.symbols, WATER.coordinates @ np.diag([1.0, -1.0, -1.0]))
     one, other = (dfmp2.run(molecule, **PBE, grid=1) for molecule in (WATER, turned))
     parts = [((1.0, 1.0), one), ((-1.0, -1.0), other)]
@@ -450,7 +448,7 @@ def test_a_difference_takes_the_signs_of_both_runs() -> None:
 
 
 def of_an_earlier_version(found: Any, *, level: int, xc: str = "pbe") -> Any:
-    """The result as files had it that knew nothing of errors of grids."""
+    """The result as in files that did not record grid errors."""
     reference = replace(
         found.reference, xc=xc, grid=None, grid_points=None, grid_level=level, grid_error=None
     )
@@ -492,7 +490,7 @@ def test_the_error_survives_a_stop_and_a_prepared_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_b_on_disk_gives_the_same_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B of both sets of orbitals goes to scratch space, and nothing of it is left."""
+    """B of both sets of orbitals goes to scratch space and is removed afterwards."""
     settings = {**PBE, "grid": 1, "scf_conv_tol": 1e-11}
     in_memory = dfmp2.run(WATER, **settings)
     monkeypatch.setattr(MemoryPlan, "mp2_fits_in_core", property(lambda plan: False))
@@ -531,7 +529,7 @@ def test_one_electron_and_empty_spins_have_an_error_too() -> None:
 
 
 def test_a_ghost_leaves_no_grid_error() -> None:
-    """What each atom leaves at least counts real atoms, three here, in E(KS) and in the budget."""
+    """The minimum error per atom counts real atoms only, three here, in E(KS) and in the budget."""
     settings = {"basis": "sto-3g", "method": "drpa", "xc": "pbe", "grid": 0, "threads": 1}
     found = dfmp2.run(MOLECULES["nitroxyl with a ghost"], **settings, listener=Silent())
     error = found.reference.grid_error
@@ -552,8 +550,8 @@ def test_a_ghost_leaves_no_grid_error() -> None:
 
 
 def test_orbitals_on_a_finer_grid_stay_occupied() -> None:
-    """Eigenvectors of the changed Fock matrix of each spin, by their energies within the occupied
-    and the virtual ones, also where the change has crossed two of them."""
+    """Eigenvectors of the changed Fock matrix of each spin, sorted by energy within the occupied
+    and the virtual ones, even if the change makes two of them cross."""
     reference = dfmp2.run(Molecule(("He",), np.zeros((1, 3))), "6-31g", threads=1).reference
     energies = np.array([[-1.0, -0.1, 0.0, 0.9], [-2.0, 0.3, 0.4, 0.5]])
     coupling = np.zeros((2, 4, 4))

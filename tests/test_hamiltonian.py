@@ -1,5 +1,4 @@
-"""Beyond nuclei and electrons: spin-free X2C and point charges, against PySCF's own, by symmetry,
-and recorded."""
+"""Spin-free X2C and point charges: against PySCF, by symmetry, and as recorded."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def field(folder: Path) -> Path:
 @pytest.mark.parametrize("relativity", ["none", "x2c"])
 @pytest.mark.parametrize("charges", [None, IN_BOHR], ids=["alone", "among charges"])
 def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, charges: Any) -> None:
-    """dE/dF = -mu, the nuclei taken in: of a molecule far from the origin, and an ion."""
+    """dE/dF = -mu, nuclei included: for a molecule far from the origin, and an ion."""
     mole = gto.M(
         atom="O 1 2 3; H 1 3 4; H 0 2 3.5; H 2 1 3.2",
         basis="sto-3g",
@@ -85,7 +84,7 @@ def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, cha
 
 
 def mean_field(molecule: Molecule, charge: int, fitted: bool, relativity: str = "none") -> Any:
-    """PySCF's, among the charges of the molecule."""
+    """PySCF's mean field, with the molecule's point charges."""
     labels = [label.replace("@", "ghost-") for label in molecule.labels]
     points = list(zip(labels, molecule.coordinates, strict=True))
     mf = scf.HF(
@@ -146,7 +145,7 @@ def test_energies_are_pyscfs(
 
 
 def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
-    """A ghost on top of a charge is allowed, and iodine has 25 of its 53 charges."""
+    """A ghost may lie on a charge, and iodine keeps 25 of its 53 nuclear charges."""
     charges = np.array([[0.0, 0.0, -8.0, 0.5], [0.0, 6.0, 0.0, -0.2]])
     points = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04], [0.0, 0.0, -8.0]])
     molecule = Molecule(("I", "H", "He"), points, (False, False, True), point_charges=charges)
@@ -170,8 +169,8 @@ def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
 
 
 def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attraction of fractional nuclei here, integrals on a grid there; d functions, three blocks of
-    charges."""
+    """Ours: attraction of fractional nuclei; PySCF's: integrals on a grid; d functions, three
+    blocks of charges."""
     monkeypatch.setattr(hamiltonian, "CHARGES_PER_CALL", 7)
     random = np.random.default_rng(3)
     charges = np.column_stack([random.normal(size=(20, 3)) * 6.0, random.normal(size=20)])
@@ -185,7 +184,7 @@ def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_decontracted_basis_is_pyscfs() -> None:
-    """What memory is planned with; general contractions, SP shells and ghosts."""
+    """Memory is planned with it; general contractions, SP shells and ghosts."""
     mole = gto.M(
         atom="Br 0 0 0; H 0 0 1.41; ghost-O 0 3 0",
         basis={"Br": "cc-pvdz", "default": "6-31g"},
@@ -227,7 +226,7 @@ def test_recorded_repeated_and_shown(call: Runner, folder: Path, hcl: dfmp2.MP2R
 
 
 def test_commands_take_x2c(call: Runner, folder: Path) -> None:
-    """Resume tells it apart, the parts of a run and those of a study know it."""
+    """Resuming distinguishes it, and the parts of a run and of a study record it."""
     sto3g = ("--basis", "sto-3g", "--threads", "1", "--json")
     relativistic = succeed(call("run", "h2o.xyz", *sto3g, *X2C)).json
     assert relativistic["relativity"] == "x2c"
@@ -381,8 +380,8 @@ def test_exports_say_it_or_refuse() -> None:
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
     hcl: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In cc-pVDZ Psi4 1.3.2 gave -461.33247416437 Eh, 9e-9 Eh from ours: its speed of light is
-    another one."""
+    """In cc-pVDZ Psi4 1.3.2 gave -461.33247416437 Eh, 9e-9 Eh from ours: its speed of light
+    differs."""
     text = psi4_input(hcl, 10**9)
     assert "relativistic x2c\nbasis_relativistic decontracted\n" in text
     shells = [
@@ -441,7 +440,7 @@ def test_a_charge_where_no_atom_could_be_is_warned_of(call: Runner, folder: Path
 
 
 def test_x2c_is_refused_with_the_core_potential_of_a_real_atom() -> None:
-    """Not with that of a ghost, which has none; charges are looked at beside it."""
+    """A ghost has none and is accepted; point charges are checked as well."""
     orbital: Any = SimpleNamespace(name="def2-svp", ecp_electrons={"I": 28})
     places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
     heard = Heard()

@@ -1,4 +1,4 @@
-"""What lies beneath the methods: BLAS calls by NumPy's products, workers, regions of files, devices,
+"""The layer beneath the methods: BLAS calls against NumPy, workers, regions of files, devices,
 folders."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_columns_are_multiplied_with_a_triangle(lower: Any, start: int, stop: in
 @pytest.mark.parametrize(("start", "stop"), [(0, 6), (0, 2), (2, 5), (5, 6), (3, 3), (4, 7)])
 @pytest.mark.parametrize("count", [0, 1, 9])
 def test_squares_are_added_above_the_diagonal(start: int, stop: int, count: int) -> None:
-    """Nothing for no rows, and for a range that is none."""
+    """No rows or an empty range add nothing."""
     rows, matrix = RNG.standard_normal((count, 6)), RNG.standard_normal((6, 6))
     expected = matrix.copy()
     if start < stop <= 6:
@@ -98,7 +98,7 @@ def test_packed_symmetric_matrices_are_multiplied() -> None:
 
 
 def test_arrays_that_would_be_read_wrongly_are_refused(lower: Any) -> None:
-    """Other types, orders and shapes: BLAS would take them for what they are not."""
+    """Other types, orders and shapes, which BLAS would misinterpret."""
     good = np.zeros((3, 5))
     for wrong, error in ((good.astype(np.float32), TypeError), (np.zeros((5, 3)).T, ValueError)):
         with pytest.raises(error):
@@ -262,7 +262,7 @@ def test_regions_of_a_file_keep_to_their_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shrinks", [False, True])
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_tensor_is_fitted_where_it_lies(shrinks: bool, signed: bool, tmp_path: Path) -> None:
-    """Raw integrals in pieces of fitting functions; groups of two and three orbitals."""
+    """Raw integrals in blocks of fitting functions; groups of two and three orbitals."""
     raw = RNG.standard_normal((6, 5, 3))  # (P, i, a)
     factor = RNG.standard_normal((6, 4 if shrinks else 6))
     path = tmp_path / "b"
@@ -288,7 +288,7 @@ def test_a_tensor_is_fitted_where_it_lies(shrinks: bool, signed: bool, tmp_path:
         out = np.empty((3, 3, expected.shape[2]))
         tensor.read(1, 4, out)
         np.testing.assert_allclose(out, expected[1:4], rtol=1e-12)
-        # Rows that come back shorter are done in eighths, so that little is held twice.
+        # Rows that come back shorter are processed in eighths, so that little is held twice.
         assert sorted(lengths) == ([1] * 6 + [2] * 4 + [1] if shrinks else [6, 9]) or shrinks
         if shrinks:
             assert max(lengths) == 2 and sum(lengths) == 15
@@ -493,7 +493,7 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     files.release_lock(target)
     files.release_lock(target)  # nothing is held any more
     assert files.lock_holder(target) is None and not list(tmp_path.iterdir())
-    # Another process is one that has the file locked, whatever it says of itself.
+    # Another process counts if it holds the file's lock, whatever the file says.
     path = files.lock_file(target)
     with FileLock(path, thread_local=False):
         for said, name in (
@@ -511,7 +511,7 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     for said in ("", '{"pid": 7, "host": "h", "since": "s"}'):
         path.write_text(said)
         assert files.lock_holder(target) is None
-        assert path.exists() == bool(said)  # what names nobody was left by a look
+        assert path.exists() == bool(said)  # a file that names nobody was left by a look
     files.discard_lock(target)
     assert not path.exists()
 
@@ -519,8 +519,8 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
 def test_a_look_is_not_taken_for_a_computation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that looks who holds a lock may be kept from going on by others, also on what a
-    dead process has left."""
+    """A process that checks who holds a lock may be interrupted by others, also with files of a
+    dead process."""
     monkeypatch.setattr(files, "PATIENCE", 0.05)
     monkeypatch.setattr(files, "UNNAMED", PATIENCE)
     target = tmp_path / "x.h5"

@@ -16,10 +16,10 @@ PLANTED = "import pathlib; pathlib.Path(r'{marker}').touch(); raise SystemExit('
 
 # --- the working directory ------------------------------------------------------------------------
 
-# What Python itself makes unavoidable, and is not planted for `python -m`: with -m the working
-# directory is searched first until dfmp2 gets to take it off, so a `dfmp2.py` there is what Python
-# was asked to run, and a `typing.py` is what the package's own first import finds. `python -P -m
-# dfmp2` and the command `dfmp2` have no such window.
+# Not planted for `python -m`, since Python makes it unavoidable: with -m the working directory is
+# searched first until dfmp2 gets to take it off, so a `dfmp2.py` there is what Python was asked to
+# run, and a `typing.py` is what the package's own first import finds. `python -P -m dfmp2` and the
+# command `dfmp2` have no such window.
 MODULES = (
     "typing",
     "numpy",
@@ -103,7 +103,7 @@ def test_hostile_working_directory_changes_nothing(
     succeed(run_command("show", "h2o.dfmp2.h5", cwd=folder, program=program, env=env))
     if program == (str(COMMAND),):
         succeed(run_command("compare", "h2o.dfmp2.h5", cwd=folder, env=env))
-        # The probe of torch imports it, from where Python finds it: not from here.
+        # The probe for torch imports it from where Python finds it, which is not here.
         assert "planted" not in succeed(run_command("backends", cwd=folder, env=env)).out
     assert not marker.exists()
 

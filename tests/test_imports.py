@@ -1,5 +1,5 @@
-"""What an import may do: PySCF executes nothing of the folders of a user, and heavy modules are
-loaded by use."""
+"""What an import may do: PySCF executes nothing from a user's folders, and heavy modules are loaded
+on first use."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def flags() -> list[bool]:
 
 
 def test_nothing_from_the_working_directory_is_executed_or_imported(tmp_path: Path) -> None:
-    """Planted: configuration, a whole package `pyscf`, one as plugin path; the environment is left
-    as it was."""
+    """Planted: a configuration, a whole package `pyscf`, one on the plugin path; the environment is
+    left as it was."""
     (tmp_path / ".pyscf_conf.py").write_text(PLANT)
     (tmp_path / "own.py").write_text(PLANT)
     (tmp_path / "pyscf").mkdir()
@@ -97,7 +97,7 @@ except ModuleNotFoundError:
 
 
 def test_pyscf_imported_earlier_is_closed_and_reopened(tmp_path: Path) -> None:
-    """A coordinate is a Python expression to PySCF: evaluated outside the block, refused inside."""
+    """To PySCF a coordinate is a Python expression: evaluated outside the block, refused inside."""
     code = """
 from pyscf import gto
 from dfmp2.molecule.pyscf_shield import shielded
@@ -193,7 +193,7 @@ def test_a_deleted_working_directory_is_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_a_deferred_module_is_loaded_by_use(tmp_path: Path) -> None:
-    """One interpreter for each way to import it."""
+    """Each way to import it runs in its own interpreter."""
     for use in ("import scipy.optimize._linprog", "from scipy.optimize import *; minimize"):
         check = f"import scipy.linalg; assert not {LOADED}; {use}; assert {LOADED}; "
         solve = (

@@ -22,6 +22,7 @@ from dfmp2.integrals.transform import Transformation
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
+    ExchangeProducts,
     JKFitting,
     coulomb_exchange_of_b,
     fit_columns,
@@ -37,8 +38,7 @@ RNG = np.random.default_rng(8)
 MOLE = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="cc-pvdz", spin=1, verbose=0)
 AUX = df.addons.make_auxmol(MOLE, "cc-pvdz-jkfit")
 ALL = every_pair(MOLE.nao)
-# Two radicals and a neon atom far apart, in an order that is not that of their places: most pairs
-# are negligible.
+# Two radicals and a neon atom far apart, not ordered by position: most pairs are negligible.
 APART = gto.M(
     atom="N 4 5 25; N 0 0 0; H 4 5.8 25.6; H 0 0.8 0.6; Ne 0 0 12; H 4 4.2 25.6; H 0 -0.8 0.6",
     basis="cc-pvdz",
@@ -123,7 +123,7 @@ def test_the_memory_of_a_metric_is_used_where_that_is_allowed_alone(order):
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("dropped", [0, 3])
 def test_a_factor_makes_a_unit_matrix_of_the_metric(order, overwrite, dropped):
-    """Whatever the memory it comes in, and whether the factor takes that; a triangle has zeros."""
+    """For any memory order, and whether or not the factor overwrites it; a triangle has zeros."""
     exact = metric_of(11)
     if dropped:
         values, vectors = np.linalg.eigh(exact)
@@ -175,7 +175,7 @@ def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
 
 
 def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(uhf):
-    """As the second-order solver asks for them: neither positive nor of full rank; and J alone."""
+    """As requested by the second-order solver: neither positive nor of full rank; and J alone."""
     rng = np.random.default_rng(3)
     factors = rng.standard_normal((2, 2, MOLE.nao, 6))
     density = np.stack([a @ b.T + b @ a.T for a, b in factors])
@@ -187,6 +187,30 @@ def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(
     assert nothing is None and all(half.shape[1] == 6 for half in signed_orbitals(density[0]))
     with pytest.raises(NotImplementedError):
         fitted.get_jk(density, hermi=0)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_the_first_exchange_weighs_the_fitting_functions(uhf, single):
+    """|X_P|^2 of both spins, X_P = B_P C: which of them later matrices take in float64."""
+    fitted = JKFitting(MOLE, AUX, 2)
+    fitted.single = single
+    fitted.get_jk(uhf.make_rdm1())
+    b = lib.unpack_tril(df.incore.cholesky_eri(MOLE, auxmol=AUX))
+    occupied = np.hstack([c[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)])
+    expected = np.einsum("pmi,pmi->p", b @ occupied, b @ occupied)
+    np.testing.assert_allclose(fitted._norms, expected, rtol=1e-4 if single else 1e-8)
+
+
+def test_workers_take_their_part_of_masks_and_norms():
+    """One entry per fitting function, of which each worker has a range."""
+    mask, norms = np.arange(7) % 3 == 0, np.arange(7.0)
+    products = ExchangeProducts(wanted=True, single=True, exact=mask, norms=norms)
+    part = products.of_share(2, 5)
+    assert part.wanted and part.single
+    np.testing.assert_array_equal(part.exact, mask[2:5])
+    np.testing.assert_array_equal(part.norms, norms[2:5])
+    part.norms[:] = -1.0
+    assert norms.tolist() == [0.0, 1.0, -1.0, -1.0, -1.0, 5.0, 6.0]
 
 
 def test_matrices_of_a_closed_shell_have_no_spin_axis():
@@ -212,8 +236,8 @@ def apart():
 
 
 def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
-    """By Schwarz's inequality with (mn|mn)^1/2 < 1e-12; the largest of a pair of shells speaks for
-    all of it."""
+    """By Schwarz's inequality with (mn|mn)^1/2 < 1e-12; the largest value of a shell pair decides
+    for all of it."""
     mole = gto.M(atom=[("He", (0, 0, 0.8 * n)) for n in range(12)], basis="cc-pvdz", verbose=0)
     shells = mole.nbas
     largest = np.zeros((shells, shells))
@@ -242,7 +266,7 @@ def test_pairs_are_counted_as_they_are_listed(waters: int, complete: bool) -> No
     ("most", "least", "largest"), [(80, 16, 16), (79, 7, 9), (20, 2, 4), (5, 1, 1), (4, 1, 1)]
 )
 def test_clusters_are_neighbours_in_about_equal_halves(most, least, largest, monkeypatch):
-    """Of 16 helium atoms of five functions in a slanted row, in an order of their own."""
+    """For 16 helium atoms of five functions in a slanted row, in shuffled order."""
     monkeypatch.setattr(screening, "CLUSTER", most)
     order = np.random.default_rng(3).permutation(16)
     places = np.outer(order, [1.0, 2.0, 0.5])
@@ -275,7 +299,7 @@ def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     fitted = JKFitting(mole, aux, 2)
     fitted.single = True
     (j, k), (exact_j, exact_k) = fitted.get_jk(mf.make_rdm1()), mf.with_df.get_jk(mf.make_rdm1())
-    # Both were float32, and no worse
+    # Both were float32, and equally accurate
     for matrix, exact in ((j, exact_j), (k, exact_k)):
         error = np.abs(matrix - exact).max()
         assert 1e-10 < error < 4 * np.finfo(np.float32).eps * np.abs(exact).max()
@@ -287,13 +311,13 @@ def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
 def test_corrected_exchange_has_the_largest_functions_in_float64(
     mole, aux, reference, request, monkeypatch
 ):
-    """K of each spin is the float64 one of the fifth with the largest sums of X^2, and the float32
-    one of the others, gathered once or not."""
+    """K of each spin is in float64 for the fifth of the functions with the largest sums of X^2 and
+    in float32 for the others, gathered once or not."""
     monkeypatch.setattr(jk, "CACHE_BYTES", 10**5)
     monkeypatch.setattr(jk, "BLOCK_BYTES", 10**5)
     density = request.getfixturevalue(reference).make_rdm1()
     fitted = JKFitting(mole, aux, 2)
-    exact = fitted.get_jk(density)[1]  # the first K says which are the largest
+    exact = fitted.get_jk(density)[1]  # the first K decides which are the largest
     b = fitted.pairs.expand(fitted._cderi)
     half = [
         lib.unpack_tril(b) @ c[:, n > 0]
@@ -320,8 +344,7 @@ def test_corrected_exchange_has_the_largest_functions_in_float64(
 
 @pytest.mark.parametrize("cluster", [30, 1000])
 def test_gathering_once_changes_no_bit(cluster, monkeypatch):
-    """J, K of two spins and the response matrices with integrals gathered once and each time
-    anew."""
+    """J, K of two spins and the response matrices, with integrals gathered once or every time."""
     monkeypatch.setattr(screening, "CLUSTER", cluster)
     monkeypatch.setattr(jk, "CACHE_BYTES", 10**5)
     monkeypatch.setattr(jk, "BLOCK_BYTES", 3 * 10**5)
@@ -350,7 +373,7 @@ def test_gathering_once_changes_no_bit(cluster, monkeypatch):
     images = [ResponseMatrices(one, spins, single=True)(turned, 1.0) for one in (each_time, once)]
     for left, right in zip(*images, strict=True):
         np.testing.assert_array_equal(right, left)
-    once.single = False  # float64 is made of B
+    once.single = False  # B is made in float64
     each_time.single = False
     np.testing.assert_array_equal(once.matrices(occupied), each_time.matrices(occupied))
     once.stop_gathering()
@@ -400,7 +423,7 @@ def test_every_block_is_transformed(spaces, threads, monkeypatch):
 
 @pytest.mark.slow
 def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
-    """Why fitted integrals are transformed and never raw ones: benzene with diffuse functions.
+    """Why fitted rather than raw integrals are transformed: benzene with diffuse functions.
 
     ours     metric in float64 on (mu nu|Q), rounded to float32, transformed in float32
     theirs   (mu nu|Q) rounded to float32, transformed in float32, metric afterwards
@@ -449,7 +472,7 @@ def lower(n):
 
 
 def test_other_threads_run_during_a_product():
-    """The GIL is free: this thread counts while a worker multiplies, which takes about 0.1 s."""
+    """The GIL is released: this thread counts while a worker multiplies for about 0.1 s."""
     factor, rows = lower(1200), RNG.standard_normal((2000, 1200))
     with ThreadPoolExecutor(1) as pool:
         future, ticks = pool.submit(multiply_rows, factor, rows), 0

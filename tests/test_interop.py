@@ -1,5 +1,5 @@
-"""Other programs' ways in: QCSchema documents, QCEngine with its own suite, QCManyBody, and ASE's
-calculator."""
+"""Interfaces for other programs: QCSchema documents, QCEngine with its own suite, QCManyBody, and
+ASE's calculator."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_published_energy(pipe: Callable[[Any], Finished], version: int) -> None
 
 
 def test_standard_input(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bohr to bohr: the same bits as our own molecule, so the same energy."""
+    """No unit conversion: bitwise our own molecule, and so the same energy."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(v1()).encode())))
     done = call("qcschema", "-")
     assert (done.code, done.err) == (0, "")
@@ -411,8 +411,7 @@ SUITE = [
     ("h2o", "rhf", "aug-cc-pvdz"),
     ("nh2", "uhf", "aug-cc-pvdz"),
 ]
-# Our options that make the suite's names true; Psi4's dialect is what its frozen-core values were
-# made with.
+# Our options that match the suite's names; its frozen-core values were made with Psi4's cores.
 SCF = {"pk": "conventional", "df": "df"}
 CORE = {"ae": "none", "fc": "psi4"}
 # Version in, version asked for
@@ -421,7 +420,7 @@ VERSIONS = {"as_v1": (1, -1), "as_v2": (2, -1), "to_v2": (1, 2), "to_v1": (2, 1)
 
 @pytest.fixture(scope="module")
 def qcng() -> Any:
-    """QCEngine with dfmp2 registered, twice, which must not matter."""
+    """QCEngine with dfmp2 registered, twice to show that it does no harm."""
     import qcengine
 
     from dfmp2.interop.qcengine import register
@@ -432,8 +431,7 @@ def qcng() -> Any:
 
 
 class Keywords(dict[str, Any]):
-    """Keywords of a program of which QCEngine's runner does not know what it calls the kind of
-    SCF."""
+    """Keywords of a program whose name for the SCF type is unknown to QCEngine's runner."""
 
     scf_type = "df"
 
@@ -465,7 +463,7 @@ def test_standard_suite(
     scf_type: str,
     fcae: str,
 ) -> None:
-    """QCEngine's own runner, which asks for each energy by each of its names, to 2e-7 Eh
+    """QCEngine's own runner, which requests each energy under each of its names, to 2e-7 Eh
     (0.52.0)."""
     # Importing the runner starts the programs it finds, and Psi4 leaves a file
     monkeypatch.chdir(tmp_path)
@@ -559,8 +557,7 @@ def test_a_package_that_is_missing_is_named(
 
 
 def test_counterpoise_by_qcmanybody(qcng: Any) -> None:
-    """It cuts fragments and charges, and makes the ghosts; our own study must have cut and made the
-    same."""
+    """It makes the fragments, charges and ghosts; our own study must have made the same."""
     from qcmanybody import ManyBodyComputer
     from qcmanybody.models.v1 import ManyBodyInput
 
@@ -661,7 +658,7 @@ def test_a_dipole_moment_needs_no_forces() -> None:
 
 
 def test_state_of_atoms() -> None:
-    """From the parameters, else from what ASE keeps on the atoms."""
+    """From the parameters, otherwise from what ASE stores on the atoms."""
     settings = {**SETTINGS, "basis": "sto-3g", "auxbasis": None}
 
     def state(atoms: Any, **parameters: Any) -> tuple[int, int, str]:
@@ -707,7 +704,7 @@ def test_refused_when_made(parameters: dict[str, Any], message: str) -> None:
 
 
 def test_what_is_refused_later() -> None:
-    """A change, which then changes nothing, and atoms."""
+    """A change of parameters, which then has no effect, and atoms."""
     calculator = DFMP2(**SETTINGS)
     before = dict(calculator.parameters)
     with pytest.raises(InputError):

@@ -1,5 +1,5 @@
-"""Direct RPA on Kohn-Sham orbitals: PySCF's energies, and every part of the program that has to
-know of `--xc`."""
+"""Direct RPA on Kohn-Sham orbitals: PySCF's energies, and every part of the program that handles
+`--xc`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SMALL = {"basis": "cc-pvdz", "method": "drpa", "xc": "pbe"}
 
 @pytest.fixture(autouse=True)
 def coarse_grid(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Most of the time goes into the grid, and PySCF has the same one."""
+    """A coarse grid saves most of the time, and PySCF uses the same one."""
     monkeypatch.setattr(grid, "LEVEL", 1)
     monkeypatch.setattr(grid, "LEVELS", {})
     grid.default_level.cache_clear()
@@ -81,7 +81,7 @@ def of_pyscf(ours: Any, xc: str) -> Any:
     ids=str,
 )
 def test_energies_are_those_of_pyscf(molecule: Molecule, xc: str, scf: str) -> None:
-    """E(KS) of the SCF, E(EXX) that the correlation energy is added to, and dRPA on the same
+    """E(KS) of the SCF, E(EXX), to which the correlation energy is added, and dRPA on the same
     orbitals."""
     ours = dfmp2.run(molecule, xc=xc, scf=scf, **EXACT)
     mf = of_pyscf(ours, xc)
@@ -115,7 +115,7 @@ def test_the_functional_of_exact_exchange_is_hartree_fock(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("spins", [1, 2])
 def test_coulomb_alone_is_that_of_coulomb_and_exchange(spins: int) -> None:
-    """Alone it is made from the density, else from the products of the exchange."""
+    """J alone is made from the density, otherwise from the products of the exchange."""
     mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
     builder = jk_builder(mole, df.addons.make_auxmol(mole, "cc-pvdz-jkfit"), "memory", 2, None)
     occupied = [np.random.default_rng(s).standard_normal((mole.nao, 5)) for s in range(spins)]
@@ -156,8 +156,8 @@ def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
 
 
 def test_the_budget_knows_orbitals_that_are_not_stationary() -> None:
-    """E(EXX) is of first order in the orbitals' error, and the integration grid is a source of its
-    own."""
+    """E(EXX) is of first order in the orbitals' error, and the integration grid is a separate
+    source."""
     found = dfmp2.run(WATER, xc="pbe", **EXACT | {"scf_conv_tol": 1e-6})
     tight = dfmp2.run(WATER, xc="pbe", **EXACT)
     sources = found.error_budget.sources
@@ -169,7 +169,7 @@ def test_the_budget_knows_orbitals_that_are_not_stationary() -> None:
 
 
 def test_a_checkpoint_belongs_to_one_functional(tmp_path: Path) -> None:
-    """An SCF that was stopped goes on from its last orbitals, and not for another functional."""
+    """A stopped SCF goes on from its last orbitals, but not for another functional."""
 
     target = tmp_path / "w.h5"
     settings = {**SMALL, "scf_conv_tol": 1e-11}
@@ -213,7 +213,7 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
     assert found.total_energy == pytest.approx(dfmp2.run(RADICAL, **SMALL).total_energy, abs=1e-6)
     with pytest.raises(InputError, match='method="mp2" is not available on Kohn-Sham orbitals'):
         dfmp2.from_mean_field(mf)
-    mf.grids.level = 0  # not the grid that it was converged on
+    mf.grids.level = 0  # not the grid it was converged on
     with pytest.raises(InputError, match="functional and grid"):
         dfmp2.from_mean_field(mf, method="drpa")
 
@@ -258,7 +258,7 @@ def test_the_plan_counts_the_grid() -> None:
 
 
 def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
-    """O2 with b3lyp: 14 points are right within 1.2e-6 Eh by accident, and 28 are still 2.3e-7 Eh
+    """O2 with b3lyp: 14 points happen to be right within 1.2e-6 Eh, and 28 are still 2.3e-7 Eh
     off."""
     oxygen = Molecule(("O", "O"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.282]]), multiplicity=3)
     settings = {**SMALL, "xc": "b3lyp", "scf_conv_tol": 1e-9}
@@ -277,7 +277,7 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
         ({"method": "mp2"}, 'method="mp2" is not available on Kohn-Sham orbitals (xc="pbe")'),
         ({"method": "kappa-mp2", "kappa": 1.0}, 'method="drpa", a double hybrid by its name'),
         ({"reference": "rohf"}, 'use reference="uhf" (or auto), not rohf'),
-        ({"stability": "auto"}, 'take stability="full", or stability="follow"'),
+        ({"stability": "auto"}, 'use stability="full", or stability="follow"'),
         ({"check": True}, "check=True is not available for it"),
         (
             {"method": "ks", "check": True},
@@ -289,13 +289,13 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
         ({"xc": "wb97x-v"}, "a non-local correlation functional (VV10)"),
         (
             {"xc": "wb97x-2"},
-            'which has a correlation energy of its own: take method="wb97x-2(tqz)"',
+            'which has its own correlation energy: use method="wb97x-2(tqz)"',
         ),
-        ({"xc": "b2plyp"}, "is a double hybrid, which has a correlation energy of its own"),
+        ({"xc": "b2plyp"}, "is a double hybrid, which has its own correlation energy"),
         ({"xc": "gga_x_mpw91(_no=1),lyp"}, "libxc has no such functional or parameter"),
         ({"xc": "gga_x_no(_bt=1),lyp"}, "libxc has no functional gga_x_no;"),
         ({"xc": "0.5*hf+0.5*pbe,r4scan"}, "libxc has no correlation functional r4scan; similar"),
-        ({"xc": "pbe-d3bj"}, "a dispersion correction, which is not available: take pbe"),
+        ({"xc": "pbe-d3bj"}, "a dispersion correction, which is not available: use pbe"),
         ({"xc": "b88,lyp+*"}, "libxc has no such functional"),
     ],
     ids=str,
@@ -312,8 +312,8 @@ def test_qcschema_has_the_functional() -> None:
 
 
 def test_orbitals_belong_to_an_energy_that_only_a_level_shift_converges() -> None:
-    """Of singlet PH whichever pi orbital is occupied lies above the empty one: the stored orbitals
-    and their energies are still those of the stored energy, in PySCF too."""
+    """In singlet PH the occupied pi orbital always lies above the empty one: the stored orbitals
+    and their energies still belong to the stored energy, in PySCF too."""
     places = [[0.0, 0.0, 0.0], [-1.614, -2.6598, -1.0679]]
     molecule = Molecule(("P", "H"), places)
     given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": 1}

@@ -1,4 +1,4 @@
-"""Every limit refuses at its value and accepts just below it; what is planned, bounded and kept are
+"""Every limit refuses at its value and accepts just below it; plans, bounds and stored data have
 these numbers."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PLAN = MemoryPlan(
 
 
 def budget(room: int) -> int:
-    """The memory with which `room` bytes are left beside the program."""
+    """The memory that leaves `room` bytes beside the program."""
     return PROGRAM + SLACK + room
 
 
@@ -111,8 +111,8 @@ DEMANDING = replace(ALONE, exact_rows=Stage(7000, 100, 900))
 def test_every_part_of_a_plan_counts_where_it_is_the_largest(
     parts: dict[str, Any], least: int, comfortable: int, peak: int
 ) -> None:
-    """On disk its fixed and least blocks, in memory all of it; a certificate has a plan of its
-    own."""
+    """On disk its fixed and smallest blocks, in memory all of it; a certificate is planned
+    separately."""
 
     def within(room: int) -> MemoryPlan:
         plan = replace(ALONE, **parts, budget=budget(room))
@@ -135,7 +135,7 @@ def test_every_part_of_a_plan_counts_where_it_is_the_largest(
 def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
     room: int, disk: int
 ) -> None:
-    """B is there still when the arrays of a gradient come; the integrals of the SCF are gone."""
+    """B still exists when the gradient's arrays are added; the integrals of the SCF are gone."""
     plan = replace(PLAN, exact_rows=Stage(), budget=budget(room))
     assert plan.disk == disk
     assert plan.scratch == disk + 3000
@@ -162,7 +162,7 @@ def test_workers_and_those_beside_them_share_the_memory(
 def test_a_disk_is_too_full_below_what_is_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A megabyte where nobody says how much will be written."""
+    """A megabyte if the amount to be written is unknown."""
     for needed, how in ((10**6, {}), (3000, {"expected_bytes": 3000})):
         monkeypatch.setattr(files, "free_disk", lambda folder, free=needed: free)
         files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
@@ -174,7 +174,7 @@ def test_a_disk_is_too_full_below_what_is_expected(
 def test_an_item_of_a_batch_asks_for_free_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A megabyte; below it the item waits, since the disk is full for all, and nothing is left."""
+    """A megabyte; below that the item waits, since the disk is full for all, and leaves no file."""
     path, target = tmp_path / "h2.xyz", tmp_path / "h2.h5"
     path.write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     options = Options(basis="sto-3g", backend="cpu")
@@ -212,7 +212,7 @@ def test_a_dataset_larger_than_its_file_is_a_trap(tmp_path: Path) -> None:
 def test_the_file_of_a_lock_is_gone_before_the_lock_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the lock that another process takes meanwhile would lose its file."""
+    """Otherwise a lock taken by another process meanwhile would lose its file."""
     target, there = tmp_path / "x.h5", list[bool]()
     release = FileLock.release
 
@@ -232,12 +232,12 @@ def reference_of(molecule: Molecule) -> Reference:
 
 
 def test_a_converged_scf_is_saved_at_once(tmp_path: Path) -> None:
-    """Where there is a checkpoint already: the time between saves does not count then."""
+    """If a checkpoint exists already: the time between saves is then ignored."""
     kept = FileCheckpoint(tmp_path / "x.h5")
     kept.begin({"basis": "a"}, Silent())
     reference = reference_of(MOLECULES["methylene"])
     kept.add_reference(reference)
-    assert not kept.saved  # of a run that is over before the first save is due
+    assert not kept.saved  # the run is over before the first save is due
     kept.write()
     before = checkpoint_of(tmp_path / "x.h5").read_bytes()
     kept.add_reference(replace(reference, cycles=reference.cycles + 1))
@@ -287,7 +287,7 @@ def test_the_bound_of_a_sample_is_that_of_cochran_and_satterthwaite() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_the_sample_of_a_certificate_is_counted(known: bool) -> None:
-    """Pairs that were redone in float64: those of the draw, and those that were so already."""
+    """Pairs redone in float64: those drawn, and those already in float64."""
     size, rng = 60, np.random.default_rng(1)
     matrix = -(rng.random((size, size)) ** 4)
     matrix = matrix + matrix.T
@@ -327,8 +327,7 @@ def test_a_bound_is_refused_above_the_tolerance(error: float, accepted: bool) ->
 
 
 def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method() -> None:
-    """1.3 times the largest relative error of the rule, of the exact energy, not of that of the
-    rule."""
+    """1.3 times the rule's largest relative error times the exact energy, not the rule's energy."""
     result = dfmp2.run(
         MOLECULES["methylene"], **EXACT, method="sos-laplace", tolerance=1e-4, listener=Silent()
     )
@@ -353,7 +352,7 @@ def test_a_bound_of_just_the_tolerance_is_accepted() -> None:
 
 @pytest.mark.parametrize("size", [12, 30])
 def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
-    """Its smallest eigenvalue counts, whether it is dropped or not."""
+    """The smallest eigenvalue counts, whether it is dropped or not."""
     turn = np.linalg.qr(np.random.default_rng(size).standard_normal((size, size)))[0]
     values = np.geomspace(1e-13, 10.0, size)
     metric = (turn * values) @ turn.T
@@ -366,7 +365,7 @@ def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
 
 @pytest.fixture(scope="module")
 def checked() -> Any:
-    """A gradient that was compared with energies, with its check by PySCF."""
+    """A gradient that was compared with energies and has a PySCF check."""
     molecule = MOLECULES["methylene"]
     how = {"threads": 1, "check": True, "listener": Silent()}
     return dfmp2.run(molecule, "sto-3g", **how), dfmp2.gradient(molecule, "sto-3g", **how)
@@ -446,8 +445,8 @@ def test_a_polarizability_is_refused_at_its_limits() -> None:
 
 
 def test_what_is_said_of_a_polarizability_does_not_depend_on_the_frame() -> None:
-    """A third of the trace; the anisotropy by the eigenvalues a, b, c: sqrt of half the sum of (a -
-    b)^2."""
+    """A third of the trace; the anisotropy from the eigenvalues a, b, c: sqrt of half the sum of (a
+    - b)^2."""
     a, b, c = np.linalg.eigvalsh(SOUND.relaxed)
     assert SOUND.isotropic == pytest.approx(12.0)
     expected = math.sqrt(((a - b) ** 2 + (b - c) ** 2 + (c - a) ** 2) / 2)
@@ -455,7 +454,7 @@ def test_what_is_said_of_a_polarizability_does_not_depend_on_the_frame() -> None
 
 
 def test_a_gap_is_refused_below_its_limit() -> None:
-    """0.02 Eh; from there on, until 0.1 Eh, it is warned of."""
+    """0.02 Eh; from there up to 0.1 Eh there is a warning."""
     with pytest.raises(NumericalError, match="gap"):
         guard_gap(0.0199999, 0.0199999, False)
     assert "0.02" in str(guard_gap(0.0200001, 0.0200001, False))
@@ -471,7 +470,7 @@ def test_a_tolerance_must_be_a_positive_number() -> None:
 
 
 def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check needs the room of B, and of that of the frontier orbitals."""
+    """The check needs the room taken by B, also by that of the frontier orbitals."""
     made: list[weakref.ref[Any]] = []
     alive: list[bool] = []
     build, native = energy.build_b, check.native_energies
@@ -504,7 +503,7 @@ def test_programs_may_differ_by_the_last_digits_and_what_a_certificate_bounds() 
 
 @pytest.mark.parametrize(("nspin", "nao"), [(1, 30), (2, 30), (2, 6)])
 def test_four_centre_mp2_holds_its_integrals_and_those_of_pairs(nspin: int, nao: int) -> None:
-    """In another basis than the run had: ten more functions are ten more virtual orbitals."""
+    """In another basis than that of the run: ten more functions give ten more virtual orbitals."""
     sizes = Sizes(3, 9, 20, 20, 0, 50, 1, (5, 4), (14, 15), 0)
     pairs = nao * (nao + 1) // 2
     alpha, beta = 5 * max(0, 14 + nao - 20), 4 * max(0, 15 + nao - 20)
@@ -517,7 +516,8 @@ def test_four_centre_mp2_holds_its_integrals_and_those_of_pairs(nspin: int, nao:
 
 
 def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no eigenvalue cut of the metric; what it may hold of B comes on top of the rest."""
+    """It has no eigenvalue cut of the metric; the part of B that it may hold comes on top of the
+    rest."""
     from pyscf.mp import dfump2_native
 
     radical = parse_xyz(EVERYDAY["nh2"], file="nh2").molecule

@@ -1,4 +1,4 @@
-"""What a message may not say: what came first is what is wrong, and what is named is what helps."""
+"""Rules for messages: the first cause is named, and advice names something that helps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ STO3G = ("--basis", "sto-3g", "--threads", "1")
 
 
 def test_a_second_write_says_that_the_file_is_there(water, tmp_path):
-    """`except FileExistsError` catches it; the file is replaced as a whole, and only when that was
-    asked for."""
+    """`except FileExistsError` catches it; the file is replaced as a whole, and only on request."""
     result, path = dfmp2.read(water.path), tmp_path / "r.h5"
     dfmp2.write(result, path)
     path.write_bytes(b"precious")
@@ -81,7 +80,7 @@ SOUND = [
 
 
 def occupied(call, folder, water, command, name):
-    """A command that writes x.h5 where the file `name` is; nothing may have changed afterwards."""
+    """Run a command that writes x.h5 although the file `name` exists; nothing may change."""
     if command[0] == "energy":
         succeed(call("prepare", *H2))
     (folder / name).write_text("precious")

@@ -1,5 +1,4 @@
-"""Methods of `--method` and the ROHF reference, held against sums written out here and against
-other programs.
+"""Methods of `--method` and the ROHF reference, against explicit sums and other programs.
 
 Published energies of kappa-MP2 and ROHF-MP2 are entries of `dfmp2 validate`, which test_physics.py
 runs.
@@ -48,7 +47,7 @@ FACTORS = {  # as published
 def spin_orbital_sum(
     b: list[Any], occupied: list[Any], virtual: list[Any], kappa: float | None
 ) -> tuple[float, float]:
-    """Same-spin and opposite-spin energy of all spin orbitals, Eh: every term with its own
+    """Same-spin and opposite-spin energies summed over spin orbitals, Eh: every term with its own
     factor."""
     found = [0.0, 0.0]
     for one in (0, 1):
@@ -68,8 +67,7 @@ def spin_orbital_sum(
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, precision: str) -> None:
-    """Of different sizes, in several tiles, with a gap that vanishes in one place, where plain MP2
-    has no limit."""
+    """Spins of different sizes, several tiles, and one vanishing gap, where plain MP2 diverges."""
     if name == "torch":
         pytest.importorskip("torch")
     rng, kappa = np.random.default_rng(3), 1.1
@@ -125,7 +123,7 @@ def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: 
     ],
 )
 def test_a_report_names_the_checks_that_there_are(changes: dict[str, Any], has_check: bool) -> None:
-    """--check where the options take it, and dfmp2 compare, which takes every method."""
+    """--check if the options allow it, and dfmp2 compare, which takes every method."""
     options = EXACT | changes
     result = dfmp2.run(WATER, **options)
     said = " ".join(text for text in trust_section(result).blocks if isinstance(text, str))
@@ -163,8 +161,8 @@ def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
 
 
 def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
-    """With frozen orbitals; PySCF's ROHF, its integrals without fitting, and sums over spin
-    orbitals written out."""
+    """With frozen orbitals; against PySCF's ROHF, unfitted integrals and explicit sums over spin
+    orbitals."""
     atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
     mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
     mf = scf.ROHF(mole).run(conv_tol=1e-13)
@@ -274,7 +272,7 @@ def test_studies_have_the_energies_of_the_method() -> None:
         ({"method": "mp3"}, 'method="mp3": expected one of mp2, scs-mp2'),
         ({"kappa": 1.1}, 'kappa=1.1 belongs to method="kappa-mp2", not to mp2'),
         ({"method": "kappa-mp2", "kappa": -1.0}, "kappa=-1.0: expected a number above zero"),
-        ({"method": "sos-mp2", "os_scale": 1.2}, "has factors of its own, 1.3 E(OS) and 0 E(SS)"),
+        ({"method": "sos-mp2", "os_scale": 1.2}, "has its own factors, 1.3 E(OS) and 0 E(SS)"),
         ({"method": "custom-scs-mp2"}, "needs os_scale"),
         ({"method": "kappa-mp2", "check": True}, "check=True is available only for plain MP2"),
         (
@@ -362,7 +360,7 @@ ASKED: dict[str, Any] = {
     "tolerance": 1e-8,
 }
 WITHOUT_PAIRS = "check certify_fit precision transform backend"
-HARTREE_FOCK = "dispersion kappa xc grid"  # what MP2 has no use for
+HARTREE_FOCK = "dispersion kappa xc grid"  # options that MP2 cannot use
 COMBINATIONS: dict[str, tuple[dict[str, Any], str]] = {  # options, and which are refused with them
     "MP2": ({}, HARTREE_FOCK),
     "SCS-MP2": ({"method": "scs-mp2"}, f"os_scale {HARTREE_FOCK}"),
@@ -406,7 +404,8 @@ COMBINATIONS: dict[str, tuple[dict[str, Any], str]] = {  # options, and which ar
 
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_which_options_go_together(name: str) -> None:
-    """Each option beside each kind of calculation: taken, or refused by its name or the other's."""
+    """Each option with each kind of calculation: accepted, or refused under its own name or the
+    other's."""
     base, expected = COMBINATIONS[name]
     refused: dict[str, set[str]] = {}
     for option, value in ASKED.items():
@@ -443,7 +442,7 @@ def test_which_options_go_together(name: str) -> None:
 def test_factors_of_the_correlation_energy(
     options: dict[str, Any], name: str, opposite: float, same: float
 ) -> None:
-    """Those that are published, where none was given; the other one stays as it is."""
+    """The published ones unless given; giving one leaves the other unchanged."""
     method = make_options(**{"basis": "sto-3g", **options}).correlation
     assert (method.name, method.opposite_spin, method.same_spin) == (
         name,

@@ -1,5 +1,5 @@
-"""Basis sets by element, by atom and from files: against PySCF with a dictionary of sets, against the
-same set of a library, in fragments and files, and what is refused."""
+"""Basis sets by element, by atom and from files: against PySCF with a dictionary of sets, against
+the same set from a library, in fragments and files, and refusals."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ def test_files_hold_what_the_library_holds(name: str, symbol: str, form: str) ->
 
 
 def one_contraction(shells: Any) -> list[Any]:
-    """Each contraction by itself, of its primitives that are not zero: general contractions are
-    taken apart in the format of Gaussian94."""
+    """Each contraction by itself, with its nonzero primitives: the Gaussian94 format splits general
+    contractions."""
     return [
         (shell[0], tuple((row[0], row[k]) for row in shell[1:] if row[k]))
         for shell in shells
@@ -204,7 +204,7 @@ def test_a_file_of_pyscf_gives_the_same_bits(name: str, symbol: str) -> None:
 
 
 def channels(ecp: Any) -> Any:
-    """A core potential without the powers of r behind its last term, which PySCF fills up to 6."""
+    """A core potential without the powers of r after its last term, which PySCF pads up to 6."""
     if ecp is None:
         return None
     used = []
@@ -215,7 +215,7 @@ def channels(ecp: Any) -> Any:
 
 
 def gbs(folder: Path, name: str = "6-31G") -> Path:
-    """A file with PySCF's own numbers of a set."""
+    """A file with PySCF's own numbers for a set."""
     from pyscf.gto import basis
 
     path = folder / "mine.gbs"
@@ -231,7 +231,7 @@ def test_an_energy_of_a_file_is_that_of_the_set_in_it(tmp_path: Path) -> None:
     assert abs(from_file.total_energy - named.total_energy) < 1e-11
     assert from_file.orbital_basis.name == "mine.gbs"
     assert "NWChem" in from_file.orbital_basis.elements["O"].source
-    # Without named fitting sets those of a file are made of its exponents.
+    # Without named fitting sets, those for a file are generated from its exponents.
     default = dfmp2.run(molecule(WATER), f"6-31g,H={path}", **TIGHT)
     assert default.mp2_fitting.elements["H"].name == "auto(mine.gbs)"
     assert default.mp2_fitting.elements["O"].name == "cc-pvdz-ri"
@@ -276,6 +276,7 @@ WRONG_FILES: dict[str, tuple[str, str]] = {
     "prose": ("Dear colleague,\n", "line 1: 'Dear colleague,': expected the start"),
     "json": ('{"a": 1}\n', "line 1"),
     "bad element": (GOOD.replace("H 0", "Qq 0"), "line 2: 'Qq 0': expected the symbol"),
+    "bad version": (GOOD.replace("H 0", "H 5"), "line 2: 'H 5': expected an element and 0"),
     "bad shell": (GOOD.replace("S 1", "X 1"), "line 3: 'X 1 1.00': expected a shell"),
     "bad number": (GOOD.replace("1.0 1.0", "1.0 one"), "line 4: '1.0 one'"),
     "bad exponent": (GOOD.replace(" 1.0 1.0", " -1.0 1.0"), "line 4.*above zero"),
@@ -391,7 +392,7 @@ def test_species_have_their_part_of_a_basis(species_files: Path) -> None:
         react(f"{OF_ALL},Na=sto-3g")
     with pytest.raises(InputError, match="has no set for H: add one for all others in front"):
         react("Li=sto-3g,O=3-21g")
-    # Atoms have numbers in each species, so that a number must be there in all of them.
+    # Atoms are numbered within each species, so a number must exist in all of them.
     with pytest.raises(InputError, match="there is no atom 3, the molecule has 2"):
         react(f"{OF_ALL},3=sto-3g")
 
@@ -428,7 +429,8 @@ def test_items_of_a_batch_have_their_part_of_a_basis(species_files: Path) -> Non
 
 
 def test_a_set_of_no_item_is_refused(species_files: Path) -> None:
-    """By each item; a shard does not know the others, so that it is refused before they are made."""
+    """By each item; a shard does not know the other items, so it is refused before shards are
+    made."""
     values = {"basis": f"{OF_ALL},Na=sto-3g"}
     batch = make_batch(["lih.xyz", "oh.xyz"], values, species_files / "out")
     for one in read_inputs(batch):
@@ -436,7 +438,7 @@ def test_a_set_of_no_item_is_refused(species_files: Path) -> None:
     with pytest.raises(InputError, match="there is no Na in any of the molecules"):
         inputs_to_share(batch)
     assert all(isinstance(one.molecule, Molecule) for one in read_inputs(batch, whole=False))
-    # One that cannot be read may have it: it says what is wrong with it, and the others go on.
+    # An unreadable item might have it: it reports its own error, and the others go on.
     unread = make_batch(["lih.xyz", "none.xyz"], values, species_files / "out")
     first, second = read_inputs(unread)
     assert isinstance(first.molecule, Molecule) and "none.xyz" in str(second.molecule)

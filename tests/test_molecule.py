@@ -71,7 +71,7 @@ def test_symbol_spelling_and_advice() -> None:
 
 
 def test_masses_and_radii_are_those_of_other_tables() -> None:
-    """Of the most abundant isotopes in QCElemental, and of Cordero et al. in ASE."""
+    """Masses of the most abundant isotopes from QCElemental, radii of Cordero et al. from ASE."""
     qcelemental = pytest.importorskip("qcelemental")
     masses = [float(qcelemental.periodictable.to_mass(symbol)) for symbol in SYMBOLS[:-1]]
     assert [mass(symbol) for symbol in SYMBOLS[:-1]] == pytest.approx(masses, abs=1e-5)
@@ -84,7 +84,7 @@ def test_masses_and_radii_are_those_of_other_tables() -> None:
 
 
 def test_elements_whose_inner_shells_are_filled() -> None:
-    """Sc to Zn, Y to Cd, La to Hg, and all from Ac on."""
+    """Elements Sc to Zn, Y to Cd, La to Hg, and all from Ac on."""
     filling = {symbol for symbol in SYMBOLS if fills_inner_shell(symbol)}
     for first, last in (("Sc", "Zn"), ("Y", "Cd"), ("La", "Hg"), ("Ac", "Og")):
         for number in range(atomic_number(first), atomic_number(last) + 1):
@@ -117,7 +117,7 @@ def test_bonds_are_within_a_quarter_more_than_the_radii() -> None:
 
 
 def test_internal_coordinates_have_their_signs() -> None:
-    """A dihedral is that of IUPAC: clockwise from the first to the fourth is positive."""
+    """Dihedrals follow IUPAC: clockwise from the first to the fourth is positive."""
     points = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 2.0], [0.5, 0.5, 2.7]])
     assert internal_coordinate(points[[0, 2]]) == pytest.approx(5**0.5)
     assert internal_coordinate(points[:3]) == pytest.approx(np.pi / 2)
@@ -387,7 +387,7 @@ def count(molecule: Molecule, dialect: str, ecp: dict[str, int] | None = None) -
 
 
 def test_tables_are_those_of_the_programs() -> None:
-    """PySCF's own; ORCA's manual; Psi4: the noble gas before (also of a noble gas), and 14 f
+    """PySCF's own; ORCA's manual; Psi4: the previous noble gas (also for a noble gas), and 14 f
     electrons from Hf on."""
     assert [count_core(symbol, "pyscf", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[
         1:119
@@ -515,7 +515,7 @@ def test_more_core_than_beta_electrons_is_refused() -> None:
         (chain("Na", "Cl"), "auto", "pyscf 6, orca 6, psi4 10; used: 6"),
         (chain("Nh", "H"), "psi4", "pyscf 55, psi4 50; used: 50"),  # ORCA has no core for nihonium
         (chain("O", "H", "H"), "auto", None),
-        (chain("Al", charge=3), "psi4", None),  # the others would leave no electron
+        (chain("Al", charge=3), "psi4", None),  # the other tables would leave no electron
         (chain("Na", "Cl"), "6", None),
     ],
 )
@@ -529,7 +529,8 @@ def test_programs_that_differ_are_a_warning(
 
 @pytest.mark.parametrize("block", [1, 4, 7, 10**6])
 def test_point_charges_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    """Their energy with the nuclei, and which of them is too near to a nucleus; not to a ghost."""
+    """Their energy with the nuclei, and which of them is too near to a nucleus; ghosts do not
+    count."""
     assert 8 * point_charges.BLOCK == 2**23  # bytes
     monkeypatch.setattr(point_charges, "BLOCK", block)
     points = np.array([[0.0, 0.1, 0.2], [2.0, 0.0, -1.0], [0.0, 3.0, 1.0]])

@@ -1,4 +1,4 @@
-"""Measures, texts and drawings of molecules and studies in Python, against formulas and ASE."""
+"""Measurements, texts and drawings of molecules and studies in Python, against formulas and ASE."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from dfmp2.host.processes import exit_code
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
+from dfmp2.trainium import calls
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
@@ -181,3 +183,17 @@ def test_all_processes_end_although_one_has_died(monkeypatch):
     assert exit_code(first) == -signal.SIGKILL
     backend.close()
     assert exit_code(second) == 0
+
+
+def test_the_hash_of_the_kernels_is_that_of_their_names_and_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs compiled from other sources must not be found again."""
+    monkeypatch.setattr(calls, "KERNEL_FOLDER", tmp_path)
+    found = set()
+    for name, content in (("a.py", "1"), ("a.py", "2"), ("b.py", "2")):
+        (tmp_path / name).write_text(content)
+        found.add(source_hash())
+    (tmp_path / "notes.txt").write_text("no kernel")
+    found.add(source_hash())
+    assert len(found) == 3

@@ -1,7 +1,6 @@
 """The closed-form costs against figures published for other kernels on trn1, against counts by
 hand, and against an in-order schedule of the kernels' own instructions (tests/data/timelines.tsv),
-which the model took the place of. `python -m tests.test_nki_costs` prints
-docs/project/trainium/model.tsv.
+which the model replaced. `python -m tests.test_nki_costs` prints docs/project/trainium/model.tsv.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def trace_of(call, chip=TRN1):
 
 
 def test_elementwise_kernel_takes_203_ms_of_vector_engine_against_206_measured():
-    """trnblas, medium: 16,384 strips of 448 columns, 22 passes; what its loads transpose by blocks
-    of 32 besides."""
+    """trnblas, medium: 16,384 strips of 448 columns, 22 passes; plus the transposes by blocks of 32
+    of its loads."""
     found = Engines(TRN1)
     strips, statements = 16_384, 403_039
     found.vector_passes(strips * (22 * 448 + 14 * 112), statements)
@@ -176,7 +175,7 @@ def prices():
 
 @pytest.fixture(scope="module")
 def traced(prices):
-    """What the first part of the plain kernel does on trn1."""
+    """The trace of the first part of the plain kernel on trn1."""
     return trace_of(prices["trn1", "plain"].parts[0][0])
 
 
@@ -232,7 +231,7 @@ def test_residents_leave_30_percent_of_sbuf_free(shape, target):
     ],
 )
 def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, target):
-    """The last byte that any tile has; no idle rows are filled, which costs at most 30 %."""
+    """Up to the last byte of any tile; idle rows are left unfilled, which costs at most 30 %."""
     chip = {"gen2": TRN1, "gen3": TRN2}[target]
     whole = {"gen2": 192, "gen3": 224}[target] * 1024
     price = catalogue.best(K3, Shape(*shape), chip, "placed")
@@ -274,8 +273,8 @@ def test_memory_is_estimated_without_running_the_kernel(nvir, naux):
 
 def test_traffic_of_the_medium_shape(prices, traced):
     call, engines = prices["trn1", "plain"].parts[0]
-    # Off-diagonal block: 16 rows of B_i, 16 columns for each turn of the residents, less what stays
-    # where it turns.
+    # Off-diagonal block: 16 rows of B_i, 16 columns per round of the residents, less those kept at
+    # the turning points.
     turns = 16 // call.arguments["sizes"][2]
     loads = 16 + turns * 16 - (turns - 1)
     tables = 4 * 128 * (1024 + 512 + 128)
@@ -301,7 +300,7 @@ def test_trn2_gains_from_transpose_mode(prices):
 
 
 def test_the_busiest_engine_decides_and_all_are_derated_alike():
-    """A given T binds the Vector Engine: its range does not collapse."""
+    """With T given, the Vector Engine is the bottleneck, and the range does not collapse."""
     price = catalogue.best(catalogue.find("mp2_energy"), SHAPES["medium"], TRN1)
     assert busy(price, "vector") > busy(price, "tensor")
     exposed = price.total(lambda engines: engines.exposed)
@@ -319,7 +318,7 @@ def test_the_busiest_engine_decides_and_all_are_derated_alike():
 
 
 def test_real_pairs_and_fitting_functions_are_beside_padded_ones():
-    """57 occupied orbitals take less than 64; what is padded counts as no use of the peak."""
+    """57 occupied orbitals take less than 64; padding does not count as use of the peak."""
     fewer, more = (catalogue.best(K3, Shape(nocc, 448, 1536), TRN1) for nocc in (57, 64))
     assert fewer.at() / more.at() == pytest.approx(57 * 58 / (64 * 65), rel=0.02)
     padded = catalogue.best(K3, Shape(50, 190, 840), TRN1)
@@ -400,7 +399,7 @@ def test_cores_share_the_calls_and_take_no_less_than_the_longest():
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_what_crosses_the_link_takes_seconds(cores):
-    """4.6 GB/s up, each core its own B, and 5.6 GB/s down, of the memory that is no B."""
+    """4.6 GB/s up, each core its own B, and 5.6 GB/s down, of the memory without B."""
     alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
     found = catalogue.predict((alpha, beta), chips=("trn1",), cores=cores)[0]
     operands = found.uploaded / cores

@@ -1,9 +1,9 @@
-"""What the pages of NKI say of each call, sentence by sentence: one small kernel that does what a
+"""NKI's documentation of each call, sentence by sentence: one small kernel that does what a
 sentence allows, or what it forbids.
 
-Pages are docstrings of `nki.isa` and `nki.language` and the guides of the Neuron documentation; the
-sentence stands in the row in short. What is allowed is run and compared with NumPy; what is
-forbidden is refused by the name of a rule. Kernels write calls out as the pages do.
+Pages are docstrings of `nki.isa` and `nki.language` and the guides of the Neuron documentation;
+each row gives the sentence in short. Allowed statements are run and compared with NumPy; forbidden
+ones are refused under the name of a rule. Kernels spell calls as the pages do.
 """
 
 from __future__ import annotations

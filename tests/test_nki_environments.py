@@ -1,5 +1,5 @@
 """Two environments: one that runs, with a plain install of dfmp2, and one that compiles. Neither
-sees the other's."""
+sees the other's packages."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def plant(site: Path, name: str, version: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """An environment with dfmp2, its libraries and a package called nki that must not be met, and
-    one with a compiler."""
+    """An environment with dfmp2, its libraries and a package called nki that must not be imported,
+    and one with a compiler."""
     folder = tmp_path_factory.mktemp("environments")
     run, compile_ = folder / "run", folder / "compile"
     for prefix in (run, compile_):
         venv.create(prefix, with_pip=False, symlinks=True)
-    # As pip leaves a wheel behind: the package beside everything else, no link to a checkout.
+    # As installed from a wheel: the package beside all others, not a link to a checkout.
     shutil.copytree(
         ROOT / "dfmp2", packages(run) / "dfmp2", ignore=shutil.ignore_patterns("__pycache__")
     )

@@ -1,5 +1,5 @@
-"""The interpreter: numbers the engines must return, views, hardware loops, and what the trace says
-of a kernel."""
+"""The interpreter: numbers the engines must return, views, hardware loops, and traces of
+kernels."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.nd
 
 
 def test_what_no_tensor_has():
-    """Python's own look-ups get an AttributeError, attributes of other libraries are refused."""
+    """Python's own look-ups raise AttributeError; attributes of other libraries are refused."""
     tensor, _ = numbered((4, 8))
     assert not hasattr(tensor, "__array_interface__")
     with pytest.raises(KernelError, match="tensor attribute rearrange"):

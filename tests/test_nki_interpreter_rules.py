@@ -1,12 +1,11 @@
-"""One small kernel per documented rule that breaks just that rule, beside the same kernel put
-right.
+"""For each documented rule, one small kernel that breaks just that rule, and its correction.
 
-Each row: rule, statements that break it, statements that do not, settings; helper functions stand
-in the kernel file. A pair too long for a line is two rows, the second with nothing that breaks the
-rule. `s`, `t` are SBUF tiles (128, 64) loaded from the inputs (values in 0.5..1.5), `u` an SBUF
-tile not yet written, `c` a column (128, 1) of ones, `x` a PSUM tile (64, 64) that holds s^T t, `y`
-a PSUM tile not yet written, `e` an SBUF identity (64, 64); `s64` and so on are first 64 rows, `t32`
-and so on first 32 columns, `even` the even columns of `y`.
+Each row: rule, statements that break it, statements that do not, settings; helper functions are in
+the kernel file. A pair too long for one line takes two rows, the second without violation. `s`, `t`
+are SBUF tiles (128, 64) loaded from the inputs (values in 0.5..1.5), `u` an SBUF tile not yet
+written, `c` a column (128, 1) of ones, `x` a PSUM tile (64, 64) that holds s^T t, `y` a PSUM tile
+not yet written, `e` an SBUF identity (64, 64); `s64` and so on are first 64 rows, `t32` and so on
+first 32 columns, `even` the even columns of `y`.
 """
 
 from __future__ import annotations
@@ -135,8 +134,8 @@ GEN3 = Settings(target="gen3")
 
 
 def big(first: int, second: int) -> str:
-    """Two SBUF tiles of 100,000 bytes per partition; `second` uses of the first after the second
-    was declared."""
+    """Two SBUF tiles of 100,000 bytes per partition; the first is used `second` times after the
+    second is declared."""
     lines = [
         "v = nl.ndarray((128, 25000), dtype=nl.float32, buffer=nl.sbuf)",
         "nisa.memset(dst=v[:, 0:1], value=0.0)",
@@ -439,8 +438,7 @@ CASES = [
     ("overlap", "plus(s, s, s[:, 0:1])", "plus(s, s, t[:, 0:1])"),
     ("overlap", "move(s[0:64, 1:64], s[0:64, 0:63])", "move(s[0:64, :], s[64:128, :])"),
     ("overlap", "summed(s[:, 1:64], s[:, 0:63], c)", "summed(s, s, c)"),
-    # What the pages of 0.6 take: transposes, other shapes, several banks, addresses, transfers on
-    # chip
+    # Features of 0.6: transposes, other shapes, several banks, addresses, transfers on chip
     (
         "matmul-size",
         "nisa.nc_transpose(dst=psum((64, 128)), data=s, engine=nisa.engine.vector)",
@@ -531,7 +529,7 @@ def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pas
         assert error.rule == rule
         assert isinstance(error, NotInSubset) == (rule == "not-in-subset")
         assert error.allowed in str(error) and error.source in str(error)
-        # The statement, or the one that called the helper it stands in
+        # The statement itself, or the call of the helper that contains it
         if error.place and rule != "output-unwritten":
             line = int(re.findall(r"kernel\.py:(\d+)", error.place)[-1])
             assert first <= line < first + len(bad.splitlines())
@@ -653,7 +651,7 @@ def test_kernel_files_are_not_modules_of_the_process(tmp_path):
     assert "nki" not in sys.modules
 
 
-# Remedies: what a message says to write instead, and that it is right
+# Remedies: a message says what to write instead, and that is accepted
 
 
 def test_every_rule_names_what_to_write_instead():
@@ -665,7 +663,7 @@ def test_every_rule_names_what_to_write_instead():
     assert {name for module, name in names if module == "nisa"} <= {*INSTRUCTIONS, *ENUMERATIONS}
 
 
-INSTEAD = [  # what is refused, the remedy, and the same put right, which makes u
+INSTEAD = [  # refused statement, remedy, and its correction, which makes u
     (
         "nisa.tensor_tensor(dst=u, data1=s, data2=t, op=nl.divide)",
         "nisa.reciprocal(dst=r, data=b), then nisa.tensor_tensor(op=nl.multiply)",

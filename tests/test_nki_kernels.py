@@ -44,7 +44,7 @@ def space(nocc, nvir, naux, seed=0):
 
 
 def arguments(s, edge, held, diagonal, variant, dtype):
-    """A same-space kernel, its arguments, and the items it emits."""
+    """Return a same-space kernel, its arguments, and the items it emits."""
     form = PairForm(
         layout.padded_nvir(s.vir.size),
         layout.padded_naux(s.b.shape[2]),
@@ -110,8 +110,7 @@ def shape_of(nvir, variant):
     return (3, 1) if nvir > 512 else (4, 2)
 
 
-# Rounding does not depend on the size; what is addressed wrongly shows at every size in the test
-# below.
+# Rounding does not depend on the size; the test below finds wrong addresses at every size.
 ROUNDED = [
     case if case[0] in (1, 16, 129, 185, 448) else pytest.param(*case, marks=pytest.mark.slow)
     for case in CASES
@@ -123,7 +122,7 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
     edge, held = shape_of(nvir, variant)
     errors = []
     for seed in range(6 if nvir < 100 else 3 if nvir < 300 else 1):
-        # The second block has an orbital fewer
+        # The second block has one orbital less
         s = space(2 * edge - 1, nvir, 37 if nvir > 300 else 150, seed)
         exact = oracle(s, edge, diagonal)
         sums, pairs = deviations(evaluate(s, edge, held, diagonal, variant), exact)
@@ -131,8 +130,8 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
         assert (sums < 3e-7).all()
         errors.append((pairs, twin))
     pairs, twin = np.mean(errors, axis=0)
-    # A BLAS adds up small products in several strands, in as many as the processor likes, and long
-    # columns one after the other, as the padded operands of the kernel are.
+    # A BLAS sums small products in several partial sums, depending on the processor, but long
+    # columns one after the other, like the kernel's padded operands.
     assert pairs < 1.5 * max(twin, 2.0**-22 if nvir <= 16 else 2.0**-24)
 
 
@@ -174,7 +173,7 @@ def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
 )
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagonal):
-    """Five rows, which the residents do not divide, against themselves and against two columns."""
+    """Five rows, not a multiple of the residents, with themselves and with two columns."""
     s = space(7, nvir, 70)
     found, exact = evaluate(s, 5, held, diagonal, variant, ALGEBRA), oracle(s, 5, diagonal)
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
@@ -241,7 +240,7 @@ def test_arithmetic_of_the_engines(variant, settings):
     gen3 = settings.target == "gen3"
     found = evaluate(s, 4, 4, False, variant, settings, transpose=gen3)
     sums, pairs = deviations(found, oracle(s, 4, False))
-    # T D^(-1/2) is rounded before it is squared, which counts twice: 1.2e-7 in an element.
+    # T D^(-1/2) is rounded before squaring, which doubles the error: 1.2e-7 per element.
     assert (sums < 2e-7).all()
     assert pairs < 1e-6
 
@@ -428,7 +427,7 @@ def fitted_problem(seed=4, naux=20, nao=150):
 
 
 def untransformed(a, c_occ, c_vir):
-    """Whole symmetric matrices as the packed triangles that a run holds."""
+    """Symmetric matrices as packed triangles, as in a run."""
     return UntransformedTensor(a[:, *np.tril_indices(a.shape[1])], c_occ, c_vir)
 
 

@@ -1,5 +1,4 @@
-"""The lanes on a stand-in of AWS's packages: what they launch, what they prove, and how they end
-when it goes wrong."""
+"""The lanes on stand-ins for AWS's packages: launches, proofs of use, and failures."""
 
 from __future__ import annotations
 
@@ -131,7 +130,7 @@ def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_the
     cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
     program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
-    taken = "call" if entry == "misfit" else entry  # a tracer that is called otherwise
+    taken = "call" if entry == "misfit" else entry  # a tracer with another name
     assert (done.entry, done.compiler) == (taken, "neuronx-cc 2.27.5334.0, nki 0.6.0")
     variables = json.loads(done.path.read_text())["environment"]
     assert (
@@ -273,7 +272,7 @@ def test_warm_up_compiles_exactly_what_runs_launch(machine):
 
 
 def test_programs_are_launched_ahead_as_their_kernels_take_them(monkeypatch):
-    """Each once, on tensors that the kernels compute with: what a division meets is not 0."""
+    """Each once, on tensors that the kernels can compute with: no divisor is 0."""
     spins, launched = (Shape(9, 40, 30), Shape(3, 8, 30)), []
 
     class Recording(InterpreterExecutor):
@@ -303,7 +302,7 @@ def test_warm_up_needs_no_device(machine, capsys):
         == 0
     )
     found = json.loads(capsys.readouterr().out)
-    # Both spins have one bucket: K12, and that of two
+    # Both spins share a bucket: K12, and the kernel of two spins
     assert (found["programs"], found["cache_hits"]) == (4, 2)
 
 
@@ -322,6 +321,15 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     assert entry.weigh(shape, 1e-4, False)[0] is None
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
+
+
+def test_auto_says_why_nothing_can_go_to_the_device(machine):
+    """Rows of 3,000 orbitals and 9,000 fitting functions are too long for the SBUF."""
+    machine.sound()
+    lane, reason = entry.weigh((Shape(300, 3000, 9000),), 1e6, True)
+    assert lane is None and "pair_energy needs 1728208 bytes per SBUF partition" in reason
+    lane, reason = entry.weigh((), 1e6, True)
+    assert lane is None and reason.endswith("there is nothing to do")
 
 
 def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):

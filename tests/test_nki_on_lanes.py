@@ -1,6 +1,6 @@
 """One set of tests for every lane that launches kernels: interpreter, AWS's simulator, Trainium.
 
-Only the interpreter is there everywhere. The others are skipped with their reason, or fail with
+Only the interpreter is always available. The others are skipped with a reason, or fail with
 `--require MARKER`: `nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked
 `neuron` as well).
 """
@@ -54,7 +54,7 @@ def cases():
 
 
 def require(lane):
-    """Skip where a lane is not there."""
+    """Skip unless the lane is available."""
     missing = None if lane == "nki-interpreter" else refusal(lane)
     if missing is not None:
         pytest.skip(f"lane {lane}: {missing}")
@@ -150,8 +150,7 @@ def test_transform(lane):
 
 @pytest.mark.parametrize("lane", lanes())
 def test_pair_terms_of_what_was_transformed(lane):
-    """B that never left the device against B from the host, two spins with different virtual
-    spaces."""
+    """B kept on the device against B from the host, two spins with different virtual spaces."""
     rng = np.random.default_rng(13)
     raw = rng.standard_normal((30, 50 * 51 // 2)) * 0.01
     c = np.linalg.qr(rng.standard_normal((50, 50)))[0]

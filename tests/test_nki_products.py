@@ -1,5 +1,5 @@
-"""Products, the triangular solve and energies of a given T, of sizes that need no padding and
-operands above SBUF."""
+"""Products, the triangular solve and energies for a given T: sizes without padding, operands larger
+than SBUF."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_products_of_any_size(settings, tolerance, m, n, k):
 
 
 def assert_mirrored(found, tile=128):
-    """Off the diagonal tiles, which are products, what is below is what is above."""
+    """Require symmetry outside the diagonal tiles, which are products."""
     for low in range(0, len(found), tile):
         high = low + tile
         np.testing.assert_array_equal(found[high:, low:high], found[low:high, high:].T)
@@ -70,7 +70,7 @@ def test_triangular_solve_with_any_number_of_columns(settings, tolerance, size, 
 
 
 def energy_problem(nvir, nocc, ic):
-    """B that falls with the virtual energies, its T for ic rows i, and e_ij in float64."""
+    """B that decreases with the virtual energies, its T for ic rows i, and e_ij in float64."""
     rng = np.random.default_rng([nvir, nocc])
     occ, vir = -rng.uniform(0.4, 20, nocc), np.sort(rng.uniform(0.1, 23, nvir))
     b = (

@@ -1,5 +1,5 @@
-"""Finding AWS's packages, or saying why not: exit 6 with reason and fix in seconds, before any
-SCF."""
+"""Finding AWS's packages, or explaining the failure: exit 6 with reason and fix within seconds,
+before any SCF."""
 
 from __future__ import annotations
 

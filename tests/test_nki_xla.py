@@ -1,7 +1,7 @@
 """The torch-xla lane for real, on PJRT_DEVICE=CPU: residency, graphs, transfers, two processes.
 
-The plain K3 kernel is replaced by a stand-in, which XLA traces; the lane is everything else. The
-counts are torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these.
+The plain K3 kernel is replaced by a stand-in, which XLA traces; everything else is the real lane.
+The counts are torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ def metric(name):
 
 
 def run(executor, nocc):
-    """Pair energies of `nocc` occupied orbitals, and how graphs and transferred bytes grew
-    meanwhile."""
+    """Pair energies of `nocc` occupied orbitals, and the growth of graphs and transferred bytes."""
     names = ("CompileTime", "OutboundData", "InboundData")
     before = [metric(name) for name in names]
     backend = NkiBackend(TWIN, executor, "plain")
@@ -56,7 +55,7 @@ def run(executor, nocc):
 
 
 def predicted_bytes(nocc):
-    """Bytes to and from the device by the cost model (B, results) and by the calls' own tables."""
+    """Bytes to and from the device from the cost model (B, results) and the calls' own tables."""
     shape = Shape(nocc, NVIR, NAUX)
     price = catalogue.best(catalogue.find("pair_energy"), shape, CHIPS["trn1"], "plain")
     resident, down = catalogue.b_bytes(shape), price.total(lambda engines: engines.written)

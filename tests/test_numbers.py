@@ -58,7 +58,7 @@ FIELDS = [
     for field in dataclasses.fields(record)
     if "units" in field.metadata
 ]
-# Texts, which are no numbers; `allowed` and `seed` stand for what they belong to.
+# Texts rather than numbers; `allowed` and `seed` belong to other numbers.
 WORDS = ("str", "tuple[str, ...]", "bool", "Stability | None", "Solutions | None", "str | None")
 
 

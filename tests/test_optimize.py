@@ -1,4 +1,4 @@
-"""Optimisations and frequencies: against other starts, second differences, PySCF's analysis, and
+"""Optimisations and frequencies against other starts, second differences and PySCF's analysis;
 wrong requests."""
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def test_two_starts_come_to_the_same_minimum():
 
 
 def test_what_is_left_of_passed_steps(folder: Path) -> None:
-    """Densities of the last geometry alone, in memory and in the file; a start that is converged
-    takes no step."""
+    """Only densities of the last geometry, in memory and in the file; a converged start takes no
+    step."""
     study = optimize_geometry(FLUORIDE, EXACT, keeper=Keeper(folder / "x.h5"), listener=Silent())
     for found in (study, read_study(folder / "x.h5")):
         *passed, last = (run.properties.relaxed_density.shape for run in found.runs.values())
@@ -104,7 +104,7 @@ def test_what_is_left_of_passed_steps(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_torsions_are_soft():
-    """Methylamine takes 9 steps with the force constants of torsions that geomeTRIC has."""
+    """Methylamine takes 9 steps with geomeTRIC's force constants for torsions."""
     atoms = (
         "C .15 1.48 .1; N 0 -1.51 .14; H -1.97 2.34 .11; H -.88 -2.15 1.45; H -.96 -2.1 "
         "-1.53; H 1.14 2.18 1.77"
@@ -138,6 +138,7 @@ def test_the_scaled_energy_is_minimised():
 
     assert energy(length) == pytest.approx(study.values["optimized_total_energy"].value, abs=1e-8)
     assert energy(length) < min(energy(length - 0.01), energy(length + 0.01))
+    assert any(note.startswith("energy and gradient of ") for note in study.notes), study.notes
 
 
 def test_constrained_water_as_in_psi4():
@@ -182,8 +183,8 @@ def test_lengths_of_options_and_of_a_file(constraints, length):
 def test_stopped_again_and_again(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same way through the stored steps, to the minimum of one that was never stopped; also
-    with more steps."""
+    """It repeats the stored steps and reaches the minimum of an uninterrupted run; also with more
+    steps."""
     (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0.2 0.3 0.6\n")
     command = ("optimize", "h.xyz", *COMMAND, "--precision", "fp64", "--json")
     whole = succeed(call(*command)).json
@@ -210,7 +211,7 @@ def test_stopped_again_and_again(
     looser = call(
         *command, "--precision", "mixed", "--scf-conv-tol", "1e-9", "--output", "z.h5", "--resume"
     )
-    assert "step 1: finished before" in looser.err  # what an error half way advises to change
+    assert "step 1: finished before" in looser.err  # the change that the error half way advises
     assert succeed(looser).json["optimized_total_energy"] == pytest.approx(
         whole["optimized_total_energy"], abs=1e-7
     )
@@ -234,8 +235,7 @@ def test_stopped_again_and_again(
 
 
 def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
-    """Its step is named, the steps before are kept, and with more cycles they are not computed
-    again."""
+    """Its step is named, earlier steps are kept, and with more cycles they are not recomputed."""
     succeed(call("run", "h2o.xyz", *COMMAND, "--output", "start.h5"))
     command = (
         "optimize",
@@ -303,7 +303,7 @@ STRAIGHT_WATER = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 0, 1.78], [0, 0, -1.7
 def test_neon_goes_to_the_minimum_of_psi4():
     """Psi4 1.3.2, DF-MP2/cc-pVDZ, GAU: -257.3528736 Eh at 2.7501 angstrom.
 
-    At 3.0 angstrom the gradient passes for converged, and the model's next step is short.
+    At 3.0 angstrom the gradient counts as converged, and the model's next step is short.
     """
     study = optimized(NEON, Search(), make_options(basis="cc-pvdz", threads=1))
     assert study.settings["steps"] > 0 and study.settings["stationary_point"] == "stationary point"
@@ -316,9 +316,9 @@ def test_neon_goes_to_the_minimum_of_psi4():
 
 
 def test_a_run_without_steps_has_measured_the_curvature():
-    """By one displaced gradient; it is that of the energy, by differences."""
+    """From one displaced gradient; it equals that from energy differences."""
     tight = optimized(FLUORIDE, Search(convergence="gau_tight"))
-    assert tight.settings["limits"] == {  # of Gaussian's opt=tight, which the set is named after
+    assert tight.settings["limits"] == {  # as Gaussian's opt=tight, its namesake
         "max_gradient": 1.5e-5,
         "rms_gradient": 1.0e-5,
         "max_displacement": 6.0e-5,
@@ -346,17 +346,17 @@ def test_a_run_without_steps_has_measured_the_curvature():
 
 
 def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planar ammonia ends planar, at what is called a stationary point."""
+    """Planar ammonia stays planar, and the end is called a stationary point."""
     on_springs(monkeypatch, FLAT_AMMONIA)
     study = optimized(FLAT_AMMONIA, Search(), ON_SPRINGS)
     assert study.title.startswith("stationary point of") and "minimum" not in study.title
     assert study.settings["imaginary_modes"] is None
     assert any("the start is planar" in note for note in study.notes)
-    assert any("or --verify, tells whether it is a minimum" in note for note in study.notes)
+    assert any(note.startswith("not verified as a minimum") for note in study.notes)
 
 
 def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Down to the minimum that is known, in the same study."""
+    """Down to the known minimum, in the same study."""
     on_springs(monkeypatch, STRAIGHT_WATER)
     study = optimized(STRAIGHT_WATER, Search(verify=True), ON_SPRINGS)
     assert study.complete and study.title.startswith("minimum of")
@@ -373,7 +373,7 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
 def test_a_verification_that_was_stopped_asks_for_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the Hessian; the study is that of one that was not stopped."""
+    """Stopped in the Hessian; the study equals an uninterrupted one."""
 
     def search(keeper: Keeper) -> Study:
         return optimize_geometry(
@@ -395,8 +395,7 @@ def test_a_verification_that_was_stopped_asks_for_what_is_left(
 
 @pytest.mark.slow
 def test_straight_water_is_verified_and_bends():
-    """From the saddle point of second order down to what a bent start comes to, in the same
-    study."""
+    """From the second-order saddle point down to the result of a bent start, in the same study."""
     options = replace(EXACT, basis="sto-3g")
     study = optimized(STRAIGHT_WATER, Search(verify=True), options)
     assert study.complete and study.title.startswith("minimum of")
@@ -420,14 +419,14 @@ def test_straight_water_is_verified_and_bends():
     ],
 )
 def test_symmetric_starts_end_with_the_modes_of_the_minimum(start, modes):
-    """Those of `dfmp2 frequencies` from a start without symmetry."""
+    """Equal to those of `dfmp2 frequencies` from a start without symmetry."""
     study = optimized(start, Search(verify=True, convergence="gau_tight"))
     assert study.settings["stationary_point"] == "minimum"
     assert study.arrays["wavenumbers"].value == pytest.approx(modes, abs=2)
 
 
 def test_a_planar_minimum_stays(monkeypatch):
-    """Borane: no new start; and what is left of the densities is that of the last step."""
+    """Borane: no new start, and only the densities of the last step are left."""
     monkeypatch.setattr(StationaryPoint, "flat", 2)  # it has none
     ring = [[2.2 * np.cos(a), 2.2 * np.sin(a), 0] for a in (0, 2 * np.pi / 3, 4 * np.pi / 3)]
     borane = Molecule(("B", "H", "H", "H"), [[0, 0, 0], *ring])
@@ -442,8 +441,8 @@ def test_a_planar_minimum_stays(monkeypatch):
 def test_what_is_not_a_minimum_in_the_end(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 4 and the number of imaginary modes where no new start is left; the same command
-    does not go on."""
+    """Exit code 4 and the number of imaginary modes if no new start is left; the same command does
+    not go on."""
     monkeypatch.setattr("dfmp2.studies.optimize.MOST_RESTARTS", 0)
     on_springs(monkeypatch, STRAIGHT_WATER)
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0 0 0.94\nH 0 0 -0.94\n")
@@ -490,7 +489,7 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Water on springs, held at 140 degrees: the Hessian of the energy falls along the angle, which
-    is held; two modes are left, the stretches, whose force constant is 0.5 Eh/bohr^2."""
+    is fixed; two modes are left, the stretches, whose force constant is 0.5 Eh/bohr^2."""
     start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
     on_springs(monkeypatch, start)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "140")]), verify=True)
@@ -542,8 +541,8 @@ def test_hydrogen_fluoride_as_in_cfour():
 
 @pytest.mark.slow
 def test_water_as_in_psi4():
-    """Published frequencies of DF-MP2 (psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit
-    27e1b15f), one decimal."""
+    """Published DF-MP2 frequencies (psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f),
+    to one decimal."""
     bond, angle = 0.958 / 0.52917721067, np.radians(104.4776)
     ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
     options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
@@ -687,8 +686,8 @@ def test_curvatures_within_the_noise_have_no_sign(curvatures, kind, flat):
 
 @pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])
 def test_modes_as_in_pyscf(name):
-    """Of a Hartree-Fock Hessian with the same masses: bent, linear, without symmetry; any place and
-    direction."""
+    """For a Hartree-Fock Hessian with the same masses: bent, linear, asymmetric; any position and
+    orientation."""
     atoms = {
         "water": "O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47",
         "carbon dioxide": "C 0 0 0; O 0.6 0.7 0.7; O -0.6 -0.7 -0.7",
@@ -728,7 +727,7 @@ BODIES = {
 
 @pytest.mark.parametrize("name", BODIES)
 def test_symmetry_numbers(name):
-    """Also where an optimisation has left some noise."""
+    """Also with the noise that an optimisation leaves."""
     atoms, expected = BODIES[name]
     mole = gto.M(atom=atoms, basis="sto-3g", verbose=0, spin=None)
     noise = np.random.default_rng(3).uniform(-2e-3, 2e-3, (mole.natm, 3))
@@ -738,7 +737,7 @@ def test_symmetry_numbers(name):
 
 @pytest.mark.parametrize("name", BODIES)
 def test_forces_keep_a_molecule_on_a_line_or_in_a_plane(name):
-    """Where it is there by more than having two atoms or three; point charges push it out."""
+    """If that is not just because it has two or three atoms; point charges push it out."""
     kept = {"carbon dioxide": "linear", "formaldehyde": "planar"}
     molecule = Molecule.from_string(BODIES[name][0])
     assert symmetry_kept(molecule) == kept.get(name, "")
@@ -749,8 +748,8 @@ def test_forces_keep_a_molecule_on_a_line_or_in_a_plane(name):
     "atoms", ["F 0 0 0; F 0 0 1.41", "P 0 0 0.5; F 1.4 0 0; F -0.7 1.2124 0; F -0.7 -1.2124 0"]
 )
 def test_thermochemistry_as_in_pyscf(atoms):
-    """Of elements with one isotope, whose average mass PySCF has as well, and with its symmetry
-    number; its constants are those of CODATA 2014, up to 6e-7 from those of 2018."""
+    """Elements with one isotope, since PySCF uses average masses, and its symmetry number; its
+    constants are of CODATA 2014, up to 6e-7 from those of 2018."""
     mole = gto.M(atom=atoms, basis="sto-3g", verbose=0)
     molecule = Molecule([mole.atom_symbol(k) for k in range(mole.natm)], mole.atom_coords())
     wavenumbers = np.array([-300.0, 340.0, 480.0, 1200.0])
@@ -775,8 +774,8 @@ def test_thermochemistry_as_in_pyscf(atoms):
 
 
 def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path) -> None:
-    """Finished gradients are not computed again; the Molden file has sections, units and order of
-    its format."""
+    """Finished gradients are not recomputed; the Molden file has the sections, units and order of
+    the format."""
     command = ("frequencies", "h2.xyz", *COMMAND, "--allow-gradient", "--json", "--output", "x.h5")
     with Stopping(every=40):
         assert call(*command).code == 75
@@ -911,7 +910,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_requests(name, call: Runner, folder: Path) -> None:
-    """Named before anything is computed, and nothing is left; but for the gradient, which has to be
+    """Refused before anything is computed, leaving no file, except for the gradient, which must be
     computed."""
     command, code, said = WRONG[name]
     (folder / "he.xyz").write_text("1\n\nHe 0 0 0\n")

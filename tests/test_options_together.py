@@ -1,4 +1,5 @@
-"""Which options go together, as one table; values of each option at its bounds and just beyond."""
+"""Which options can be combined, as one table; values of each option at its bounds and just
+beyond."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ BASIS = {"basis": "cc-pvdz"}
         ({"scf": "conventional", "scf_auxbasis": "x"}, "uses no fitting set"),
         ({"method": "drpa", "xc": ""}, "is empty"),
         ({"method": "drpa", "xc": "pbe", "reference": "rohf"}, "no restricted open-shell"),
-        ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
+        ({"method": "b2plyp", "xc": "pbe"}, "has its own functional"),
         ({"method": "mp2", "xc": "pbe"}, "not available on Kohn-Sham orbitals"),
         ({"method": "sos-laplace", "xc": "pbe"}, "not available on Kohn-Sham orbitals"),
         ({"method": "drpa", "xc": "pbe", "stability": "auto"}, "frontier orbitals"),
@@ -56,8 +57,8 @@ BASIS = {"basis": "cc-pvdz"}
         ),
         ({"grid": "3"}, "belongs to a functional"),
         ({"kappa": 1.1}, "belongs to --method kappa-mp2"),
-        ({"method": "scs-mp2", "os_scale": 1.1}, "has factors of its own"),
-        ({"method": "kappa-mp2", "ss_scale": 1.1}, "has factors of its own"),
+        ({"method": "scs-mp2", "os_scale": 1.1}, "has its own factors"),
+        ({"method": "kappa-mp2", "ss_scale": 1.1}, "has its own factors"),
         ({"method": "drpa", "ss_scale": 1.1}, "drop --os-scale and --ss-scale"),
         (
             {"method": "drpa", "reference": "rohf"},
@@ -169,7 +170,7 @@ def test_the_stability_analysis_of_a_molecule(
 
 
 def test_what_follows_from_the_options() -> None:
-    """Functionals, factors, corrections, by the table of double hybrids."""
+    """Functionals, factors and corrections, from the table of double hybrids."""
     plain = Options(**BASIS)
     assert (plain.functional, plain.energy_functional, plain.double_hybrid) == (None, None, None)
     assert plain.dispersion_correction is None and plain.regulariser is None
@@ -265,7 +266,7 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     assert with_contents(with_hashes(f"cc-pvdz,C={other}")) == with_contents(hashed)
     path.write_text("other numbers")
     assert with_contents(with_hashes(f"cc-pvdz,C={path}")) != with_contents(hashed)
-    # The part of a molecule that has its third and its first atom, in this order.
+    # The part of a molecule made of its third and first atom, in this order.
     text = "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz,2=sto-3g,C=sto-3g"
     made = for_part(text, ["I", "C", "H"], [2, 0])
     assert made == "cc-pvdz,I=def2-tzvp,1=aug-cc-pvdz"
@@ -283,12 +284,12 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     for wrong in ("cc-pvdz,,I=x", "cc-pvdz,I=x,I=y", "cc-pvdz,sto-3g", "I=", ""):
         with pytest.raises(InputError):
             parse_parts(wrong)
-    # A file that has changed since is another one; what is no text, or not there, is none.
+    # A changed file is a different one; a missing or non-text file is none.
     with pytest.raises(InputError, match="not the file that this calculation began with"):
         read_basis_file(value)
     assert read_basis_file(str(path)) == ("mine.gbs", "other numbers")
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is no text file"):
+    with pytest.raises(InputError, match="is not a text file"):
         read_basis_file(str(path))
     with pytest.raises(InputError, match="cannot be read"):
         read_basis_file(str(tmp_path / "none.gbs"))

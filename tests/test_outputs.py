@@ -1,11 +1,10 @@
-"""Everything that studies and runs write, against tables in `tests/data/outputs`: JSON, names,
-shapes and units of HDF5, rows of numbers and marks of charts of the pages, lines of
-numbers of `show`, stages and warnings on the way.
+"""All output of studies and runs, against tables in `tests/data/outputs`: JSON, names, shapes and
+units in HDF5, rows of numbers and chart marks of pages, number lines of `show`, stages and warnings
+during the run.
 
 `python -m tests.test_outputs [NAME...]` writes the tables anew, to be read as a diff: each changed
-number needs its reason. The numbers that decide are compared with other programs elsewhere
-(docs/validation/numbers.md); here it shows that each still leaves the program, in its place, with
-its unit.
+number needs a reason. Important numbers are compared with other programs elsewhere
+(docs/validation/numbers.md); these tests show that each is still output in its place with its unit.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FILES = {
     "field.txt": "3.1 -1.2 2.5 0.4\n-2.2 1.9 -2.8 -0.3\n",
 }
 HEH = ("heh.xyz", *FIXED, "--stability", "off")
-# Each is run in one folder after those before it: the file it writes is NAME.h5.
+# All run in one folder, in order; each writes the file NAME.h5.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "run": ("run", "oh.xyz", *FIXED, "--frozen-core", "1", "--point-charges", "field.txt", "--properties"),
     "gradient": ("gradient", "oh.xyz", *FIXED, "--frozen-core", "1"),
@@ -53,13 +52,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "relaxed": ("scan", "li.xyz", *FIXED, "--bond", "2,3", "0.72:0.78:2", "--relaxed"),
     "thermo": ("thermo", "frequencies.h5", "--json", "--temperature", "200,300", "--isotope", "H=2H"),
 }  # fmt: skip
-# Of the host, the time or the version; sentences; and what a rounding may change.
+# Depends on the host, the time or the version; sentences; and whatever rounding may change.
 CHANGING = re.compile(
     r"provenance|timings|memory|storage|resources|seconds|sha256|SHA-256|hash|created|version|"
     r"command|host|threads|processor|peak|kernel|predict|finished|wall|MB|GB|file_time|path|"
     r"[0-9a-f]{12,}|/how |summary|iterations|cycles|history|condition|certificate/.*(error|difference|slope)"
 )
-# Seconds of a stage, cycles of an SCF, what is zero but for rounding, places in a picture, versions.
+# Seconds of a stage, cycles of an SCF, zeros up to rounding, positions in a picture, versions.
 LEFT_OUT = re.compile(
     r"(python|numpy|scipy|pyscf|h5py) \| [\d.]+|"
     r"[A-Za-z ]+( \| [\d.e-]*){4}|\d+ \| -\d+\.\d{10} \| .*|electrons difference.*|SCF convergence .*|"
@@ -90,7 +89,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def rounded(value: Any) -> str:
-    """As it is stored: seven digits, and nothing below 1e-7, which differs between processors."""
+    """As stored: seven digits, and nothing below 1e-7, which differs between processors."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return json.dumps(value)
     if abs(value) < 1e-7:
@@ -101,7 +100,7 @@ def rounded(value: Any) -> str:
 def written(name: str) -> list[str]:
     """The lines of the table of a command that has run in this folder.
 
-    Of the runs of a study only the second is written in full, and the energies of the others.
+    Of a study's runs only the second is written in full; of the others, the energies.
     """
     printed = json.loads(Path(f"{name}.json").read_text())
     lines = [f"json {path} {rounded(value)}" for path, value in leaves(printed)]
@@ -137,13 +136,13 @@ def written(name: str) -> list[str]:
 
 
 def heard(told: str) -> list[str]:
-    """Stages, steps and warnings without numbers; neither iterations nor the time that is left."""
+    """Stages, steps and warnings without numbers; neither iterations nor the time left."""
     lines = [line for line in told.splitlines() if not line.startswith(" ")]
     return [f"told {re.sub(TIME_LEFT, '', NUMBER.sub('#', line))}" for line in lines]
 
 
 def run_all(names: list[str]) -> dict[str, list[str]]:
-    """The tables of the commands, run in the present folder."""
+    """The tables of the commands, run in the current folder."""
     for file, text in FILES.items():
         Path(file).write_text(text)
     tables = {}
@@ -166,7 +165,7 @@ def run_all(names: list[str]) -> dict[str, list[str]]:
 def same(found: str, expected: str, relative: float) -> bool:
     """Whether two lines have the same words, and numbers that differ by rounding.
 
-    That is by two units of the last decimal that is shown, or `relative`.
+    Allowed are two units of the last decimal shown, or `relative`.
     """
     if NUMBER.sub("#", found) != NUMBER.sub("#", expected):
         return False
@@ -175,7 +174,7 @@ def same(found: str, expected: str, relative: float) -> bool:
         decimals = len(digits.partition(".")[2])
         unit = 10.0 ** (int(exponent or 0) - decimals)
         allowed = max(relative * abs(float(two)), 2.001 * unit)
-        if not decimals and not exponent:  # whole, perhaps but for its last bit
+        if not decimals and not exponent:  # an integer, up to its last bit
             allowed = 0.0 if one.lstrip("+-").isdigit() else relative * abs(float(two))
         if abs(float(one) - float(two)) > allowed:
             return False
@@ -206,7 +205,7 @@ def test_what_is_written_is_what_was_written(name: str, tables: dict[str, list[s
 
 
 def rewrite() -> None:
-    """Write the tables of the commands that are named, or of all."""
+    """Write the tables of the named commands, or of all."""
     STORED.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

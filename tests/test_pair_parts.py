@@ -1,5 +1,4 @@
-"""Pairs: how they are cut into tiles and drawn into samples, extrapolated and identified, by counts
-and sums written out."""
+"""Pairs: how they are tiled, sampled, extrapolated and identified, by explicit counts and sums."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ PADDED = Limits(("mixed",), 16, 1 << 21, 1, memory=10**9, least_edge=4)
     ],
 )
 def test_the_edge_of_a_tile(limits: Limits, nocc: int, row: int, edge: int) -> None:
-    """An eighth of the orbitals on the host, at most `tile_edge` and 2^21 numbers of B; on a card as
-    few and equal ones as its limits allow."""
+    """An eighth of the orbitals on the host, at most `tile_edge` and 2^21 numbers of B; on a card,
+    as few and equal tiles as its limits allow."""
     assert tiling.edge(nocc, limits, row) == edge
 
 
@@ -98,7 +97,7 @@ def test_tiles_and_their_pairs_by_hand() -> None:
 def test_a_product_of_a_tile_fills_the_device(
     nvir: int, right: int, rows: int, expected: tuple[int, int]
 ) -> None:
-    """100 rows where there are so many, and at most 1000 numbers; one pair at least."""
+    """100 rows if there are that many, and at most 1000 numbers; at least one pair."""
     assert tiling.strip(CARD, nvir, right, rows) == expected
     height, width = expected
     assert height * width * nvir * right <= 1000 or expected == (1, 1)
@@ -128,7 +127,7 @@ def test_b_on_disk_is_read_row_by_row_of_tiles() -> None:
 
 @pytest.mark.parametrize("held", [0, 130, 220, 410, 10**6])
 def test_what_is_read_from_disk_is_counted_without_its_tiles(held: int) -> None:
-    """By the cuts alone: a thousand waters have 12 million tiles."""
+    """From the cuts alone: a thousand waters have 12 million tiles."""
     limits = replace(CARD, tile_edge=3)
     row, other = 10, 7
     alike = tiling.triangle_cuts(23, limits)
@@ -146,7 +145,7 @@ def test_what_is_read_from_disk_is_counted_without_its_tiles(held: int) -> None:
 
 
 def _orbitals_of(visits: list[tiling.Visit]) -> tuple[int, int]:
-    """Orbitals that are read as rows, and those that pass."""
+    """Orbitals that are read as rows, and those that are streamed."""
     rows = sum(visit.end - visit.begin for visit in visits)
     columns = sum(end - begin for visit in visits for begin, end in visit.passing)
     return rows, columns
@@ -213,7 +212,7 @@ def test_cards_by_their_data_sheets(name: str, capability: tuple[int, int], full
 
 
 def test_decays_of_the_regulariser_are_its_exponentials() -> None:
-    """exp(-kappa (e_a - e_i)) of both sides, whose product is that of the whole denominator."""
+    """exp(-kappa (e_a - e_i)) for both sides, whose product is that for the whole denominator."""
     eps = [(np.array([-2.0, -1.0]), np.array([0.5])), (np.array([-0.7]), np.array([0.2, 0.9]))]
     left, right = (base.Operand(None, *one, "fp64") for one in eps)
     found = base.decays(1.3, left, right, np.float64)
@@ -276,7 +275,7 @@ def test_repeated_pairs_take_both_places_of_one_spin(pairs: PairEnergies) -> Non
 
 
 def test_the_largest_pairs_are_those_that_carry_the_excess() -> None:
-    """Of 15 pairs whose sizes fall by halves: so many that 0.6 of the tolerance is left."""
+    """Among 15 pairs whose sizes halve: as many as leave 0.6 of the tolerance."""
     matrix = np.zeros((5, 5))
     rows, columns = np.triu_indices(5)
     size = 2.0 ** -np.arange(15)
@@ -415,7 +414,7 @@ def test_differences_are_named_with_both_values_where_they_are_short() -> None:
 
 
 def test_methods_that_differ_are_counted() -> None:
-    """Options first; three fields, and three values of each, are named."""
+    """Options come first; three fields, and three values of each, are named."""
     plain = {"basis": "cc-pvdz", "method": "mp2", "grid": "default", "orbital functions of H": "a"}
     methods = {
         "one": plain,
@@ -481,7 +480,7 @@ def test_an_instability_is_grave_beyond_its_limits(
 
 
 def test_numbers_of_doubt_are_those_of_a_run() -> None:
-    """Gap and denominator from the orbital energies, of the correlated orbitals alone."""
+    """Gap and denominator come from the energies of the correlated orbitals alone."""
     molecule = MOLECULES["cyano radical"]
     found = dfmp2.run(molecule, **EXACT, frozen_core=2, frozen_virtual=1, stability="off")
     energy, occ = found.reference.mo_energy, found.reference.mo_occ

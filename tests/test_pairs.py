@@ -1,5 +1,5 @@
-"""Pair energies: tiles, workers, the order of sums, and a certificate that sees the errors planted
-here."""
+"""Pair energies: tiles, workers, the order of sums, and a certificate that detects planted
+errors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_along_the_edge_of_a_tile_of_the_host_hold_16_mib(row, edge):
 
 
 class Watched(CpuBackend):
-    """Counts tiles as they are begun, takes its time, and fails at one of them."""
+    """Counts tiles as they are begun, is slow, and fails at one of them."""
 
     def __init__(self, threads, failing=0):
         super().__init__(threads)
@@ -119,7 +119,7 @@ def test_an_interrupt_begins_no_more_tiles(threads):
 
 
 def test_rows_made_on_demand_have_their_own_energies():
-    """Single pairs of B that is not held: as the certificate's sample asks for them."""
+    """Single pairs of a B that is not stored, as the certificate's sample requests them."""
     b, *energies = fitted(9, 4, 7)
     (held,) = operands([(b, *energies)], "fp64")
     made = UntransformedOperand(
@@ -186,7 +186,7 @@ def test_backends_keep_their_contract(name):
 
 
 class Off(CpuBackend):
-    """Wrong by a factor, and by what one pair takes from another."""
+    """Wrong by a factor, and by an amount moved from one pair to another."""
 
     def __init__(self, factor, shift):
         super().__init__(1)
@@ -211,7 +211,7 @@ def test_the_contract_is_as_tight_as_float32(case):
 
 
 class Altered(CpuBackend):
-    """Exact but for what is done to its terms."""
+    """Exact except for a change of its terms."""
 
     def __init__(self, alter):
         super().__init__(1)
@@ -228,7 +228,7 @@ def scaled(factor, part="direct"):
 
 
 def moved(shift, part="direct"):
-    """From one pair to its neighbour, a share of the first."""
+    """Move a share of each pair's terms to its neighbour."""
 
     def alter(terms):
         values = getattr(terms, part).copy()
@@ -245,8 +245,8 @@ def in_lower_triangle(terms):
 
 @pytest.mark.parametrize("kind", ["diagonal", "rectangle", "cross"])
 def test_the_contract_finds_what_it_says(kind):
-    """3e-7 of the sum of a block, 2e-6 of a pair; terms that are missing, and terms beside those
-    that were asked for."""
+    """3e-7 of the sum of a block, 2e-6 of a pair; missing terms, and terms that were not
+    requested."""
     case = contract.Case(7, 6 if kind == "cross" else 7, 9, kind)
 
     def examined(alter):
@@ -281,7 +281,7 @@ def test_the_contract_finds_what_it_says(kind):
 
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_them(name):
-    """A term of 1 and 4000 of 1e-8: float32 ends at 1 where it adds one by one."""
+    """A term of 1 and 4000 of 1e-8: float32 stays at 1 if it adds one by one."""
     backend, _ = registry.select_backend(name, "auto", 1)
     energies = np.array([-1.0]), np.linspace(0.5, 1.0, 4001)
     b = np.full((1, 4001, 1), 1e-4)
@@ -361,7 +361,8 @@ def test_exact_when_every_pair_is_redone(spaces):
 
 
 def redone(right, asked=None):
-    """Float64 energies of single pairs from those of all; what is asked for goes to `asked`."""
+    """Float64 energies of single pairs, taken from those of all; requests are appended to
+    `asked`."""
 
     def redo(channel, rows, columns):
         if asked is not None:
@@ -375,7 +376,7 @@ def redone(right, asked=None):
 
 
 def times(right, factor):
-    """All energies times a factor of each pair; that of i <= j is also its mirror image's."""
+    """All energies times a factor of each pair; that of i <= j also applies to its mirror image."""
     factor = np.triu(factor) + np.triu(factor, 1).T
     return PairEnergies(
         right.opposite_spin * factor, tuple(matrix * factor for matrix in right.same_spin)
@@ -384,8 +385,8 @@ def times(right, factor):
 
 @pytest.fixture(scope="module", params=["rhf", "uhf"])
 def chain(request):
-    """Pair energies as of a chain of 40 orbitals: they fall with the distance, and no two of them
-    are alike."""
+    """Pair energies like those of a chain of 40 orbitals: they decay with distance, and no two are
+    equal."""
     distance = np.abs(np.subtract.outer(np.arange(40), np.arange(40)))
     uneven = np.random.default_rng(0).normal(0.0, 0.5, (40, 40))
     opposite = -0.02 * np.exp(uneven - distance / 8)
@@ -405,8 +406,7 @@ def test_the_bound_covers_what_float32_does(restricted):
 
 
 def test_what_is_drawn_is_fixed_before_looking(chain):
-    """The same pairs whatever the errors, the tolerance and the last digits; others with another
-    seed."""
+    """The pairs do not depend on errors, tolerance or last digits, but on the seed."""
     noise = 1 + 1e-7 * np.random.default_rng(1).standard_normal((40, 40))
     asked = [[], [], [], []]
     first = certificate.bound_errors(chain, redone(chain, asked[0]), 1.0)
@@ -443,8 +443,8 @@ def test_pairs_of_equal_energy_are_not_told_apart_by_their_last_digits():
     ("wrong", "least", "most"), [("all", 1.0, 1.01), ("larger", 0.9, 2.0), ("smaller", 0.9, 2.0)]
 )
 def test_a_wrong_factor_is_seen(chain, wrong, least, most):
-    """From a sample of one pair in seventeen: of all pairs in every draw, of one half of them in
-    nine of ten."""
+    """From a sample of one pair in seventeen: if all pairs are wrong, in every draw; if half of
+    them are, in nine of ten."""
     size = np.abs(chain.opposite_spin)
     half = {"all": size > 0, "larger": size > np.median(size), "smaller": size < np.median(size)}[
         wrong
@@ -462,7 +462,7 @@ def test_a_wrong_factor_is_seen(chain, wrong, least, most):
 
 @pytest.mark.parametrize(("shift", "spread", "most"), [(0.0, 1e-3, 16.0), (1e-7, 1e-7, 2.0)])
 def test_the_bound_holds_in_nineteen_draws_of_twenty(chain, shift, spread, most):
-    """Of every component: noise alone, and noise on a systematic shift of 1e-7 of all energies."""
+    """For every component: noise alone, and noise on a systematic shift of 1e-7 of all energies."""
     ratios = []
     for seed in range(100):
         generator = np.random.default_rng(seed)
@@ -484,7 +484,7 @@ def test_the_bound_holds_in_nineteen_draws_of_twenty(chain, shift, spread, most)
 
 
 def test_a_sample_of_nearly_all_pairs_is_nearly_exact():
-    """48 of 55 pairs: what is left out is a seventh of them, and the uncertainty follows."""
+    """48 of 55 pairs: an eighth of them is left out, and the uncertainty follows."""
     right = pair_energies(operands([fitted(10, 9, 40)], "fp64"), CPU)
     ratios = []
     for seed in range(60):
@@ -496,7 +496,7 @@ def test_a_sample_of_nearly_all_pairs_is_nearly_exact():
 
 
 def test_one_wrong_pair_is_found_at_the_stated_rate(chain):
-    """n_h of N_h: over all pairs n / N, and the ten largest pairs far more often than that."""
+    """n_h of N_h: n / N over all pairs, and far more often for the ten largest."""
     restricted = len(chain.same_spin) == 1
     i, j = np.triu_indices(40) if restricted else np.indices((40, 40)).reshape(2, -1)
     order = np.argsort(chain.opposite_spin[i, j])
@@ -549,8 +549,8 @@ def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
 @pytest.mark.bits
 @pytest.mark.parametrize("sizes", [((30, 9, 40),), ((20, 9, 40), (18, 8, 40))], ids=["RHF", "UHF"])
 def test_auto_repeats_the_largest_pairs_where_few_are_to_blame(sizes):
-    """They have the energies of float64, all others those of mixed precision; the bound of the rest
-    is accepted."""
+    """They get float64 energies, all others keep those of mixed precision; the bound of the rest is
+    accepted."""
     right, rough = (to_tolerance(kind, 1.0, sizes=sizes)[0] for kind in ("fp64", "mixed"))
     bound = to_tolerance("mixed", 1.0, sizes=sizes)[2]
     listener = Heard()

@@ -1,5 +1,4 @@
-"""What any correct MP2 program must obey, the definition itself, and energies that others
-published."""
+"""Laws that any correct MP2 program must obey, the definition itself, and published energies."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def rotation(seed=5):
 
 
 def test_energy_does_not_depend_on_the_frame(water):
-    """Rotated, translated, and the atoms in another order, at once."""
+    """Rotated, translated and reordered at once."""
     order, there = [2, 0, 1], WATER.coordinates @ rotation().T + np.array([3.0, -7.0, 11.0])
     symbols = tuple(WATER.symbols[place] for place in order)
     other = dfmp2.run(replace(WATER, symbols=symbols, coordinates=there[order]), **EXACT)
@@ -105,8 +104,8 @@ def test_scalings_are_arithmetic_on_the_stored_components(water):
 
 
 def amplitudes(mf, frozen_core, frozen_virtual):
-    """E_SS and E_OS by their definition, sum over i, j, a, b of every spin, from PySCF's
-    three-centre integrals.
+    """E_SS and E_OS by definition, summed over i, j, a, b of every spin, from PySCF's three-centre
+    integrals.
 
     E_OS = sum (ia|jb)^2 / D over alpha ia and beta jb, E_SS = 1/4 sum [(ia|jb) - (ib|ja)]^2 / D of
     each spin.
@@ -199,7 +198,7 @@ def test_threads_and_memory_do_not_change_the_pair_energies():
 
 
 SOURCE_TOLERANCE = 1e-6  # Eh; looser than a source's own only where the source itself is
-# Seconds each, and nothing that the others lack
+# They take seconds each and add nothing to the others
 LONG = {"gpu4pyscf-vitaminC-631g", "fermi-benzene-6-31g"}
 
 
@@ -250,7 +249,7 @@ def test_published_energy_is_reproduced(case):
     for name, value in case["values"].items():
         if name in NAMES:
             tolerance = min(SOURCE_TOLERANCE, max(case["tolerance"], 2e-9))
-            # What an independent program attains against this source
+            # The agreement that an independent program attains with this source
             if "pyscf_difference" in case:
                 tolerance = min(SOURCE_TOLERANCE, max(tolerance, 2 * case["pyscf_difference"]))
             assert getattr(result, NAMES[name]) == pytest.approx(value, abs=tolerance), name
@@ -285,7 +284,7 @@ def test_input_gives_its_expected_energy(name):
     assert result.molecule.charge == case["charge"]
     assert result.molecule.multiplicity == case["multiplicity"]
     for component in COMPONENTS:
-        # E(corr) is of first order in the orbitals: 1e-10 Eh in the SCF leaves about 1e-8 here.
+        # E(corr) is of first order in the orbitals: 1e-10 Eh in the SCF gives about 1e-8 Eh here.
         assert getattr(result, component) == pytest.approx(case["values"][component], abs=1e-7), (
             component
         )

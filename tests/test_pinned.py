@@ -1,10 +1,10 @@
-"""What dfmp2 0.1 wrote and said, held fixed: its files are read, its JSON keys, options and exit
-codes are still there.
+"""Compatibility with dfmp2 0.1: its files are read, and its JSON keys, options and exit codes still
+exist.
 
 `tests/data/written_by_0.1` holds one file of every kind (`commands.sh` says how each was made) and
-what 0.1 said: `shown.json.xz` what `show` printed of each, `json_keys.txt` the keys of every
-command that prints JSON, `options.txt` every option of every command with its choices. What is
-dropped on purpose is named here.
+the output of 0.1: `shown.json.xz` has what `show` printed for each, `json_keys.txt` the keys of
+every command that prints JSON, `options.txt` every option of every command with its choices.
+Deliberate removals are listed here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DROPPED_KEYS: dict[
     str, str
 ] = {  # command, as in json_keys.txt: its dropped keys, with all below them
     "plan": "transform",  # no longer chosen automatically
-    # a slower form of pair_energy; dfmp2 plan counts programs and calls of a molecule
+    # a slower form of pair_energy; dfmp2 plan counts the programs and calls for a molecule
     "kernels list": "transform kernels.pair_fused b_bytes_by_core buckets neffs programs shapes",
 }
 DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of their choices
@@ -80,7 +80,7 @@ DESCRIBED = (
 
 
 def energy(name: str, which: str = "mp2_total_energy") -> float:
-    """What 0.1 showed of a result, hartree."""
+    """The value that 0.1 showed for a result, hartree."""
     value = SHOWN[f"{name}.h5"]["json"][which]
     assert isinstance(value, float)
     return value
@@ -88,8 +88,8 @@ def energy(name: str, which: str = "mp2_total_energy") -> float:
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads of a molecule this small wait for each other where other tests run beside
-    them."""
+    """With a molecule this small, two threads wait for each other if other tests run at the same
+    time."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -105,7 +105,7 @@ def key_paths(value: Any, path: str = "") -> Iterator[str]:
 
 
 def missing_parts(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Where `new` lacks a key of `old`, or holds another value."""
+    """Places where `new` lacks a key of `old` or has another value."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key, value in old.items():
             if key in new:
@@ -123,13 +123,12 @@ def missing_parts(old: Any, new: Any, path: str = "") -> Iterator[str]:
 
 
 def rows_of(table: str) -> list[dict[str, str]]:
-    """Rows of a CSV table, by column."""
+    """Rows of a CSV table as dictionaries by column."""
     return list(csv.DictReader(table.splitlines()))
 
 
 def numbers(text: str) -> set[str]:
-    """Every number with a decimal point that a text holds; curves drawn with letters are left
-    out."""
+    """Every number with a decimal point in a text, except in curves drawn with letters."""
     found = re.findall(
         r"-?\d+\.\d+(?:e[-+]\d+)?", re.sub(r"^.* \|.*$", "", text, flags=re.MULTILINE)
     )
@@ -142,7 +141,7 @@ def numbers(text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_show_prints_what_it_printed(name: str, written: Path, call: Runner) -> None:
-    """Same keys and values with --json, same numbers in the report, hash intact."""
+    """Same keys and values with --json, same numbers in the report, intact hash."""
     shown = call("show", str(written / name), "--json", "--verify")
     assert shown.code == 0, shown.err
     assert not list(missing_parts(SHOWN[name]["json"], shown.json))
@@ -150,7 +149,7 @@ def test_show_prints_what_it_printed(name: str, written: Path, call: Runner) -> 
     report = call("show", str(written / name), *pairs)
     assert report.code == 0, report.err
     left_out = numbers(SHOWN[name]["text"]) - numbers(report.out)
-    if name == "scan.h5":  # whose table has fewer decimals now
+    if name == "scan.h5":  # its table has fewer decimals now
         shown = np.array(sorted(numbers(report.out)), dtype=np.float64)
         left_out = {one for one in left_out if np.abs(shown - float(one)).min() > 5.1e-7}
     assert not left_out
@@ -208,7 +207,7 @@ def test_a_study_is_read_everywhere(name: str, written: Path, call: Runner) -> N
 
 
 def test_a_prepared_file_is_computed(written: Path, call: Runner) -> None:
-    """The pair energies of a B that 0.1 fitted are those of 0.1."""
+    """Pair energies from a B fitted by 0.1 equal those of 0.1."""
     done = call(
         "energy",
         "--from",
@@ -237,7 +236,7 @@ def test_orbitals_of_a_result_start_an_scf(written: Path, call: Runner) -> None:
 
 
 def test_a_batch_goes_on(written: Path, call: Runner, tmp_path: Path) -> None:
-    """Complete items of 0.1 are complete, its failed item fails again, and its table is the
+    """Items completed by 0.1 count as complete, its failed item fails again, and its table is the
     same."""
     shutil.copytree(written, tmp_path / "old")
     before = (tmp_path / "old/batch/h2.h5").stat().st_mtime_ns
@@ -346,8 +345,8 @@ def keys_of(name: str, run: Runner) -> list[str]:
 def test_json_keys_are_still_there(
     name: str, written: Path, call: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New keys may come; a key goes only by being named in DROPPED_KEYS."""
-    monkeypatch.delitem(doctor.CHECKS, "PyTorch")  # a row like the others, which takes seconds
+    """Keys may be added; only those named in DROPPED_KEYS may disappear."""
+    monkeypatch.delitem(doctor.CHECKS, "PyTorch")  # a row like the others, but it takes seconds
     dropped = tuple(f"{name}: {key}" for key in DROPPED_KEYS.get(name, "").split())
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     pinned = [
@@ -377,7 +376,7 @@ def options_of(command: str, run: Runner) -> list[str]:
 
 
 def choices_behind_names(command: str) -> list[str]:
-    """Lines of choices that --help does not list, for there are too many: methods and backends."""
+    """Lines of choices that are too many for --help to list: methods and backends."""
     entry: Any = cli
     for word in command.split()[1:]:
         entry = entry.get_command(click.Context(entry), word)
@@ -399,7 +398,7 @@ def commands(run: Runner, command: str = "dfmp2") -> Iterator[str]:
 
 
 def test_options_are_still_there(call: Runner) -> None:
-    """Every command, option and choice of 0.1, but for DROPPED_OPTIONS."""
+    """Every command, option and choice of 0.1, except DROPPED_OPTIONS."""
     found = {line for command in commands(call) for line in (command, *options_of(command, call))}
     dropped = {
         f"{command} {option}"
@@ -429,7 +428,7 @@ EXIT_CODES = {
 
 @pytest.mark.parametrize("code", EXIT_CODES)
 def test_exit_codes(code: int, written: Path, call: Runner, tmp_path: Path) -> None:
-    """One line on stderr says what is wrong; the code says what to do."""
+    """One line on stderr gives the error; the code tells what to do."""
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     done = call(*EXIT_CODES[code])
     assert done.code == code, done.err
@@ -438,7 +437,7 @@ def test_exit_codes(code: int, written: Path, call: Runner, tmp_path: Path) -> N
 
 
 def test_a_fault_in_dfmp2_is_exit_code_1(folder: Path) -> None:
-    """And Python's traceback, by which it can be found."""
+    """It comes with Python's traceback to help find the fault."""
     broken = (
         "import sys, importlib.metadata as m, h5py; h5py.File = None; sys.argv = ['dfmp2', 'show', "
         "'h2.xyz'];sys.exit(next(iter(m.entry_points(group='console_scripts', "
@@ -450,7 +449,7 @@ def test_a_fault_in_dfmp2_is_exit_code_1(folder: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_run(number: int, code: int, folder: Path) -> None:
-    """Before there is a checkpoint nothing is written."""
+    """Nothing is written before the first checkpoint."""
     arguments = [str(COMMAND), "run", "o2.xyz", "--basis", "cc-pvqz"]
     with subprocess.Popen(
         arguments, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,5 @@
-"""What a plan is made of: sizes of runs by PySCF's own counts, parts of a run, devices that make B,
-and scratch folders, by numbers that are made up."""
+"""Parts of a plan: sizes of runs against PySCF's counts; parts of a run, devices that make B, and
+scratch folders, with made-up numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ WORK = Workload(
 
 
 def grid_points(mole: Any, level: int) -> int:
-    """Of PySCF's grid before points without weight go: angular points of its shells."""
+    """The size of PySCF's grid before points without weight are removed: angular points of its
+    shells."""
     grid = dft.gen_grid.Grids(mole)
     grid.level = level
     made = grid.gen_atomic_grids(mole, level=level)
@@ -119,7 +120,7 @@ def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> 
     assert found.operators == (2 if separated else 1)
     assert found.exchange == (options.method != "ks")
     assert (found.surface > 100) == ("solvent" in given)
-    cycles = 12  # to 1e-6 Eh, 1.7 for each digit, and three digits less for a good start
+    cycles = 12  # to 1e-6 Eh; 1.7 per digit, and three digits fewer after a good start
     if "scf_conv_tol" in given:
         cycles = 10
     if "scf_from" in given:
@@ -181,8 +182,7 @@ def plan_of(**how: Any) -> Plan:
 
 @pytest.mark.parametrize("fits", [False, True])
 def test_times_of_a_run_whose_b_a_device_makes(fits: bool) -> None:
-    """Its program in place of the transformation; all pairs of functions are fitted, or none are by
-    the host."""
+    """Its program replaces the transformation; the host fits all pairs of functions, or none."""
     setup: Any = SimpleNamespace(
         options=SimpleNamespace(transform="host"), backend=backend(fits=fits, transforms=True)
     )
@@ -350,13 +350,13 @@ def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPa
 def test_what_is_on_disk_stays_cached_beside_what_the_run_may_take(
     disk: int, cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1000 bytes are free, of which the run may take 300 more than it has."""
+    """1000 bytes are free; the run may take 300 more than it uses."""
     monkeypatch.setattr(resources, "resident_memory", lambda: 200)
     monkeypatch.setattr(resources, "available_memory", lambda: 1000)
     held: Any = SimpleNamespace(disk=disk)
     setup: Any = SimpleNamespace(budget=500)
     assert plan._stays_cached(held, setup) == cached
-    setup.budget = 100  # less than it has
+    setup.budget = 100  # less than it uses
     assert plan._stays_cached(held, setup) == (0 < disk <= 1000)
 
 

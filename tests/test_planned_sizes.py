@@ -1,5 +1,5 @@
-"""Memory of plans against counts by hand, sizes in numbers of float64 where nothing else is said;
-rates. What plans say of such calculations, times too, is in the table `plans` (tests/test_tables.py).
+"""Memory of plans against counts by hand, in numbers of float64 unless stated otherwise; rates.
+Complete plans of such calculations, with times, are in the table `plans` (tests/test_tables.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def plan_of(work: Workload, budget: int = 10**12) -> MemoryPlan:
 
 
 def test_the_host_of_a_card_holds_no_tiles() -> None:
-    """But the two buffers of 64 MB through which B goes there, or less for a smaller B."""
+    """Only the two buffers of 64 MB through which B is sent to the card, smaller for a small B."""
     card = replace(CpuBackend(WORKERS).limits, memory=10**9)
     for work, buffers in ((SMALL, 2 * 8 * B), (LARGE, 128 * MB)):
         edge = tiling.edge(work.spins[0].nocc, card, work.spins[1].nvir * work.naux)
@@ -50,14 +50,14 @@ def test_the_host_of_a_card_holds_no_tiles() -> None:
 
 
 def test_memory_of_a_gradient_counted_by_hand() -> None:
-    """Everything in memory, and the least of it."""
+    """With everything in memory, and with as little as possible."""
     plan = plan_of(GRADIENT)
     found = gradient_memory(GRADIENT, plan, 9, WORKERS)
     half = 8 * (7 + 6) * 23 * 101
     always = 20 * MB + 14 * MB
     fixed = always + 8 * 24 * 23**2 * 2 + 8 * B
     metrics = 8 * 3 * 79**2
-    # Amplitudes in float32: of the spin with most of them, for all virtual orbitals, twice.
+    # Amplitudes in float32: for the spin with most of them, for all virtual orbitals, twice.
     tiles = 2 * 4 * 5 * 14 * 15
     tiles += min(4 * 4 * 2 * MB // 8, 2 * tiles)
     amplitudes = fixed + metrics + 12 * B + WORKERS * (tiles + 8 * (3 * 15 * 79 + 79**2))
@@ -94,7 +94,7 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
         plan.mp2_in_core + kept, amplitudes + 8 * B + kept, fitted + kept, response + of_occupied
     )
     assert gradient_with_b(GRADIENT, WORKERS) == amplitudes
-    # Each array is in memory from the byte on where it fits there.
+    # Each array is kept in memory as soon as it fits, to the byte.
     for name, room, value in (
         ("z_on_disk", max(amplitudes + 8 * B, fitted - 92 * function), False),
         ("half_on_disk", mean_field - 101 * function + max(9 * function, work), False),
@@ -113,7 +113,7 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
 
 
 def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
-    """Those of the SCF in the Z-vector equations, in blocks as in the SCF."""
+    """The SCF integrals in the Z-vector equations, in blocks as in the SCF."""
     work = replace(LARGE, task="gradient")
     ample = plan_of(work)
     rotations = 60 * (800 - 60) + 55 * (800 - 55)
@@ -147,8 +147,8 @@ def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
 
 
 def test_rates_are_work_by_its_shortest_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every routine takes two seconds here; the work is counted on a molecule that PySCF makes of
-    the same waters."""
+    """Every routine takes two seconds here; the work is counted on PySCF's molecule of the same
+    waters."""
     asked: list[int] = []
 
     def two_seconds(work: Any) -> float:
@@ -187,12 +187,13 @@ def test_the_shortest_of_three_times_counts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_better_rate_of_each_kind_is_kept() -> None:
-    """Others can only slow a routine down; times are better when they are shorter."""
+    """Other load can only slow a routine down; for times, shorter is better."""
     first = Rates(1.0, 9.0, 3.0, 8.0, 5.0, 6.0, 0.2, 0.9, 2.5, "first")
     second = Rates(4.0, 2.0, 7.0, 1.0, 6.0, 5.0, 0.4, 0.3, 0.05, "second")
     assert first.better(second) == Rates(4.0, 9.0, 7.0, 8.0, 6.0, 6.0, 0.2, 0.3, 0.05, "second")
     assert first.disturbed and not second.disturbed
     assert not replace(first, foreign=0.1).disturbed
+    assert replace(first, foreign=0.101).disturbed
 
 
 @pytest.mark.parametrize(
@@ -225,12 +226,12 @@ def test_cores_that_others_take_are_beyond_the_idle_ones(
 def test_iterations_of_an_scf_counted_by_hand(
     tolerance: float, elements: str, started: bool, cycles: int
 ) -> None:
-    """12 to 1e-6 Eh, 1.7 for each digit; 3 more for metals, three digits less for a good start."""
+    """12 to 1e-6 Eh, 1.7 per digit; 3 more for metals, three digits fewer after a good start."""
     assert scf_cycles(tolerance, elements.split(), started=started) == cycles
 
 
 def test_samples_counted_by_hand() -> None:
-    """48 pairs or 2 %; 24 orbitals in four strata of each spin, two of each at least."""
+    """48 pairs or 2 %; 24 orbitals in four strata of each spin, at least two of each."""
     found = [sampled_pairs(count) for count in (0, 47, 48, 2400, 2401, 10_000)]
     assert found == [0, 47, 48, 48, 49, 200]
     assert exact_row_shares([24]) == [[24]]
@@ -242,7 +243,7 @@ def test_samples_counted_by_hand() -> None:
 
 @dataclass(frozen=True)
 class Planned:
-    """The set-up of a run, as far as threads go."""
+    """The set-up of a run, as far as threads are concerned."""
 
     active: int
 

@@ -1,5 +1,5 @@
-"""Plans: operations counted by hand, memory that refuses and advises, time by rates that are
-measured once and kept."""
+"""Plans: operations counted by hand, refusals and advice on memory, times from rates that are
+measured once and cached."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_every_accepted_budget_is_kept(spins, precision):
 
 
 def test_a_worker_needs_what_a_plan_in_its_place_needs(monkeypatch):
-    """The two figures of an item whose worker was killed: a plan accepts the one and keeps
-    everything in memory with the other."""
+    """The two figures of an item whose worker was killed: a plan accepts the first and keeps
+    everything in memory with the second."""
     for resident in (100 * MEGABYTE, 300 * MEGABYTE):
         monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda here=resident: here)
         least, most = schedule.memory_needed(LARGE, 2)
@@ -120,7 +120,7 @@ def test_integrals_of_the_float32_iterations_are_gathered_where_there_is_room():
     assert just.scf_gathers and just.scf == just.scf_in_core + gathered
     assert below.scf_fits_in_core and not below.scf_gathers and below.scf == below.scf_in_core
     assert just.comfortable >= needed and just.least == below.least
-    # Integrals of occupied orbitals come first: they are made for more products.
+    # Integrals of occupied orbitals come first: more products use them.
     examined = memory.memory_plan(replace(work, examined=True), budget=needed, **given)
     assert examined.response_held and not examined.scf_gathers
 
@@ -141,7 +141,7 @@ def test_what_a_run_leaves_for_the_next_one_is_counted_once():
     given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.memory_plan(WATER, program=100 * MEGABYTE, **given)
     assert memory.memory_plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
-    # An array of the caller
+    # An array owned by the caller
     later = memory.memory_plan(WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given)
     assert later.program > 150 * MEGABYTE
 
@@ -169,7 +169,7 @@ def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
     ],
 )
 def test_built_in_rates_repeat_what_was_measured(name, basis, measured):
-    """Seconds of docs/performance, on the quiet machine whose rates are built in, 22 November
+    """Seconds from docs/performance, on the idle machine whose rates are built in, 22 November
     2026."""
     work = planning.workload_sizes(
         read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis), Silent(), scf=True
@@ -178,8 +178,8 @@ def test_built_in_rates_repeat_what_was_measured(name, basis, measured):
 
 
 def test_a_certificate_takes_primitive_integrals():
-    """A contraction has ten times the integrals behind it; every pass makes (mn|ls) and (ls|mn)
-    both."""
+    """A contraction needs ten times as many primitive integrals; every pass makes both (mn|ls) and
+    (ls|mn)."""
     contracted = replace(LARGE, nao=100, primitives=200, single_exchange=False)
     plain = replace(contracted, primitives=0)
     more = (
@@ -208,7 +208,7 @@ def test_a_part_of_a_run_is_forecast_alone(tmp_path):
 
 
 def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(monkeypatch):
-    """Without a task as with "energy"; gradients take memory and time beside it."""
+    """No task means "energy"; gradients take additional memory and time."""
     monkeypatch.setattr(rates, "load_rates", lambda *_: Rates(date="2026-11-22"))
     molecule, options = read_xyz(INPUTS / "h2o.xyz").molecule, Options(basis="sto-3g", threads=1)
     plain = planning.foresee(molecule, options, Silent(), calibrate=False).plan
@@ -237,7 +237,7 @@ def test_z_vector_equations_counted_by_hand():
 
 @pytest.mark.parametrize("seconds", [0.0, 7.0])
 def test_an_item_of_a_batch_starts_no_program(seconds):
-    """Its workers are warm: only what it computes counts, and a fixed time for each item."""
+    """Its workers are warm: only the computation counts, plus a fixed time per item."""
     rates_of_host = replace(Rates(), start=seconds)
     alone = time.time_text(WATER, rates_of_host).total - seconds
     cost = schedule.shard_cost(WATER, rates_of_host)
@@ -261,7 +261,7 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     assert cached.pair_energies == pytest.approx(80.0)
     moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
     found = time.time_text(LARGE, Rates(), moved, disk)
-    memory = 8 / time.REORDERED  # s per number, of arrays that are not in memory now
+    memory = 8 / time.REORDERED  # s per number, of arrays no longer in memory
     scf, b = (
         numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708)
     )
@@ -286,7 +286,7 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     assert rates.load_rates("cpu", 2) is None and rates.load_rates("torch", 1) is None
     entry = rates._key("cpu", 1)
     measured_earlier = {**asdict(found), "start": 0.9, "launch": 1.2, "torch_import": 2.0}
-    cache.store_cached(entry, measured_earlier)  # as version 0.1 has written it
+    cache.store_cached(entry, measured_earlier)  # as written by version 0.1
     assert rates.load_rates("cpu", 1) == replace(found, start=0.9, launch=1.2)
     del measured_earlier["functional"]
     cache.store_cached(entry, measured_earlier)
@@ -302,12 +302,12 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     ("now", "measured"), [(2.1, 1), (3.6, 0)], ids=["quieter now", "still busy"]
 )
 def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch, now, measured):
-    """The better rate of each kind is kept: others can only slow a routine down. Two of three cores
-    are not needed."""
+    """The better rate of each kind is kept: other load can only slow a routine down. Two of three
+    cores are idle."""
     known = Rates(integrals=9e8, products=1e9, start=0.9, foreign=1.5, date="2026-01-01")
     fresh = Rates(integrals=5e8, products=9e9, start=0.3, foreign=0.05, date="2026-01-02")
     calls = []
-    # s; the processors' clock beside it goes `now` times as fast, this process has no part in it
+    # s; the CPU clock beside it runs `now` times as fast, without a contribution of this process
     clock = [0.0]
     monkeypatch.setattr(rates.time, "sleep", lambda seconds: clock.append(clock[-1] + seconds))
     monkeypatch.setattr(rates.time, "perf_counter", lambda: clock[-1])
@@ -337,7 +337,7 @@ def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys)
 
 
 def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
-    """What was written is dropped from the system's memory before it is read."""
+    """The written data are dropped from the page cache before they are read."""
     dropped, folder = [], tmp_path / "scratch"
     monkeypatch.setattr(rates, "SIZE", 2 * rates.CHUNK)
     monkeypatch.setattr(rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
@@ -440,7 +440,7 @@ def test_bytes_foreseen_are_the_bytes_moved(monkeypatch, tmp_path):
     result = dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", **given)
     [foreseen] = [plan.traffic for plan in plans]
     assert foreseen.written == result.storage.written
-    # But for the number of iterations
+    # Except for the number of iterations
     others = result.storage.read - (foreseen.read - foreseen.scf_read)
     builds = others / foreseen.scf_written
     assert builds == pytest.approx(result.reference.cycles + 1, abs=0.01)
@@ -456,7 +456,7 @@ def test_a_run_stores_prediction_beside_measurement():
 def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Down to the byte: what is written, and what is left free beside it."""
+    """Down to the byte: the size written, and the space left free beside it."""
     radical = MOLECULES["methanol radical in a field"]
     bytes_ = dfmp2.plan(radical, "cc-pvqz", threads=1).to_dict()["memory_bytes"]
     between = (bytes_["least"] + bytes_["comfortable"]) // 2
@@ -478,7 +478,7 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
 def test_the_least_memory_of_a_plan_suffices_for_the_run(
     asked: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """The process of a run has loaded more than that of its plan before it counts."""
+    """The process of a run has loaded more than that of its plan when it checks memory."""
     molecule, *options = asked
     command = (str(INPUTS / molecule), "--basis", "cc-pvdz", "--threads", "1", *options)
     planned = succeed(run_command("plan", *command, "--json", cwd=tmp_path))

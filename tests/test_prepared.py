@@ -1,5 +1,4 @@
-"""A run in two parts: the same bits, nothing left behind, and no file taken that is not what it
-says."""
+"""A run in two parts: the same bits, nothing left behind, and no false file accepted."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def in_parts(
     after: dict[str, Any],
     both: dict[str, Any],
 ) -> dict[str, bytes]:
-    """The same of a run in two parts."""
+    """Every number of the same run in two parts."""
     path = folder / "x.prepared.h5"
     dfmp2.prepare(molecule, output=path, **before, **both, listener=Heard())
     assert [entry.name for entry in folder.iterdir() if "prepared" in entry.name] == [path.name]
@@ -72,7 +71,7 @@ def in_parts(
 
 
 def set_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B on disk, with as little of it in memory as can be."""
+    """Put B on disk, with as little of it in memory as possible."""
     monkeypatch.setattr(memory.MemoryPlan, "mp2_fits_in_core", property(lambda _: False))
     monkeypatch.setattr(memory.MemoryPlan, "tensor_bytes", property(lambda _: 1))
 
@@ -127,8 +126,7 @@ def test_two_parts_give_the_bits_of_a_run(
 def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --precision fp64 the SCF begins in float32, which an energy in fp64 must not keep to
-    itself."""
+    """Without --precision fp64 the SCF begins in float32, which an fp64 energy must not conceal."""
     from dfmp2.scf import ladder
 
     monkeypatch.setattr(ladder, "SINGLE_LEAST", 1)
@@ -151,7 +149,7 @@ def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
 
 
 def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B has fewer fitting functions than there was room for."""
+    """B has fewer fitting functions than were allowed for."""
     before, both = {"basis": "aug-cc-pvtz", "stability": "off"}, {"precision": "fp64", "threads": 2}
     crowd = write_molecules(tmp_path) / "crowd.xyz"
     set_disk(monkeypatch)
@@ -159,7 +157,7 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with opened(tmp_path / "x.prepared.h5") as source:
         dropped = source.prepared.diagnostics.metric_dropped
         assert dropped > 0 and source.prepared.shapes[0][2] == source.prepared.sizes.naux - dropped
-        # No room is lost
+        # No space is wasted
         assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
 
 
@@ -190,8 +188,8 @@ def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert dfmp2.read(stored).preparation == made
 
 
-# Runs a command and says its peak memory, kB; from a small process, since Linux counts that of the
-# one that starts it.
+# Runs a command and prints its peak memory, kB; from a small process, since Linux includes that of
+# the parent.
 MEASURED = """
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:], stderr=subprocess.DEVNULL).returncode
@@ -203,8 +201,8 @@ sys.exit(code)
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", ["4GB", "230MB"])
 def test_a_budget_is_kept_and_there_is_no_copy_of_b(budget: str, tmp_path: Path) -> None:
-    """With 230 MB B does not fit beside the integrals and is made in its file; the pair energies
-    hold all of it."""
+    """With 230 MB, B does not fit beside the integrals and is made in its file; the pair energies
+    then hold all of it."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     given = ("--precision", "fp64", "--memory", budget, "--scratch", "scratch", "--json")
@@ -242,8 +240,7 @@ def radical_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_b_is_what_the_file_says(radical_file: Path) -> None:
-    """A reader without dfmp2 finds B where the documentation says: its opposite-spin energy is that
-    of a run."""
+    """A reader without dfmp2 finds B as documented: its opposite-spin energy is that of a run."""
     with h5py.File(radical_file) as handle:
         alpha, beta = handle["b/alpha"][()], handle["b/beta"][()]
         eps, occ = handle["scf/mo_energy"][()], handle["scf/mo_occ"][()]
@@ -288,7 +285,7 @@ def test_start_orbitals_come_from_it(radical_file: Path) -> None:
 
 
 def changed(path: Path, source: Path, change: Any) -> Path:
-    """A copy, changed with h5py and with its hash made right again."""
+    """A copy, changed with h5py and its hash corrected."""
     from dfmp2.output.state import content_hash_of
 
     shutil.copy(source, path)
@@ -299,7 +296,7 @@ def changed(path: Path, source: Path, change: Any) -> Path:
 
 
 def replaced(**how: Any) -> Any:
-    """B of alpha stored in another way."""
+    """Alpha B stored in another way."""
 
     def change(handle: Any) -> None:
         b = handle["b/alpha"][()]
@@ -362,6 +359,25 @@ def test_foreign_files_are_named(radical_file: Path, water: Stored, tmp_path: Pa
     assert is_prepared(radical_file) and not is_prepared(water.path)
 
 
+def test_groups_of_orbitals_are_read_to_their_places(
+    radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B of a large molecule has several hashes per spin."""
+    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 1)
+    path = tmp_path / "nh2.prepared.h5"
+    molecule = write_molecules(tmp_path) / "nh2.xyz"
+    dfmp2.prepare(molecule, "sto-3g", path, frozen_core=1, listener=Heard())
+    whole = dfmp2.energy(radical_file, listener=Heard())
+    cut = dfmp2.energy(path, listener=Heard())
+    assert cut.correlation_energy == pytest.approx(whole.correlation_energy, abs=1e-11)
+    with opened(path) as source:
+        assert [len(groups) for groups in source._groups] == [4, 3]
+        loaded = source.load(2)
+    with h5py.File(path) as handle:
+        for spin, found in zip(("alpha", "beta"), loaded, strict=True):
+            np.testing.assert_array_equal(found, handle[f"b/{spin}"][()])
+
+
 @pytest.mark.parametrize("disk", [False, True], ids=["in memory", "on disk"])
 def test_a_flipped_bit_of_b_is_found(
     disk: bool, radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -384,7 +400,7 @@ def test_a_flipped_bit_of_b_is_found(
 @FILES
 @given(plan=changes)
 def test_changed_anywhere(plan: list[Change], radical_file: Path, tmp_path: Path) -> None:
-    """Whatever is changed is refused or changes nothing; soon, and never in another way."""
+    """Every change is refused or has no effect; quickly, and with no other outcome."""
     path, start = tmp_path / "changed.h5", time.thread_time()
     path.write_bytes(mutate(radical_file.read_bytes(), plan))
     with suppress(ResultFileError), opened(path) as source:
@@ -472,7 +488,7 @@ def test_what_is_refused(
 
 
 def test_every_option_of_a_run_belongs_somewhere() -> None:
-    """A new option has to be given to one of the two commands, or be named here."""
+    """A new option must be added to one of the two commands or listed here."""
     assert {*BEFORE_PAIRS, *BOTH_PARTS, *PAIRS} == set(Options.__slots__) - {
         "transform",
         *WHOLE_RUN,
@@ -588,8 +604,8 @@ sys.exit(main(sys.argv[1:]))
     "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
 )
 def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call: Runner) -> None:
-    """Nothing is left; what a killed process leaves is removed by the next one, and that of a
-    living one is not."""
+    """Nothing is left; files left by a killed process are removed by the next one, those of a
+    living process are not."""
 
     def parts() -> list[str]:
         return [name for name in listing(folder) if ".part-" in name]
@@ -616,7 +632,7 @@ def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_groups_are_copied_to_their_places_with_their_hashes(place: str, tmp_path: Path) -> None:
-    """Three groups of unequal numbers of orbitals, before and behind other numbers of the file."""
+    """Three groups with unequal numbers of orbitals, before and after other data in the file."""
     shape, cuts, before = (6, 3, 5), [(0, 1), (1, 4), (4, 6)], 7
     b = np.random.default_rng(3).standard_normal(shape)
     file = tmp_path / "b"

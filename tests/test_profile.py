@@ -1,5 +1,4 @@
-"""`--profile`: times and tracks on a clock of ours, rates counted by hand, and runs that end
-early."""
+"""`--profile`: times and tracks on a fake clock, rates counted by hand, and runs that end early."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ Event = dict[str, Any]
 
 
 def read(path: Path) -> dict[str, list[Event]]:
-    """Events of a file by the name of their track, in which they are nested; counters under
-    "counters"."""
+    """Events of a file by track name, nested within each track; counters under "counters"."""
     events = json.loads(path.read_text())["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     found: dict[str, list[Event]] = {name: [] for name in [*names.values(), "counters"]}
@@ -94,7 +92,7 @@ def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_
     both = threading.Barrier(2, timeout=PATIENCE)
 
     def task(number: int) -> None:
-        both.wait()  # one worker cannot do two of them at a time
+        both.wait()  # a single worker cannot do two of them at once
         time.sleep(0.01)
         both.wait()
 

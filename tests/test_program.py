@@ -76,8 +76,8 @@ def test_the_interpreter_is_not_taken_apart():
 
 
 def test_extras_of_trainium_name_what_they_bring():
-    """torch-xla with its own PyTorch; of AWS's packages the releases that the kernels follow, never
-    a placeholder."""
+    """torch-xla with its own PyTorch; AWS's packages in the releases that the kernels follow, never
+    placeholders."""
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())[
         "project"
     ]
@@ -87,7 +87,7 @@ def test_extras_of_trainium_name_what_they_bring():
     }
     torch, xla = extras["xla"]
     assert (torch.name, xla.name) == ("torch", "torch-xla") and torch.specifier == xla.specifier
-    assert str(xla.specifier).startswith("==2.9.")  # what the lane is written for
+    assert str(xla.specifier).startswith("==2.9.")  # the version the lane is written for
     for name, target in (("neuron", "trn1"), ("neuron-trn2", "trn2")):
         nki, compiler = extras[name]
         assert (nki.name, compiler.name) == ("nki", "neuronx-cc")
@@ -105,7 +105,7 @@ def test_extras_of_trainium_name_what_they_bring():
     [("neuron", "0.6.1", "2.27.9"), ("neuron-trn2", "0.7.0", "2.28.3")],
 )
 def test_pip_resolves_the_pinned_releases_against_an_index(tmp_path, extra, nki, compiler):
-    """Older and newer releases and PyPI's placeholders are there as well."""
+    """The index also has older and newer releases and PyPI's placeholders."""
     for name, versions in {
         "nki": ("0.0.1", "0.3.0", "0.6.0", "0.6.1", "0.7.0", "0.8.0"),
         "neuronx-cc": ("1.0.post1", "2.26.1", "2.27.9", "2.28.3", "2.29.0"),

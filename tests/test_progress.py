@@ -1,4 +1,4 @@
-"""Time left and how it is shown: synthetic runs on a clock of ours, lines on a terminal and in a
+"""Time left and how it is shown: synthetic runs on a fake clock, lines on a terminal and in a
 pipe."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PACE = Pace(integrals=8.0, cycle=4.0, cycles=12, certificate=4.0)
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Told(Silent):
-    """Estimates and the time at which each came."""
+    """Records estimates and the time of each."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -124,13 +124,13 @@ def test_time_left_is_right_within_a_third_and_calm(
             assert seconds == pytest.approx(end - now, rel=0.35), (now - begun, seconds)
     late = [(now, seconds) for now, seconds in told.estimates if now > begun + 0.35 * (end - begun)]
     for (before, first), (now, second) in pairwise(late):
-        # What is expected later than before
+        # The forecast end has moved later
         assert second <= first - (now - before) + 0.1 * (end - before)
 
 
 def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
-    """Pair energies that take thrice their forecast: known when a fifth of them is done, though the
-    SCF was in time."""
+    """Pair energies that take three times their forecast: known when a fifth is done, although the
+    SCF was on time."""
     told = synthetic_run(clock, 1.0, 12, pairs_slower=3.0)
     late = [
         (now, seconds) for now, seconds in told.estimates if clock.now - 80 < now < clock.now - 24
@@ -141,8 +141,8 @@ def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
 
 
 def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
-    """100 s are foreseen, 40 of them are over after 80 s; the pairs before took as long as
-    foreseen."""
+    """100 s are forecast, 40 of them are done after 80 s; the pairs before took as long as
+    forecast."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, replace(FORESEEN, gradient=100.0), PACE, 1e-6)
     with watch("integrals"):
@@ -163,15 +163,15 @@ LONG = replace(PACE, starts=3, examined=5.0, check=7.0)
 
 
 def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
-    """From its last four iterations how long one takes and how fast the gradient falls; what was
-    measured corrects the forecast of everything else."""
+    """Its last four iterations give the time per iteration and the decay of the gradient; measured
+    times correct the forecast of everything else."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, FORESEEN, LONG, 1e-6)
     with watch("scf"):
         clock.wait(2.0)
         forecast.step(0, 4)
         clock.wait(9.0)
-        forecast.step(3, 4)  # of integrals that were to take 8 s
+        forecast.step(3, 4)  # of integrals forecast to take 8 s
         forecast.cycle(1, 1.0)
         clock.wait(1.0)  # unlike the later ones
         for number in range(2, 7):
@@ -199,7 +199,7 @@ def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
 def test_the_fall_of_the_gradient_has_bounds(
     clock: Clock, fall: float, cycles: float | None
 ) -> None:
-    """Digits of an iteration: below 0.1 nothing is said, and no more than 1.5 are expected."""
+    """Digits per iteration: below 0.1 there is no estimate, and at most 1.5 are expected."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, replace(FORESEEN, integrals=0.0, fit=0.0), PACE, 1e-6)
     with watch("scf"):
@@ -215,8 +215,8 @@ def test_the_fall_of_the_gradient_has_bounds(
 
 
 def test_time_left_of_pair_energies_counted_by_hand(clock: Clock) -> None:
-    """The share of the phase that was done tells its own speed the more the more was done; its
-    certificate comes on top, and a repetition begins anew."""
+    """The more of the phase is done, the more its own speed counts; the certificate comes on top,
+    and a repetition starts afresh."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, replace(FORESEEN, gradient=30.0), LONG, 1e-6)
     with watch("integrals"):
@@ -247,7 +247,7 @@ def test_time_left_of_pair_energies_counted_by_hand(clock: Clock) -> None:
 
 
 def test_an_estimate_moves_softly(clock: Clock) -> None:
-    """Within half a second and 3 % of what is left a new one takes the place of the old one."""
+    """Within half a second and 3 % of the time left, a new estimate replaces the old one."""
     forecast = TimeLeft(Stopwatch(), FORESEEN, PACE, 1e-6)
     answers = iter([100.0, 150.0, 150.0, None, 20.0])
     forecast._found = lambda: next(answers)  # type: ignore[method-assign]
@@ -281,7 +281,7 @@ def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
 
 
 def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three runs of 100, 50 and 50 s; all take twice as long, which the second one knows from the
+    """Three runs of 100, 50 and 50 s; all take twice as long, which the second learns from the
     first."""
     forecasts = {"a": 100.0, "b": 50.0, "c": 50.0}
 
@@ -308,7 +308,7 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
         )
     )  # type: ignore[arg-type]
     series.begin("b")
-    for own in (50.0, None):  # its own forecast does not know that yet, or nothing
+    for own in (50.0, None):  # its own forecast lacks that, or is missing
         series.time_left(own)
         assert told.estimates[-1][1] == pytest.approx(200.0, rel=0.03)
     clock.wait(60.0)
@@ -320,19 +320,19 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def drawn(stream: io.StringIO, words: str, times: int = 1) -> None:
-    """Wait until `words` were drawn on a terminal so often."""
+    """Wait until `words` have been drawn on a terminal `times` times."""
     wait_until(lambda: stream.getvalue().count(words) >= times)
 
 
 def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere and in the log all of them are lines."""
+    """Elsewhere and in the log, each of them is a line."""
     for stream in (io.StringIO(), Terminal()):
         log = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
@@ -355,7 +355,7 @@ def test_stages_pass_on_a_terminal_and_notes_stay(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is rewritten, what stays, and what the log gets, at times of our own."""
+    """Rewritten text, permanent lines, and log entries, on a fake clock."""
     clock, said, log = Clock(), list[str](), io.StringIO()
     monkeypatch.setattr(time, "monotonic", clock)
     monkeypatch.setattr(console, "is_terminal", lambda stream: True)
@@ -387,7 +387,7 @@ def test_every_character_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen.warning("2.5 doubts")
     assert heard() == ["\r" + " " * 49 + "\r", "\x1b[33mwarning: 2.5 doubts\x1b[0m\n", "\r" + bar]
     clock.wait(29.9)
-    screen.step(9, 9, "blocks")  # the last one says no time left; a line for the log
+    screen.step(9, 9, "blocks")  # the last one shows no time left; a line for the log
     done = "  blocks [##############################] 9/9"
     assert heard() == ["\r" + done.ljust(49)]
     clock.wait(0.2)
@@ -465,7 +465,7 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Iterations and stages of its runs are in the log, and on a terminal while they last."""
+    """Iterations and stages of its runs go to the log, and to a terminal while they last."""
     for stream in (io.StringIO(), Terminal()):
         log = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
@@ -544,7 +544,7 @@ def test_durations_are_no_more_exact_than_they_are_known() -> None:
 
 
 class Steps(Heard):
-    """Also what it is told of steps and of the time left."""
+    """Also records steps and the time left."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -583,7 +583,7 @@ def test_a_run_tells_its_steps_and_the_time_left() -> None:
     ],
 )
 def test_steps_are_counted_to_their_end(compute: Any, how: dict[str, Any], what: str) -> None:
-    """Those that count from 1 on; a quadrature that is refined begins again."""
+    """Steps count from 1; a refined quadrature starts again."""
     heard = Steps()
     compute(MOLECULES["methylene"], "sto-3g", listener=heard, threads=1, **how)
     assert {"SCF integrals", "integrals", what} <= set(heard.steps)
@@ -598,7 +598,7 @@ def test_steps_are_counted_to_their_end(compute: Any, how: dict[str, Any], what:
 
 
 class Recorder(Listener):
-    """Every event with what it was told."""
+    """Records every event with its arguments."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []

@@ -1,5 +1,5 @@
-"""Moments, charges, spin populations and polarizabilities: against PySCF's functions and PySCF in
-finite fields."""
+"""Moments, charges, spin populations and polarizabilities, against PySCF's functions and finite
+fields."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_th
 
 
 def test_psi4_prints_the_same_numbers():
-    """Psi4 1.3.2: properties("mp2") with opdm_relax, DF-MP2/cc-pVDZ, SCF to 1e-11 Eh; all the
-    digits it prints."""
+    """Psi4 1.3.2: properties("mp2") with opdm_relax, DF-MP2/cc-pVDZ, SCF to 1e-11 Eh; to all digits
+    it prints."""
     own = dfmp2.run(WATER, "cc-pvdz", properties=True, listener=Silent(), **EXACT).properties
     angstrom = 1 / BOHR_PER_ANGSTROM
     assert own.relaxed_dipole == pytest.approx([0.0354, -0.0231, -0.7514], abs=6e-5)
@@ -113,7 +113,7 @@ def test_psi4_prints_the_same_numbers():
 
 
 def test_the_polarizability_is_that_of_pyscf_in_fields():
-    """PySCF's own relaxed densities of UHF, its Hamiltonian with the field added here. RHF: `dfmp2
+    """PySCF's relaxed UHF densities, with the field added to its Hamiltonian here. RHF: `dfmp2
     validate`."""
     from pyscf.mp import dfump2_native
 
@@ -146,7 +146,7 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
         )
 
     relaxed, reference = (dipoles(field) - dipoles(-field)) / (2 * field)
-    # PySCF's relaxed densities of UHF are 2e-7 off, which 1 / 2F multiplies.
+    # PySCF's relaxed UHF densities are 2e-7 off, multiplied by 1 / 2F.
     np.testing.assert_allclose(found.relaxed[:, 2], relaxed, atol=6e-4)
     np.testing.assert_allclose(found.scf[:, 2], reference, atol=1e-5)
     assert (
@@ -239,7 +239,7 @@ def densities(tmp_path_factory):
 
 
 def stored(path):
-    """PySCF's molecule, and the density at points of three densities and of their spin, by the
+    """PySCF's molecule, and the total and spin density at points for three densities, from the
     stored matrices."""
     result = dfmp2.read(path)
     mole, own = gto.Mole.loads(result.mole_json), result.properties
@@ -276,7 +276,7 @@ def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densi
         )
     )
     file = f"{name}.natural.molden" if of == "relaxed" else f"{name}.natural-{of}.molden"
-    # PySCF takes a ghost's atomic number 0 amiss
+    # PySCF cannot handle a ghost's atomic number 0
     text = (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")
     (folder / "read.molden").write_text(text)
     read, _, coeff, occupations, *_ = molden.load("read.molden")
@@ -292,7 +292,7 @@ def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densi
     )
 
 
-CUBES = {  # options of a cube of the radical, and what its integral, or that of its square, is
+CUBES = {  # options of a cube of the radical, and its integral or that of its square
     "density": (("--density",), 3),
     "density of the reference": (("--density", "--of", "scf"), 3),
     "spin": (("--spin",), 1),

@@ -1,4 +1,4 @@
-"""The published figures and ideas: each has its source, its sizes and its test."""
+"""Published figures and ideas: each has a source, sizes and a test."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.model import CHIPS
 
 ROOT = Path(__file__).parent.parent
-# What the sources say of their own figures: NKI over PyTorch on the same machine, in words of the
-# table.
+# The sources' own figures: NKI over PyTorch on the same machine, worded as in the table.
 RATIOS = {
     "einsum ap,bp->ab 48x128": 53,
     "einsum mi,mnP->inP 32x8, 32x32x64": 1.0,
@@ -40,7 +39,7 @@ def number(text):
 
 
 def predicted(again):
-    """Least and largest prediction of a column `repeated as`; ms, a ratio where B stays."""
+    """Smallest and largest prediction for a column `repeated as`; ms, or a ratio if B stays."""
     kind, _, sizes = again.partition(" ")
     sizes = tuple(map(int, sizes.split("/")))
     if kind == "pairs":
@@ -103,7 +102,7 @@ def test_every_published_idea_has_a_verdict_and_a_test_that_exists():
             file, _, test = name.partition("::")
             text = (ROOT / "tests" / file).read_text()
             assert f"\ndef {test}(" in text if test else "\ndef test_" in text, name
-            # Only what waits for a device may rest on tests that are skipped without one.
+            # Only entries that await a device may rest on tests that are skipped without one.
             assert row["verdict"] == "device" or file not in (
                 "test_nki_on_lanes.py",
                 "test_nki_xla.py",

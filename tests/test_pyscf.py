@@ -1,5 +1,5 @@
-"""PySCF users: mean fields taken over as what they are or refused by name, and the class with
-PySCF's names."""
+"""For PySCF users: mean fields that are taken over or refused by name, and the class with PySCF's
+names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def among(mf: Any, **settings: Any) -> Any:
 
 
 def set_on(mf: Any, **attributes: Any) -> Any:
-    """The mean field with attributes, run."""
+    """Set attributes on a mean field and run it."""
     for name, value in attributes.items():
         setattr(mf, name, value)
     return mf.run()
@@ -83,8 +83,7 @@ def test_energies_against_pyscf(
 
 
 def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:
-    """As mean fields with symmetry leave them, irreducible representation by irreducible
-    representation."""
+    """As ordered by mean fields with symmetry: by irreducible representation."""
     expected = dfmp2.from_mean_field(radical, frozen_core=1, **{**PLAIN, "precision": "fp64"})
     mf, mixed = radical, radical.copy()
     order = np.random.default_rng(2).permutation(radical.mo_energy.shape[1])
@@ -103,7 +102,7 @@ def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:
 # --- what is taken over, and what is refused ------------------------------------------------------
 
 
-TAKEN: dict[str, Made] = {  # what is equivalent to a plain mean field, or recorded
+TAKEN: dict[str, Made] = {  # equivalent to a plain mean field, or recorded
     "newton": lambda: fitted(water().RHF()).newton(),
     "symmetry": lambda: water(symmetry=True, charge=1, spin=1).UHF(),
     "level shift": lambda: water().RHF().set(level_shift=0.3),
@@ -116,7 +115,7 @@ TAKEN: dict[str, Made] = {  # what is equivalent to a plain mean field, or recor
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_is_recorded_is_repeated(name: str) -> None:
-    """By PySCF from the stored values alone, SCF and DF-MP2."""
+    """PySCF repeats SCF and DF-MP2 from the stored values alone."""
     mf = TAKEN[name]().run(conv_tol=1e-11, conv_tol_grad=1e-6)
     result = mf.apply(DFMP2, **PLAIN).run().result
     assert result.scf_total_energy == mf.e_tot
@@ -151,7 +150,7 @@ def _range_separated() -> Any:
 
 
 class Shifted(scf.hf.RHF):  # type: ignore[misc]
-    """With a nuclear energy of its own."""
+    """A mean field with another nuclear energy."""
 
     def energy_nuc(self) -> float:
         """Wrong by 0.3 Eh."""
@@ -223,7 +222,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "rohf": (lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(), "ROHF"),
     "kohn-sham": (lambda: dft.RKS(water()).run(), "not available on Kohn-Sham orbitals"),
     "cartesian": (lambda: water(basis="6-31g*", cart=True).RHF().run(), "Cartesian"),
-    "no mean field": (object, "object"),
+    "not a mean field": (object, "object"),
     "gpu4pyscf": (
         lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
         r"the mean field is a RHF of GPU4PySCF: pass mf\.to_cpu\(\)",
@@ -272,7 +271,7 @@ def test_settings_by_pyscfs_ways(closed: Any) -> None:
     mp = DFMP2(closed)
     assert (mp.e_corr, mp.e_tot, mp.converged, mp.auxbasis) == (None, None, False, None)
     all_electrons = mp.run(**EXACT).e_corr
-    assert mp.set(frozen=1).e_corr is None  # what is old is gone
+    assert mp.set(frozen=1).e_corr is None  # the old result is gone
     fewer = mp.kernel()
     assert all_electrons < fewer == mp.e_corr
     assert mp.set(frozen="auto").run().result.sizes.frozen_core == 1
@@ -280,8 +279,8 @@ def test_settings_by_pyscfs_ways(closed: Any) -> None:
 
 
 def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:
-    """`kernel` returns E(corr); the SCS energies are those of PySCF's class, whatever the method;
-    an SCF is run."""
+    """`kernel` returns E(corr); the SCS energies are those of PySCF's class for any method; a
+    missing SCF is run."""
     mp = DFMP2(scf.RHF(closed.mol), **EXACT | PLAIN).set_frozen().set(os_scale=1.3, ss_scale=0.0)
     assert (mp.emp2, mp.emp2_scs, mp.e_tot_scs) == (None, None, None)
     assert mp.kernel() == mp.e_corr == mp.emp2
@@ -305,7 +304,7 @@ def test_what_is_not_there_says_why(closed: Any, name: str) -> None:
         AttributeError, match=f"dfmp2's DFMP2 has no {name}: {re.escape(ABSENT[name])}"
     ):
         getattr(mp, name)
-    with pytest.raises(AttributeError, match=f"has no {name}"):  # where PySCF's class would take it
+    with pytest.raises(AttributeError, match=f"has no {name}"):  # PySCF's class would take it
         setattr(mp, name, 1)
     assert not hasattr(mp, name) and not hasattr(mp, "nothing") and mp.copy().frozen is None
 
@@ -339,7 +338,7 @@ def test_gradient_and_densities_by_pyscfs_names(spin: int, closed: Any, radical:
 
 
 def test_a_scanner_runs_the_scf_and_returns_energy_and_gradient(closed: Any) -> None:
-    """Along a direction, in bohr, against a difference of the energies that it returns."""
+    """The slope along a direction, in bohr, against a difference of the returned energies."""
     mf = closed.copy()
     scanner = (
         mf.apply(DFMP2, os_scale=1.3, ss_scale=0.3, **EXACT | PLAIN).nuc_grad_method().as_scanner()
@@ -386,7 +385,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
 def test_refused_settings(closed: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         DFMP2(closed, **settings)
-    with pytest.raises(InputError, match="a Mole is no mean field"):
+    with pytest.raises(InputError, match="a Mole is not a mean field"):
         DFMP2(closed.mol)
     mp = DFMP2(closed)
     with pytest.raises(InputError, match=message):

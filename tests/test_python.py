@@ -1,5 +1,5 @@
-"""The Python interface: typed keywords, molecules of all kinds, messages in its words, results that
-print."""
+"""The Python interface: typed keywords, molecules of all kinds, messages in Python terms, printed
+results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def result() -> dfmp2.MP2Result:
 
 
 def test_keywords_are_the_fields_of_options() -> None:
-    """Whoever adds an option adds its type to the part of `Keywords` that it belongs to."""
+    """A new option needs its type in the part of `Keywords` to which it belongs."""
     hints = get_type_hints(Keywords)
     assert set(hints) == {field.name for field in fields(Options)} - {"basis"}
     for field in fields(Options):
@@ -185,8 +185,8 @@ def test_refusals_speak_of_keywords(
 
 
 def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
-    """Through a run, with a checkpoint, and through ASE; a listener hears it in the words of Python
-    too."""
+    """Through a run, with a checkpoint, and through ASE; a listener also gets it in Python
+    terms."""
     # Angstrom taken for bohr
     far = dfmp2.Molecule(("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1)
 
@@ -272,7 +272,7 @@ BROKEN: dict[str, Call] = {
     "nuclei of finite size": lambda: dfmp2.Molecule.from_pyscf(
         gto.M(atom="He", nucmod={"He": 2}, verbose=0)
     ),
-    "a dict is no PySCF Mole": lambda: dfmp2.Molecule.from_pyscf({}),
+    "a dict is not a PySCF Mole": lambda: dfmp2.Molecule.from_pyscf({}),
     "molecule is a list: expected a QCSchema molecule": lambda: dfmp2.Molecule.from_qcschema([]),
 }
 
@@ -306,7 +306,7 @@ def test_a_scan_takes_a_range_a_list_or_geometries(tmp_path: Path) -> None:
 
 
 def test_workers_share_the_runs_of_a_study() -> None:
-    """Each run is that of a study without workers; its numbers have the same bits."""
+    """Each run is bitwise that of a study without workers."""
     helium = dfmp2.Molecule.from_string(HELIUMS)
     alone = dfmp2.interaction(helium, "6-31g", "1,2", threads=1)
     shared = dfmp2.interaction(helium, "6-31g", "1,2", threads=1, workers=2)
@@ -425,6 +425,9 @@ def test_results_are_one_line_and_print_as_their_reports(
     )
     assert str(gradient) == str(gradient.result)
     assert "verdict: fits" in str(outlook) and outlook.to_dict()["fits"] is True
+    tasks = ({}, {"properties": True}, {"gradient": True})
+    planned = [dfmp2.plan(_water(), "sto-3g", threads=1, **more) for more in tasks]
+    assert [one.plan.work.task for one in planned] == ["energy", "properties", "gradient"]
     assert f"{batch['w'].total_energy:.10f}" in str(batch)
 
 
@@ -467,8 +470,7 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
 def test_tables_name_the_method_of_their_energies(
     changes: dict[str, Any], title: str, call: Runner
 ) -> None:
-    """In a batch, in its status and its tables, and of one result; energies of MP2 only where they
-    are."""
+    """In a batch, its status and tables, and for one result; MP2 energies only where present."""
     pandas = pytest.importorskip("pandas")
     Path("h.xyz").write_text("2\n\nLi 0 0 0\nH 0 0 1.6\n")
     asked = [f"--{name}={value}" for name, value in changes.items()]
@@ -489,7 +491,7 @@ def test_tables_name_the_method_of_their_energies(
 
 
 def test_units_of_tables(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pandas is given, also where it is not installed."""
+    """The data given to pandas, even if it is not installed."""
     made = SimpleNamespace(attrs={})
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda data, index: made))
     units = result.to_dataframe().attrs["units"]
@@ -522,7 +524,7 @@ def test_importing_loads_neither_pyscf_nor_numpy() -> None:
 
 
 def test_keywords_of_studies_do_not_hide_parameters() -> None:
-    """A keyword of `StudyKeywords` that a study also has as a parameter would never reach its
+    """A keyword of `StudyKeywords` that is also a parameter of a study would never reach its
     options."""
     for name in ("optimize", "frequencies", "irc", "interaction", "cbs", "scan"):
         own = set(inspect.signature(getattr(dfmp2, name)).parameters) - {"options"}
@@ -537,7 +539,7 @@ def test_a_batch_whose_folder_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_results_are_equal_by_their_content(water, radical, tmp_path):
-    """Whoever reads a file twice has the same result; one bit of one pair makes another."""
+    """Reading a file twice gives equal results; one bit of one pair makes a difference."""
     first, second = dfmp2.read(water.path), dfmp2.read(water.path)
     assert first is not second and first == second and hash(first) == hash(second)
     assert first != dfmp2.read(radical.path) and first != "a result"

@@ -1,5 +1,5 @@
-"""Every keyword of Python's studies and batches reaches what carries it out, each with a value of its
-own; nothing is computed."""
+"""Every keyword of Python's studies and batches reaches the function that uses it, each with a
+distinct value; nothing is computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RADICAL = MOLECULES["cyano radical"]
 
 
 class Asked(dict[str, Any]):
-    """What the function that carries out a study was given."""
+    """The arguments given to the function that carries out a study."""
 
     def take(self, *given: Any, **named: Any) -> str:
         self.clear()

@@ -1,5 +1,5 @@
-"""Methods without pair energies, Laplace SOS-MP2 and direct RPA, against tiles and PySCF; what has
-to refuse them does.
+"""Methods without pair energies, Laplace SOS-MP2 and direct RPA, against tiles and PySCF; commands
+that must refuse them do.
 
 Published energies are entries of `dfmp2 validate`.
 """
@@ -56,7 +56,7 @@ def test_laplace_is_the_sum_over_pairs(molecule: Molecule, more: dict[str, Any])
     wrong = abs(found.correlation_energy - tiles.correlation_energy)
     assert wrong <= found.quadrature.error + 1e-11
     tolerance = settings.get("tolerance", 1e-7)
-    assert 0.02 * tolerance < found.quadrature.error <= tolerance  # one point less would not do
+    assert 0.02 * tolerance < found.quadrature.error <= tolerance  # one less is too few
     assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
 
 
@@ -171,7 +171,7 @@ def test_results_without_pairs_are_stored_said_and_not_derived(
 
 
 def test_b_on_disk_gives_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With less memory than B needs, B is read in groups of orbitals, and serves several matrices
+    """With less memory than B needs, B is read in groups of orbitals and used for several matrices
     at once."""
     places = [WATER.coordinates + np.array([7.0 * k, 0.0, 0.0]) for k in range(3)]
     far = Molecule(("O", "H", "H") * 3, np.concatenate(places))
@@ -191,7 +191,7 @@ def test_b_on_disk_gives_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_one_electron_has() -> None:
-    """No pair of spins; in direct RPA an electron screens itself."""
+    """There is no pair of opposite spins; in direct RPA an electron screens itself."""
     atom = Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
     laplace, rpa = (
         dfmp2.run(atom, method=name, basis="cc-pvdz") for name in ("sos-laplace", "drpa")

@@ -1,5 +1,5 @@
-"""Reactions: numbers against PySCF's own DF-MP2 and against formulas, balance, stored results, and
-what is refused."""
+"""Reactions: numbers against PySCF's DF-MP2 and against formulas, balance, stored results, and
+refusals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def pyscf_energy(text: str, charge: int = 0, spin: int = 0) -> float:
 
 
 def test_a_dissociation_as_in_pyscf(folder: Path) -> None:
-    """Open shells, atoms, and an error that is said of the difference."""
+    """Open shells, atoms, and a stated error of the difference."""
     study = dfmp2.reaction("hf.xyz", "h.xyz,f.xyz", "cc-pvdz", **FITTED, **SMALL)
     expected = (
         pyscf_energy(MOLECULES["h"], spin=1)
@@ -93,7 +93,7 @@ def test_a_dissociation_as_in_pyscf(folder: Path) -> None:
 
 
 def test_a_charged_reaction_as_in_pyscf(folder: Path) -> None:
-    """A proton goes from helium to hydrogen; the species of both sides are each run once."""
+    """A proton goes from helium to hydrogen; each species of both sides is run once."""
     study = dfmp2.reaction("proton.xyz,h2.xyz", "h3.xyz,he.xyz", "cc-pvdz", **FITTED, **SMALL)
     h2 = "2\n\nH 0 0 0\nH 0 0 0.74\n"
     expected = (
@@ -108,7 +108,7 @@ def test_a_charged_reaction_as_in_pyscf(folder: Path) -> None:
 
 
 def test_coefficients_and_species_on_both_sides(folder: Path) -> None:
-    """A catalyst cancels, what is there twice is run once, and fractions are exact."""
+    """A catalyst cancels, a species that occurs twice is run once, and fractions are exact."""
     sides = ("1/2*h2.xyz,h.xyz", ["h.xyz", (1, "h.xyz")])
     study = dfmp2.reaction(*sides, "6-31g", **SMALL)
     assert list(study.runs) == ["h2", "h"]
@@ -175,7 +175,7 @@ def test_what_is_refused_before_anything_runs(
 
 
 def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
-    """Paths are relative to its folder; the command says what went wrong in it."""
+    """Paths are relative to its folder; the command names errors in it."""
     inner = folder / "inner"
     inner.mkdir()
     (inner / "bare.xyz").write_text("1\n\nH 0 0 0\n")
@@ -193,6 +193,7 @@ def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
         ("reactants = 1", "reactants: expected a list"),
         ("basis = 'cc-pvdz'", "is no key of a reaction"),
         ("reactants = [", "not TOML"),
+        ("#" * 2**20 + "\n", "more than 1 MB: expected a TOML file of a reaction"),
         (text + "charges = { bare = 0.5 }\n", "charges: expected a table"),
         (text + "transition_states = 'bare'\n", "transition_states: expected a list"),
     ):
@@ -215,7 +216,7 @@ def test_names_and_numbers_on_the_command_line() -> None:
 
 
 def test_stored_results_take_part(folder: Path) -> None:
-    """They are not computed again, must be of one level, and alone need no basis."""
+    """They are not recomputed, must be of one level, and need no basis if alone."""
     for name in ("h2", "h"):
         dfmp2.write(dfmp2.run(f"{name}.xyz", "6-31g", threads=1), f"{name}.h5")
     study = dfmp2.reaction("h2.h5", "2*h.h5", **SMALL)
@@ -226,6 +227,10 @@ def test_stored_results_take_part(folder: Path) -> None:
     assert "h is a stored result" in " ".join(again.notes)
     with pytest.raises(InputError, match="different levels of theory, basis: "):
         dfmp2.reaction("h2.xyz", "2*h.h5", "cc-pvdz", **SMALL)
+    Path("h.gbs").write_text("H 0\nS 2 1.0\n5.45 0.156\n0.825 0.905\nS 1 1.0\n0.183 1.0\n****\n")
+    own = {"basis": "h.gbs", "auxbasis": "def2-svp-ri", "scf_auxbasis": "def2-universal-jkfit"}
+    dfmp2.write(dfmp2.run("h.xyz", **own, threads=1), "own.h5")
+    assert dfmp2.reaction("h2.xyz", "2*own.h5", **own, **SMALL).complete
     with pytest.raises(InputError, match="is a result with multiplicity 2, not 4"):
         dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
     with pytest.raises(InputError, match="h2 is a stored energy without a Hessian"):
@@ -235,7 +240,7 @@ def test_stored_results_take_part(folder: Path) -> None:
 
 
 def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folder: Path) -> None:
-    """Options that the stored energies were not computed with; the machine is another matter."""
+    """Options that the stored energies were not computed with; machine options are allowed."""
     for name in ("h2", "h"):
         dfmp2.write(dfmp2.run(f"{name}.xyz", "6-31g", threads=1), f"{name}.h5")
     stored = ("reaction", "--reactants", "h2.h5", "--products", "2*h.h5", "--output", "x.h5")
@@ -303,8 +308,8 @@ def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers")
 def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
-    """By the same command, to the numbers of one that was never stopped (2e-9 Eh: SCFs that go on
-    take other iterations); with workers too."""
+    """The same command gives the numbers of an uninterrupted one (2e-9 Eh: resumed SCFs take other
+    iterations); with workers too."""
     asked = ("reaction", "--reactants", "h2.xyz,h.xyz", "--products", "linear-h3.xyz")
     asked += ("--basis", "6-31g", "--frequencies", "--allow-gradient", "--json", "--threads", "1")
     done, stops = finished_in_stops(call, *asked, "--output", "x.h5", "--resume", every=60)

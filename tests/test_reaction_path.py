@@ -1,4 +1,4 @@
-"""Reaction paths, and Hessians that are used again."""
+"""Reaction paths, and reuse of Hessians."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from dfmp2.molecule.structure import fragment_formulas
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
+from dfmp2.studies import reaction_path
 from dfmp2.studies.frequencies import StoredHessian, read_hessian
+from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import _table, arc_length
+from dfmp2.studies.task import Step, Unfinished
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
 
@@ -40,7 +43,7 @@ def molecule(text: str, **state: Any) -> Molecule:
 
 
 def springs(places: np.ndarray) -> float:
-    """An energy that turns with the molecule: different springs between all atoms."""
+    """A rotationally invariant energy: different springs between all atoms."""
     total = 0.0
     for i in range(len(places)):
         for j in range(i):
@@ -49,7 +52,7 @@ def springs(places: np.ndarray) -> float:
 
 
 def second_derivatives(places: np.ndarray) -> np.ndarray:
-    """Of `springs`, by differences."""
+    """Second derivatives of `springs`, by differences."""
     size, step = places.size, 1e-3
     found = np.empty((size, size))
     for a in range(size):
@@ -65,7 +68,7 @@ def second_derivatives(places: np.ndarray) -> np.ndarray:
 
 
 def stored_hessian(molecule: Molecule, hessian: Any, level: str) -> StoredHessian:
-    """One of a file x.h5; of its result nothing else is looked at."""
+    """A Hessian as from a file x.h5; nothing else of its result is used."""
     result: Any = SimpleNamespace(molecule=molecule, level=level)
     return StoredHessian("x.h5", result, hessian)
 
@@ -78,6 +81,14 @@ def test_a_hessian_turns_with_the_molecule() -> None:
     expected = second_derivatives(moved.coordinates)
     assert np.abs(expected - stored.hessian).max() > 1.0
     assert stored.turned_to(moved) == pytest.approx(expected, abs=1e-5)
+    assert stored.distance(moved) == pytest.approx(0.0, abs=1e-12)
+    wider = molecule(WATER.replace("-0.757", "-0.957"))
+    turned = replace(wider, coordinates=wider.coordinates @ turn.T + [1.0, -2.0, 0.5])
+    # the ends have come apart by 0.2 angstrom, of which the best rotation leaves more than a third
+    assert 0.07 < stored.distance(turned) * ANGSTROM_PER_BOHR < 0.2
+    search = replace(stored, at_start=True)
+    with pytest.raises(InputError, match="is of the start of the search, --verify adds"):
+        search.turned_to(turned, 0.01)
 
 
 def test_the_hessian_of_another_molecule_is_refused() -> None:
@@ -108,8 +119,8 @@ def test_files_without_a_hessian(call: Runner, folder: Path) -> None:
 
 
 def test_an_optimisation_starts_from_a_hessian() -> None:
-    """One spring between two hydrogen atoms, stored in another direction and used in this one; the
-    bond is that of the energies around it, by a parabola."""
+    """One spring between two hydrogen atoms, stored in another direction than used; the bond length
+    is that of a parabola through energies around it."""
     given = {"basis": "sto-3g", "threads": 1, "stability": "off"}
     h2 = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
     along_x = molecule("2\n\nH 0 0 0\nH 0.74 0 0\n")
@@ -143,7 +154,7 @@ def test_a_hessian_of_frequencies_starts_an_optimisation(call: Runner, folder: P
 
 
 def test_the_length_of_a_path() -> None:
-    """Two hydrogen atoms of mass m that part by 2 d: s = sqrt(2 m) d; turning adds nothing."""
+    """Two hydrogen atoms of mass m that separate by 2 d: s = sqrt(2 m) d; rotation adds nothing."""
     first = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
     d, mass = 0.05, 1.00782503223
     apart = np.array([[0, 0, -d], [0, 0, d]])
@@ -184,6 +195,69 @@ def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+class FakeDescent:
+    """geomeTRIC on a path of five geometries, the third of which it refuses."""
+
+    def __init__(self, top: Molecule, search: Any, start: str, *, downhill: str) -> None:
+        self.count, self.top, self.side = 0, top, downhill
+
+    def judge(self, run: Any, hessian: Any) -> Any:
+        return SimpleNamespace(
+            said=f"judged {self.count}", max_gradient=(0, 3, 9, 4, 2)[self.count]
+        )
+
+    def next_geometry(self) -> Any:
+        self.count += 1
+        if self.side == "forward" and self.count == 4:
+            return None
+        return self.top.coordinates + 0.1 * self.count
+
+    @property
+    def refused(self) -> bool:
+        return self.count == 2
+
+    @property
+    def arrived(self) -> bool:
+        return self.count == 4
+
+
+def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On either side, until the minimum is found or there are no more steps."""
+    top = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    step = Step(name=reaction_path.TOP, who="", molecule=top, options=Options("sto-3g"))
+    heard: list[str] = []
+    descent = reaction_path._Descent.__new__(reaction_path._Descent)
+    descent._top, descent._search, descent._hessian = step, Search(), None
+    descent._listener = SimpleNamespace(note=heard.append)
+    descent.sides, descent.minima = {"backward": [], "forward": []}, {}
+    monkeypatch.setattr(reaction_path, "GeomeTRIC", FakeDescent)
+
+    def course(first: Step, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(then=lambda _: iter(()), path=[first.name, "minimum"])
+
+    monkeypatch.setattr(reaction_path, "Course", course)
+    results = {reaction_path.TOP: SimpleNamespace(molecule=top)}
+
+    def go(side: str) -> list[Step]:
+        taken = []
+        for (one,) in descent._down(side, results):
+            results[one.name] = SimpleNamespace(molecule=one.molecule)
+            taken.append(one)
+        return taken
+
+    taken = go("backward")
+    assert [one.name for one in taken] == [f"backward-{number:03d}" for number in (1, 2, 3, 4)]
+    assert [one.start for one in taken] == [reaction_path.TOP, "", "", ""]
+    for number, one in enumerate(taken, start=1):
+        np.testing.assert_allclose(one.molecule.coordinates, top.coordinates + 0.1 * number)
+    whole = ["backward-001", "backward-003", "backward-004", "minimum"]
+    assert descent.sides["backward"] == whole and descent.minima == {"backward": "minimum"}
+    with pytest.raises(Unfinished, match="no minimum forwards after 3 steps: allow more with "):
+        go("forward")
+    assert descent.sides["forward"] == ["forward-001", "forward-003"]
+    assert sum(line.startswith(f"{reaction_path.TOP}: ") for line in heard) == 1
+
+
 def test_fragments_are_named_by_their_bonds() -> None:
     far = "5\n\nO 0 0 0\nH 0 0.757 0.587\nH 0 -0.757 0.587\nC 0 0 9\nN 0 0 10.17\n"
     assert fragment_formulas(molecule(far, charge=-1)) == "H2O + CN"
@@ -204,8 +278,8 @@ def test_a_path_begins_at_a_transition_state(call: Runner, folder: Path) -> None
 
 @pytest.mark.slow
 def test_hydrogen_moves_from_carbon_to_nitrogen(call: Runner, folder: Path) -> None:
-    """From the transition state of HCN and HNC, whose Hessian is that of its search, down to both;
-    their energies are those of optimisations that begin at each of them."""
+    """From the transition state between HCN and HNC, with the Hessian of its search, down to both;
+    their energies are those of separate optimisations."""
     (folder / "top.xyz").write_text(NEAR_TOP)
     search = ("optimize", "top.xyz", "--transition-state", *OPTIONS)
     succeed(call(*search, "--verify", "--output", "ts.h5"))
@@ -214,8 +288,18 @@ def test_hydrogen_moves_from_carbon_to_nitrogen(call: Runner, folder: Path) -> N
     saddle = read_study("ts.h5").values["optimized_total_energy"].value
     assert again.json["optimized_total_energy"] == pytest.approx(saddle, abs=1e-6)
 
+    found = read_study("ts.h5").arrays["final_geometry"].value * ANGSTROM_PER_BOHR
+    found[2, 0] += 0.001
+    rows = [f"{symbol} {x} {y} {z}" for symbol, (x, y, z) in zip("CNH", found, strict=True)]
+    (folder / "near.xyz").write_text("\n".join(["3", "", *rows, ""]))
+    near = ("irc", "near.xyz", *OPTIONS, "--start-hessian", "ts.h5", "--output", "near.h5")
+    assert call(*near, "--max-steps", "1").code == 4
+    told = [note for note in read_study("near.h5").notes if "angstrom away" in note]
+    assert len(told) == 1 and "are of a geometry 0.000" in told[0]
+
     path = ("irc", "ts.xyz", *OPTIONS, "--start-hessian", "ts.h5", "--output", "p.h5")
     short = call(*path, "--max-steps", "4")
+    assert not any("angstrom away" in note for note in read_study("p.h5").notes)
     assert short.code == 4 and "allow more with --max-steps" in short.message
     before = set(read_study("p.h5").runs)
     found = succeed(call(*path, "--resume", "--json"))

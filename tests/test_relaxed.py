@@ -1,4 +1,4 @@
-"""Relaxed scans and maps: against geometries and energies found in other ways."""
+"""Relaxed scans and maps, against geometries and energies found in other ways."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def value(place: Molecule, *atoms: int) -> float:
 
 @pytest.mark.slow
 def test_a_relaxed_angle_against_energies_alone(call: Runner, folder: Path) -> None:
-    """At each angle of OH2+ both bonds are the minimum of energies by Nelder-Mead, whose geometries
-    are made of sines and cosines here."""
+    """At each angle of OH2+ both bonds are those of a Nelder-Mead minimisation of energies, at
+    geometries built from sines and cosines here."""
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1.0 0.1 0\nH -0.3 0.9 0\n")
     charged = (*OPTIONS, "--charge", "1", "--multiplicity", "2")
     scan = ("scan", "w.xyz", "--angle", "2,1,3", "100:120:2", "--relaxed", *charged, "--json")
@@ -113,7 +113,7 @@ OTHERS = {
 
 
 def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
-    """Frames, table and curve; `--resume` computes nothing again, and goes on with no other scan."""
+    """Frames, table and curve; `--resume` recomputes nothing, and refuses any other scan."""
     (folder / "w.xyz").write_text(WATER)
     done = succeed(call(*TWO_BONDS, "--output", "x.h5"))
     assert done.out.splitlines()[0].endswith("relaxed scan of w (H2O), bond 1 2, DF-MP2/sto-3g")
@@ -142,7 +142,7 @@ def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
 
 @pytest.fixture
 def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Molecule]:
-    """Energies at the geometries from which the points start, which it collects."""
+    """Replace optimisations by energies at the start geometries, which are collected."""
     starts: list[Molecule] = []
 
     def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
@@ -163,8 +163,8 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Molecule]:
 def test_a_point_that_fails_and_passes_that_disagree(
     call: Runner, no_steps: list[Molecule], folder: Path
 ) -> None:
-    """The middle point fails in both passes, and the point behind it starts from the geometry that
-    was given. The first run is 1e-3 Eh too high, so the other pass counts there."""
+    """The middle point fails in both passes, and the point after it starts from the given geometry.
+    The first run is 1e-3 Eh too high, so the other pass counts there."""
     (folder / "w.xyz").write_text(WATER)
     scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.1:3", "--relaxed", *OPTIONS)
     done = call(*scan)
@@ -283,7 +283,8 @@ def test_a_point_of_a_map_starts_from_the_lower_neighbour() -> None:
 
 
 def test_rings_are_brought_to_a_value() -> None:
-    """No side of cyclopropane can move alone; a rigid scan refuses it, a relaxed one bends it."""
+    """No side of cyclopropane can move alone; a rigid scan refuses it, a relaxed one deforms the
+    ring."""
     ring = molecule(CYCLOPROPANE)
     with pytest.raises(InputError, match="in a ring"):
         make_coordinate("angle", "1,2,3", "60:80:3", ring)
@@ -342,7 +343,7 @@ def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
 def test_a_map_with_a_failed_point_is_written_and_shown(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No number for its energy, in the JSON, the table and the map; the others are there."""
+    """Its energy is missing in the JSON, the table and the map; the others are there."""
     run = mp2.mp2_energy
 
     def failing(place: Molecule, *arguments: Any, **settings: Any) -> Any:
@@ -364,7 +365,7 @@ def test_a_map_with_a_failed_point_is_written_and_shown(
 
 
 def test_a_coordinate_that_moves_the_other_is_refused(call: Runner, folder: Path) -> None:
-    """Atom 3 turns about 2-4 with all that is bonded to it, and the distance 1-3 is none of those."""
+    """Atom 3 is bonded to 1 and not to 2, so its distance from 2 cannot be scanned."""
     (folder / "p.xyz").write_text(PEROXIDE)
     grid = ("--bond", "3,1", "0.9:1.0:2", "--bond", "3,2", "1.8:1.9:2")
     done = call("scan", "p.xyz", *grid, *OPTIONS)

@@ -1,5 +1,5 @@
-"""`dfmp2 report` on one result: a page that is whole, says what is stored, and cannot be made to
-say anything else."""
+"""`dfmp2 report` on one result: the page is complete, shows the stored data, and cannot be made to
+show anything else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page(result):
 
 
 def test_what_is_too_long_is_cut_and_counted(result, page, monkeypatch):
-    """Atoms, input, pairs and warnings: as many as a page or a screen has room for."""
+    """Atoms, input, pairs and warnings: as many as fit a page or a screen."""
     elements = parse(page)
     assert "more atoms" not in elements.text and "the first" not in elements.text
     for module, name, most in (
@@ -181,7 +181,7 @@ def test_an_input_is_shown_up_to_its_first_8000_characters(result):
 
 
 def test_labels_of_small_balls_are_small():
-    """And lie nearer to the middle."""
+    """They also lie nearer to the middle."""
     chain = [[2.6 * k, 0.3 * (k % 2), 0.0] for k in range(18)]
     for count, cls, drop in ((3, "symbol", "5"), (18, "symbol mid", "4")):
         drawn = parse(draw_molecule(Molecule(("C",) * count, chain[:count])))
@@ -190,7 +190,7 @@ def test_labels_of_small_balls_are_small():
 
 
 def test_tables_of_forces_have_a_head_for_each_column():
-    """On atoms and on point charges: what they say is what is stored."""
+    """Forces on atoms and on point charges: they show the stored numbers."""
     molecule = Molecule(("H", "F"), [[0, 0, 0.1], [0, 0.2, 1.8]])
     among = molecule.in_field([[3.0, 4.0, 5.0, -0.5], [-3.0, 4.0, 6.0, 0.3]])
     options = Options("sto-3g", threads=1, allow_poor_fit=True)
@@ -331,7 +331,8 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         assert sum(pair.total for pair in pairs) == pytest.approx(
             case.json["mp2_correlation_energy"], abs=1e-14
         )
-        # The diagonal of a same-spin matrix is rounding, of which the unrestricted list has no row.
+        # The diagonal of a same-spin matrix is rounding, so the unrestricted list has no row for
+        # it.
         same = sum(pair.same for pair in pairs)
         assert same == pytest.approx(case.json["mp2_same_spin_correlation_energy"], abs=1e-9)
         assert [pair.total for pair in pairs] == sorted(pair.total for pair in pairs)
@@ -398,7 +399,7 @@ def test_rates_are_operations_over_time(result):
     for unknown in ({"operations": None}, {"xc": "pbe"}):
         changed = replace(exact, reference=replace(exact.reference, **unknown))
         assert operations(changed)["scf"] == 0
-    # Of each point a symmetric naux by naux matrix, a sum over i and a: half of its elements.
+    # For each point half of a symmetric naux by naux matrix, each element a sum over i and a.
     assert operations(summed)["pair_energies"] == 7 * nocc * nvir * naux**2
 
     def cells(shown, stage="pair energies"):
@@ -410,12 +411,12 @@ def test_rates_are_operations_over_time(result):
         exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops)
     )
     assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}"]
-    integrals = naux * 7 * 8 / 2  # of 7 functions
+    integrals = naux * 7 * 8 / 2  # for 7 functions
     assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"
 
 
 def test_a_certificate_without_a_seed_is_called_an_estimate(result):
-    """Files of 0.1 hold one, of evenly spaced pairs."""
+    """Files of 0.1 hold one, from evenly spaced pairs."""
     made = Certificate(15, 15, 1.5e-9, 1e-9, 1e-9, 1e-10, 1e-7, False)
     for seed, name in (
         (None, "estimated error of E(SS)"),
@@ -500,7 +501,7 @@ def test_a_required_browser_that_is_missing_is_a_failure(tmp_path):
 
 @pytest.mark.parametrize("shape", [(3, 5), (20, 7), (21, 4), (45, 61)])
 def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
-    """Up to 20 orbitals one by one, more in equal blocks that are named by their ends."""
+    """Up to 20 orbitals one by one, more in equal blocks named by their first and last orbital."""
     matrix = -np.random.default_rng(3).random(shape)
     first = (2, 1)  # frozen orbitals
     drawn = _pair_map("opposite spin", matrix, first, 1.0)
@@ -518,7 +519,8 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
 
 
 def test_five_pairs_and_three_levels_on_each_side_of_the_gap(water, radical):
-    """The largest in size, both orders counted; every occupied level of a spin from 1."""
+    """The largest in magnitude, counting both orders; occupied levels of each spin are numbered
+    from 1."""
     result = hdf5.read(water.path)
     opposite, same = result.pairs.channels().values()
     size = len(opposite)
@@ -569,7 +571,7 @@ def test_maps_of_both_spins_have_one_scale(result: MP2Result) -> None:
 
 
 def test_squares_of_small_pair_energies_have_no_sign() -> None:
-    """Red where an energy is positive and large enough to be seen beside the largest."""
+    """Red if an energy is positive and large enough to be visible beside the largest."""
     for value, positive in ((0.5, True), (1e-3, True), (1e-9, False), (0.0, False), (-0.5, False)):
         drawn = _square(0.0, 0.0, 20.0, value, 1.0, "")
         assert ("positive" in drawn) == positive, value
@@ -579,7 +581,8 @@ TETRAHEDRON = [[0, 0, 0], [0, 0, 1], [0, 0.94, -0.33], [0.82, -0.47, -0.33], [-0
 
 
 def test_a_drawing_is_as_high_as_its_molecule_needs() -> None:
-    """Half of the usual 340 for a flat one, so that it can be turned; at most all of it."""
+    """A flat molecule gets half of the usual 340, so that it can be turned; no molecule more than
+    340."""
     flat = Molecule(("O", "C", "S"), [[0, 0, -2.2], [0, 0, 0], [0, 0, 2.95]])
     round_one = Molecule(("C", "F", "F", "F", "F"), 2.5 * np.array(TETRAHEDRON))
     for molecule, lowest, highest in ((flat, 169.0, 171.0), (round_one, 171.0, 341.0)):

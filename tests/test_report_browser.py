@@ -1,5 +1,5 @@
-"""The report in a real browser: it is drawn in light, dark and on paper, asks for nothing, and can
-be used."""
+"""The report in a real browser: it renders in light, dark and on paper, requests nothing, and is
+usable."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def three(tab, tmp_path, water):
 
 
 def pages(tab):
-    """How many sheets of A4 the page is printed on."""
+    """The number of A4 sheets on which the page is printed."""
     paper = base64.b64decode(
         tab.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"]
     )
@@ -68,7 +68,7 @@ def pages(tab):
 
 
 def look(tab, scheme, tmp_path):
-    """What a screenshot in a colour scheme looks like."""
+    """Statistics of a screenshot in a colour scheme."""
     tab.ask(
         "Emulation.setEmulatedMedia",
         media="screen",
@@ -76,7 +76,7 @@ def look(tab, scheme, tmp_path):
     )
     tab.open(tmp_path / "three.html")
     picture = tab.screenshot(1200, 2400)
-    tab.open(tmp_path / "empty.html")  # whose policy allows to look at the picture
+    tab.open(tmp_path / "empty.html")  # its policy allows reading the picture
     return tab.run(LOOK % base64.b64encode(picture).decode())
 
 
@@ -99,7 +99,7 @@ def test_the_page_is_drawn_in_light_and_dark_on_paper_and_on_a_small_screen(thre
         assert three.run("document.documentElement.scrollWidth") <= 360, name
     three.open(tmp_path / "three.html")
     three.ask("Emulation.clearDeviceMetricsOverride")
-    assert pages(three) == 1  # the summary alone, unless all is asked for
+    assert pages(three) == 1  # the summary alone, unless everything is requested
     three.run("document.querySelector('#all').checked = true")
     assert 3 <= pages(three) <= 30
     light, dark = (look(three, scheme, tmp_path) for scheme in ("light", "dark"))
@@ -123,7 +123,8 @@ def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
 
 
 def column(tab, place, table="table"):
-    """Texts of a column of the first table that a selector finds, numbers as Python prints them."""
+    """Texts of a column of the first table found by a selector, with numbers as Python prints
+    them."""
     texts = tab.run(
         f"[...document.querySelector('{table}').tBodies[0].rows].map(r => "
         f"r.cells[{place}].textContent)"
@@ -166,7 +167,7 @@ def test_headings_sort(three):
             text="\r",
         )
     assert column(three, 0, RUNS) == ["1.h5", "2.h5", "3.h5"]
-    # By value, not by letters: -1.0e-2 is above -9.0e-2, and what is not known comes last.
+    # By value, not as text: -1.0e-2 is above -9.0e-2, and unknown values come last.
     cells = (
         "document.querySelector('#overview table').tBodies[0].rows[{}].cells[2].textContent = '{}'"
     )
@@ -196,8 +197,7 @@ def peroxide(tab, tmp_path, water):
 
 
 def places(tab):
-    """(x, y, scale) of every atom as it is drawn, by its number; and the order in which they are
-    drawn."""
+    """(x, y, scale) of every drawn atom by its number, and the drawing order."""
     found = tab.run(PLACES)
     return {k: [float(x) for x in re.findall(r"-?[\d.]+", text)] for k, text in found}, [
         k for k, _ in found
@@ -225,7 +225,7 @@ def test_the_molecule_turns_and_stays_in_its_frame(peroxide):
     depth = tab.run(
         "[...document.querySelectorAll('[data-atom]')].map(a => +a.dataset.at.split(' ')[2])"
     )
-    for k, z in zip(reordered, depth, strict=True):  # what lay in front is at the right
+    for k, z in zip(reordered, depth, strict=True):  # atoms in front are now at the right
         assert turned[k][0] - box[0] / 2 == pytest.approx(turned[k][2] * z, abs=0.05)
     for key in ["ArrowDown"] * 9 + ["ArrowRight"] * 5:
         type_key(tab, key)
@@ -297,7 +297,7 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, uni
     tab.run(pick.format(UNITS[unit]))
     assert tab.run(heads)[2] == f"E(MP2) / {unit}"
     assert float(column(tab, 2)[0]) == pytest.approx(result.total_energy * UNITS[unit], rel=1e-9)
-    decimals = len(column(tab, 2)[0].partition(".")[2])  # of 1e-10 Eh in this unit, no finer
+    decimals = len(column(tab, 2)[0].partition(".")[2])  # those of 1e-10 Eh in this unit, no more
     assert 1 - 1e-9 < 10.0**-decimals / (1e-10 * UNITS[unit]) < 10
     assert tab.run("document.querySelector('.up').textContent").endswith(f" / {unit}")
     steps = np.diff(tab.run(marks))
@@ -347,7 +347,7 @@ def test_contents_stay_in_view_and_are_reached_by_keyboard(tab, three, tmp_path)
         assert tab.run("document.documentElement.scrollWidth") <= width
     tab.ask("Emulation.clearDeviceMetricsOverride")
     tab.open(tmp_path / "three.html")
-    for _ in range(2):  # the link that skips, then the first of the contents
+    for _ in range(2):  # the skip link, then the first of the contents
         for kind in ("keyDown", "keyUp"):
             tab.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab")
     focus = tab.run(
@@ -357,7 +357,7 @@ def test_contents_stay_in_view_and_are_reached_by_keyboard(tab, three, tmp_path)
 
 
 def test_tiles_hold_their_numbers_at_every_width(tab, tmp_path, water):
-    """A total energy of heavy atoms has 16 characters, in the largest type of the page."""
+    """A total energy of heavy atoms has 16 characters in the largest type of the page."""
     result = hdf5.read(water.path)
     reference = dataclasses.replace(result.reference, scf_total_energy=-2943.6827909267)
     path = tmp_path / "heavy.html"
@@ -377,7 +377,7 @@ def test_tiles_hold_their_numbers_at_every_width(tab, tmp_path, water):
 
 
 def test_the_summary_is_one_sheet_whatever_a_run_says(tab, tmp_path, water):
-    """Long names, many warnings and a large molecule do not need another one."""
+    """Long names, many warnings and a large molecule do not need a second one."""
     result = enlarged(hdf5.read(water.path), 60)
     warnings = tuple(f"{k}: {'the moon is full and ' * 40}" for k in range(12))
     long = dataclasses.replace(

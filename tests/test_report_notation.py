@@ -24,13 +24,13 @@ from dfmp2.output.html.page import COLUMNS, arranged, spans
         ("at 2026-11-23T03:18:17+00:00 by", "at 23 Nov 2026, 03:18 UTC by"),
         ("2026-02-30T03:18:17", "2026-02-30T03:18:17"),  # no such day
         ("2026", "2026"),
-        ("DF-MP2/cc-pvdz on DF-rhf", "DF-MP2/cc-pVDZ on DF-rhf"),  # a part of a word is left
+        ("DF-MP2/cc-pvdz on DF-rhf", "DF-MP2/cc-pVDZ on DF-rhf"),  # parts of words are left alone
         ("rhf to uhf", "RHF to UHF"),
         ("aug-cc-pwcvqz-pp and cc-pv[tq]z", "aug-cc-pwCVQZ-PP and cc-pV[TQ]Z"),
         ("cc-pv(t+d)z", "cc-pV(T+d)Z"),
         ("def2-tzvpp-ri, def2-universal-jkfit", "def2-TZVPP-RI, def2-universal-JKFIT"),
         ("sto-3g, 6-311++g**", "STO-3G, 6-311++G**"),
-        # what only looks like one
+        # lookalikes
         ("cc-pvdz-jkfit.dat water-cc-pvdz.h5", "cc-pvdz-jkfit.dat water-cc-pvdz.h5"),
         ("atoms 1-5, 6-10", "atoms 1-5, 6-10"),
         ("--basis and -o", "--basis and -o"),

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+from dfmp2.cli.scan import _extrema
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.maps import energy_map
 from dfmp2.output.drawings.plots import Curve, curves
@@ -69,8 +70,8 @@ def test_a_study_is_shown_with_its_runs(call, study, water):
     assert call("report", "study.h5", "-o", "r.html").code == 0
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
     energies = ["total, CP", "-0.0224119246", "Eh", "-14.0637"]
-    assert elements.row("total, CP") == energies  # of the summary
-    assert [*energies, NASTY] in elements.rows  # of all results
+    assert elements.row("total, CP") == energies  # in the summary
+    assert [*energies, NASTY] in elements.rows  # over all results
     assert next(row for row in elements.rows if row) == [
         "interaction energy, counterpoise-corrected / kcal/mol",
         "-14.0637",
@@ -81,7 +82,7 @@ def test_a_study_is_shown_with_its_runs(call, study, water):
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
     assert elements.row("complex", "H₂O")[6] == f"{water.json['mp2_total_energy']:.10f}"
     assert "INCOMPLETE" in elements.text and elements.tags.count("script") == 1
-    assert "must not be subtracted" not in elements.text  # which is what the study did, and rightly
+    assert "must not be subtracted" not in elements.text  # the study did just that, rightly
 
 
 def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
@@ -98,7 +99,7 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
 
 
 def test_the_frame_of_a_map_is_around_its_lowest_box() -> None:
-    """Three bonds by four angles; the lowest of all is in the second row and the third column."""
+    """Three bonds by four angles; the lowest energy is in the second row and the third column."""
     energies = np.add.outer([3.0, 0.0, 1.0], [0.4, 0.2, 0.0, 0.9]) * 1e-3
     arrays = {
         "map_energy": Dataset(energies, "hartree", ""),
@@ -132,12 +133,12 @@ def test_the_frame_of_a_map_is_around_its_lowest_box() -> None:
 
 
 def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical):
-    """Those of frequencies and of a path; a reaction shows what it is made of."""
+    """For frequencies and for a path; a reaction shows its species."""
     runs = {name: hdf5.read(one.path) for name, one in {"a": water, "b": radical}.items()}
     species = [{"run": "b", "coefficient": 1}]
     for kind, anchors in (("frequencies", ["a"]), ("reaction", ["b"]), ("cbs", ["a", "b"])):
         drawn = anchors[:1]
-        if kind == "reaction":  # none of its molecules stands for all
+        if kind == "reaction":  # no molecule represents it
             drawn = []
         study = Study(kind, kind, {"species": species}, (), {}, {}, runs, False)
         writer = StudyWriter(folder / f"{kind}.h5", overwrite=False)
@@ -152,7 +153,7 @@ def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical
 
 
 def test_three_curves_are_drawn_of_many() -> None:
-    """There is no fourth pattern of dashes."""
+    """There is no fourth dash pattern."""
     items = [Curve(name, [(0.0, 1.0), (1.0, float(ord(name)))]) for name in "ABCDE"]
     root = ElementTree.fromstring(curves("many", items, "x", "y"))
     assert [node.get("class") for node in root.iter() if node.tag.endswith("polyline")] == [
@@ -266,7 +267,7 @@ def test_every_item_has_its_row(call, batch, water, source):
 
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
 def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
-    """The batch has four of them, and two items that are complete."""
+    """The batch has four failures and two complete items."""
     monkeypatch.setattr(batch_pages, "MOST_FAILURES", most)
     monkeypatch.setattr(batch_pages, "SUMMARISED", most - 1)
     monkeypatch.setattr(batch_pages, "SLOWEST", most - 2)
@@ -283,7 +284,7 @@ def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
 
 
 def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
-    """RHF or UHF and the number of core orbitals differ; an SCF or a basis that differs is said,
+    """RHF or UHF and the number of core orbitals may differ; a different SCF or basis is reported,
     with an example."""
     (folder / "out").mkdir()
     for name in ("nh2", "nah", "h2"):
@@ -324,7 +325,7 @@ def test_an_index_that_is_nonsense_is_said_and_not_used(call, batch):
 
 
 def drawn_study(kind, table, arrays=None, values=None, settings=None, title="study"):
-    """A study without runs that has what a drawing is made of."""
+    """A study without runs that has the data of a drawing."""
     return Study(
         kind=kind,
         title=title,
@@ -339,7 +340,7 @@ def drawn_study(kind, table, arrays=None, values=None, settings=None, title="stu
 
 
 def polylines(svg, cls):
-    """The points of the curves of a class."""
+    """The points of the curves of a CSS class."""
     root = ElementTree.fromstring(svg)
     found = [item for item in root.iter() if item.get("class") == cls]
     return [
@@ -350,7 +351,7 @@ def polylines(svg, cls):
 
 
 def axis(svg):
-    """What maps the height of a point in a drawing to its value."""
+    """A function from the height of a point in a drawing to its value."""
     ends = re.search('data-axis="([^"]+)"', svg)[1].split()
     low, high, bottom, top, *_ = map(float, ends)
     return lambda y: low + (y - bottom) / (top - bottom) * (high - low)
@@ -370,7 +371,8 @@ def test_a_title_with_quotes_and_brackets_stays_an_attribute():
 
 
 def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
-    """The quartic of five points, and a parabola about a maximum; two methods share the axis."""
+    """The quartic through five points, and a parabola about a maximum; two methods share the
+    axis."""
 
     def energy(x):
         return 40.0 * (x - 1.03) ** 2 - 90.0 * (x - 1.03) ** 3
@@ -406,22 +408,40 @@ def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
     assert [value(y) for y in parabola[:, 1]] == pytest.approx(np.polyval(three, along), abs=0.02)
 
 
-def test_the_fit_of_a_circle_goes_on_beyond_its_ends():
-    """A minimum at 0 and 360 degrees: half of its curve stands at either end."""
+@pytest.mark.parametrize(
+    ("bends", "said"),
+    [
+        ([80.0], ""),
+        ([80.0, 60.0], ", 2 minima, 0 maxima"),
+        ([80.0, -70.0], ", 1 minimum, 1 maximum"),
+        ([-70.0], ", 0 minima, 1 maximum"),
+    ],
+)
+def test_the_last_line_of_a_scan_counts_extrema(bends, said):
+    """But for a minimum alone, whose place stands before it."""
+    arrays = {"extrema_curvature": Dataset(np.array(bends), "", "")}
+    assert _extrema(drawn_study("scan", {}, arrays)) == said
+    assert _extrema(drawn_study("scan", {}, {})) == ""
+
+
+@pytest.mark.parametrize(("lowest", "inside"), [(0.0, 21), (330.0, 31)])
+def test_the_fit_of_a_circle_goes_on_beyond_its_ends(lowest, inside):
+    """A minimum at 0 and 360 degrees, or near them: the part of its curve that lies inside is
+    drawn."""
     x = np.arange(0.0, 361.0, 30.0)
-    above = 10.0 * (1.0 - np.cos(np.radians(x)))
+    above = 10.0 * (1.0 - np.cos(np.radians(x - lowest)))
     table = {
         "dihedral": Column(tuple(x), "degree", ""),
         "relative_energy": Column(tuple(above), "kJ/mol", ""),
     }
     arrays = {
-        "extrema_position": Dataset(np.array([0.0]), "degree", ""),
+        "extrema_position": Dataset(np.array([lowest]), "degree", ""),
         "extrema_curvature": Dataset(np.array([1e-3]), "", ""),
         "extrema_points": Dataset(np.array([5.0]), "", ""),
     }
     svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "degree"}))
     (curve,) = polylines(svg, "fit")
-    assert axis(svg)(curve[:, 1].min()) > 0 and len(curve) == 21  # of 41, those inside
+    assert axis(svg)(curve[:, 1].min()) > 0 and len(curve) == inside  # of 41
     assert axis(svg)(curve[:, 1].max()) == pytest.approx(0.0, abs=0.02)
 
 
@@ -451,7 +471,7 @@ def test_a_spectrum_is_broadened_and_labelled_and_has_no_imaginary_mode():
 
 
 def axis_of_spectrum(root):
-    """What maps a height to a value, from the numbers that stand at the grid lines."""
+    """A function from height to value, from the numbers at the grid lines."""
     group = next(item for item in root.iter() if item.get("class") == "ticks")
     lines = [float(item.get("y1")) for item in group if item.tag.endswith("line")]
     numbers = [float(item.text) for item in group if item.tag.endswith("text")]

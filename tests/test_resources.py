@@ -1,4 +1,4 @@
-"""Memory, cores and load of the host as the files of the system say them."""
+"""Memory, cores and load of the host, from the system's files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dfmp2.host import resources
 
 @pytest.fixture
 def system_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the files of the system say in the test; those that are not named are not there."""
+    """Contents of the system's files in the test; files not named do not exist."""
     content: dict[str, str] = {}
     monkeypatch.setattr(resources, "_words", lambda file: content.get(file, "").split())
     return content
 
 
 def test_memory_is_what_the_control_group_leaves(system_files: dict[str, str]) -> None:
-    """The free memory of the machine, or of the group where that is less; kB are 1024 bytes."""
+    """The free memory of the machine, or of the group if that is less; kB are 1024 bytes."""
     system_files["/proc/meminfo"] = "MemTotal: 900 kB MemAvailable: 500 kB"
     assert resources.available_memory() == 500 * 1024
     (limit, usage), *_ = resources._CGROUP_LIMITS
@@ -42,7 +42,7 @@ def test_memory_is_what_the_control_group_leaves(system_files: dict[str, str]) -
 def test_cores_are_those_of_the_quota(
     system_files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole ones, one at least; a number of threads that was asked for goes before."""
+    """Whole cores, at least one; a requested number of threads takes precedence."""
     monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(6)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for quota, cores in (
@@ -68,7 +68,7 @@ def test_others_are_busy_beyond_this_process(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_busy_seconds_are_all_but_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of user, nice, system, idle, iowait, irq, softirq and steal; guests are users already."""
+    """Among user, nice, system, idle, iowait, irq, softirq and steal; user includes guests."""
     lines = "cpu  10 20 30 400 50 6 7 8 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
     for text, seconds in ((lines, 0.81), ("cpu  many", 0.0)):
         file = SimpleNamespace(read_text=lambda encoding, text=text: text)

@@ -1,8 +1,9 @@
-"""Result files: what was written is read, also years later; what was changed, damaged or planted is
-soon refused."""
+"""Result files: old and new files are read; changed, damaged or planted content is quickly
+refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import lzma
 import random
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 import dfmp2
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.molecule.basis import ElementBasis, nested_tuples
+from dfmp2.mp2.result import Ranks
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
 from dfmp2.output.hdf5_datasets import content_hash
@@ -99,7 +101,7 @@ def unpacked(name: str, folder: Path) -> Path:
 
 
 def test_units_are_units(water: Stored, tmp_path: Path) -> None:
-    """Of every dataset of a result, also of one in a batch, whose file is packed."""
+    """For every dataset of a result, also of one in a batch, whose file is packed."""
     packed = tmp_path / "packed.h5"
     hdf5.write(hdf5.read(water.path), packed, packed=True)
     for path in (water.path, packed):
@@ -113,8 +115,8 @@ def test_units_are_units(water: Stored, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OLD)
 def test_files_of_earlier_versions_are_written_as_they_were(name: str, tmp_path: Path) -> None:
-    """To the last dataset, type and unit; fields are added, and who changes one raises the version
-    of the layout."""
+    """To the last dataset, type and unit; fields may be added, but changing one raises the layout
+    version."""
     old, new = unpacked(name, tmp_path), tmp_path / "new.h5"
     if name in STUDIES:
         study = read_study(old)
@@ -126,7 +128,7 @@ def test_files_of_earlier_versions_are_written_as_they_were(name: str, tmp_path:
     else:
         hdf5.write(hdf5.read(old), new)
         assert hdf5.verify(new)
-    # Of this program, and words
+    # Names of this program, and words
     here = {"HDF5_Version", "h5py_version", "content_sha256", "description"}
     before, after = contents(old), contents(new)
     changed = {key for key in before | after if before.get(key) != after.get(key)}
@@ -143,7 +145,7 @@ def is_added(key: str) -> bool:
 def test_a_new_result_has_the_layout_of_an_old_one(
     water: Stored, radical: Stored, tmp_path: Path
 ) -> None:
-    """Names and types of datasets and attributes, but for what only the new run was asked for."""
+    """Names and types of datasets and attributes, except those requested only in the new run."""
     for name, path, asked in (
         ("checked", water.path, ()),
         (
@@ -164,7 +166,7 @@ def test_a_new_result_has_the_layout_of_an_old_one(
 
 
 def test_alpha_and_beta_keep_their_places(radical: Stored) -> None:
-    """Of NH2: five alpha and four beta electrons, and PySCF reads the same first axis."""
+    """NH2 has five alpha and four beta electrons, and PySCF reads the same first axis."""
     for found in (hdf5.read(radical.path).reference, read_start_orbitals(radical.path)):
         assert found.mo_occ.sum(axis=1).tolist() == [5, 4]
     with h5py.File(radical.path) as handle:
@@ -205,7 +207,7 @@ def put(name: str, value: Any, **how: Any) -> Edit:
 
 
 def replace(name: str, change: Callable[[Any], Any]) -> Edit:
-    """Replace a dataset by what `change` makes of it."""
+    """Replace a dataset by the result of `change`."""
     return lambda handle: put(name, change(handle[name][()]))(handle)
 
 
@@ -234,7 +236,7 @@ def test_the_hash_notices_every_change(edit: Edit, doctored: Callable[[Edit], st
 def test_a_damaged_file_is_refused_by_whoever_reads_it(
     doctored: Callable[[Edit], str], call: Runner
 ) -> None:
-    """One number is another one; its layout is right."""
+    """One number is changed; the layout is correct."""
     energy = "dfmp2/pairs/opposite_spin"
     path = doctored(lambda handle: handle[energy].__setitem__((0, 1), -1.0))
     with pytest.raises(ResultFileError, match="does not have its stored hash"):
@@ -303,7 +305,7 @@ def looped(handle: Any) -> None:
 
 X = "dfmp2/run/x"
 
-# Refused by every reader, whatever it came to read.
+# Refused by every reader, whatever it needs.
 FOREIGN: dict[str, Edit] = {
     "external-link": lambda h: h.__setitem__(X, h5py.ExternalLink("secret.h5", "/mol")),
     "soft-link": lambda h: h.__setitem__(X, h5py.SoftLink("/mol")),
@@ -325,7 +327,7 @@ FOREIGN: dict[str, Edit] = {
     "many": lambda h: [h.create_group(f"g{number}") for number in range(10_001)],
 }
 
-# No result, or a damaged one; `--scf-from` needs less of a file and may take it.
+# Not a result, or a damaged one; `--scf-from` needs less of a file and may accept it.
 DAMAGED: dict[str, Edit] = {
     "version-99": attribute("dfmp2_schema_version", 99),
     "version-text": attribute("dfmp2_schema_version", "1"),
@@ -376,7 +378,7 @@ DAMAGED: dict[str, Edit] = {
     "option-out-of-range": put("dfmp2/input/options/scf_conv_tol", -1.0),
 }
 
-# Start orbitals that are none.
+# Invalid start orbitals.
 NO_START: dict[str, Edit] = {
     "scf-is-a-number": lambda h: (h.__delitem__("scf"), h.__setitem__("scf", 1.0)),
     "no-orbitals": lambda h: h.__delitem__("scf/mo_coeff"),
@@ -389,7 +391,7 @@ NO_START: dict[str, Edit] = {
     "negative-occupations": put("scf/mo_occ", np.linspace(2, -2, 7)),
     "five-electrons-in-one": put("scf/mo_occ", np.array([5.0, 0, 0, 0, 0, 0, 0])),
     "occupations-of-another": put("scf/mo_occ", np.full(8, 1.25)),
-    "all-zero": put("scf/mo_coeff", np.zeros((7, 7))),  # no density can be made of these two
+    "all-zero": put("scf/mo_coeff", np.zeros((7, 7))),  # no density can be made from these two
     "all-the-same": put("scf/mo_coeff", np.ones((7, 7))),
 }
 
@@ -475,7 +477,7 @@ HOSTILE_MOLECULES = {
 def test_code_for_a_molecule_is_not_run(
     text: Any, doctored: Callable[[Edit], str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySCF's own loader evaluates the text under /mol; here it is not even asked."""
+    """PySCF's own loader evaluates the text under /mol; it is never called here."""
     monkeypatch.chdir(folder)
     found = read_start_orbitals(doctored(put("mol", text)))
     assert found.charges is None and found.mo_occ.sum() == 10
@@ -494,7 +496,7 @@ def test_text_of_a_stored_result_cannot_steer_the_terminal(
 
 # --- bytes changed anywhere -----------------------------------------------------------------------
 
-PATIENCE = 20.0  # s; a reading takes some 0.03
+PATIENCE = 20.0  # s; reading takes about 0.03 s
 FILES = settings(
     max_examples=60,
     deadline=None,
@@ -504,7 +506,7 @@ FILES = settings(
 
 Change = tuple[str, float, bytes]
 
-# What (overwrite, insert, delete or cut off), where (fraction of the file), with which bytes.
+# Operation (overwrite, insert, delete or truncate), position (fraction of the file), bytes.
 changes = st.lists(
     st.tuples(
         st.sampled_from(["overwrite", "overwrite", "overwrite", "insert", "delete", "cut"]),
@@ -535,7 +537,7 @@ def mutate(content: bytes, plan: list[Change]) -> bytes:
 
 
 def read_or_refuse(path: Path) -> bool:
-    """Whether the file was read as a result; what is read can be shown."""
+    """Whether the file was read as a result; if so, it can be shown."""
     start, accepted = time.thread_time(), False
     with suppress(InputError, ResultFileError):
         result = hdf5.read(path)
@@ -554,6 +556,20 @@ def test_changed_anywhere(plan: list[Change], radical: Stored, tmp_path: Path) -
     path = tmp_path / "changed.h5"
     path.write_bytes(mutate(radical.path.read_bytes(), plan))
     read_or_refuse(path)
+
+
+def test_processes_of_earlier_versions_are_shown(water: Stored) -> None:
+    """Runs of 0.1 could be distributed over MPI ranks."""
+    result = hdf5.read(water.path)
+    assert "ranks" not in json.loads(to_json(result, None))
+    ranks = Ranks(count=2, hosts=("a", "b"), measured_peaks=(10, 20))
+    found = dataclasses.replace(result, ranks=ranks)
+    assert json.loads(to_json(found, None))["ranks"] == {
+        "count": 2,
+        "hosts": ["a", "b"],
+        "measured_peaks": [10, 20],
+    }
+    assert "ranks: " in report(found)
 
 
 def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:

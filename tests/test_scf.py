@@ -88,7 +88,7 @@ def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
         float(np.vdot(density, mf.get_ovlp())) for density in guess.guess_density(name, mf, "uhf")
     )
     assert alpha / beta == pytest.approx(5 / 4, rel=1e-10)
-    # Projected ones lose a little
+    # Projected orbitals lose a little
     assert alpha + beta == pytest.approx(9, abs=1e-10 if name != "atoms" else 0.2)
 
 
@@ -99,7 +99,7 @@ def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
     ("limit", "rungs"), [(1, [1]), (40, [40]), (41, [40, 1]), (90, [54, 18, 18])]
 )
 def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int]) -> None:
-    """A tolerance that nothing meets: each rung has its share of the cycles."""
+    """The tolerance cannot be met: each rung gets its share of the cycles."""
     heard = Heard()
     with pytest.raises(
         ConvergenceError, match=rf"in {counted_text(limit, 'cycle')} .*raise scf_max_cycles;"
@@ -124,7 +124,7 @@ def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int])
 def test_adiis_goes_down_where_diis_does_not_come_back(
     atoms: Sequence[str], distance: float, basis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leads to the solution that the second-order solver finds, in half the iterations."""
+    """It reaches the solution of the second-order solver in half the iterations."""
     radical = dfmp2.Molecule(tuple(atoms), np.array([[0, 0, 0], [0, 0, distance]]), multiplicity=2)
     heard = Heard()
     found = dfmp2.run(radical, basis, listener=heard, **ONE).reference
@@ -149,19 +149,19 @@ def test_adiis_goes_down_where_diis_does_not_come_back(
 def test_frozen_orbitals_that_part_a_shell_are_warned_of(
     frozen: tuple[int, int], parted: str
 ) -> None:
-    """Neon in 6-31G: 1s, 2s, 2p below, 3p, 3s above; which 2p or 3p is kept is chance."""
+    """Neon in 6-31G: 1s, 2s, 2p below, 3p, 3s above; which 2p or 3p is frozen is arbitrary."""
     core, virtual = frozen
     neon = Molecule(("Ne",), np.zeros((1, 3)))
     result = dfmp2.run(
         neon, "6-31g", frozen_core=str(core), frozen_virtual=virtual, reference="uhf", **ONE
     )
     found = [text for text in result.diagnostics.warnings if "of nearly equal energy" in text]
-    assert [text.split(" parts")[0] for text in found] == ([parted] if parted else [])
+    assert [text.split(" separates")[0] for text in found] == ([parted] if parted else [])
 
 
 def test_a_soft_mode_is_followed_to_the_end() -> None:
-    """SO2+ with bonds of nearly the same length: PySCF's second-order solver stands still from 9e-8
-    Eh on."""
+    """SO2+ with bonds of nearly the same length: PySCF's second-order solver stalls at a gradient
+    of 9e-8 Eh."""
     text = "3\n\nS -0.0445 -0.0025 -0.0009\nO -0.0218 1.2393 0.7619\nO 0.0401 -1.2505 0.7303\n"
     cation = replace(parse_xyz(text, file="so2").molecule, charge=1, multiplicity=2)
     result = dfmp2.run(cation, "6-31g", scf_conv_tol=1e-13, **ONE)
@@ -176,8 +176,7 @@ def test_a_soft_mode_is_followed_to_the_end() -> None:
 def test_start_orbitals_are_made_orthonormal_where_they_are_used(
     molecule: Molecule, shift: float, tmp_path: Path
 ) -> None:
-    """The first iteration is that of PySCF from C (C^T S C)^-1/2, with S of the geometry of the
-    run."""
+    """The first iteration is PySCF's from C (C^T S C)^-1/2, with S at the geometry of the run."""
     first = dfmp2.run(molecule, "6-31g", scf="conventional", **ONE)
     dfmp2.write(first, tmp_path / "first.h5")
     points = np.array(molecule.coordinates)
@@ -207,7 +206,7 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
 
 
 def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
-    """As many functions, so that nothing else would notice."""
+    """They have as many functions, so nothing else would notice."""
     neon, oxygen = (
         Molecule((symbol,), np.zeros((1, 3)), multiplicity=m) for symbol, m in (("Ne", 1), ("O", 3))
     )
@@ -230,7 +229,7 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
     density = ours.get_init_guess()
     with lib.with_omp_threads(4):  # more than cores, so that they finish in any order
         found = [ours.get_jk(mol, density) for _ in range(8)]
-        assert lib.num_threads() == 4  # as it was
+        assert lib.num_threads() == 4  # unchanged
         expected = theirs.get_jk(mol, density)
     assert len({tuple(matrix.tobytes() for matrix in pair) for pair in found}) == 1
     np.testing.assert_allclose(found[0], expected, atol=1e-11)
@@ -263,7 +262,7 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
 def test_float32_ends_and_convergence_is_judged_in_float64(
     gradients: list[float], change: float, kinds: str, done: list[int]
 ) -> None:
-    """In float32 (s) and with a correction (c) before; DIIS is told once to begin anew."""
+    """Earlier in float32 (s) and with a correction (c); DIIS is restarted once."""
     mf = SimpleNamespace()
     fitted = SimpleNamespace(single=False, corrected=False)
     schedule, used, converged = SingleSchedule(mf, fitted, None), "", []
@@ -337,8 +336,7 @@ def test_an_scf_ends_on_the_coarse_grid_near_an_anchor_on_the_final_one(
 
 
 def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With float32 exchange only where float32 was asked for, and at least two iterations in
-    float64 at the end."""
+    """float32 exchange is used only on request, with at least two final iterations in float64."""
     monkeypatch.setattr(jk, "BLOCK_BYTES", 10**5)
     used: list[str] = []
     build = jk.coulomb_exchange_of_b
@@ -378,7 +376,7 @@ def test_error_vectors_of_diis_equal_pyscf(spins):
 
 
 def test_fock_matrices_with_the_error_of_float32_are_left_behind():
-    """One update later: the last of them still makes the orbitals of the next iteration."""
+    """One update later, since the last of them still makes the orbitals of the next iteration."""
     fock, overlap = np.diag([-1.0, 0.5, 2.0]), np.eye(3)
     density = np.array([[1.0, 0.3, 0.1], [0.3, 0.1, 0.0], [0.1, 0.0, 0.0]])
     diis = ladder.commutator_diis()()

@@ -1,5 +1,5 @@
-"""The bookkeeping of an SCF: what decides how it goes on, counts and bounds, with mean fields that
-are made up, and sums written out."""
+"""The bookkeeping of an SCF: decisions, counts and bounds, with made-up mean fields and explicit
+sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.awkward import MOLECULES, mole_of
 
 
 class Heard(Listener):
-    """What was told."""
+    """Records the events it is told of."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -55,9 +55,9 @@ class Heard(Listener):
 
 
 class MadeUp:
-    """A mean field whose iterations have energies and gradients that are given, rung by rung.
+    """A mean field whose iterations have given energies and gradients, rung by rung.
 
-    Each rung takes of its list as many as it may; the last one converges.
+    Each rung takes as many from its list as it may; the last one converges.
     """
 
     def __init__(self, rows: list[tuple[float, float]]) -> None:
@@ -142,7 +142,7 @@ class MadeUp:
 
 
 def flat(count: int) -> list[tuple[float, float]]:
-    """Iterations that go nowhere, but not up."""
+    """Iterations that make no progress but do not climb."""
     return [(-1.0 - 1e-6 * n, 0.5) for n in range(count)]
 
 
@@ -158,7 +158,8 @@ def flat(count: int) -> list[tuple[float, float]]:
 def test_each_rung_has_its_share_of_the_cycles(
     limit: int, cycles: list[tuple[str, int, float]]
 ) -> None:
-    """60 % for DIIS, but 40 at least; 20 % with a level shift; the rest for the second order."""
+    """60 % for DIIS, but at least 40; 20 % with a level shift; the rest for the second-order
+    solver."""
     made, heard = MadeUp(flat(2 * limit)), Heard()
     options = Options(basis="sto-3g", scf_max_cycles=limit)
     climbed = Ladder(made, options, heard)
@@ -169,7 +170,7 @@ def test_each_rung_has_its_share_of_the_cycles(
     names = ["DIIS", "level shift", "second order"][: len(cycles)]
     assert climbed.rungs == names
     assert made.seen[0][3] == "start"
-    if len(cycles) > 1:  # each begins with the last orbitals of the one before
+    if len(cycles) > 1:  # each starts from the last orbitals of the one before
         assert made.seen[1][3] == ("density", float(cycles[0][1]))
     ends = np.cumsum([n + (name == "second order") for name, n, _ in cycles])
     assert ends[-1] == limit == len(climbed.history)
@@ -188,7 +189,7 @@ def test_iterations_are_recorded_with_their_changes() -> None:
     )
     assert climbed.climb("start") is made
     assert made.callback is None and made.check_convergence is None
-    # Orbitals are those of the last Fock matrix itself.
+    # The orbitals are those of the last Fock matrix itself.
     assert made.mo_energy == "energies of F3 S X" and made.mo_coeff[0, 0] == 21.0
     assert made.mo_occ == ("occupations of energies of F3 S X", 21.0)
     made.mo_occ = np.array([2.0, 0.0])
@@ -207,15 +208,15 @@ def test_iterations_are_recorded_with_their_changes() -> None:
 
 
 def test_a_climb_is_given_up_for_adiis_and_back() -> None:
-    """DIIS leaves its lowest energy, the third, for eight iterations; ADIIS goes on from there until
-    it is calm, four iterations at least; then DIIS again."""
+    """DIIS stays above its lowest energy, the third, for eight iterations; ADIIS goes on from there
+    until it is calm, at least four iterations; then DIIS again."""
     rows = [(-3.0, 0.4), (-3.5, 0.3), (-4.0, 0.2), *[(-3.9, 0.2)] * 9]
     calm = [(-4.1, 0.004)] * 3 + [(-4.1, 0.006), (-4.1, 0.004)]
     made, heard = MadeUp([*rows, *calm, (-4.2, 0.001)]), Heard()
     climbed = Ladder(made, Options(basis="sto-3g"), heard)
     climbed.climb("start")
     assert climbed.rungs == ["DIIS", "ADIIS", "DIIS"]
-    # PySCF asks before the iteration is recorded: it is asked of the twelfth after eleven.
+    # PySCF calls this before the iteration is recorded: for the twelfth, after eleven.
     assert made.seen[0][:2] == ("DIIS", 60)
     assert made.seen[1] == ("ADIIS", 60 - 12, 0.0, ("density", 3.0))
     used = 12 + 5
@@ -268,7 +269,7 @@ def test_convergence_is_below_both_limits(change: float, gradient: float, expect
 def test_an_anchor_is_near_below_twenty_times_what_is_asked_for(
     at_anchor: float, asked: float, done: bool
 ) -> None:
-    """And below 2e-5 Eh in any case; otherwise another one follows."""
+    """It is also near below 2e-5 Eh in any case; otherwise another one follows."""
     on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
     made = SingleSchedule(SimpleNamespace(), None, on_grid)
     envs = {"e_tot": 0.0, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": asked}
@@ -284,7 +285,7 @@ def test_an_anchor_is_near_below_twenty_times_what_is_asked_for(
 
 
 class Solution:
-    """A converged mean field that is made up."""
+    """A made-up converged mean field."""
 
     def __init__(self, energy: float, name: str = "") -> None:
         self.e_tot, self.name = energy, name
@@ -301,7 +302,7 @@ def way(kind: str, eigenvalue: float) -> Rotation:
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Angles of every rotation; the energies along them are not asked for."""
+    """Record the angle of every rotation; the energies along them are not computed."""
     stability = SimpleNamespace(verdict="made up")
     monkeypatch.setattr(
         following, "judged", lambda mf, lowest: (stability, {one.kind: 0.3 for one in lowest})
@@ -323,7 +324,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_instabilities_are_followed_five_times_at_most(
     drop: float, kinds: list[str], steps: int
 ) -> None:
-    """To solutions that are lower by 1e-7 Eh, of the same kind of reference."""
+    """To solutions lower by 1e-7 Eh, with the same kind of reference."""
     solved: list[tuple[Any, dict[str, Any]]] = []
 
     def solve(density: Any, **how: Any) -> Any:
@@ -349,7 +350,7 @@ def test_instabilities_are_followed_five_times_at_most(
     assert solutions.spin_square == (0.0,) * (steps + 1)
     assert solutions.lowest_eigenvalue == (-0.01,) * (steps + 1)
     assert len(found.ladder) == len(found.history) == steps + 1
-    # The first change of each stretch is that from the last energy of the one before.
+    # The first change of each section is that from the last energy of the one before.
     assert found.history[0] == (-1.0, -0.25, 0.1)
     assert all(row == (-1.0, 0.0, 0.1) for row in found.history[1:])
     if steps == 0 and drop == 0.9e-7:  # DIIS, then the second-order solver from the same orbitals
@@ -383,9 +384,9 @@ def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch)
     found, solutions = find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
     assert solutions is not None
     assert (found.mf.name, found.place, solutions.chosen) == ("3", 3, 3)
-    assert solutions.origin == ("atoms", *(f"atoms, turned at random ({n})" for n in (2, 3, 4, 5)))
+    assert solutions.origin == ("atoms", *(f"atoms, rotated at random ({n})" for n in (2, 3, 4, 5)))
     assert math.isnan(solutions.energy[3]) and solutions.kind == ("",) * 5
-    assert sum("orbitals turned at random" in text for text in heard.stages) == 4
+    assert sum("orbitals rotated at random" in text for text in heard.stages) == 4
     assert sum("start 4 did not converge" in text for text in heard.stages) == 1
     energies = dict.fromkeys(energies)
     with pytest.raises(ConvergenceError, match="made up"):
@@ -410,7 +411,7 @@ def test_an_instability_that_cannot_be_followed_is_warned_of() -> None:
     assert solutions is not None and len(solutions.energy) == 2 and solutions.chosen == 1
     assert found.mf.name == "s1" and len(heard.warnings) == 1
     assert "cannot be followed: it climbs" in heard.warnings[0]
-    # Looked at alone, nothing is followed; an eigenvalue of the threshold is none to follow.
+    # A mere check follows nothing; an eigenvalue equal to the threshold is not followed.
     for asked, eigenvalue in (("full", -0.01), ("follow", -following.UNCERTAIN)):
         options = Options(basis="sto-3g", stability=asked)
         found, solutions = find_solution(
@@ -443,7 +444,7 @@ def test_spin_contamination_counts_from_rounding_on(
 @pytest.mark.parametrize(("nocc", "nvir"), [(3, 5), (4, 2), (1, 4)])
 @pytest.mark.parametrize("angle", [0.0, 0.3, -1.7])
 def test_rotated_orbitals_are_those_of_the_exponential(nocc: int, nvir: int, angle: float) -> None:
-    """exp(angle (x - x^T)) of all orbitals, which stay orthonormal."""
+    """exp(angle (x - x^T)) applied to all orbitals, which stay orthonormal."""
     rng = np.random.default_rng(7)
     coeff = np.linalg.qr(rng.standard_normal((nocc + nvir,) * 2))[0]
     x = rng.standard_normal((nvir, nocc))
@@ -525,7 +526,7 @@ def test_operations_of_fitted_matrices_are_counted() -> None:
         np.testing.assert_allclose(
             j[s], np.einsum("pmn,p->mn", b, np.einsum("pmi,mi->p", half, c)), atol=1e-9
         )
-    # Those of another operator are counted with these, and share the switches.
+    # Operations of another operator are added, and share the switches.
     made.gathers = True
     long_range = made.at_long_range(0.4)
     assert long_range is made.at_long_range(0.4) and long_range.operations is made.operations
@@ -550,8 +551,8 @@ def test_operations_of_fitted_matrices_are_counted() -> None:
 def test_matrices_of_rotations_are_their_sums_and_counted(
     single: bool, half: int, apart: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """w J_ai of both spins less c K_ai, of A C^T + C A^T with A = C_vir x; also of atoms so far
-    apart that pairs are dropped and clusters are not in the order of functions."""
+    """w J_ai of both spins less c K_ai, of A C^T + C A^T with A = C_vir x; also for atoms so far
+    apart that pairs are dropped and clusters reorder the functions."""
     monkeypatch.setattr(response_matrices, "HALF_BYTES", half)
     monkeypatch.setattr(screening, "CLUSTER", 13)
     mole, auxmole = small()
@@ -591,7 +592,7 @@ def test_matrices_of_rotations_are_their_sums_and_counted(
 
 
 def test_columns_are_fitted_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within groups; a cut factor makes fewer rows."""
+    """Columns are split within groups; a cut factor gives fewer rows."""
     monkeypatch.setattr(jk, "COLUMNS", 4)
     asked: list[tuple[int, int]] = []
     rng = np.random.default_rng(3)
@@ -614,7 +615,7 @@ def test_columns_are_fitted_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
-    """Groups have the pairs of a row of the widest shell at least."""
+    """Groups have at least the pairs of a row of the widest shell."""
     mole = gto.M(atom="O 0 0 0; H 0.9 0.2 0", basis="cc-pvdz", charge=-1, verbose=0)
     nao, edges = mole.nao, [int(x) for x in mole.ao_loc_nr()]
     pairs = every_pair(nao)
@@ -657,7 +658,7 @@ def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
 def test_rows_that_stay_in_cache(
     block: int, cache: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 5 orbitals over 10 functions, whose pairs are 55."""
+    """For 5 orbitals over 10 functions, which have 55 pairs."""
     monkeypatch.setattr(jk, "BLOCK_BYTES", block)
     monkeypatch.setattr(jk, "CACHE_BYTES", cache)
     occupied = [np.zeros((10, 3)), np.zeros((10, 2))]
@@ -728,7 +729,7 @@ def test_exact_exchange_has_both_ranges(spins: int, exact: ExactExchange) -> Non
     ],
 )
 def test_memory_of_a_surface(points: int, nao: int, expected: tuple[int, int]) -> None:
-    """Matrices while it is made; M and integrals, or two blocks of these, afterwards."""
+    """Matrices while it is built; M and integrals, or two blocks of these, afterwards."""
     assert solvent.KEPT_BYTES < 8 * 1000 * 700 * 701 // 2
     assert solvent.surface_bytes(points, nao) == expected
     assert solvent.points_per_block(10) == solvent.BLOCK_BYTES // (8 * 55)
@@ -771,7 +772,7 @@ def test_the_grid_has_the_workers_of_the_run(
 
 
 def reference(**more: Any) -> Reference:
-    """Of two spins with 2 and 1 of 4 orbitals occupied."""
+    """A reference of two spins with 2 and 1 of 4 orbitals occupied."""
     rng = np.random.default_rng(8)
     occ = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
     energy = np.array([[-2.0, -1.0, 0.3, 0.7], [-1.8, 0.2, 0.4, 0.9]])
@@ -872,7 +873,7 @@ def test_gains_of_both_instabilities(verdict: str, gains: dict[str, float]) -> N
 
 
 def test_another_density_is_noticed_for_every_reference() -> None:
-    """One orbital that is filled in place of another, of one spin or both."""
+    """One orbital is filled instead of another, in one spin or both."""
     mole = gto.M(atom="O 0 0 0; H 0 0.3 0.9", basis="6-31g", spin=1, verbose=0)
     closed = gto.M(atom="O 0 0 0; H 0 0.3 0.9", basis="6-31g", charge=-1, verbose=0)
     for kind, molecule in ((scf.UHF, mole), (scf.ROHF, mole), (scf.RHF, closed)):

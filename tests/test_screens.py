@@ -1,9 +1,10 @@
-"""What fits a terminal of 80 columns and what is marked there: tables, long names and messages,
-failures and imaginary modes, energies that people quote."""
+"""Output on a terminal of 80 columns: tables, long names and messages, marked failures and
+imaginary modes, and energies to quote."""
 
 from __future__ import annotations
 
 import io
+import lzma
 import math
 import re
 from dataclasses import replace
@@ -27,11 +28,12 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.reports.energies import energy_rows, quoted_energies
-from dfmp2.output.reports.study import of_study
-from dfmp2.output.study import Column, Study
-from dfmp2.output.text import report, study_report
+from dfmp2.output.reports.study import main_tables
+from dfmp2.output.study import Column, Study, is_study, read_study
+from dfmp2.output.text import brief_report, brief_study, report, study_report
 from tests.conftest import Runner, Stored, succeed
 
+RUNS = Path(__file__).parent / "data" / "stored_runs"
 SCF_FAILED = (
     "the SCF did not converge in 100 cycles (DIIS, ADIIS, level shift, second order): the last "
     "energy change was -5.0e-04 Eh (needed 1.0e-10) and the orbital gradient 8.3e-03 Eh (needed "
@@ -70,7 +72,7 @@ def test_a_cut_name_keeps_both_ends(name: str) -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
 def test_advice_is_never_cut(most: int) -> None:
-    """However few lines there are, the last part of a message stands there whole."""
+    """However few lines there are, the last part of a message is shown whole."""
     lines = shortened_lines(SCF_FAILED, 60, most)
     advice = SCF_FAILED.partition("MP2 energy. ")[2]
     assert " ".join(lines).endswith(f"... {advice}")
@@ -123,7 +125,7 @@ def test_units_stand_below_names_where_a_table_is_too_wide() -> None:
     ],
 )
 def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is where it is none, or NO_COLOR is set."""
+    """Nothing is red if the output is no terminal or NO_COLOR is set."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -142,7 +144,7 @@ def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.Monk
 
 
 class Terminal(io.StringIO):
-    """One of 80 columns, since it has no size of its own."""
+    """A terminal of 80 columns, the default without a known size."""
 
     def isatty(self) -> bool:
         return True
@@ -190,8 +192,8 @@ ENDINGS = (  # a line, and where it is broken
 
 @pytest.mark.parametrize(("line", "ends"), ENDINGS)
 def test_a_line_is_broken_between_words_on_a_terminal(line: str, ends: list[str]) -> None:
-    """Never inside a path, a command or a value with its unit; elsewhere it stays one line, which
-    programs read."""
+    """Never inside a path, a command or a value with its unit; other output stays one line for
+    programs."""
     shown = console.fitted(line, Terminal()).split("\n")
     assert [part[-len(end) :] for part, end in zip(shown, ends, strict=True)] == ends
     for part in shown:
@@ -232,7 +234,7 @@ def test_headings_are_bold_and_warnings_yellow(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_both_screens_are_made_of_the_same_rows(radical: Stored) -> None:
-    """A radical: what is quoted is a part of all rows, with a meaning that needs no row above."""
+    """A radical: the rows to quote are a subset of all rows, with descriptions that stand alone."""
     result = dfmp2.read(radical.path)
     rows = energy_rows(result)
     quoted = quoted_energies(result).rows
@@ -274,8 +276,8 @@ def test_an_open_shell_says_its_spin_on_the_screen(call: Runner, folder: Path) -
 
 
 def test_a_run_is_one_screen_without_what_passes(call: Runner, folder: Path) -> None:
-    """24 lines of a terminal with the line that the command begins with; `show` computes nothing
-    and says so of nothing."""
+    """24 lines of a terminal including the command's first line; `show` computes nothing and shows
+    no progress."""
     (folder / "oh.xyz").write_text("2\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n")
     done = succeed(call("run", "oh.xyz", "--basis", "sto-3g"))
     assert len(done.out.splitlines()) <= 23
@@ -298,8 +300,7 @@ def stretched(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def points(study: Study) -> list[str]:
     """The lines of the table of a scan on a terminal, heads and rows."""
-    (results,) = of_study(study, brief=True)
-    (table,) = (b for b in results.blocks if isinstance(b, Table) and "E - lowest" in str(b.heads))
+    (table,) = (table for table in main_tables(study) if "E - lowest" in str(table.heads))
     return fitted_lines(table)
 
 
@@ -313,7 +314,7 @@ def test_a_scan_is_one_table_that_fits(stretched: Study) -> None:
         assert f"{total:.10f}" in row
         relative = 2625.4996394799 * (total - min(totals))
         assert float(row[1]) == pytest.approx(relative, abs=6e-5)
-    text = study_report(stretched, brief=True)
+    text = brief_study(stretched, "scan.h5")
     assert max(map(len, text.splitlines())) <= WIDEST
     for total in totals:
         assert text.count(f"{total:.10f}") == 1
@@ -344,15 +345,15 @@ def test_a_map_with_many_columns_fits(stretched: Study, count: int) -> None:
     settings = {**stretched.settings, "coordinates": list(table)[:count]}
     many = replace(stretched, table=table, settings=settings)
     (lines,) = [
-        fitted_lines(block)
-        for block in of_study(many, brief=True)[0].blocks
-        if isinstance(block, Table) and "E - lowest" in str(block.heads[count])
+        fitted_lines(table)
+        for table in main_tables(many)
+        if "E - lowest" in str(table.heads[count])
     ]
     assert max(map(len, lines)) <= WIDEST and len([x for x in lines if "12345.6789" in x]) == 1
 
 
 def test_an_interaction_stands_in_one_table(stretched: Study) -> None:
-    """Corrected, uncorrected and their difference side by side; plain MP2 once, under one name."""
+    """Corrected, uncorrected and their difference side by side; no spin components."""
     energies = {
         "": (-0.004, -0.009),
         "scf_": (-0.003, -0.005),
@@ -368,9 +369,8 @@ def test_an_interaction_stands_in_one_table(stretched: Study) -> None:
     names = ("complex", "fragment-1-in-complex", "fragment-1-alone")
     runs = dict(zip(names, stretched.runs.values(), strict=True))
     study = replace(stretched, kind="interaction", values=values, table={}, arrays={}, runs=runs)
-    (results,) = of_study(study, brief=True)
-    (table,) = (b for b in results.blocks if isinstance(b, Table) and b.heads[0] == "quantity")
-    assert len(table.rows) == 4
+    (table,) = main_tables(study)
+    assert len(table.rows) == 3
     numbers = {row[0]: [float(cell) for cell in row[1:]] for row in table.rows}
     for name, (corrected, uncorrected) in (
         ("interaction energy", energies[""]),
@@ -384,7 +384,47 @@ def test_an_interaction_stands_in_one_table(stretched: Study) -> None:
             found[2:], (corrected, uncorrected, corrected - uncorrected), strict=True
         ):
             assert value == pytest.approx(energy * 2625.4996394799, abs=6e-5)
-    assert max(map(len, study_report(study, brief=True).splitlines())) <= WIDEST
+    assert max(map(len, brief_study(study, "scan.h5").splitlines())) <= WIDEST
+
+
+ENDING = 2  # lines of the last sentence on a terminal
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gradient",
+        "interaction",
+        "limit",
+        "map",
+        "optimization",
+        "reaction",
+        "saddle-thermochemistry",
+        "scan",
+        "thermochemistry",
+    ],
+)
+def test_a_stored_study_fits_one_screen(name: str, tmp_path: Path) -> None:
+    """With its warnings, which stay; the command that prints the rest stands last."""
+    file = tmp_path / f"{name}.h5"
+    file.write_bytes(lzma.decompress((RUNS / f"{name}.h5.xz").read_bytes()))
+    if is_study(file):
+        stored = read_study(file)
+        text = brief_study(stored, "x.h5")
+        warnings = [warned.text for warned in stored.all_warnings]
+    else:
+        result = dfmp2.read(file)
+        text = brief_report(result, "x.h5")
+        assert result.check is not None  # which has a line of its own
+        warnings = list(result.diagnostics.warnings)
+    lines = text.splitlines()
+    assert max(map(displayed_width, lines)) <= WIDEST
+    assert lines[-1].endswith("details: dfmp2 show x.h5")
+    said = " ".join(text.split())
+    for warning in warnings:
+        assert f"warning: {warning}" in said or f": {warning}" in said
+    of_warnings = sum(len(warning) // 60 + 2 for warning in warnings)
+    assert len(lines) + ENDING - of_warnings <= 24 + (name == "gradient")
 
 
 def test_warnings_of_one_kind_are_said_once(
@@ -434,7 +474,7 @@ def test_quantities_are_named_in_words(key: str, words: str, stretched: Study) -
 
 
 def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Path) -> None:
-    """Plain MP2 does not follow from direct RPA: the line has the total of the method, not nan."""
+    """Direct RPA gives no plain MP2 energy: the line has the total of the method, not nan."""
     succeed(
         call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--method", "drpa", "--output", "out")
     )

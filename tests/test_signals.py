@@ -1,5 +1,5 @@
-"""SIGTERM and Ctrl-C, wherever they hit: one line, the documented exit code, and nothing left, or
-just a checkpoint."""
+"""SIGTERM and Ctrl-C at any point: one line, the documented exit code, and at most a checkpoint
+left."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ LINES = {
     signal.SIGTERM: "dfmp2: terminated (SIGTERM): nothing was written; run it again",
     signal.SIGINT: "dfmp2: interrupted (Ctrl-C): nothing was written",
 }
-# s: a run that is stopped is over within a few; several times that where the machine is slow or busy
+# s: a stopped run ends within a few; several times that if the machine is slow or busy
 SECONDS = 60.0
 INPUTS = Path(__file__).parent.parent / "inputs"
 
-# Seconds of work in either stage; the loose SCF keeps the way to the pair energies short.
+# Seconds of work in either stage; the loose SCF reaches the pair energies quickly.
 LONG = (str(INPUTS / "water-8.xyz"), "--basis", "cc-pvdz", "--output", "x.h5")
 LOOSE = ("--scf-conv-tol", "1e-1", "--stability", "off", "--precision", "fp64", "--threads", "1")
 
 
 def start(*arguments: str, cwd: Path, every: str = "1000") -> subprocess.Popen[str]:
-    """The command, running; like a shell's foreground job it listens to Ctrl-C. A checkpoint comes
-    `every` seconds."""
+    """Start the command; like a shell's foreground job it reacts to Ctrl-C. A checkpoint is saved
+    every `every` seconds."""
     return subprocess.Popen(
         [COMMAND, *arguments],
         cwd=cwd,
@@ -68,7 +68,7 @@ def wait_for(process: subprocess.Popen[str], words: str) -> None:
 
 
 def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
-    """What the process printed on stderr after the signal, which must have ended it in time and in
+    """The stderr output after the signal, which must have ended the process in time and in
     order."""
     begun = time.monotonic()
     out, err = process.communicate(timeout=PATIENCE)
@@ -90,7 +90,7 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
 def test_stopped_in_a_stage(
     number: signal.Signals, words: str, options: tuple[str, ...], call: Runner, folder: Path
 ) -> None:
-    """The result that was to be replaced stays."""
+    """The result to be replaced stays."""
     succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
     before = listing(folder)
     with start("run", *LONG, *options, "--overwrite", cwd=folder) as process:
@@ -113,7 +113,7 @@ def test_stopped_while_waiting_for_standard_input(folder: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("3\n")
         process.stdin.flush()
-        wait_until(lambda: not unread(process.stdin))  # nothing is shown before the input is there
+        wait_until(lambda: not unread(process.stdin))  # nothing is shown before that
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
         stopped(process, signal.SIGTERM)
@@ -212,7 +212,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
 
 @pytest.fixture
 def listening() -> Iterator[None]:
-    """The handlers of the command line, in this process."""
+    """Install the command line's handlers in this process."""
     with signals.as_before():
         signals.listen()
         yield
@@ -220,7 +220,7 @@ def listening() -> Iterator[None]:
 
 
 class Slow:
-    """A run that takes a while to its next tile."""
+    """A run that takes a while to reach its next tile."""
 
     saved, saving, path = True, False, "x.h5.checkpoint"
 
@@ -230,7 +230,7 @@ class Slow:
 
 @pytest.mark.usefixtures("listening")
 def test_a_study_does_not_begin_another_run() -> None:
-    """Where the run ends before its next tile, the study stops there."""
+    """If the run ends before its next tile, the study stops there."""
     signals.finish_first(Slow())
     os.kill(os.getpid(), signal.SIGTERM)
     signals.check_signals()  # nothing is raised yet
@@ -242,7 +242,7 @@ def test_a_study_does_not_begin_another_run() -> None:
 def test_an_iteration_that_takes_too_long_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The handler's patience ends, and what was saved before stays."""
+    """The handler stops waiting, and the last checkpoint stays."""
     monkeypatch.setattr(signals, "PATIENCE", 0.2)
     signals.finish_first(Slow())
     begun = time.monotonic()
@@ -292,7 +292,7 @@ def test_a_signal_stops_at_once_or_when_something_is_complete(
     finishing: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second one does not wait for a tile, but for a file."""
+    """A second signal does not wait for a tile, but does wait for a file."""
     alarms: list[tuple[int, float]] = []
     monkeypatch.setattr(signal, "setitimer", lambda *given: alarms.append(given))
     state = signals._state
@@ -335,7 +335,7 @@ def test_what_cannot_be_raised_is_shown_where_no_signal_came(
 def test_no_tile_is_begun_after_a_signal(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tiles under way are finished, and no more."""
+    """The tiles in progress are finished, and no others."""
     begun, pair_terms, make = [0], CpuBackend.pair_terms, CpuBackend.__init__
     options = Options(basis="cc-pvdz", threads=workers, precision="fp64", backend="cpu")
 
@@ -349,9 +349,9 @@ def test_no_tile_is_begun_after_a_signal(
             os.kill(os.getpid(), signal.SIGINT)
         deadline = time.monotonic() + SECONDS
         while number >= 3 and not checkpoint.stop_asked and time.monotonic() < deadline:
-            time.sleep(0.01)  # until the main thread has heard of it
+            time.sleep(0.01)  # until the main thread has noticed
         if number > 3:
-            time.sleep(0.3)  # in which it ends the others
+            time.sleep(0.3)  # while it stops the others
         return pair_terms(*given)
 
     monkeypatch.setattr(CpuBackend, "__init__", small_tiles)
@@ -369,7 +369,7 @@ def test_no_tile_is_begun_after_a_signal(
 
 @pytest.fixture
 def stop(call: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], Runner]:
-    """The command line with something else in place of the calculation's first step."""
+    """Run the command line with the calculation's first step replaced."""
 
     def plan(step: Callable[[], object]) -> Runner:
         from dfmp2.interop import python
@@ -389,13 +389,13 @@ def stop(call: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[]
 def test_dropped_in_a_finaliser_it_is_raised_again(
     stop: Callable[[Callable[[], object]], Runner], folder: Path
 ) -> None:
-    """`__del__` swallows exceptions; the next event of the run brings them back, and no trace is
-    shown."""
+    """`__del__` swallows exceptions; the next event of the run raises it again, without a
+    traceback."""
 
     class Grave:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
-            for _ in range(1000):  # where the handler runs
+            for _ in range(1000):  # the handler runs here
                 pass
 
     before = listing(folder)
@@ -408,8 +408,8 @@ def test_dropped_in_a_finaliser_it_is_raised_again(
 def test_in_disguise_it_is_recognised(
     disguise: type[Exception], stop: Callable[[Callable[[], object]], Runner], folder: Path
 ) -> None:
-    """Python 3.11 makes a RuntimeError of what `__set_name__` raises, C code an ImportError, the
-    shield its own."""
+    """Python 3.11 turns an exception in `__set_name__` into a RuntimeError, C code into an
+    ImportError, and the shield into its own error."""
 
     def wrapped() -> None:
         try:
@@ -429,8 +429,7 @@ def test_in_disguise_it_is_recognised(
 def test_from_the_writing_on_a_signal_changes_nothing(
     step: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the renaming of the file and the last line there is no way back, so the run
-    finishes."""
+    """After the file has been renamed there is no way back, so the run finishes."""
     original = getattr(os, step)
 
     def late(*given: object, **named: object) -> object:
@@ -444,8 +443,7 @@ def test_from_the_writing_on_a_signal_changes_nothing(
 
 
 def test_a_program_that_calls_the_command_line_keeps_its_handlers(folder: Path) -> None:
-    """Also when it fails: children of the program would inherit an ignored signal, and could not
-    listen to it."""
+    """Also if it fails: children of the program would otherwise inherit an ignored signal."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     before = [signal.getsignal(number) for number in numbers]
     assert main(["show", str(folder / "nowhere.h5")]) == 3

@@ -1,5 +1,4 @@
-"""Slurm scripts: what bash and shellcheck say of them, what they do when signals come, and what is
-refused.
+"""Slurm scripts: checks by bash and shellcheck, behaviour on signals, and refusals.
 
 scripts/test_slurm runs them on a real Slurm.
 """
@@ -23,8 +22,8 @@ from dfmp2.errors import InputError
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
 from tests.test_batch import HEAD, chain, items, start
 
-ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # a script's folder may be called so
-HOSTILE = f'{ODD} "x"'  # and everything else so
+ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # allowed as the name of a script's folder
+HOSTILE = f'{ODD} "x"'  # allowed everywhere else
 SHELLCHECK = shutil.which("shellcheck") or shutil.which(
     "shellcheck", path=str(Path(sys.executable).parent)
 )
@@ -73,8 +72,8 @@ def rendered(call: Runner, manifest: Path, kind: str = "plain", *more: str) -> d
 
 
 def directives(text: str) -> list[str]:
-    """Options in #SBATCH lines; double quotes mean the same to Slurm and to a shell that expands
-    nothing."""
+    """Options in #SBATCH lines; double quotes mean the same to Slurm and to a shell without
+    expansion."""
     lines = [
         line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")
     ]
@@ -140,7 +139,8 @@ def test_the_warm_up_compiles_before_the_array_and_the_table_comes_last(
 
 
 def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
-    """Every task computes a shard; a last job, with the same options, makes one result of them."""
+    """Every task computes a shard; a final job with the same options combines them into one
+    result."""
     succeed(call("prepare", "h2.xyz", "--basis", "sto-3g"))
     told = ("batch", "submit", "h2.prepared.h5", "--shards", "3", "--json")
     files = succeed(call(*told, "--slurm", "--threads", "4", "--backend", "cpu")).json["files"]
@@ -155,7 +155,7 @@ def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
     assert f"{energy})\n" in array and '--shard "$SLURM_ARRAY_TASK_ID/3"' in array
     assert {"--array=0-2", "--cpus-per-task=4"} <= set(directives(array))
     collect = files[f"{folder}/h2.dfmp2.slurm/collect.sbatch"]
-    # It may repeat all pairs
+    # It may recompute all pairs
     assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(collect)
     files = succeed(call(*told, "--slurm", "--backend", "cuda")).json["files"]
     assert all(
@@ -189,7 +189,7 @@ def test_time_limits(seconds: int | None, texts: tuple[str, ...]) -> None:
             assert parse_walltime(text) == seconds
 
 
-# What a script does, with stand-ins for Slurm and dfmp2
+# Scripts in action, with stand-ins for Slurm and dfmp2
 
 
 DFMP2 = """#!/bin/bash
@@ -234,7 +234,7 @@ class Node:
         }
 
     def launch(self, *, wait: bool = True, **environment: str) -> subprocess.Popen[str]:
-        """The script, once dfmp2 runs."""
+        """Start the script and wait until dfmp2 runs."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         environment = {**self.environment, **environment}
         running = subprocess.Popen(
@@ -245,13 +245,13 @@ class Node:
         return running
 
     def finish(self, running: subprocess.Popen[str]) -> tuple[int, str]:
-        """Exit code and what it said."""
+        """Exit code and output."""
         _, err = running.communicate(timeout=PATIENCE)
         assert not list((self.folder / "scratch").iterdir())
         return running.returncode, err
 
     def read(self, name: str) -> str:
-        """What a stand-in saw."""
+        """The record written by a stand-in."""
         path = self.seen / name
         return path.read_text() if path.exists() else ""
 
@@ -267,7 +267,7 @@ def node(call: Runner, manifest: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.parametrize("code", [0, 9, 75])
 def test_the_exit_code_is_that_of_dfmp2(node: Node, code: int) -> None:
-    """75 without a signal: another process has an item; the task comes again as well."""
+    """75 without a signal means that another process has an item; the task is requeued as well."""
     (node.seen / "go").write_text(str(code))
     assert node.finish(node.launch())[0] == code
     assert node.read("scontrol") == ("requeue 7_2\n" if code == 75 else "")
@@ -309,7 +309,7 @@ def test_what_dfmp2_is_called_with(node: Node, manifest: Path) -> None:
 
 @pytest.mark.parametrize("whole_job", [False, True])
 def test_a_signal_is_passed_on_and_the_task_requeued(node: Node, whole_job: bool) -> None:
-    """--signal=B: reaches the script alone, preemption all its processes."""
+    """--signal=B: reaches only the script, preemption all its processes."""
     running = node.launch()
     (os.killpg if whole_job else os.kill)(running.pid, signal.SIGTERM)
     code, said = node.finish(running)
@@ -377,7 +377,7 @@ echo "$(grep -c END "$SEEN");cluster"
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with a Slurm that takes every job; the file with what it was told."""
+    """Put a Slurm that accepts every job on PATH; return the file with its arguments."""
     folder = tmp_path / "slurm bin"
     folder.mkdir()
     for name, text in {
@@ -399,7 +399,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_last_job_writes_what_the_ending_says(
     call: Runner, manifest: Path, file: str, to: str
 ) -> None:
-    """Its command is one that `batch collect` takes."""
+    """Its command is valid for `batch collect`."""
     files = succeed(call(*SUBMIT, "3", "--collect", file, "--json")).json["files"]
     text = next(text for path, text in files.items() if path.endswith("collect.sbatch"))
     assert f"-o {manifest.parent / file} --overwrite" in text

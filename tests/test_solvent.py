@@ -1,5 +1,5 @@
-"""A solvent as a continuum: against PySCF's own mean fields, an ion in a sphere and a charge off its
-centre written out, recorded, and refused where the response of its field is not there."""
+"""Continuum solvents: against PySCF's mean fields and the formulas for an ion in a sphere and an
+off-centre charge; recorded, and refused where the solvent response is not implemented."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def test_energies_are_those_of_pyscf_in_the_same_solvent(name: str) -> None:
 
 
 def test_an_ion_in_a_sphere_has_borns_energy() -> None:
-    """-(Z^2 / 2 r)(1 - 1/eps) of a bare nucleus; with electrons, what is missing is the part of
-    their density outside of the sphere."""
+    """-(Z^2 / 2 r)(1 - 1/eps) of a bare nucleus; with electrons, the difference is the part of
+    their density outside the sphere."""
     mole = gto.M(atom="F 0.3 0.2 0.1", basis="sto-3g", charge=-1, verbose=0)
     radius = 1.2 * 1.47 / 0.52917721067  # C-PCM: 1.2 times Bondi's radius of F
     eps = 78.355
@@ -171,7 +171,7 @@ def test_a_charge_off_the_centre_of_a_sphere_has_the_energy_of_its_image() -> No
         expected = -radius / (2 * (radius**2 - distance**2)) * (1 - 1 / eps)
         errors.append(abs(found / expected - 1))
     assert errors[0] > errors[1] > errors[3]
-    assert errors[2] < 1e-4  # with the number of points that is taken
+    assert errors[2] < 1e-4  # with the number of points used
 
 
 def made(mole: Any, eps: float, lebedev_order: int) -> Any:
@@ -183,7 +183,7 @@ def made(mole: Any, eps: float, lebedev_order: int) -> Any:
 
 
 def test_smd_takes_the_element_and_not_the_charge_that_a_core_potential_leaves() -> None:
-    """PySCF would take iodine with 28 electrons less for manganese."""
+    """PySCF would take iodine without its 28 core electrons for manganese."""
     ours = energy(HI, 0, 1, {"solvent": "water", "solvent_model": "smd", "basis": "lanl2dz"})
     full = gto.M(atom=HI, basis="sto-3g", verbose=0)
     model = smd.SMD(full, "water")

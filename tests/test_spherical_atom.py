@@ -1,5 +1,5 @@
-"""Spherical atoms by radial functions against the four-centre integrals of PySCF: open p and d
-shells, averaged over their orbitals."""
+"""Spherical atoms from radial functions against PySCF's four-centre integrals: open p and d shells,
+averaged over their orbitals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST = 0.4
 
 
 def test_symbols_of_angular_momenta_are_those_of_sympy() -> None:
-    """All that couple up to f functions."""
+    """All symbols that couple functions up to f."""
     checked = 0
     for a, b, c in itertools.product(range(4), range(7), range(4)):
         if (a + b + c) % 2 == 0 and abs(a - c) <= b <= a + c:
@@ -110,8 +110,8 @@ def test_shells_are_those_of_the_averaged_atom(atom: Atom, shells: list[Shells])
 
 
 def test_energies_of_atoms_are_those_of_their_integrals(atom: Atom, shells: list[Shells]) -> None:
-    """Exact to what both SCFs leave, 6e-7 Eh; errors of the fit, in which that cancels, to ten
-    digits."""
+    """Exact within the convergence of both SCFs, 6e-7 Eh; fitting errors, in which that cancels, to
+    ten digits."""
     exact = spherical_atom.exact_potential
     fitted = spherical_atom.fitted_potential(atom.auxmole)
     found = {

@@ -88,7 +88,7 @@ def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str) -> None:
     assert result.reference.start.startswith(
         {"mix": "atomic densities, HOMO and LUMO", "core": "core Ham"}[guess]
     )
-    # A mixed start has left the RHF solution already
+    # A mixed start has already left the RHF solution
     assert solutions(result).followed == (guess == "core")
 
 
@@ -105,7 +105,7 @@ def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str) -> None:
 def test_what_is_advised_was_not_asked_for(
     kind: str, options: dict[str, Any], expected: list[str]
 ) -> None:
-    """Where an instability was followed and a lower solution is still there."""
+    """If an instability was followed and a lower solution still exists."""
     asked = make_options(basis="sto-3g", stability="follow", **options)
     reference: Any = SimpleNamespace(kind=kind)
     advice = diagnostics._remedy(reference, asked, "RHF to RHF", "it")
@@ -113,8 +113,8 @@ def test_what_is_advised_was_not_asked_for(
 
 
 def test_a_random_start_turns_the_frontier_orbitals_alone() -> None:
-    """Of the 18 occupied orbitals of HBr the lowest 8 stay full; the number decides how the other 10
-    are turned into the only virtual one."""
+    """Of HBr's 18 occupied orbitals the lowest 8 stay full; the number of the start decides how the
+    other 10 mix with the only virtual one."""
     mole = gto.M(atom="Br 0 0 0; H 0.1 0.3 1.4", basis="sto-3g", verbose=0)
     mf, overlap = scf.RHF(mole), mole.intor("int1e_ovlp")
     start = mf.get_init_guess(key="minao")
@@ -144,7 +144,7 @@ def test_diis_that_climbs_back_is_replaced_by_the_second_order_solver() -> None:
 
 
 def test_rhf_is_followed_to_a_lower_rhf() -> None:
-    """C2: PySCF's RHF does the same from the orbitals that its own analysis hands back."""
+    """C2: PySCF's RHF does the same from the orbitals of its own analysis."""
     mf = scf.RHF(gto.M(atom="C 0 0 0; C 0 0 1.25", basis="6-31g", verbose=0)).density_fit(
         auxbasis="def2-universal-jkfit"
     )
@@ -182,7 +182,7 @@ def test_the_lowest_of_several_starts_is_kept_and_is_the_same_again() -> None:
     assert found.energy[0] > min(found.energy) + 0.01  # the atomic start stays at the RHF solution
     assert (
         first.reference.start
-        == f"atomic densities, turned at random ({found.start[found.chosen - 1]})"
+        == f"atomic densities, rotated at random ({found.start[found.chosen - 1]})"
     )
 
 
@@ -212,8 +212,8 @@ def test_a_start_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     kind: str, distance: float, charge: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySCF's own Hessian products on every unit vector, in four-centre integrals; by matrix, by
-    iteration, by part."""
+    """Against PySCF's Hessian products with every unit vector, from four-centre integrals; whole
+    matrix, iteration, and part of the orbitals."""
     mole = gto.M(
         atom=f"H 0 0 0; F 0 0 {distance}", basis="6-31g", charge=charge, spin=charge, verbose=0
     )
@@ -247,7 +247,7 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
         return found.lowest_eigenvalue
 
     assert fitted() == pytest.approx(lowest, abs=1e-3)
-    # Of a large molecule the orbitals next to the gap alone: the two core orbitals take no part in
+    # In a large molecule only orbitals next to the gap: the two core orbitals do not contribute to
     # this rotation.
     for name, value in (("EXACT_ROTATIONS", 0), ("FRONTIER_OCCUPIED", 3), ("FRONTIER_VIRTUAL", 4)):
         monkeypatch.setattr(stability, name, value)
@@ -256,7 +256,7 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
 
 @pytest.mark.parametrize("method", ["auto", "full"])
 def test_the_energy_along_the_eigenvector_is_that_of_determinants(method: str) -> None:
-    """H2 at 3 angstrom: a tenth of PySCF's gain at least, and never more than all of it."""
+    """H2 at 3 angstrom: at least a tenth of PySCF's gain, and never more than all of it."""
     result, _ = run(hydrogen(), stability=method)
     found = result.reference.stability
     assert found is not None and found.energy_gain is not None
@@ -330,7 +330,7 @@ def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
     )
 
 
-# A closed shell, and a cation that is not, none with a symmetry; sto-3g, grid 20,50.
+# A closed shell and an open-shell cation, without symmetry; sto-3g, grid 20,50.
 OF_FUNCTIONALS = {
     "RKS, meta-GGA": ("O 0 0 0; F 0.1 0 1.6; H 0.9 0.3 -0.2", 0, 0, "r2scan0"),
     "UKS, range-separated": ("N 0 0 0; H 0.1 0.8 0.7; H 0 -0.9 0.6", 0, 1, "camb3lyp"),
@@ -339,8 +339,8 @@ OF_FUNCTIONALS = {
 
 @pytest.mark.parametrize("case", OF_FUNCTIONALS)
 def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None:
-    """Of its products with unit vectors, whose kernels are its own; the energy along a rotation
-    has no kernel at all."""
+    """Against its products with unit vectors and its own kernels; the energy along a rotation uses
+    no kernel."""
     atom, charge, spin, xc = OF_FUNCTIONALS[case]
     mole = gto.M(atom=atom, basis="sto-3g", charge=charge, spin=spin, verbose=0)
     mf = dft.KS(mole, xc=xc)
@@ -391,8 +391,8 @@ NITRIC_OXIDE = atoms(("N", 0, 0, 0), ("O", 0.2, 0.3, 1.1), multiplicity=2)
 
 @pytest.mark.parametrize("method", ["auto", "full", "follow"])
 def test_a_rotation_that_costs_nothing_is_marginal(method: str) -> None:
-    """The electron in pi orbitals of NO may lie in any plane: the eigenvalue is exactly zero, also
-    where that of fitted integrals is -4e-4 Eh."""
+    """The pi electron of NO may lie in any plane: the eigenvalue is exactly zero, even if that of
+    fitted integrals is -4e-4 Eh."""
     result, said = run(NITRIC_OXIDE, "def2-svp", reference="uhf", stability=method)
     found = result.reference.stability
     assert found is not None and found.verdict == "marginal (UHF to UHF)"
@@ -444,7 +444,7 @@ NITRIDE = atoms(("B", 0, 0.3, 0), ("N", 0.2, 0, 1.27))
 def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str) -> None:
     """C2 and BN: lowest eigenvalues of PySCF's products with unit vectors, four-centre integrals.
 
-    PySCF's RHF and UHF, begun where its own analysis says, lie below by no less than is stated.
+    PySCF's RHF and UHF, started from its own analysis, are lower by at least the stated gain.
     """
     places = molecule.coordinates / BOHR_PER_ANGSTROM
     mole = gto.M(atom=list(zip(molecule.symbols, places, strict=True)), basis="6-31g", verbose=0)
@@ -533,8 +533,8 @@ def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:
     succeed(call("report", "x.h5", "-o", "x.html"))
     page = (folder / "x.html").read_text()
     assert "SCF solutions in the order" in page
-    assert not re.search(r"<th[^>]*>\s*</th>", page)  # a reader that listens has nothing to say
-    succeed(call("compare", "x.h5"))  # PySCF's integrals lead to the same solution
+    assert not re.search(r"<th[^>]*>\s*</th>", page)  # a screen reader would have nothing to read
+    succeed(call("compare", "x.h5"))  # PySCF's integrals give the same solution
 
 
 @pytest.mark.parametrize(
@@ -551,5 +551,5 @@ def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:
 def test_up_to_600_rotations_are_looked_at_whole(
     orbitals: tuple[int, int], window: tuple[int, int]
 ) -> None:
-    """Above, 16 occupied and 32 virtual orbitals beside the gap."""
+    """Beyond that, 16 occupied and 32 virtual orbitals next to the gap."""
     assert stability.frontier_window(*orbitals) == window

@@ -91,7 +91,7 @@ def test_diffuse_and_def2(call: Runner) -> None:
     """The limit lies below the larger basis and differs between families by less than the step
     between two bases."""
     refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
-    # That of the larger basis
+    # E(SCF) of the larger basis
     assert refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message
     small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
     printed = succeed(
@@ -127,7 +127,7 @@ def test_diffuse_and_def2(call: Runner) -> None:
 def test_sets_for_which_a_formula_was_not_tested(
     basis: str, frozen_core: str, tested: bool
 ) -> None:
-    """Sets with core potentials, and those for cores whose cores are frozen."""
+    """Sets with core potentials, and core-valence sets with frozen cores."""
     level: Any = at_level(
         Options(basis, frozen_core=frozen_core),
         scf_formula="karton-martin",
@@ -141,15 +141,14 @@ def test_sets_for_which_a_formula_was_not_tested(
     assert settings["correlation_formula"] == "helgaker"
 
 
-EXPONENTS = {  # of Neese and Valeev, as their paper prints them
+EXPONENTS = {  # of Neese and Valeev, as printed in their paper
     ("cc-pvnz", 2): (4.42, 2.46),
     ("cc-pvnz", 3): (5.46, 3.05),
     ("def2", 3): (7.88, 2.97),
     ("aug-cc-pvnz", 2): (4.30, 2.51),
     ("aug-cc-pvnz", 3): (5.79, 3.05),
 }
-# E(X) = E + A f(X): of which energy, formula, family, X of the smaller basis, f as the papers print
-# it
+# E(X) = E + A f(X): energy, formula, family, X of the smaller basis, f as printed in the papers
 FORMS = [
     (scf_formula, "exponential", "cc-pvnz", 2, lambda x: math.exp(-1.63 * x)),
     (scf_formula, "karton-martin", "cc-pvnz", 3, lambda x: (x + 1) * math.exp(-9 * x**0.5)),
@@ -293,7 +292,7 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
     assert one["formula"] == "He + ghost Ne" and one["sizes"]["nao"] == 11
     stored = read_study("x.h5").runs["fragment-2-in-complex"]
     assert stored.mp2_total_energy == one["mp2_total_energy"]
-    # A run is a whole result: taken out, it has the hash it had inside
+    # A run is a complete result: extracted, it keeps its hash
     hdf5.write(stored, "alone.h5")
     assert hdf5.verify("alone.h5")
     with pytest.raises(ResultFileError, match="several results"):
@@ -318,8 +317,8 @@ def test_fragments_against_pyscf(
     call: Runner,
     folder: Path,
 ) -> None:
-    """Every fragment has the basis of all, and the charge and the unpaired electrons that were put
-    there."""
+    """Every fragment has the basis of the whole complex, and the charge and unpaired electrons
+    given for it."""
     (folder / "parts.xyz").write_text("\n".join((str(len(atoms)), "", *atoms)))
     kind = scf.UHF if any(spins) else scf.RHF
     numbers = ",".join(str(n + 1) for n in range(len(atoms)))
@@ -350,16 +349,18 @@ def test_fragments_against_pyscf(
         expected -= pyscf_energies("; ".join(centres), "6-31g", kind, 0, charge=charge, spin=spin)
     assert found["cp_corrected_interaction_energy"] == pytest.approx(expected.sum(), abs=1e-8)
     assert [fragment["charge"] for fragment in found["fragments"]] == list(charges)
-    assert any("Wells" in note for note in found["notes"]) == (len(atoms) > 2)
+    assert any(
+        "Wells and Wilson, Chem. Phys. Lett. 101, 429 (1983)" in note for note in found["notes"]
+    ) == (len(atoms) > 2)
 
 
 def test_ranges_and_ghosts_of_a_fragment() -> None:
-    """What is a ghost in the complex stays one, in its own fragment and beside others."""
+    """A ghost of the complex stays a ghost, in its own fragment and with the others."""
     assert parse_atoms("1-3+7-9", 9, "--fragments") == (0, 1, 2, 6, 7, 8)
     assert show_atoms((0, 1, 2, 6, 8)) == "1-3+7+9"
     points = np.arange(12.0).reshape(4, 3)
     molecule = Molecule(("O", "H", "Ne", "H"), points, ghost=(False, False, True, False))
-    first, second = make_fragments("1+4,2", molecule, "-1,1", None)  # a ghost may belong to nobody
+    first, second = make_fragments("1+4,2", molecule, "-1,1", None)  # a ghost may be in none
     assert alone(molecule, first).labels == ("O", "H") and alone(molecule, first).charge == -1
     assert in_complex(molecule, second).labels == ("@O", "H", "@Ne", "@H")
     assert (alone(molecule, first).coordinates == points[[0, 3]]).all()
@@ -405,7 +406,7 @@ def test_spins_that_couple() -> None:
 
 
 def pyscf_energy(distance: float) -> float:
-    """E(MP2 total) of H2 in 6-31G, PySCF's own DF-MP2."""
+    """E(MP2 total) of H2 in 6-31G from PySCF's DF-MP2."""
     return float(pyscf_energies(f"H 0 0 0; H 0 0 {distance}", "6-31g", scf.RHF, 0).sum())
 
 
@@ -421,7 +422,7 @@ def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> N
     energies = np.array(table["mp2_total_energy"])
     relative = 2625.4996394799 * (energies - energies.min())
     assert table["relative_energy"] == pytest.approx(relative.tolist(), abs=1e-6)
-    # PySCF's curve falls to the same height on both sides of its minimum.
+    # PySCF's curve has the same height on both sides of its minimum.
     best, step, bend = found["minimum_quartic"], 0.005, found["minimum_quartic_curvature"]
     below, at, above = (pyscf_energy(best + shift) for shift in (-step, 0.0, step))
     assert (below - above) / (2 * step * bend) == pytest.approx(0, abs=5e-4)
@@ -466,7 +467,7 @@ def test_files_and_screen(call: Runner, folder: Path) -> None:
     ]
     heights = [float(circle.attrib["cy"]) for circle in circles]
     energies = study.table["mp2_total_energy"].values
-    assert np.argsort(heights).tolist() == np.argsort(energies)[::-1].tolist()  # up is high
+    assert np.argsort(heights).tolist() == np.argsort(energies)[::-1].tolist()  # up is higher
     for run, value in zip(study.runs.values(), study.table["angle_2_1_3"].values, strict=True):
         first, second = (run.molecule.coordinates[n] - run.molecule.coordinates[0] for n in (1, 2))
         cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
@@ -474,7 +475,8 @@ def test_files_and_screen(call: Runner, folder: Path) -> None:
 
 
 def dihedral(points: np.ndarray) -> float:
-    """The angle between two planes by its cosine, with the sign of the triple product; degrees."""
+    """The angle between two planes from its cosine, with the sign of the triple product;
+    degrees."""
     a, b, c = points[1] - points[0], points[2] - points[1], points[3] - points[2]
     one, two = np.cross(a, b), np.cross(b, c)
     cosine = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
@@ -603,7 +605,7 @@ def test_every_minimum_maximum_and_barrier_of_a_full_turn(grid: Any) -> None:
 def test_a_quartic_that_turns_beyond_the_neighbours_gives_way_to_a_parabola(
     sign: int, step: int
 ) -> None:
-    """This one has its deepest well at 0.5, beyond the neighbour at 1 of the point at 2."""
+    """Its deepest well is at 0.5, beyond the point at 1, the neighbour of that at 2."""
     quartic = np.polynomial.Polynomial.fromroots([0.5, 1.4, 2.3]).integ()
     energies = sign * quartic(np.arange(5.0))[::step]
     (found,) = find_extrema(make_curve(np.arange(5.0), energies))
@@ -636,7 +638,7 @@ def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
 
 @pytest.mark.slow
 def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
-    """Both minima and both barriers, one of them at the seam; energies there are those of runs at
+    """Both minima and both barriers, one of them at the seam; their energies equal those of runs at
     these dihedrals."""
     (folder / "p.xyz").write_text("4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n")
     fixed = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
@@ -669,7 +671,8 @@ def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
 def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
     call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The four other points would have one, by interpolation across what was never computed."""
+    """The four other points would give one, by interpolation across a point that was never
+    computed."""
     run = mp2.mp2_energy
 
     def failing(molecule: Molecule, *arguments: Any, **settings: Any) -> Any:
@@ -707,8 +710,8 @@ def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
 
 
 def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
-    """H2 at 28 angstrom from the orbitals at 12 has a refused gap (code 5); the next point is
-    computed all the same."""
+    """H2 at 28 angstrom from the orbitals at 12 has a refused gap (code 5); the next point is still
+    computed."""
     text = "".join(MOLECULES[name] for name in ("h2-far", "h2-apart", "h2"))
     (folder / "f.xyz").write_text(text)
     scan = ("scan", "f.xyz", "--basis", "sto-3g", "--threads", "1", "--json", "--output", "x.h5")
@@ -884,8 +887,7 @@ def test_what_cannot_be_studied_is_refused(
 def test_interrupted_and_resumed(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is finished stays in a whole file and is not computed again; the sums of the values are
-    consistent."""
+    """Finished runs stay in a valid file and are not recomputed; the values add up."""
     (folder / "pair.xyz").write_text("4\n\nH 0 0 0\nH 0 0 0.74\nH 3 0 0\nH 3 0 0.76\n")
     arguments = (
         "interaction",
@@ -983,7 +985,8 @@ def test_warnings_of_the_runs_stand_in_the_report_and_in_show(call: Runner, fold
 
 
 def test_a_warning_of_the_study_itself_is_kept(call: Runner, folder: Path) -> None:
-    """H2 of two atoms: bonds are made. A file without the list, as dfmp2 0.1 wrote it, is read."""
+    """H2 from two atoms: bonds are formed. A file without the list, as written by dfmp2 0.1, is
+    read."""
     (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     fragments = ("--fragments", "1,2", "--multiplicities", "2,2")
     done = succeed(call("interaction", "h2.xyz", *fragments, "--basis", "6-31g"))

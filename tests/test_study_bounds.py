@@ -1,4 +1,4 @@
-"""Every bound of a study's options: the last value that is taken, the first that is refused."""
+"""Every bound of a study's options: the last value accepted, the first refused."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.execution.schedule import read_shard
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.composite import Part
+from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.options import Options
 from dfmp2.output import prepared
@@ -44,7 +46,7 @@ def coordinate(kind: str) -> Callable[[Any], tuple[float, ...]]:
 
 
 def relaxed(**given: Any) -> Any:
-    """A relaxed scan of coordinates that need not be of a molecule."""
+    """A relaxed scan of coordinates that need not belong to a molecule."""
     made = SimpleNamespace(kind="bond", values=(1.0, 2.0), said="it")
     for name, value in given.items():
         setattr(made, name, value)
@@ -54,7 +56,7 @@ def relaxed(**given: Any) -> Any:
 
 
 def planned_runs(count: int) -> Any:
-    """What a study does with so many runs."""
+    """Plan a study with this many runs."""
     task = SimpleNamespace(free=(), chosen=(), stored={})
     keeper = SimpleNamespace(recall=lambda *_, **__: {})
     runs = SimpleNamespace(task=task, keeper=keeper, steps=[], results={}, listener=None)
@@ -213,6 +215,14 @@ def test_conformers_of_one_energy_and_shape_are_named_once() -> None:
     assert rank._alike(found[:2], [-1.0, -1.0]) == []
 
 
+def test_files_without_a_hessian_are_named() -> None:
+    """The first three of them."""
+    found = [SimpleNamespace(name=name, hessian=None) for name in "abcde"]
+    found[0].hessian = "one"
+    with pytest.raises(InputError, match="1 of 5 files have a Hessian, and b, c, d have none: "):
+        rank._quantity(found)
+
+
 def test_geometric_is_quiet_for_a_while() -> None:
     logger = logging.getLogger("geometric")
     before = logger.propagate, list(logger.handlers)
@@ -233,7 +243,7 @@ def test_an_equation_has_its_reactants_first_and_whole_numbers_where_it_can() ->
 
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """A scan of five points that is stored."""
+    """A stored scan of five points."""
     path = tmp_path_factory.mktemp("scan") / "scan.h5"
     stored = Path(__file__).parent / "data" / "stored_runs" / "scan.h5.xz"
     path.write_bytes(lzma.decompress(stored.read_bytes()))
@@ -241,7 +251,7 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) -> None:
-    """To the lowest point, whose own is zero; a point that failed has none."""
+    """Relative to the lowest point, whose error is zero; a failed point has none."""
     runs = list(scanned.runs.values())
     lowest = min(runs, key=lambda run: run.total_energy)
     found = relative_errors([None, *runs])
@@ -254,3 +264,19 @@ def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) ->
             alone = run.error_budget.total
             assert alone is not None and 0.0 < error < 2625.5 * alone
     assert all(map(math.isnan, relative_errors([None, None])))
+
+
+def test_what_computes_a_step() -> None:
+    """Its own function, the study's, or the energy; parts of a limit whose weights differ ask for
+    the gradient of E(SCF), too."""
+    runs = _StudyRuns.__new__(_StudyRuns)
+    own, whole = (lambda: None), (lambda: None)
+    runs.task = SimpleNamespace(compute=None)
+    assert runs._function_of(SimpleNamespace(compute=own, part=None)) is own
+    assert runs._function_of(SimpleNamespace(compute=None, part=None)) is mp2_energy
+    runs.task = SimpleNamespace(compute=whole)
+    assert runs._function_of(SimpleNamespace(compute=None, part=None)) is whole
+    for scf, correlation in ((1.3, 1.7), (1.0, 1.0)):
+        part = Part("tz", scf, correlation)
+        found = runs._function_of(SimpleNamespace(compute=None, part=part))
+        assert found.func is whole and found.keywords == {"separate": scf != correlation}

@@ -1,4 +1,4 @@
-"""A study that is stopped in the middle of a run goes on from its last tile, to the same bits."""
+"""A study stopped in the middle of a run goes on from its last tile, with the same bits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ PAIR = "5\n\nO 0 0 0.12\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\nH 3 0 0\nH 3 0 0.74\n"
 
 
 def same(found: Study, expected: Study) -> bool:
-    """Whether all runs have the same energies, but for an SCF that went on from its last
-    orbitals."""
+    """Require the same energies of all runs, allowing for an SCF resumed from its last orbitals."""
     runs = found.runs.keys() == expected.runs.keys() and all(
         close(numbers(hdf5.to_bytes(found.runs[name])), numbers(hdf5.to_bytes(run)))
         for name, run in expected.runs.items()
@@ -76,7 +75,7 @@ def test_stopped_again_and_again(
 
 @pytest.mark.usefixtures("stopping")
 def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
-    """Of a point, of `dfmp2 run`, and of a study offered to `dfmp2 run`: named, and nothing is
+    """Of another point, of `dfmp2 run`, and of a study given to `dfmp2 run`: named, and nothing is
     touched."""
     assert call(*SCAN, "--output", "x.h5").code == 75 and not (folder / "x.h5").exists()
     other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
@@ -109,7 +108,7 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
     "options", [(), pytest.param(("--quiet",), marks=pytest.mark.slow), ("--overwrite",)]
 )
 def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
-    """A scan that was stopped at its second point; another scan is refused, or replaces it with
+    """A scan stopped at its second point; another scan is refused, or replaces it with
     --overwrite."""
     command = (*SCAN, "--output", "x.h5", *options)
     for _ in range(3):
@@ -179,8 +178,8 @@ def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
 def test_a_broken_device_ends_a_scan(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A point of its own error is listed and the next one tried; a hardware fault would meet all of
-    them."""
+    """A point with its own error is listed and the next one tried; a hardware fault would affect
+    all of them."""
     whole, calls = energy.mp2_energy, []
 
     def run(*given: object, **more: object) -> object:
@@ -201,8 +200,8 @@ def test_a_broken_device_ends_a_scan(
 
 @pytest.mark.slow
 def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
-    """From the second point on there is something to go on from: the tile is finished, saved, and
-    the code is 75."""
+    """From the second point on a study can be resumed: the tile is finished and saved, and the code
+    is 75."""
     command = (
         "scan",
         str(INPUTS / "glycine.xyz"),

@@ -1,5 +1,5 @@
-"""Sums over fitting functions (Laplace transform, RPA) on integrals of no molecule: their matrices
-by einsum, their energies by the sums that they stand for, and where their points come from."""
+"""Sums over fitting functions (Laplace transform, RPA) on made-up integrals: matrices against
+einsum, energies against the sums they replace, and the origin of their points."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = ((4, 5), (3, 6))
 
 
 class Steps(Listener):
-    """The steps that were told."""
+    """Records the steps."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int, str]] = []
@@ -80,7 +80,7 @@ def test_weighted_products_are_their_sums(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Three matrices, some at a time from the disk, of groups of one or two orbitals."""
+    """Three matrices, some at a time from disk, in groups of one or two orbitals."""
     monkeypatch.setattr(response, "group_bytes", lambda naux: 8 * 11 * naux)
     monkeypatch.setattr(response, "STRIP", 4)
     factors = [lambda gap, k=k: 1.0 / (gap + k) for k in range(3)]
@@ -167,7 +167,7 @@ def test_a_laplace_transform_is_within_its_error(
     assert found.scale == 0.0
     what = "points of the Laplace transform"
     assert heard.told == [(k + 1, found.points, what) for k in range(found.points)]
-    # The rule is the shortest one: that of a point less is not good enough.
+    # The rule is the shortest: one with a point less is not good enough.
     rules = {
         points.shape[1]: error
         for points, error in laplace._fitted(math.log(found.highest / found.lowest))
@@ -182,7 +182,7 @@ def test_a_laplace_transform_is_within_its_error(
 def test_the_size_of_the_energy_is_nearly_that_of_the_energy(
     b: list[Any], spaces: list[ActiveSpace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exactly, with all vectors of signs in place of 32 of them; 10 % are added for the rule."""
+    """Exact with all sign vectors instead of 32; 10 % are added for the rule."""
     gaps = [gaps_of(space) for space in spaces]
     rule = laplace.quadrature(gaps[0].min() + gaps[1].min(), gaps[0].max() + gaps[1].max(), 1e-6)
     signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * NAUX)).reshape(NAUX, -1)
@@ -201,8 +201,8 @@ def test_the_size_of_the_energy_is_nearly_that_of_the_energy(
     assert laplace._size([0 * x for x in b], gaps, rule) > 0.0
 
 
-# Relative errors of the best rules for ranges of 10, 100 and 10,000, by the number of points, as
-# this module finds them; those of Takatsuka, Ten-no, Hackbusch for the absolute error differ.
+# Relative errors of the best rules for ranges of 10, 100 and 10,000 by number of points, as found
+# by this module; Takatsuka, Ten-no and Hackbusch minimise the absolute error instead.
 def test_rules_are_as_good_as_they_say_and_nearly_even() -> None:
     for length in (math.log(10.0), math.log(100.0), math.log(1e4)):
         before = math.inf
@@ -234,7 +234,7 @@ def test_one_point_is_exact_at_two_places() -> None:
     off = 1.0 - x * w * np.exp(-t * x)
     assert (np.diff(np.sign(off)) != 0).sum() == 2
     assert np.abs(off).max() <= error < 1.2 * np.abs(off).max()
-    # A range of no length has a rule, too.
+    # A range of zero length has a rule, too.
     assert laplace.quadrature(0.5, 0.5, 1e-4).t.size == 1
 
 
@@ -269,7 +269,7 @@ def test_a_laplace_transform_of_nothing_or_of_no_numbers(
 
 
 def rpa_energy(b: list[Any], spaces: list[ActiveSpace]) -> float:
-    """Eq. 2 by an adaptive quadrature of another program."""
+    """Eq. 2 with an adaptive quadrature of another library."""
     weight = 2.0 / len(b)
 
     def integrand(frequency: float) -> float:
@@ -295,7 +295,7 @@ def test_rpa_is_the_integral_over_frequencies(
     assert abs(found.energy - exact) <= max(found.error, 1e-12) and found.error <= tolerance
     gaps = np.concatenate([gaps_of(space).ravel() for space in spaces])
     assert (found.lowest, found.highest) == pytest.approx((gaps.min(), gaps.max()), rel=1e-12)
-    # Scales are 24 between the ends, in equal ratios.
+    # There are 24 scales between the ends, with equal ratios.
     scales = np.geomspace(gaps.min(), gaps.max(), 24)
     shares = np.concatenate([np.einsum("iap,iap->ia", one, one).ravel() ** 2 for one in b]) / gaps
     assert np.abs(scales / found.scale - 1).min() < 1e-12
@@ -311,7 +311,7 @@ def test_rpa_is_the_integral_over_frequencies(
     assert fallen(enough) == min(fallen(enough, a) for a in scales), place
     enough = max(enough, 24)
     assert found.points in [enough // 4 * 2**k for k in range(1, 6)]
-    # The error is what the last changes say, of a half and of a quarter of the points.
+    # The error follows from the last changes, from half and a quarter of the points.
     sums = {}
     for n in (found.points, found.points // 2, found.points // 4):
         if n < enough // 4:
@@ -336,7 +336,7 @@ def test_rpa_is_the_integral_over_frequencies(
         sums[n] = total / (4 * n)
     n = found.points
     assert found.energy == pytest.approx(sums[n], rel=1e-11)
-    expected = abs(sums[n] - sums[n // 2])  # of the first change alone, that is not sharpened
+    expected = abs(sums[n] - sums[n // 2])  # the first change alone, not sharpened
     if n // 4 in sums:
         before = abs(sums[n // 2] - sums[n // 4])
         expected = 40.0 * max(
@@ -344,12 +344,12 @@ def test_rpa_is_the_integral_over_frequencies(
             before * min(1.0, fallen(n) / fallen(n // 4)),
         )
     assert found.error == pytest.approx(expected, rel=1e-2, abs=1e-15)
-    # Points of shorter sums are not done again.
+    # Points of shorter sums are not recomputed.
     assert len(heard.told) == n and heard.told[-1][2] == "frequencies"
     first = enough // 4
     assert [done for done, *_ in heard.told[:first]] == list(range(1, first + 1))
     assert {total for _, total, _ in heard.told[:first]} == {first}
-    # The same sum of other orbitals, with these frequencies.
+    # The same sum for other orbitals, with these frequencies.
     other = [1.01 * one for one in b]
     again = rpa.at_points(b, spaces, found, 10**6, 2, Steps())
     assert again == pytest.approx(found.energy, rel=1e-12)
@@ -361,7 +361,7 @@ def test_rpa_of_nothing_and_of_no_ground_state(b: list[Any], spaces: list[Active
     empty = spaces_of(np.random.default_rng(3), ((4, 5), (0, 6)))
     nothing = [b[0], np.zeros((0, 6, NAUX))]
     one = rpa.correlation_energy(nothing, empty, 1e-8, 0, 1, Steps())
-    # A spin without electrons leaves the other one its single occupations.
+    # If one spin has no electrons, the orbitals of the other are singly occupied.
     alone = rpa_energy([b[0], np.zeros((4, 5, NAUX))], [empty[0], empty[0]])
     assert one.energy == pytest.approx(alone, abs=1e-8)
     assert rpa.correlation_energy(nothing[1:], empty[1:], 1e-8, 0, 1, Steps()) == Quadrature(

@@ -1,10 +1,10 @@
-"""What is a function of its arguments alone, against tables in `tests/data/tables`: the parameters
-of all commands, integers and texts that functions make of numbers, predicted costs of kernels,
-planned memory and times, and what is printed and drawn of the results in `tests/data/stored_runs`.
+"""Pure functions of their arguments, against tables in `tests/data/tables`: the parameters of all
+commands, integers and texts made from numbers, predicted costs of kernels, planned memory and
+times, and output and drawings of the results in `tests/data/stored_runs`.
 
 `python -m tests.test_tables [NAME...]` writes the tables anew, to be read as a diff (the three
-largest are compressed: `xz -dc`): each change needs its reason. Formulas and other programs are
-elsewhere; here it shows that nothing changes by accident.
+largest are compressed: `xz -dc`): each change needs a reason. Other tests compare with formulas and
+programs; these show that nothing changes by accident.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from tests.conftest import WRITTEN
 from tests.test_outputs import same
 
 STORED = Path(__file__).parent / "data" / "tables"
-ROUNDING = 1e-13  # what may be zero on another processor
+ROUNDING = 1e-13  # may be zero on another processor
 RUNS = Path(__file__).parent / "data" / "stored_runs"  # commands.sh says how each was made
 OLD = [
     WRITTEN / f"{name}.h5.xz"
@@ -77,7 +77,7 @@ OLD = [
 
 
 def shown(value: Any) -> str:
-    """A value with as many digits as do not depend on the order of a sum."""
+    """A value with the digits that do not depend on the order of a sum."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value).replace("\n", " | ")
     if isinstance(value, float) and abs(value) < ROUNDING:
@@ -88,7 +88,7 @@ def shown(value: Any) -> str:
 
 
 def fields(record: Any) -> str:
-    """The fields of a record that are not the default ones, and its properties that are numbers."""
+    """The fields of a record that differ from the defaults, and its numeric properties."""
     parts = []
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
@@ -106,11 +106,11 @@ def fields(record: Any) -> str:
     return " ".join(parts)
 
 
-LONGEST = 5  # words of a label; of more, a sentence, only what has digits is held
+LONGEST = 5  # words of a label; of longer texts, sentences, only words with digits are kept
 
 
 def numbers_of(text: str) -> str:
-    """A label, or what has digits in a sentence."""
+    """A label, or the words with digits of a sentence."""
     words = text.split()
     if len(words) > LONGEST:
         words = [word.strip("(),.;:") for word in words if re.search(r"\d", word)] + ["..."]
@@ -118,8 +118,7 @@ def numbers_of(text: str) -> str:
 
 
 def without_sentences(line: str) -> str:
-    """A line, or an element of a page, whose texts and attributes are labels or the numbers of
-    sentences."""
+    """A line, or an element of a page, with sentences reduced to their numbers."""
     opened, bracket, said = line.rpartition(">")
     opened = re.sub('="([^"]*)"', lambda match: f'="{numbers_of(match[1])}"', opened)
     return f"{opened}{bracket}{numbers_of(said)}"
@@ -136,7 +135,7 @@ def called(*arguments: str) -> list[str]:
 
 # --- parameters of commands -----------------------------------------------------------------------
 
-# What a parameter of a command may say of itself, and what it need not say.
+# Attributes that a parameter of a command may have, and those left out.
 SAID = {
     **{"required": False, "nargs": 1, "multiple": False, "is_flag": False, "flag_value": None},
     **{"count": False, "hidden": False, "default": None, "metavar": None, "show_default": None},
@@ -160,7 +159,7 @@ def declared(parameter: click.Parameter) -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """All commands by the words that they are called with."""
+    """All commands by the words that call them."""
 
     def visit(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
         yield path, command
@@ -192,11 +191,11 @@ PRINTED = (
     "kernels cost --kernel K3 --shape 5,30,100 --json",
     "kernels cost --kernel gemm --shape 300,200,100 --target trn2",
 )
-NAMES = 24  # columns of the names of options in a help
+NAMES = 24  # columns of option names in a help text
 
 
 def printed() -> Iterator[str]:
-    """Numbers and labels; of helps the headings and the names of options."""
+    """Numbers and labels; for help texts, headings and names of options."""
     for command in PRINTED:
         yield f"--- {command}"
         yield from map(without_sentences, called(*command.split()))
@@ -226,7 +225,7 @@ NUMBERS = (0.0, -0.0, 1.234567e-9, -3.14159, 5.0, 999.4, 999.996, 12345.678, -2.
 NUMBERS_AND_NONE = (*NUMBERS, math.nan, math.inf)
 TEXTS = ("", "short", "h2o-dimer.displaced-007.h5", "Ünïcödé e\u0301 結合 エネルギー", "a b " * 30)
 MESSAGE = "cannot open /home/me/very/long/folder/x.h5: no such file: give its name, or run it again"
-# The function, the values of each of its arguments: all combinations are taken.
+# The function and the values of each argument: all combinations are taken.
 OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (layout.padded_nvir, (range(0, 300, 31),)),
     (layout.padded_naux, (range(0, 600, 77),)),
@@ -375,14 +374,14 @@ OF_TEXTS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
 
 
 def in_digits(value: Any) -> Any:
-    """A value with the digits that are held of each number."""
+    """A value with each number reduced to the digits that are compared."""
     if isinstance(value, tuple | list):
         return f"({', '.join(str(in_digits(item)) for item in value)})"
     return shown(value)
 
 
 def functions() -> Iterator[str]:
-    """Values of functions for many arguments, or which error they raise."""
+    """Values of functions for many arguments, or the errors they raise."""
     for function, choices in OF_NUMBERS + OF_TEXTS:
         for given in itertools.product(*choices):
             try:
@@ -464,7 +463,7 @@ SPINS = (Shape(9, 130, 400), Shape(7, 132, 400))
 
 
 def costs() -> Iterator[str]:
-    """What each kind of call keeps busy, the text of a price, and predictions."""
+    """The engine work of each kind of call, the text of a price, and predictions."""
     for chip in model.CHIPS.values():
         yield fields(chip)
         for name, shapes in COSTED.items():
@@ -524,7 +523,7 @@ WORK = {
     "exact gradient": dataclasses.replace(OPEN, task="gradient", naux_scf=0),
     "nothing": dataclasses.replace(OPEN, naux=0, spins=(Spin(17, 0, 0), Spin(14, 0, 0))),
 }
-# Small enough for every bound on work space to be that of its arrays; and large enough for none.
+# Small enough that arrays bound every work space; and large enough that none do.
 SMALL = Workload(
     nao=23,
     naux_scf=101,
@@ -606,7 +605,7 @@ DISK = DiskRates(write=3.1e8, read=4.7e8, cached=2.9e9)
 
 
 def plans() -> Iterator[str]:
-    """Memory, traffic and times of calculations with much and with little memory."""
+    """Memory, traffic and times of calculations with ample and with little memory."""
     yield fields(RATES)
     limits = CpuBackend(3).limits
     for name, work in WORK.items():
@@ -647,7 +646,7 @@ PLANNED = {
 
 
 def outlooks() -> Iterator[str]:
-    """What `plan` says on a host of our own."""
+    """The output of `plan` on a made-up host."""
     resources = "dfmp2.host.resources"
     constants = {
         f"{resources}.resident_memory": 11 * 10**7,
@@ -702,9 +701,9 @@ def in_a_folder(of_file: Callable[[str], Iterator[str]]) -> Callable[[], Iterato
 
 def pages(file: str) -> Iterator[str]:
     """The report and what `show` prints, without sentences."""
-    if file != "old-prepared.h5":  # which has no page
+    if file != "old-prepared.h5":  # it has no page
         yield from page_of(file)
-    if not is_study(file):  # whose text is that of a notebook, below
+    if not is_study(file):  # its text is that of a notebook, below
         yield from map(without_sentences, called("show", file))
 
 
@@ -771,10 +770,11 @@ def batch() -> Iterator[str]:
 
 
 def made(file: str) -> Iterator[str]:
-    """JSON of a result, its pairs and how a notebook shows it, files of other formats, and what is
-    derived from it."""
+    """JSON of a result, its pairs and notebook display, files of other formats, and derived
+    results."""
     if is_study(file):
         stored: Any = read_study(file)
+        yield from map(without_sentences, texts.brief_study(stored, file).splitlines())
     elif file == "old-prepared.h5":
         return
     else:
@@ -820,7 +820,7 @@ TABLES: dict[str, Callable[[], Any]] = {
 }
 
 
-COMPRESSED = ("made", "pages", "plans")  # a third of a megabyte and more
+COMPRESSED = ("made", "pages", "plans")  # of a third of a megabyte and more
 
 
 def read(name: str) -> list[str]:
@@ -842,7 +842,7 @@ def test_what_depends_on_arguments_alone_changes_on_purpose_only(name: str) -> N
 
 
 def rewrite() -> None:
-    """Write the tables that are named, or all."""
+    """Write the named tables, or all."""
     STORED.mkdir(exist_ok=True)
     for name in sys.argv[1:] or TABLES:
         lines = "\n".join(TABLES[name]()) + "\n"

@@ -1,4 +1,4 @@
-"""`dfmp2.tensor`: every primitive on every backend that is here, against NumPy and PySCF."""
+"""`dfmp2.tensor`: every primitive on every available backend, against NumPy and PySCF."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 3e-6}
 
 @pytest.fixture(params=LANES, ids="-".join)
 def lane(request):
-    """A backend and a type that it takes."""
+    """A backend and a type that it supports."""
     return request.param
 
 
@@ -37,7 +37,7 @@ def numbers(dtype, *shape, seed=0):
 
 
 def check(found, expected):
-    """The same kind and type, and right to rounding."""
+    """Require the same kind and type, and equality to rounding."""
     assert (
         isinstance(found, np.ndarray)
         and str(found.dtype) in TOLERANCE
@@ -63,7 +63,7 @@ def test_gemm_of_any_shape_with_alpha_and_beta(lane, m, k, n):
 @pytest.mark.bits
 @pytest.mark.parametrize("size", [1, 127, 129, 300])
 def test_symmetric_products_are_symmetric_to_the_bit(lane, size):
-    """Whatever the library and the kernels of the processor do, on either side of the diagonal."""
+    """Whatever the library and the processor's kernels do on either side of the diagonal."""
     backend, dtype = lane
     a = numbers(dtype, size, 130)
     square = dt.syrk(a, alpha=0.7, backend=backend)
@@ -193,7 +193,7 @@ def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
     assert len(sent) == 2
     second = dt.einsum("km,kn->mn", x, y)
     assert len(sent) == 2
-    # Taken as it lies there
+    # Used without a copy
     third = dt.einsum("mk,mn->kn", first, dt.to_device(c, backend="nki-interpreter"))
     assert len(sent) == 3
     check(dt.from_device(second), wide(a)[0].T @ b)
@@ -295,7 +295,7 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
             InputError,
             "'ii' for .* expected one letter for each axis, each once",
         ),
-        (lambda a: dt.einsum("ij,jk->i", a, a), InputError, "all that stand once among them"),
+        (lambda a: dt.einsum("ij,jk->i", a, a), InputError, "including all that occur only once"),
         (lambda a: dt.einsum("ij,jk->ikl", a, a), InputError, "letters of the arrays"),
         (lambda a: dt.syrk(a[0]), InputError, r"syrk: a has shape \(4,\): expected a matrix"),
         (
@@ -304,7 +304,7 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
             r"trsm: triangle \(4, 4\) and b \(2, 4\): expected \(n, n\)",
         ),
         (lambda a: dt.trsm(np.triu(a, 1), a), InputError, "0 on its diagonal"),
-        (lambda a: dt.trsm(dt.to_device(a), a, lower=False), InputError, "turn both arrays round"),
+        (lambda a: dt.trsm(dt.to_device(a), a, lower=False), InputError, "reverse both arrays"),
         (lambda a: dt.ao_to_mo(a[None], a[:3], a), InputError, r"expected a \(naux, nao, nao\)"),
         (
             lambda a: dt.mp2_energy(a[None], -(a[0] ** 2), a[0] ** 2),
@@ -409,7 +409,7 @@ def test_the_module_is_loaded_when_it_is_asked_for():
     ],
 )
 def test_every_way_to_import_it(line: str) -> None:
-    """In an interpreter that has imported nothing yet; the product is written out."""
+    """In a fresh interpreter; the product is checked explicitly."""
     script = f"{line}; import numpy as np; print(e('ij,jk->ik', np.eye(2), np.diag([2.0, 3.0])))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     assert done.stdout.split() == [b"[[2.", b"0.]", b"[0.", b"3.]]"]

@@ -1,5 +1,5 @@
-"""Thermochemistry of stored Hessians, and conformers ranked: numbers against formulas and
-GoodVibes, and what is refused."""
+"""Thermochemistry of stored Hessians, and ranked conformers: numbers against formulas and
+GoodVibes, and refusals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_stored_conditions_give_the_stored_numbers(water: Study) -> None:
 
 
 def test_corrections_are_what_lies_above_the_total_energy(water: Study) -> None:
-    """A row for each temperature; H and G of the first are the values of that temperature."""
+    """One row per temperature; H and G of the first row equal the stored values."""
     found = dfmp2.thermo(water, temperature=[250.0, 400.0])
     energy = water.runs["reference"].total_energy
     table = {name: column.values for name, column in found.table.items()}
@@ -141,7 +141,7 @@ def test_isotopes_of_a_stored_molecule(water: Study) -> None:
 def test_a_file_about_other_isotopes_is_no_start(
     call: Runner, folder: Path, water_file: Path
 ) -> None:
-    """Its gas is not that of the Hessian in it, which has no mass."""
+    """Its gas consists of other isotopes, while the Hessian in it is independent of masses."""
     heavy = ("thermo", str(water_file), "--isotope", "H=2H", "--output", "heavy.h5")
     succeed(call(*heavy))
     for command in (
@@ -159,14 +159,17 @@ def test_a_file_about_other_isotopes_is_no_start(
 def test_a_symmetry_number_that_was_given_stays_with_its_file(
     call: Runner, folder: Path, water_file: Path
 ) -> None:
-    """G rises by R T ln 2 from number 1 to 2; of other isotopes the number is counted."""
+    """G rises by R T ln 2 from number 1 to 2; it is counted where isotopes make atoms unlike."""
     succeed(call("thermo", str(water_file), "--symmetry-number", "1", "--output", "one.h5"))
     rises = GAS * 298.15 * np.log(2) / 1000  # kJ/mol
     again = dfmp2.thermo("one.h5")
     assert again.settings["symmetry_number"] == 1
     assert any("symmetry number 1 (given in one.h5)" in note for note in again.notes)
     assert dfmp2.thermo("one.h5", symmetry_number=2).settings["symmetry_number"] == 2
-    assert dfmp2.thermo("one.h5", isotopes=["H=2H"]).settings["symmetry_number"] == 2
+    succeed(call("thermo", str(water_file), "--symmetry-number", "4", "--output", "four.h5"))
+    for isotopes, number in ((["H=2H"], 4), (["O=18O"], 4), (["1=16O"], 4), (["2=2H"], 1)):
+        study = dfmp2.thermo("four.h5", isotopes=isotopes)
+        assert study.settings["symmetry_number"] == number
     first, second = dfmp2.rank(["one.h5", water_file], by="gibbs").conformers
     assert (first.name, second.name) == ("one", "water")
     assert second.relative_kj_per_mol == pytest.approx(rises, abs=1e-9)
@@ -180,7 +183,7 @@ def test_a_symmetry_number_that_was_given_stays_with_its_file(
 
 
 def test_a_rotor_that_is_too_cold() -> None:
-    """H2 turns in quanta of 2 B = 175 K: what is said changes at B, an atom never turns, and a
+    """H2 rotates in quanta of 2 B = 175 K: the warning changes at B, an atom never rotates, and a
     heavy molecule does at 1 K."""
     places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.401]])
     hydrogen, heavy = (Molecule((symbol,) * 2, places * k) for symbol, k in (("H", 1), ("I", 4)))
@@ -341,12 +344,14 @@ def test_what_thermo_refuses(water: Study, options: dict, said: str) -> None:
 
 
 def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path) -> None:
-    """The table that is printed, the file that is stored, and files without a Hessian."""
+    """The printed table, the stored file, and files without a Hessian."""
     name = str(water_file)
     asked = ("thermo", name, "--isotope", "H=2H", "--quasi-harmonic", "grimme", "--scale", "0.98")
     done = succeed(call(*asked, "--temperature", "200,300", "--output", "d2o.h5"))
-    for words in ("atom 2 H is 2H: 2.01410178 u", "S. Grimme", "scaled by 0.98", "vibration"):
+    for words in ("atom 2 H is 2H: 2.01410178 u", "S. Grimme", "scaled by 0.98", "Vibrations"):
         assert words in " ".join(done.out.split())
+    shares = "Translation, rotation, vibration, electrons"
+    assert shares in succeed(call("show", "d2o.h5")).out and shares not in done.out
     stored = json.loads(succeed(call("show", "d2o.h5", "--json")).out)
     printed = json.loads(succeed(call(*asked, "--temperature", "200,300", "--json")).out)
     assert stored["table"] == printed["table"] and len(printed["table"]["temperature"]) == 2

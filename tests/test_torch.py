@@ -1,5 +1,6 @@
 """The PyTorch backend as it runs on a card, with the CPU in its place: tiles, launches, copies,
-precisions, and a B that does not fit. `python -m tests.test_torch` prints the counts of the page."""
+precisions, and a B that does not fit. `python -m tests.test_torch` prints the counts in the
+documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dfmp2.backends import fused, tiling, transfers
 from dfmp2.backends import torch as torch_backend
-from dfmp2.backends.base import Tile
+from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.cards import Card
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.torch import (
@@ -68,7 +69,7 @@ class Counted(TorchDispatchMode):
 
 
 def one_launch(sums, product, block, energies, kappa, *, exchange, triangle):
-    """In place of the fused kernel, with its arguments and its results, in one operation."""
+    """A single operation in place of the fused kernel, with its arguments and results."""
     width, _, height, _ = product.shape
     i, j, first_i, first_j = block
     part = torch.zeros((len(sums), height, width), dtype=torch.float64, device=sums.device)
@@ -141,7 +142,7 @@ def test_the_counts_of_the_page_are_those_of_the_code(shape, monkeypatch):
     assert row_of(shape, count, tiles) in page.splitlines()
     nocc, nvir, naux = shape
     needed = nocc * (nocc + 1) * nvir**2 * naux / 1e9
-    assert needed <= sum(operations_of(count)) < 1.3 * needed  # what a strip computes twice
+    assert needed <= sum(operations_of(count)) < 1.3 * needed  # strips compute some of it twice
 
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
@@ -174,7 +175,7 @@ def test_a_pair_step_waits_for_no_copy_but_the_last(precision):
 
 
 def test_tiles_depend_on_the_sizes_and_the_card_alone():
-    """Not on what is free on it, the precision or how many share the work."""
+    """Not on its free memory, the precision or the number of workers."""
     for shape in (*SHAPES, (130, 900, 2600), (1, 3, 5)):
         found = tile_keys([shape], backend().limits, 0)
         less = Card(H100.name, H100.capability, H100.total, 10**9)
@@ -186,7 +187,7 @@ def test_tiles_depend_on_the_sizes_and_the_card_alone():
 
 
 def test_the_tiles_of_the_cpu_are_those_of_before():
-    """So that checkpoints of the backend "torch" go on."""
+    """This lets checkpoints of the backend "torch" be resumed."""
     limits = TorchBackend(torch, "cpu", 1).limits
     assert [tiling.edge(n, limits, 190 * 840) for n in (21, 50, 520)] == [3, 7, 13]
 
@@ -227,7 +228,7 @@ def compare_fused(nvir, right, precision):
         far = card.put(*other, precision)
     tolerance = {"fp64": 1e-13, "mixed": 3e-6}[precision]
     direct, exchange = oracle(space, other)
-    faint = 3e-4 * tolerance * abs(direct).max()  # of pairs whose integrals cancel
+    faint = 3e-4 * tolerance * abs(direct).max()  # for pairs whose integrals cancel
     for tile in (Tile(0, 5, 0, 4, False), Tile(2, 3, 1, 4, False)):
         terms = card.pair_terms(left, far, tile)
         place = np.s_[tile.i0 : tile.i1, tile.j0 : tile.j1]
@@ -269,7 +270,7 @@ def test_the_fused_kernel_equals_the_definition():
 
 @pytest.mark.parametrize(("nvir", "right"), [(1, 1), (32, 32), (37, 37), (33, 40)])
 def test_the_fused_kernel_in_numpy_equals_the_definition(monkeypatch, nvir, right):
-    """Every instance of it, with blocks that are full and blocks that are not."""
+    """Every instance of it, with full and partial blocks."""
     triton, language = stand_in_triton.module()
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
@@ -282,7 +283,7 @@ def test_the_fused_kernel_in_numpy_equals_the_definition(monkeypatch, nvir, righ
 
 
 def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
-    """Never silently an operation at a time."""
+    """One operation at a time is never chosen silently."""
     assert "pair sums" not in TorchBackend(torch, "cpu", 1).describe()
     monkeypatch.setitem(sys.modules, "triton", None)
     assert "Triton does not import" in fused.refusal()
@@ -312,7 +313,7 @@ def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
 def test_auto_stays_for_the_certificate_on_every_other_backend():
     assert TorchBackend(torch, "cpu", 1).limits.settled("auto") == "auto"
     assert CpuBackend(1).limits.settled("auto") == "auto"
-    assert backend(split=True).limits.settled("auto") == "auto"  # TF32 was asked for
+    assert backend(split=True).limits.settled("auto") == "auto"  # TF32 was requested
 
 
 def test_a_run_takes_float64_on_such_a_card(tmp_path, monkeypatch):
@@ -341,7 +342,7 @@ def test_tf32_is_switched_by_the_new_name_or_the_old():
         for tf32 in (True, False):
             set_float32_products(SimpleNamespace(backends=cuda), tf32=tf32)
             assert getattr(matmul, name) == values[tf32]
-    assert new.allow_tf32 is None  # which would warn
+    assert new.allow_tf32 is None  # setting it would warn
 
 
 def test_two_backends_of_one_process_do_not_share_the_switch(monkeypatch):
@@ -358,7 +359,7 @@ def test_two_backends_of_one_process_do_not_share_the_switch(monkeypatch):
 
 
 def tf32(values):
-    """As tensor cores take a float32: rounded to 10 bits of fraction."""
+    """Round as tensor cores round a float32: to 10 bits of fraction."""
     bits = values.view(torch.int32)
     return ((bits + (1 << 12)) & -(1 << 13)).view(torch.float32)
 
@@ -399,7 +400,7 @@ ROOM = 330  # occupied orbitals on the card, of 50 along the edge of a tile
 
 
 def small(rows, size, **how):
-    """A card with room for so many occupied orbitals of B."""
+    """A card with room for `rows` occupied orbitals of B."""
     card = backend(Card("a small card", (9, 0), 1 << 20, 0))
     products = 3 * 8 * card.limits.tile_elements
     return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size), **how)
@@ -454,7 +455,7 @@ def test_a_card_without_room_for_a_tile_is_refused():
     [("fp64", True, 8), ("fp64", False, 8), ("mixed", True, 8), ("mixed", False, 4)],
 )
 def test_b_stays_on_a_card_to_the_last_byte_of_its_room(precision, split, number):
-    """All of B beside five edges of rows that pass; in three products of TF32 a number has two
+    """All of B beside five edges of streamed rows; with three TF32 products a number has two
     halves."""
     space = fitted(20, 5, 6)
     rows = number * 30
@@ -485,7 +486,7 @@ def test_what_was_resident_is_given_back():
 
 
 class Cuda:
-    """`torch` with a card whose events are noted, in the host's memory."""
+    """`torch` with a fake card in host memory whose events are recorded."""
 
     def __init__(self):
         self.noted = []
@@ -515,7 +516,7 @@ class Cuda:
 
 @pytest.mark.parametrize("stage", [8, 24, 40, 10**6])
 def test_copies_go_through_two_buffers_that_have_been_emptied(monkeypatch, stage):
-    """Pieces of any size; a buffer is filled again when its last copy has left it."""
+    """Blocks of any size; a buffer is refilled once its last copy is complete."""
     monkeypatch.setattr(transfers, "STAGE_BYTES", stage)
     card = Cuda()
     copies = transfers.Transfers(card, SimpleNamespace(type="cuda"))
@@ -536,7 +537,7 @@ def test_copies_go_through_two_buffers_that_have_been_emptied(monkeypatch, stage
     assert not into[21:].any() and len(card.noted) == 2 * pieces
     single = torch.zeros(30, dtype=torch.float32)
     card.noted.clear()
-    copies.fill(single, numbers)  # of another type: not byte by byte
+    copies.fill(single, numbers)  # of another type: not copied byte by byte
     np.testing.assert_array_equal(single[:21].numpy(), numbers.ravel().astype(np.float32))
     assert not card.noted and (copies.uploads, copies.uploaded) == (3, 3 * numbers.nbytes)
 
@@ -600,7 +601,7 @@ def test_why_pytorch_cannot_be_used(monkeypatch, name, version, cuda, there, cap
 
 
 class Factor:
-    """Inverse metrics as they come: a triangle, and what an eigenvalue cut leaves."""
+    """The two kinds of inverse metric: a triangle, and the result of an eigenvalue cut."""
 
     @staticmethod
     def triangle(naux, rng):
@@ -691,7 +692,7 @@ def test_a_run_with_everything_on_the_device(name, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
-    """The host has no room for B: it makes B on the disk, and the card is sent blocks of it."""
+    """The host has no room for B: it makes B on disk and sends blocks of it to the card."""
     from dfmp2.backends import torch as module
     from dfmp2.interop import python
     from tests.conftest import MOLECULES
@@ -712,7 +713,7 @@ def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
     ("usable", "place"), [(68 << 30, "memory"), (24 * (1 << 18) + 70_000, "disk")]
 )
 def test_b_that_only_the_card_has_room_for_stays_there(tmp_path, monkeypatch, usable, place):
-    """The host may not hold B: the card keeps it where it has room, and else the disk."""
+    """The host may not hold B: the card keeps it if it has room, otherwise the disk."""
     from dfmp2.backends import torch as module
     from dfmp2.interop import python
     from dfmp2.planning import memory
@@ -784,7 +785,7 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room):
 
 @pytest.mark.parametrize("card", [H100, None], ids=["float64 as fast", "the host"])
 def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
-    """Of a doublet, as the host makes them; each operator has a B of its own there."""
+    """For a doublet, as made by the host; each operator has its own B on the card."""
     mole = gto.M(atom="N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3", basis="6-31g", spin=1, verbose=0)
     fitting = df.addons.make_auxmol(mole, "def2-universal-jkfit")
     orbitals = np.linalg.qr(np.random.default_rng(7).standard_normal((mole.nao, mole.nao)))[0]
@@ -808,7 +809,17 @@ def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
         assert one.fields is None
 
 
-if __name__ == "__main__":  # python -m tests.test_torch: the rows "after" of the page
+@pytest.mark.parametrize(("card", "rate"), [(H100, 1e13), (None, torch_backend.HOST_RATE)])
+def test_the_time_of_a_transformation_is_that_of_its_operations(card, rate):
+    """Packed integrals over the link, then two half transformations and the fit."""
+    nao, nocc, nvir, naux = 300, 40, 250, 900
+    found = backend(card).transform_seconds([Shape(nocc, nvir, naux)], nao)
+    products = 2 * naux * nocc * (nao * (nao + nvir) + naux * nvir)
+    upload = 8 * naux * nao * (nao + 1) / 2
+    assert found == pytest.approx(products / rate + upload / torch_backend.LINK_RATE, rel=1e-12)
+
+
+if __name__ == "__main__":  # python -m tests.test_torch: the rows "after" of the documentation
     for sizes in SHAPES:
         with pytest.MonkeyPatch.context() as patch:
             print(row_of(sizes, *counted(sizes, patch)))

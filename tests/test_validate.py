@@ -27,8 +27,8 @@ from dfmp2.validation.validate import Session
 DATA = Path(__file__).parent / "data"
 MAIN, TRNSCI = entries.load_entries("main"), entries.load_entries("trnsci")
 BY_ID = {entry.id: entry for entry in (*MAIN, *TRNSCI)}
-# Another program than PySCF, every reference and SCF type, core on and off, a ghost: a second
-# together.
+# A program other than PySCF, every reference and SCF type, frozen and correlated core, a ghost: a
+# second in all.
 QUICK = (
     "bagel-1.2.2-h2o",
     "bagel-1.2.2-h2o-fc",
@@ -236,7 +236,7 @@ def test_a_core_table_off_by_one_is_noticed(call, monkeypatch):
 
 
 def test_a_wrong_denominator_is_noticed_in_mixed_precision(call, monkeypatch):
-    """A fault that only float32 has: the certificate must refuse it."""
+    """A fault in float32 only: the certificate must reject it."""
     put = CpuBackend.put
 
     def shifted(self, b, eps_occ, eps_vir, precision):
@@ -364,7 +364,7 @@ def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
     assert all(
         row.status == "pass" for rows in validate.validate(chosen, Session()) for row in rows
     )
-    # Three entries are one calculation; the fourth starts from its orbitals
+    # Three entries share one calculation; the fourth starts from its orbitals
     assert len(cycles) == 2
     assert cycles[1] < cycles[0] / 3
 
@@ -379,7 +379,7 @@ def test_against_pyscf_recomputes(call):
     assert all(
         row["program"].startswith("PySCF 2") and row["source"] == "recomputed now" for row in others
     )
-    # The published number is what PySCF gives as well.
+    # PySCF also gives the published number.
     quoted = BY_ID["bagel-1.2.2-h2o-fc"].quantities[0].value
     [again] = [
         row
@@ -533,7 +533,8 @@ def test_methods_without_pairs_run_on_the_host_in_float64_whatever_is_asked(back
 )
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int) -> None:
-    """Just the tolerance is allowed, and without one the numbers are shown alone."""
+    """A difference equal to the tolerance is allowed; without a tolerance the numbers are only
+    shown."""
     entry = entries.load_entries()[0]
     quantity = entries.Quantity("mp2_total_energy", "mp2_total_energy", 8.0)
     row = validate._compared(entry, quantity, 8.0 + sign * off, 8.0, 0.5)
@@ -543,7 +544,7 @@ def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int
 
 
 def test_an_entry_is_a_line_unless_something_is_wrong():
-    """The line has the difference that comes closest to its limit."""
+    """The line shows the difference closest to its limit."""
 
     def row(quantity, difference, tolerance, status="pass"):
         numbers = (-1.0, -1.0 + difference, tolerance)

@@ -1,6 +1,6 @@
-"""Three people who use the command line, what they type wrongly, and how wide what they read is.
+"""Three users of the command line, their typing errors, and the width of what they read.
 
-`python -m tests.test_visits` writes what is printed now into the transcripts, to be looked at.
+`python -m tests.test_visits` writes the present output into the transcripts, to be reviewed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_student(call: Runner, folder: Path) -> None:
 
 
 def test_an_engineer(call: Runner, folder: Path) -> None:
-    """Programs read stdout, exit codes and, where something is wrong, one line of JSON."""
+    """Programs read stdout, exit codes and, on errors, one line of JSON."""
     run = ("run", "h2o.xyz", "--basis", "sto-3g", "--json", "--quiet")
     done = succeed(call(*run))
     found = done.json
@@ -122,8 +122,8 @@ def test_an_engineer(call: Runner, folder: Path) -> None:
 
 
 def test_a_referee(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else's file: whose numbers, which program agrees, and nothing that tells where it
-    was computed."""
+    """Somebody else's file: the origin of its numbers, which program agrees, and nothing that
+    reveals where it was computed."""
     secret = folder / "secret place"
     secret.mkdir()
     shutil.copy(folder / "h2o.xyz", secret)
@@ -147,7 +147,7 @@ def test_a_referee(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_private_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of folders here, with blanks in their names, of others, of the user; what is no path
+    """Names of local folders, with blanks, of other folders, and of the user; text that is no path
     stays."""
     secret = tmp_path / "secret place"
     secret.mkdir()
@@ -179,7 +179,7 @@ def test_the_dipole_moment_is_that_of_pyscf(radical: Stored, water: Stored) -> N
 def test_other_formats_give_the_energy_of_the_xyz_file(
     end: str, kind: str, call: Runner, folder: Path
 ) -> None:
-    """Their coordinates have four decimals, or three; charges of the atoms are added up."""
+    """Their coordinates have three or four decimals; atomic charges are added up."""
     io = pytest.importorskip("ase.io")
     atoms = io.read("h2o.xyz")
     atoms.positions = atoms.positions.round(3)
@@ -209,7 +209,7 @@ def test_other_formats_give_the_energy_of_the_xyz_file(
 def test_several_molecules_of_a_file_are_the_frames_of_a_scan(
     end: str, kind: str, call: Runner, folder: Path
 ) -> None:
-    """And items of a batch may be such files; where one molecule is expected, several are an
+    """Items of a batch may be such files, too; where one molecule is expected, several are an
     error."""
     io = pytest.importorskip("ase.io")
     frames = [io.read("h2.xyz") for _ in range(3)]
@@ -249,7 +249,7 @@ def test_several_molecules_of_a_file_are_the_frames_of_a_scan(
 
 @pytest.fixture
 def beside(folder: Path, water: Stored) -> Path:
-    """What the lines of the table name."""
+    """Create the files named in the table."""
     prepare(folder)
     shutil.copy(water.path, folder / "h2o.dfmp2.h5")
     return folder
@@ -271,8 +271,7 @@ def test_sixty_wrong_inputs_have_their_messages(beside: Path, call: Runner) -> N
 
 
 def test_wishes_name_what_is_there(call: Runner) -> None:
-    """Every command and option that a signpost points to exists, and no signpost hides one that
-    does."""
+    """Every command and option that a hint points to exists, and no hint hides an existing one."""
     options = {name for command in ("run", "optimize", "export") for name in spoken(command)}
     for wish, text in WISHES.items():
         assert wish not in COMMANDS and wish not in spoken("run"), wish
@@ -371,7 +370,7 @@ def test_headings_are_bold_on_a_terminal_unless_no_color(folder: Path, water: St
 
 
 def test_wide_tables_are_shown_in_turns() -> None:
-    """No cell is lost, and the first column says again which row it is."""
+    """No cell is lost, and the first column is repeated to identify the rows."""
     heads = [
         "atom",
         *(f"#{kind} charge, density {k} / e" for kind in ("Mulliken", "Loewdin") for k in range(6)),
@@ -396,12 +395,12 @@ def skeleton(text: str) -> list[str]:
 
 
 def transcripts() -> dict[str, str]:
-    """What each command prints, by what is typed."""
+    """The output of each command, by the typed line."""
     parts = re.split(r"^\$ dfmp2 (.*)\n", TRANSCRIPTS.read_text(), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-# Lines that end with names of files, hashes, and sentences: never broken.
+# Lines that end with file names, hashes or sentences: never broken.
 SENTENCES = (
     "dfmp2 ",
     "dfmp2: ",
@@ -411,12 +410,25 @@ SENTENCES = (
     "rates measured",
     "- ",
 )
-# Only the widths are held
+# One screen of 24 lines
+STUDIES = (
+    "run ",
+    "gradient ",
+    "energy ",
+    "interaction ",
+    "cbs ",
+    "scan ",
+    "optimize ",
+    "frequencies ",
+    "reaction ",
+    "thermo ",
+)
+# Only the widths are checked
 OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy", "kernels warmup")
 
 
 def furnished(folder: Path) -> Path:
-    """The folder, with what the commands of the transcripts read."""
+    """The folder with the files that the transcripts' commands read."""
     prepare(folder)
     (folder / "theirs").mkdir()
     (folder / "theirs" / "double.py").write_text(THEIRS)
@@ -480,23 +492,27 @@ def test_every_command_has_a_transcript() -> None:
 
 @pytest.mark.slow
 def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(tmp_path: Path) -> None:
-    """All of them in one folder, in their order: later ones read what earlier ones wrote."""
+    """All run in one folder, in order: later ones read files of earlier ones."""
     folder = furnished(tmp_path)
     wide = []
+    high = []
     changed = {}
     for typed, looked_at in transcripts().items():
         printed = typed_and_printed(typed, folder)
         for text in (printed, looked_at):
-            if "==> " in text:  # a script of Slurm is shown as it is
+            if "==> " in text:  # a Slurm script is shown as it is
                 continue
             for line in text.splitlines():
                 if len(line) > 80 and not line.startswith(SENTENCES):
                     wide.append((typed, line))
+        if typed.startswith(STUDIES) and len(printed.splitlines()) > 24:
+            high.append(typed)
         if typed.startswith(OF_THE_MACHINE):
             continue
         if skeleton(printed) != skeleton(looked_at):
             changed[typed] = (skeleton(looked_at), skeleton(printed))
     assert wide == []
+    assert high == []
     assert changed == {}
 
 
@@ -586,7 +602,7 @@ def test_shells_complete_names(words: str, expected: str, dfmp2: Runner) -> None
 
 
 def main() -> None:
-    """Write what each command of the transcripts prints now."""
+    """Write the present output of each command into the transcripts."""
     with tempfile.TemporaryDirectory() as place:
         folder = furnished(Path(place))
         found = [f"$ dfmp2 {typed}\n{typed_and_printed(typed, folder)}" for typed in transcripts()]

@@ -1,4 +1,4 @@
-"""What is asked for and not here: methods, options, misspelt basis sets and missing elements."""
+"""Requests for what does not exist: methods, options, misspelt basis sets and missing elements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ METHODS_ELSEWHERE = {
     "DFMP2": "MP2 is always density-fitted here",
     "MP2-F12": "explicit correlation",
     "CCSD(T)-F12b": "explicit correlation",
-    "ROMP2": "the reference is an option of its own",
+    "ROMP2": "the reference is a separate option",
     "LT-SOS-MP2": "--method sos-laplace",
     "RI-RPA": "--method drpa",
     "CASPT2": "multireference",

@@ -1,5 +1,4 @@
-"""Messages in the words of each front end: options are values of an error, not patterns in its
-text."""
+"""Messages in each front end's terms: options are values of an error, not patterns in its text."""
 
 from __future__ import annotations
 
@@ -209,7 +208,8 @@ ERRORS = re.compile(
 
 
 def test_no_error_or_warning_has_an_option_in_its_text() -> None:
-    """Of every room below the command line: options are parts of their messages."""
+    """Applies to every package below the command line: options are separate parts of their
+    messages."""
     count = 0
     for path in sorted((ROOT / "dfmp2").rglob("*.py")):
         if "cli" in path.parts:

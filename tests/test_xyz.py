@@ -108,7 +108,7 @@ def test_options_win() -> None:
 
 
 def test_a_comment_of_two_numbers_that_says_nothing_else_is_no_error() -> None:
-    """As Gaussian, ORCA and Psi4 write charge and multiplicity."""
+    """Gaussian, ORCA and Psi4 write charge and multiplicity in this form."""
     assert one_atom("He 0 0 0", "0 1").charge == 0
     assert one_atom("He 0 0 0", "-1 1", charge=0, multiplicity=1).charge == 0
     assert one_atom("He 0 0 0", "1 2", charge=1, multiplicity=2).charge == 1
@@ -270,7 +270,7 @@ def test_not_a_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "big.xyz"
     with open(path, "wb") as stream:
-        stream.truncate(MAX_BYTES + 1)  # sparse: takes no room
+        stream.truncate(MAX_BYTES + 1)  # sparse: takes no disk space
     tracemalloc.start()
     with pytest.raises(InputError, match="more than 64 MB"):
         read_xyz(path)

@@ -1,5 +1,5 @@
-"""Everything that writes a file, and faults of the system in it: full disks, I/O errors, short
-writes, at any step."""
+"""Everything that writes a file, and system faults at any step: full disks, I/O errors, short
+writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OLD = "old"  # what a file holds before it is written
 
 
 def named(fault: Fault) -> str:
-    """Of a test."""
+    """The name of a test's fault."""
     return f"{fault[0]} {errno.errorcode[fault[1]]}"
 
 
@@ -48,7 +48,7 @@ def named(fault: Fault) -> str:
 
 
 class _Failing(io.BytesIO):
-    """A file on a disk that fails; what was accepted is on it."""
+    """A file on a failing disk; accepted data are on it."""
 
     def __init__(self, path: Path, mode: str, fault: Fault) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def failing(
     def opened(path: Any, mode: str = "r", *given: Any, **more: Any) -> Any:
         if not set(mode) & set("xwa") or not bad(path):
             handle = _open(path, mode, *given, **more)
-            descriptors.discard(handle.fileno())  # the number of a bad one before, used again
+            descriptors.discard(handle.fileno())  # the reused number of an earlier bad one
             return handle
         if step == "open":
             met.append(Path(path).name)
@@ -156,7 +156,7 @@ class Writer:
     ----------
     target : the file, there before with OLD in it
     write : a command line of dfmp2, or a function of the folder that raises
-    goes_on : whether what was asked for is done without the file
+    goes_on : whether the request is still carried out without the file
     steps : at which it can fail
     only : of a file's name: whether it is on the bad disk
     allowed : other files that may be there afterwards
@@ -227,7 +227,7 @@ def _compiled(folder: Path) -> None:
 
 
 def _ends_with(*endings: str) -> Callable[[str], bool]:
-    """Of a target, or of what is written beside it before it is renamed."""
+    """Match a target, or the file written beside it before renaming."""
     return lambda name: any(
         f"{ending}.part-" in name or name.endswith(ending) for ending in endings
     )
@@ -320,11 +320,11 @@ def intact(
     before: dict[str, tuple[int, int]],
     after: dict[str, tuple[int, int]],
 ) -> bool:
-    """Whether the old file is as it was, and nothing but what may be there has come."""
-    if writer.goes_on and writer.target not in after:  # a run that ends well removes its checkpoint
+    """Whether the old file is unchanged and only allowed files have been added."""
+    if writer.goes_on and writer.target not in after:  # a successful run removes its checkpoint
         after = {**after, writer.target: before[writer.target]}
     with suppress(FileNotFoundError):
-        if writer.target.endswith(".log"):  # which is appended to
+        if writer.target.endswith(".log"):  # a log is appended to
             return (folder / writer.target).read_text().startswith(OLD) and set(before) == set(
                 after
             )
@@ -339,7 +339,7 @@ _answers: dict[tuple[str, ...], Any] = {}
 
 @contextmanager
 def remembered(writer: Writer) -> Iterator[None]:
-    """Let what the writer computes be computed once for all its faults."""
+    """Make the writer compute its data once for all its faults."""
     if writer.once is None:
         yield
         return

@@ -1,7 +1,6 @@
-"""The table of wrong inputs in docs/reference/messages.md: what is typed, the exit code, what is
-said.
+"""The table of wrong inputs in docs/reference/messages.md: typed line, exit code, message.
 
-`python -m tests.wrong_inputs` runs every line of the table and writes what is said now.
+`python -m tests.wrong_inputs` runs every line of the table and writes the present messages.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ FILES = {  # beside the molecules of the tests
 
 
 def rows() -> list[tuple[str, int, str]]:
-    """What is typed after `dfmp2`, the exit code, and the message without `dfmp2: `."""
+    """The text typed after `dfmp2`, the exit code, and the message without `dfmp2: `."""
     return [
         (typed.removeprefix("dfmp2 ").replace(r"\|", "|"), int(code), said.replace(r"\|", "|"))
         for typed, code, said in ROW.findall(PAGE.read_text())
@@ -49,14 +48,14 @@ def rows() -> list[tuple[str, int, str]]:
 
 
 def prepare(folder: Path) -> None:
-    """The files that the lines of the table name, but for the result of water."""
+    """Create the files named in the table, except the result of water."""
     write_molecules(folder)
     for name, text in FILES.items():
         (folder / name).write_text(text)
 
 
 def main() -> None:
-    """Write what is said now into the page."""
+    """Write the present messages into the page."""
     from dfmp2.cli.main import main as dfmp2
 
     def answer(typed: str) -> tuple[int, str]:

@@ -3,7 +3,7 @@ without Trainium.
 
 Uploads, residency, synchronisation, counting and read-back are those of the lane `nki-xla`; the
 arithmetic is not that of the kernel: each output depends on its pair and on every operand. No
-backend of the registry uses it, and everything that the executor says of itself names it.
+backend of the registry uses it, and the executor's descriptions name it.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ class XlaTwinExecutor(XlaExecutor):
     resolve = staticmethod(traced)
 
     def describe(self) -> dict[str, str]:
-        """What the lane says of itself, and that a stand-in ran."""
+        """The lane's description, and that a stand-in ran."""
         return {**super().describe(), "stand-in": STAND_IN}

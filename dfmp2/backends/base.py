@@ -1,13 +1,13 @@
-"""The contract between chemistry and devices.
+"""The interface between chemistry and devices.
 
-A backend knows arrays, never molecules, spin cases or files. For a tile of occupied pairs it
+A backend knows only arrays, not molecules, spin cases or files. For a tile of occupied pairs it
 returns two numbers per pair, with D = e_i + e_j - e_a - e_b:
 
     direct_ij   = sum_ab (ia|jb)^2 / D              exchange_ij = sum_ab (ia|jb) (ib|ja) / D
 
 and (ia|jb) = sum_P B_iaP B_jbP. A regularised backend has the factor (1 - exp(kappa D))^2 in every
 term, where exp(kappa D) = exp(kappa (e_i - e_a)) exp(kappa (e_j - e_b)). RHF, UHF, SCS and frozen
-core are arithmetic above these.
+core are built on top of these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """Sizes of the pair step of one spin: correlated occupied and virtual orbitals, and fitting
+    """Sizes in the pair step of one spin: correlated occupied and virtual orbitals, and fitting
     functions."""
 
     nocc: int
@@ -38,39 +38,38 @@ class Shape(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Pairs i <= j."""
+        """Number of pairs i <= j."""
         return self.nocc * (self.nocc + 1) // 2
 
     @property
     def nao(self) -> int:
-        """Orbital basis functions, if nothing is frozen."""
+        """Number of orbital basis functions, if nothing is frozen."""
         return self.nocc + self.nvir
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device can take; the tiling reads this, nobody asks what kind of backend it is.
+    """Capabilities of a device; the tiling depends only on these, not on the kind of backend.
 
     Attributes
     ----------
     precisions : subset of ("fp64", "mixed")
     tile_edge : most occupied orbitals along one edge of a tile of pairs
-    tile_elements : most elements of (ia|jb) a device wants to hold for one tile
+    tile_elements : most elements of (ia|jb) that a device should hold for one tile
     workers : number of tiles that may run at the same time
-    memory : bytes of device memory for operands and work space, None where it is the host's
-    least_edge : occupied orbitals that a device pads a shorter edge of a tile to, 1 where it does
-        not pad
-    transforms : whether the device can make B itself (`put_untransformed`)
-    work_elements : elements of work space for one tile beside them; None for twice as many
-    square : whether one product takes a block of i and j, rather than one i and several j
+    memory : bytes of device memory for operands and work space, None if it is the host's
+    least_edge : number of occupied orbitals to which a device pads a shorter edge of a tile, 1
+        without padding
+    transforms : whether the device can compute B itself (`put_untransformed`)
+    work_elements : additional elements of work space for one tile; None for twice as many
+    square : whether a product takes a block of i and j, rather than one i and several j
     compiles : whether programs have to be compiled before they run (`prepare`)
-    edge_elements : elements of B along the edge of a tile, for a device that works on one tile at
-        a time and wants them as large as this and `tile_edge` allow; 0 for as many as keep several
-        workers busy
-    product_edge : rows that either side of a product needs to fill the device; 0 for one i
-    queued : tiles that are begun (`begin`) before the terms of the first are asked for
+    edge_elements : elements of B along the edge of a tile, for a device that works on one tile at a
+        time and prefers the largest that this and `tile_edge` allow; 0 to keep several workers busy
+    product_edge : rows that each side of a product needs to fill the device; 0 for one i
+    queued : number of tiles begun (`begin`) before the terms of the first are requested
     auto : the precision that `precision="auto"` stands for
-    fits : whether the device makes B of raw integrals in float64 (`make_b`), and J and K
+    fits : whether the device computes B from raw integrals in float64 (`make_b`), and J and K
     """
 
     precisions: tuple[str, ...]
@@ -91,14 +90,14 @@ class Limits:
 
     @property
     def room(self) -> int | None:
-        """Bytes of device memory for operands beside products, None where it is the host's."""
+        """Bytes of device memory for operands, excluding products, None if it is the host's."""
         if self.memory is None:
             return None
         return max(0, self.memory - 3 * 8 * self.tile_elements)
 
     def settled(self, precision: str) -> str:
-        """The precision of the pair energies: "mixed" or "fp64" as asked for; "auto" is "fp64"
-        where the device computes that as fast, otherwise it stays, for a certificate to decide."""
+        """The precision of the pair energies: "mixed" or "fp64" as requested; "auto" becomes "fp64"
+        if the device is as fast in it, otherwise it stays "auto", so that a certificate decides."""
         if precision == "auto" and self.auto == "fp64":
             return "fp64"
         return precision
@@ -114,13 +113,13 @@ class Tile(NamedTuple):
     diagonal: bool
 
     def shifted(self, rows: int, columns: int) -> Tile:
-        """The same tile where orbitals are counted from `rows` and from `columns` on."""
+        """The same tile with orbitals counted from `rows` and `columns`."""
         return Tile(
             self.i0 - rows, self.i1 - rows, self.j0 - columns, self.j1 - columns, self.diagonal
         )
 
 
-# Of B by precision
+# Type of B by precision
 NUMPY_TYPES: dict[str, type[np.float32] | type[np.float64]] = {
     "fp64": np.float64,
     "mixed": np.float32,
@@ -130,8 +129,8 @@ NUMPY_TYPES: dict[str, type[np.float32] | type[np.float64]] = {
 class PairTerms(NamedTuple):
     """Pair terms of a tile, float64, Eh.
 
-    direct : (i1-i0, j1-j0); exchange : the same shape, or None where the two spins differ.
-    Entries i > j of a diagonal tile are zero.
+    direct : (i1-i0, j1-j0); exchange : the same shape, or None if the two spins differ. Entries i >
+        j of a diagonal tile are zero.
     """
 
     direct: NDArray[np.float64]
@@ -140,7 +139,7 @@ class PairTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One spin's B and orbital energies where the device wants them, put once and used for many
+    """One spin's B and orbital energies in the device's memory, put there once and used for many
     tiles.
 
     Attributes
@@ -148,7 +147,8 @@ class Operand:
     b : (nocc, nvir, naux), Eh^1/2, in the device's own array type
     eps_occ : (nocc,) float64, Eh
     eps_vir : (nvir,) float64, Eh
-    precision : "fp64" or "mixed" (float32 products and elementwise, float64 from the row sums on)
+    precision : "fp64" or "mixed" (float32 products and elementwise operations, float64 from the row
+        sums on)
     """
 
     b: Any
@@ -157,7 +157,7 @@ class Operand:
     precision: str
 
     def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
-        """As of `TileSource`: all tiles at once."""
+        """As in `TileSource`: all tiles at once."""
         yield self, right, {tile: tile for tile in tiles}
 
 
@@ -165,12 +165,11 @@ Batch = tuple[Operand, Operand, dict[Tile, Tile]]
 
 
 class TileSource(Protocol):
-    """One spin's B that a backend is given in resident parts: an Operand, or what takes its
-    place."""
+    """One spin's B, given to a backend in resident parts: an Operand or a substitute."""
 
     @property
     def b(self) -> Any:
-        """Something of shape (nocc, nvir, naux)."""
+        """An object of shape (nocc, nvir, naux)."""
         ...
 
     @property
@@ -179,26 +178,26 @@ class TileSource(Protocol):
         ...
 
     def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
-        """Resident operands of this and of `right`, a source of the same kind, and for each tile of
-        the batch in their own numbering the tile it stands for; valid until the next is taken."""
+        """Yield resident operands of this and of `right`, a source of the same kind, and for each
+        tile of the batch, in their numbering, the original tile; valid until the next is taken."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted pair energies on one core of an accelerator or several, programs compiled and
-    loaded before.
+    """Predicted pair energies on one or more cores of an accelerator, with programs already
+    compiled and loaded.
 
     Attributes
     ----------
-    chip, lane : which core, and how calls are launched
-    device : s of the core, in-order schedule; usual, slowest : s where its products keep 85 % and
-        40 % of their peak, as AWS's tuned products and others' float32 kernels on trn1 do; dispatch
-        : s of launches, each waited for;
-        queued : s of them where only the last is; link : s of uploads and downloads
+    chip, lane : type of core, and how calls are launched
+    device : time on the core at full use, s; usual, slowest : at 85 % and 40 % of the peak of its
+        products, as reached by AWS's tuned products and others' float32 kernels on trn1; dispatch :
+        launches, each waited for; queued : launches, only the last waited for; link : uploads and
+        downloads
     calls, neffs : kernel calls and compiled programs
-    memory, available : bytes of device memory needed and there, of the fullest core
-    cores : that share the pairs; uploaded : bytes of B to all of them
+    memory, available : bytes of device memory needed and available, on the fullest core
+    cores : number of cores that share the pairs; uploaded : bytes of B sent to all of them
     obstacle : why it cannot run, "" if it can
     """
 
@@ -222,7 +221,7 @@ class Prediction:
 def decays(
     kappa: float, left: Operand, right: Operand, dtype: Any
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """exp(kappa (e_i - e_a)), (nocc, nvir), of either operand: of exp(kappa D) the product."""
+    """exp(kappa (e_i - e_a)), (nocc, nvir), of each operand; their product is exp(kappa D)."""
     both = [
         np.exp(kappa * (one.eps_occ[:, None] - one.eps_vir)).astype(dtype) for one in (left, right)
     ]
@@ -233,8 +232,8 @@ OperandT = TypeVar("OperandT", bound=Operand)
 
 
 class Device(ABC, Generic[OperandT]):
-    """A device that evaluates pair terms of its own kind of operands: three verbs that every
-    backend has, the others with answers for a host."""
+    """A device that evaluates pair terms from its own kind of operands: three methods that every
+    backend has, and others with defaults for a host."""
 
     name: str
     limits: Limits
@@ -247,15 +246,15 @@ class Device(ABC, Generic[OperandT]):
         eps_vir: NDArray[np.float64],
         precision: str,
     ) -> OperandT:
-        """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it comes in
-        float32 or float64."""
+        """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it may be float32
+        or float64."""
 
     @abstractmethod
     def pair_terms(self, left: OperandT, right: OperandT, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile; exchange only when `left is right`."""
 
     def begin(self, left: OperandT, right: OperandT, tile: Tile) -> Callable[[], PairTerms]:
-        """Begin a tile; what is returned waits for its terms. A host computes it at once."""
+        """Begin a tile; the returned function waits for its terms. A host computes them at once."""
         terms = self.pair_terms(left, right, tile)
         return lambda: terms
 
@@ -273,12 +272,12 @@ class Device(ABC, Generic[OperandT]):
         )
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
-        """Have compiled what these shapes need; `nao` basis functions where the device makes B,
-        else 0.
+        """Compile the programs that these shapes need; `nao` basis functions if the device computes
+        B, otherwise 0.
 
         Raises
         ------
-        BackendUnavailable : it is not compiled and cannot be compiled here
+        BackendUnavailable : a program is missing and cannot be compiled here
         """
 
     def put_untransformed(
@@ -286,11 +285,11 @@ class Device(ABC, Generic[OperandT]):
         tensors: Sequence[Any],
         energies: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
     ) -> list[OperandT]:
-        """Operands of all spins, B made on the device; only where `limits.transforms`.
+        """Operands of all spins, with B computed on the device; only if `limits.transforms`.
 
         Parameters
         ----------
-        tensors : `dfmp2.backends.untransformed.UntransformedTensor` of each spin, of the same
+        tensors : `dfmp2.backends.untransformed.UntransformedTensor` of each spin, with the same
             fitted integrals
         energies : (eps_occ, eps_vir) of each spin, Eh
         """
@@ -303,16 +302,16 @@ class Device(ABC, Generic[OperandT]):
         spaces: Sequence[Any],
         fetched: Sequence[Any],
     ) -> list[Any]:
-        """B of some spins in float64, made on the device of raw integrals; only where
-        `limits.fits`. As of `dfmp2.backends.torch_b.make_resident_b`."""
+        """B of some spins in float64, computed on the device from raw integrals; only if
+        `limits.fits`. As in `dfmp2.backends.torch_b.make_resident_b`."""
         raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
     def fields(self, b: NDArray[np.float64], of_packed: NDArray[np.intp]) -> Any:
-        """J and K on the device; only where `limits.fits`.
+        """J and K on the device; only if `limits.fits`.
 
         Parameters
         ----------
-        b : (naux, ncolumn) float64, Eh^1/2, of pairs of basis functions, in host memory
+        b : (naux, ncolumn) float64, Eh^1/2, for pairs of basis functions, in host memory
         of_packed : (nao (nao + 1) / 2,) column of each packed pair; ncolumn for a negligible one
         """
         raise UnsupportedByBackend(Option("backend", self.name), " makes no J and K")
@@ -322,58 +321,58 @@ class Device(ABC, Generic[OperandT]):
 
         Raises
         ------
-        KernelError : it cannot run at these sizes
+        KernelError : the kernels cannot run at these sizes
         """
         raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
     def tensors(self) -> Tensors:
-        """Products of arrays on this device."""
+        """Tensor products on this device."""
         raise UnsupportedByBackend(
             Option("backend", self.name), " has no products of arrays on several cores: give it one"
         )
 
 
-Backend = Device[Any]  # whatever its operands are
+Backend = Device[Any]  # with any kind of operands
 
 
 class Accelerator(Protocol):
-    """What a kind of accelerator answers before a backend is made: a module that the registry
-    names."""
+    """Interface of a kind of accelerator before a backend exists: a module named in the
+    registry."""
 
     def refusal(self, name: str) -> str | None:
         """Why a backend cannot be used here, None if it can."""
         ...
 
     def make(self, name: str, threads: int) -> Backend:
-        """The backend of that name."""
+        """The backend with the given name."""
         ...
 
     def named_lane(self, name: str) -> tuple[str, str]:
-        """The backend that a name stands for under the environment variables, and a note for the
+        """The backend that a name selects given the environment variables, and a note on the
         reason."""
         ...
 
     def weigh(
         self, spins: tuple[Shape, ...], host_seconds: float, measured: bool
     ) -> tuple[str | None, str]:
-        """The backend that `auto` takes, None for the host, and the reason."""
+        """The backend that `auto` selects, None for the host, and the reason."""
         ...
 
     def predict(self, spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core, on all of each chip, and on `own` cores where that
-        is another number; none where there is nothing to correlate."""
+        """Predicted pair energies on one core, on all cores of each chip, and on `own` cores if
+        that is another number; empty if there is nothing to correlate."""
         ...
 
     def price(self, sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
-        """Predicted product of these (batches, contracted, rows, columns) on one core of each
+        """Prediction for a product of (batches, contracted, rows, columns) on one core of each
         chip."""
         ...
 
     def bucket(self, spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
-        """What compiled programs of these shapes depend on: equal buckets are served by the same
+        """The sizes that compiled programs of these shapes depend on; equal buckets use the same
         programs."""
         ...
 
     def cache_folder(self) -> Path:
-        """Where compiled programs are kept."""
+        """Folder of compiled programs."""
         ...

@@ -1,10 +1,10 @@
-"""What NVIDIA's data sheets say of a card: which precision its pair energies should take.
+"""NVIDIA cards according to their data sheets, and the best precision for pair energies on them.
 
     A100, A30, H100, H200, GH200    float64 on tensor cores at the rate of float32 without TF32
     every other card                float64 at 1/2 (V100, B200) to 1/64 (L4, RTX) of it
 
-Where float64 costs nothing, float32 and its certificate buy nothing. H800 and H20 are of the
-generation of the H100, sold with its float64 cut to 1/50 or less.
+If float64 costs nothing, float32 with its certificate gains nothing. H800 and H20 are of the same
+generation as H100, but their float64 rate is cut to 1/50 or less.
 
 Sources: NVIDIA A100, A30, H100, H200 Tensor Core GPU data sheets, rows "FP64 Tensor Core" and
 "FP32"; NVIDIA CUDA C++ programming guide, "Arithmetic instructions" for the other generations.
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 FULL_FLOAT64 = ((8, 0), (9, 0))  # compute capabilities: A100 and A30; H100, H200 and GH200
 CUT_FLOAT64 = ("H800", "H20")
-# Numbers of (ia|jb) that a product may leave in device memory: 1 GiB in float64, or 1/128 of a
+# Number of (ia|jb) that a product may leave in device memory: 1 GiB in float64, or 1/128 of a
 # smaller card.
 MOST_PRODUCT = 1 << 27
 SHARE_OF_PRODUCT = 128
-# Elements of B along the edge of a tile, in units of that: rows of B that passes through the card
-# take RESIDENT_EDGES edges at least.
+# Elements of B along the edge of a tile, in units of that: rows of B streamed through the card take
+# at least RESIDENT_EDGES edges.
 EDGE_PRODUCTS = 2
 RESIDENT_EDGES = 5
 # Of the free memory; the rest is for the allocator, cuBLAS and products.
@@ -34,10 +34,10 @@ class Card:
 
     Attributes
     ----------
-    name : as the driver calls it
+    name : name given by the driver
     capability : compute capability, (major, minor)
     total : bytes of device memory
-    usable : bytes of it that a run may fill
+    usable : bytes of it that a run may use
     """
 
     name: str
@@ -55,7 +55,7 @@ class Card:
 
     @property
     def float64_rate(self) -> float:
-        """Operations per second of products in float64, about: half of the slowest data sheet."""
+        """Approximate operations per second of float64 products: half of the slowest data sheet."""
         if self.full_float64:
             return 1e13
         return 2e11
@@ -69,7 +69,7 @@ class Card:
 
     @property
     def product_elements(self) -> int:
-        """Most elements of (ia|jb) of one product; of the card alone, not of what is free on it."""
+        """Most elements of (ia|jb) in one product; depends on the card, not on its free memory."""
         return min(MOST_PRODUCT, self.total // (8 * SHARE_OF_PRODUCT))
 
     @property

@@ -1,9 +1,9 @@
-"""The contract of a backend in seconds: blocks of random B against the definition in float64.
+"""A quick test of a backend: blocks of random B compared with the definition in float64.
 
     direct_ij = sum_ab (ia|jb)^2 / D      exchange_ij = sum_ab (ia|jb)(ib|ja) / D      D = e_i + e_j - e_a - e_b
 
-Sizes are those at which tiled kernels fail: one virtual orbital, one less and one more than a tile
-of 128, lengths that are no multiple of anything, i = j, two different virtual spaces.
+Sizes are those at which tiled kernels tend to fail: one virtual orbital, one less and one more than
+a tile of 128, lengths that are not multiples of anything, i = j, two different virtual spaces.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Operand, Tile
 
-EDGE = 3  # occupied orbitals along a block: odd, so that a block of a device is never full
+EDGE = 3  # occupied orbitals along a block; odd, so that a device's block is never full
 TOLERANCE = 3e-7  # relative, of the sums of a block, in float32 with float64 from the row sums on
-# relative, of a single pair; terms that went to a neighbouring pair show here only
+# relative, for a single pair; only this reveals terms assigned to a neighbouring pair
 PAIR_TOLERANCE = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A block to try: virtual orbitals of the left and the right space, fitting functions, kind of
+    """A test block: virtual orbitals of the left and right space, fitting functions, kind of
     block."""
 
     nvir: int
@@ -50,7 +50,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Relative errors of a case: direct and exchange sum (None without exchange), worst pair; and
+    """Relative errors of a case: direct and exchange sums (None without exchange), worst pair; and
     whether it passed."""
 
     case: Case
@@ -66,10 +66,10 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
     Parameters
     ----------
     backend : evaluated in its reduced precision if it has one
-    seed : of the random numbers
+    seed : seed of the random numbers
     """
     rng = np.random.default_rng([seed, case.nvir, case.right, case.naux])
-    # First orbital of the second block of a device that works in blocks
+    # First orbital of the second block, for a device that works in blocks
     beyond = backend.limits.tile_edge
     left = _operand(
         backend, rng, beyond + EDGE if case.kind == "rectangle" else EDGE, case.nvir, case.naux
@@ -91,7 +91,7 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
         sums.append(_sum_error(found.exchange, exchange))
         pairs.append(_pair_error(found.exchange, exchange))
     extra = exchange is None and found.exchange is not None
-    # Not NaN
+    # False for NaN
     accurate = all(error <= TOLERANCE for error in sums) and all(
         error <= PAIR_TOLERANCE for error in pairs
     )
@@ -102,8 +102,8 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
 def _operand(
     backend: Backend, rng: np.random.Generator, nocc: int, nvir: int, naux: int
 ) -> tuple[Operand, NDArray[np.float64]]:
-    """Random B, all of one sign so that exchange sums do not cancel, with eigenvalues like a
-    molecule's."""
+    """Random B, all of one sign so that exchange sums do not cancel, with molecule-like orbital
+    energies."""
     b = (
         rng.uniform(0.1, 1.0, (nocc, nvir, naux))
         / np.sqrt(naux)

@@ -1,13 +1,12 @@
-"""Pair terms on the host with NumPy and its BLAS; the default, never imports torch.
+"""Pair terms on the host with NumPy and its BLAS: the default backend, which never imports torch.
 
-A block of occupied i and j is contracted in one GEMM, as near to square as the tile and the cache
+A block of occupied i and j is contracted in one GEMM, as nearly square as the tile and the cache
 allow,
 
     G[j,b,i,a] = sum_P B_jbP B_iaP = (ia|jb),
 
-and is divided, regularised where that is asked for, multiplied and summed where it lies, a few
-pairs at a time. Parallelism is one tile per worker with one BLAS thread each; NumPy releases the
-GIL in every step.
+and is then divided, optionally regularised, multiplied and summed in place, a few pairs at a time.
+Parallelism is one tile per worker with one BLAS thread each; NumPy releases the GIL in every step.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import NUMPY_TYPES, Backend, Limits, Operand, PairTerms, Tile, decays
 
-# Of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+# Elements of G: 16 MB in float64; larger products are no faster, and exceed the last-level cache
 PRODUCT_ELEMENTS = 1 << 21
-# terms added up in float32 before float64 takes over: in longer sums the small terms get lost
+# terms summed in float32 before float64 takes over, because longer sums lose small terms
 RUN = 64
-# Of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
+# Elements of G processed at a time: 1 MB in float64, so that they stay in a core's own cache
 QUOTIENT_ELEMENTS = 1 << 17
 
 
 def refusal(name: str) -> str | None:
-    """None: the host is always there."""
+    """None, because the host is always available."""
     return None
 
 
@@ -65,7 +64,7 @@ class CpuBackend(Backend):
         eps_vir: NDArray[np.float64],
         precision: str,
     ) -> Operand:
-        """Keep B as it is, or a float32 copy of a float64 one in "mixed"."""
+        """Keep B unchanged, or in "mixed" a float32 copy of a float64 one."""
         return Operand(
             np.ascontiguousarray(b, dtype=NUMPY_TYPES[precision]), eps_occ, eps_vir, precision
         )
@@ -138,12 +137,12 @@ class CpuBackend(Backend):
 
 
 def _blocks(tile: Tile, elements: int) -> Iterator[Tile]:
-    """Cut a tile into products of at most PRODUCT_ELEMENTS (one pair at least), a diagonal one into
-    four to save work.
+    """Divide a tile into products of at most PRODUCT_ELEMENTS (at least one pair), a diagonal one
+    into four to save work.
 
     Parameters
     ----------
-    elements : of (ia|jb) of one pair
+    elements : number of (ia|jb) per pair
     """
     most = max(1, isqrt(PRODUCT_ELEMENTS // elements))
     if tile.diagonal:
@@ -155,7 +154,7 @@ def _blocks(tile: Tile, elements: int) -> Iterator[Tile]:
 
 
 def _runs(size: int, run: int) -> list[tuple[int, int, int]]:
-    """(start, stop, run): a range as whole runs, then the rest as one."""
+    """(start, stop, run): a range divided into full runs and one for the rest."""
     cut = size // run * run
     return [
         (start, stop, length)
@@ -165,12 +164,12 @@ def _runs(size: int, run: int) -> list[tuple[int, int, int]]:
 
 
 def _total(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Sums of each j, (j, b, k), together in float64."""
+    """Totals of the sums (j, b, k) for each j, in float64."""
     return np.asarray(sums.sum(axis=(1, 2), dtype=np.float64))
 
 
 def _cuts(start: int, stop: int, most: int) -> list[tuple[int, int]]:
-    """Equal parts of a range, of `most` at most."""
+    """Equal parts of a range, of length at most `most`."""
     parts = max(1, -(-(stop - start) // most))
     edges = [start + (stop - start) * part // parts for part in range(parts + 1)]
     return list(pairwise(edges))

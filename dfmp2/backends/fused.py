@@ -1,17 +1,17 @@
-"""Pair sums of a product in one pass over memory: a Triton kernel.
+"""A Triton kernel for the pair sums of a product in one pass over memory.
 
 A product leaves G[j,b,i,a] = (ia|jb) in device memory; the kernel reads each element once and
 writes two numbers per pair and block of virtual orbitals,
 
     direct_ij = sum_ab G_ab^2 / D_ab        exchange_ij = sum_ab G_ab G_ba / D_ab
-    D_ab = e_i + e_j - e_a - e_b            each term times (1 - exp(kappa D_ab))^2 where asked
+    D_ab = e_i + e_j - e_a - e_b            each term optionally times (1 - exp(kappa D_ab))^2
 
-D is symmetric in a and b where both spins are one, so that a block (A, B) of G and its mirror image
-(B, A) are read together and serve for both sums. Row sums of BLOCK terms are made in the type of G,
-everything from them on in float64. The plain twin is `dfmp2.backends.torch.plain_sums`.
+D is symmetric in a and b if both spins are the same, so a block (A, B) of G and its mirror image
+(B, A) are read together and used for both sums. Row sums of BLOCK terms are computed in the type of
+G, everything beyond them in float64. The plain equivalent is `dfmp2.backends.torch.plain_sums`.
 
-One program instance has one pair and one block of rows. Registers: three blocks of BLOCK^2 numbers
-over WARPS * 32 threads.
+One program instance handles one pair and one block of rows. Registers: three blocks of BLOCK^2
+numbers over WARPS * 32 threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 BLOCK = 32
 WARPS = 4
-COMPILERS = ("cc", "gcc", "clang")  # one of which Triton calls for its launcher, if CC names none
+COMPILERS = ("cc", "gcc", "clang")  # one of which Triton calls for its launcher, if CC is not set
 
 
 def refusal() -> str | None:
@@ -45,7 +45,7 @@ def refusal() -> str | None:
 
 
 def triton_version() -> str:
-    """Of Triton."""
+    """Version of Triton."""
     import triton
 
     return str(triton.__version__)
@@ -61,20 +61,20 @@ def add_pair_sums(
     exchange: bool,
     triangle: bool,
 ) -> None:
-    """Write the sums of a product's pairs to their places.
+    """Write the sums for the pairs of a product to their places.
 
     Parameters
     ----------
     sums : (1 or 2, ni, nj, blocks of rows) float64, Eh
-        Direct sums of a tile, and exchange sums where they are wanted.
+        Direct sums of a tile, and exchange sums if wanted.
     product : (J, nb, I, na) contiguous, Eh
         (ia|jb) of I occupied orbitals on the left and J on the right.
     block : (i, j, first i, first j)
-        Where the product begins in the tile, and in the two sets of occupied orbitals.
+        Start of the product in the tile, and in the two sets of occupied orbitals.
     energies : (ni,), (na,), (nj,), (nb,) in the type of the product, Eh
         Occupied and virtual orbitals of the left, then of the right.
-    kappa : (1,) in the type of the product, regulariser, 1/Eh; None for none
-    exchange : whether both sides are one spin
+    kappa : (1,) in the type of the product, regulariser, 1/Eh; None without one
+    exchange : whether both sides have the same spin
     triangle : whether pairs i > j are left out
     """
     width, nb, height, na = product.shape
@@ -103,7 +103,7 @@ def add_pair_sums(
 
 @cache
 def _kernel() -> Any:
-    """The kernel; Triton is imported where it is used."""
+    """The kernel; Triton is imported only here."""
     import triton
     import triton.language as tl
 

@@ -1,10 +1,8 @@
-"""ONE table of backends, and the choice between them: made once, before the SCF, never changed
-after.
+"""The only table of backends, and the choice between them, which is made once, before the SCF.
 
-A row names the module of a backend, which is imported only when the backend is asked for:
-`refusal(name)` answers with the reason why it cannot be used here, or None, and `make(name,
-threads)` makes it. A requested backend that is not there is an error; only `auto` chooses, and says
-why.
+A row names the module of a backend, which is imported only when needed: `refusal(name)` returns the
+reason why it cannot be used here, or None, and `make(name, threads)` creates it. An unavailable
+requested backend is an error; only `auto` chooses, and reports why.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from dfmp2.options import BACKEND_WORDS as WORDS
 TRAINIUM = "dfmp2.trainium.entry"
 NEURON_DEVICES = "/dev/neuron[0-9]*"
 NVIDIA_DRIVER = "/proc/driver/nvidia/version"
-# That change which backend a name stands for
+# Variables that change which backend a name selects
 VARIABLES = ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR")
 
 
@@ -35,7 +33,7 @@ class _Module(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """One backend: its name, what it is, and the dotted name of its module."""
+    """One backend: its name, description, and module."""
 
     name: str
     description: str
@@ -46,7 +44,7 @@ class BackendRow:
         return self._loaded().refusal(self.name)
 
     def make(self, threads: int) -> Backend:
-        """The backend with so many threads of the host."""
+        """The backend with the given number of host threads."""
         return self._loaded().make(self.name, threads)
 
     def _loaded(self) -> _Module:
@@ -73,11 +71,11 @@ def names() -> list[str]:
 
 
 def known(name: str) -> str:
-    """The name of a backend, of `auto`, or of a word for one.
+    """The canonical name for a backend, `auto`, or a synonym.
 
     Raises
     ------
-    BackendUnavailable : there is no such backend
+    BackendUnavailable : unknown backend
     """
     name = WORDS.get(name, name)
     if name == "auto":
@@ -91,8 +89,8 @@ def select_backend(name: str, precision: str, threads: int) -> tuple[Backend, st
     Raises
     ------
     BackendUnavailable : the named backend is unknown or cannot be used; the reason is given
-    UnsupportedByBackend : it cannot do the precision
-    InputError : an environment variable has no value that is understood
+    UnsupportedByBackend : it does not support the precision
+    InputError : an environment variable has an invalid value
     """
     asked, note = known(name), ""
     name = asked
@@ -127,10 +125,10 @@ def _require(backend: Backend, precision: str) -> None:
 
 
 def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
-    """As `select`, for a plan: a Trainium lane that is not on this host has the limits of the
-    interpreter.
+    """As `select_backend`, for a plan: a Trainium lane that is not on this host gets the limits of
+    the interpreter.
 
-    `Backend.name` is that of the lane, and the reason says why it is not here.
+    `Backend.name` is that of the lane, and the reason says why it is unavailable here.
     """
     try:
         return select_backend(name, precision, threads)
@@ -146,7 +144,7 @@ def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
 
 
 def float64_backend(backend: Backend) -> Backend:
-    """The backend that evaluates pair terms in float64: itself, or the host where the device has no
+    """The backend that evaluates pair terms in float64: itself, or the host if the device has no
     float64."""
     if "fp64" in backend.limits.precisions:
         return backend
@@ -154,12 +152,12 @@ def float64_backend(backend: Backend) -> Backend:
 
 
 def accelerator() -> Accelerator:
-    """Trainium, for what is asked before a backend is made; imported now."""
+    """The Trainium module, for queries before a backend exists; imported now."""
     return cast(Accelerator, import_module(TRAINIUM))
 
 
 def predictions(backend: Backend, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
-    """Predicted pair energies on Trainium where the backend is for it or this host has it; else
+    """Predicted pair energies on Trainium if the backend is for it or this host has it; otherwise
     None."""
     if any(row.name == backend.name and row.module == TRAINIUM for row in BACKENDS):
         return accelerator().predict(spins, backend.limits.workers)
@@ -171,7 +169,7 @@ def predictions(backend: Backend, spins: Sequence[Shape]) -> tuple[Prediction, .
 def weigh_trainium(
     spins: tuple[Shape, ...], seconds: float, measured: bool, threads: int
 ) -> tuple[Backend | None, str] | None:
-    """The lane that `auto` takes on a host with Neuron devices (None: the host), and the reason;
+    """The lane that `auto` selects on a host with Neuron devices (None: the host), and the reason;
     None without devices.
 
     Parameters
@@ -191,8 +189,8 @@ def _neuron_devices() -> bool:
 
 
 def _choose() -> tuple[BackendRow, str]:
-    """CUDA where a device is present, else the host; torch is imported only if a driver is
-    there."""
+    """CUDA if a device is present, otherwise the host; torch is imported only if there is a
+    driver."""
     if not os.path.exists(NVIDIA_DRIVER):
         return _row("cpu"), "auto: no accelerator on this host"
     refusal = _row("cuda").probe()

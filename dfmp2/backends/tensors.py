@@ -1,10 +1,9 @@
-"""Arrays on a device and the products of them: what `dfmp2.tensor` calls of a backend. Here the
-host's, and PyTorch's.
+"""Tensor operations on a device, as called by `dfmp2.tensor`, for the host and for PyTorch.
 
-An array is sent once and used for many products. For each it is folded: its axes are taken in some
-order and put together to (batches, contracted, free), which on the host is a view. All is computed
-in float32 or float64, the type of the arrays. What `send` and the products return belongs to the
-device; nobody else looks inside.
+An array is sent once and used for many products. For each it is folded: its axes are reordered and
+merged into (batches, contracted, free), which on the host is a view. Everything is computed in the
+type of the arrays, float32 or float64. The values returned by `send` and the products belong to the
+device and are opaque to others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PRECISION = {"float64": "fp64", "float32": "mixed"}
 
 
 class Folding(NamedTuple):
-    """How an array is taken in a product: the order of its axes, and (batches, contracted, free)
+    """How an array enters a product: the order of its axes, and (batches, contracted, free)
     sizes."""
 
     axes: tuple[int, ...]
@@ -30,11 +29,11 @@ class Folding(NamedTuple):
 
 
 class Tensors:
-    """Products with NumPy; other devices follow this class.
+    """Products with NumPy; the base class of other devices.
 
     Attributes
     ----------
-    backend : which it is, for pair energies; dtypes : names of the types of arrays that it takes
+    backend : backend for pair energies; dtypes : names of the accepted array types
     """
 
     dtypes: tuple[str, ...] = ("float32", "float64")
@@ -43,16 +42,16 @@ class Tensors:
         self.backend = backend
 
     def send(self, array: NDArray[Any]) -> Any:
-        """An array where the device wants it."""
+        """An array in the device's memory."""
         return array
 
     def fetch(self, value: Any) -> NDArray[Any]:
-        """A value on the host, in its own shape."""
+        """A value on the host, in its original shape."""
         return np.asarray(value)
 
     def unfold(self, value: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-        """What a product returned in `shape`, its axes then in another order; UnsupportedByBackend
-        if it cannot."""
+        """The result of a product in `shape`, with axes then reordered; raises UnsupportedByBackend
+        if impossible."""
         return self._ordered(value.reshape(shape), axes)
 
     def product(self, a: Any, b: Any, how: tuple[Folding, Folding]) -> Any:
@@ -71,12 +70,12 @@ class Tensors:
     def _mirrored(self, square: Any) -> Any:
         """The upper triangle of `square` on both sides.
 
-        Whether a product A^t A is symmetric by itself depends on the library and on the processor.
+        Whether a product A^t A is exactly symmetric depends on the library and the processor.
         """
         return np.triu(square) + np.triu(square, 1).T
 
     def solve(self, lower: Any, b: Any) -> Any:
-        """X of L X = B, (n, columns); nothing above the diagonal of L is read."""
+        """X of L X = B, (n, columns); the part above the diagonal of L is not read."""
         from scipy.linalg import solve_triangular
 
         return solve_triangular(lower, b, lower=True, check_finite=False)
@@ -94,13 +93,13 @@ class Tensors:
         return found
 
     def transform(self, a: Any, c_occ: Any, c_vir: Any) -> Any:
-        """B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), of A (naux, nao, nao) symmetric
+        """B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), for A (naux, nao, nao) symmetric
         in mu and nu."""
         b = self._ordered(c_occ.T @ a @ c_vir, (1, 2, 0))
-        return b.reshape(-1).reshape(b.shape)  # laid out as pair energies read it
+        return b.reshape(-1).reshape(b.shape)  # in the layout that pair energies read
 
     def operand(self, b: Any, eps_occ: Energies, eps_vir: Energies) -> Operand:
-        """B (nocc, nvir, naux) as `pair_terms` of `backend` takes it."""
+        """B (nocc, nvir, naux) as an operand of `pair_terms` of `backend`."""
         return Operand(b, eps_occ, eps_vir, PRECISION[str(b.dtype).removeprefix("torch.")])
 
     def _ordered(self, value: Any, axes: tuple[int, ...]) -> Any:
@@ -119,17 +118,17 @@ class TorchTensors(Tensors):
         return self._torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self._device)
 
     def operand(self, b: Any, eps_occ: Energies, eps_vir: Energies) -> Operand:
-        """As of Tensors; B is on the device already."""
+        """As in Tensors; B is already on the device."""
         precision = PRECISION[str(b.dtype).removeprefix("torch.")]
         made: Operand = self.backend.operand(b, eps_occ, eps_vir, precision)  # type: ignore[attr-defined]
         return made
 
     def fetch(self, value: Any) -> NDArray[Any]:
-        """As NumPy."""
+        """A value as a NumPy array."""
         return np.asarray(value.cpu().numpy())
 
     def solve(self, lower: Any, b: Any) -> Any:
-        """PyTorch's triangular solve."""
+        """X of L X = B, by PyTorch's triangular solve."""
         return self._torch.linalg.solve_triangular(lower, b, upper=False)
 
     def _mirrored(self, square: Any) -> Any:

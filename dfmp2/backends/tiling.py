@@ -1,9 +1,10 @@
-"""How the pair triangle is cut into tiles, and in which order tiles visit B on disk: integers only.
+"""Division of the pair triangle into tiles, and the order in which tiles visit B on disk, in terms
+of integers only.
 
 Tile shapes depend on the sizes of the molecule and the limits of the device, never on the memory
-budget, the number of threads or how the work is shared out. That one rule makes every run of the
-same molecule on the same device add up the same numbers in the same order. The edge of a tile is
-also what a run with B on disk has to hold at least, so on the host it is bounded in bytes.
+budget, the number of threads or the distribution of work. This rule makes every run of the same
+molecule on the same device add up the same numbers in the same order. The edge of a tile also
+determines the minimum memory of a run with B on disk, so on the host it is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ Cut = tuple[int, int]
 
 
 class Visit(NamedTuple):
-    """Rows begin:end are read. Some of their tiles, `mine`, lie `inside` them; columns pass for the
-    others."""
+    """A visit reads rows begin:end. Some of their tiles, `mine`, lie `inside` them; for the others,
+    columns are streamed."""
 
     begin: int
     end: int
@@ -29,13 +30,13 @@ class Visit(NamedTuple):
 def visits(
     tiles: list[Tile], held: int, left_row: int, right_row: int, *, same: bool
 ) -> list[Visit]:
-    """In which order B is read.
+    """The order in which B is read.
 
     Parameters
     ----------
     held : bytes of B that may be in memory
     left_row, right_row : bytes of an occupied orbital of either side
-    same : whether both sides are one spin
+    same : whether both sides have the same spin
     """
     found = []
     for begin, end in _row_sets(rows_of(tiles), columns_of(tiles), held, left_row, right_row):
@@ -49,8 +50,8 @@ def visits(
 
 
 class Cuts(NamedTuple):
-    """Ranges of i and of j whose products are the tiles of a channel; only those with i <= j where
-    both sides are the `same` spin."""
+    """Ranges of i and of j whose products are the tiles of a channel; only those with i <= j if
+    both sides have the `same` spin."""
 
     rows: list[Cut]
     columns: list[Cut]
@@ -64,7 +65,7 @@ class Cuts(NamedTuple):
         return len(self.rows) * len(self.columns)
 
     def orbitals_read(self, held: int, left_row: int, right_row: int) -> tuple[int, int]:
-        """Orbitals of either side that are read by `visits`, whose parameters these are."""
+        """Numbers of orbitals on either side that are read; parameters as in `visits`."""
         columns = sum(end - begin for begin, end in self.columns)
         left = right = 0
         for begin, end in _row_sets(self.rows, self.columns, held, left_row, right_row):
@@ -92,7 +93,7 @@ def rectangle_cuts(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0
 def _row_sets(
     rows: list[Cut], columns: list[Cut], held: int, left_row: int, right_row: int
 ) -> list[Cut]:
-    """Neighbouring rows put together while they fit beside two columns; one at least."""
+    """Sets of neighbouring rows that fit into memory beside two columns; at least one row each."""
     widest = max((end - begin for begin, end in columns), default=0)
     most = (held - 2 * widest * right_row) // max(1, left_row)
     sets: list[Cut] = []
@@ -105,7 +106,7 @@ def _row_sets(
 
 
 def widest(tiles: list[Tile]) -> int:
-    """Orbitals along the longest j edge."""
+    """Number of orbitals along the longest j edge."""
     return max((cut[1] - cut[0] for cut in columns_of(tiles)), default=0)
 
 
@@ -122,15 +123,15 @@ def columns_of(tiles: list[Tile]) -> list[Cut]:
 WANTED_TILES_PER_SIDE = 8  # enough tiles to keep several workers busy on a small molecule
 
 
-EDGE_ELEMENTS = 1 << 21  # of B along the edge of a tile on the host: 16 MB in float64
+EDGE_ELEMENTS = 1 << 21  # elements of B along the edge of a tile on the host: 16 MB in float64
 
 
 def edge(nocc: int, limits: Limits, row: int = 0) -> int:
-    """Occupied orbitals along the edge of a tile, at least 1.
+    """Number of occupied orbitals along the edge of a tile, at least 1.
 
     Parameters
     ----------
-    row : elements of B per occupied orbital, nvir naux; 0 for no bound in bytes
+    row : elements of B per occupied orbital, nvir naux; 0 for no limit in bytes
     """
     if limits.edge_elements:
         most = limits.tile_edge
@@ -145,7 +146,7 @@ def edge(nocc: int, limits: Limits, row: int = 0) -> int:
 
 
 def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
-    """Tiles that cover all pairs i <= j of one spin space, the large ones first."""
+    """Tiles that cover all pairs i <= j of one spin space, large ones first."""
     cuts = triangle_cuts(nocc, limits, row).rows
     tiles = [
         Tile(*rows, *columns, diagonal=rows == columns)
@@ -157,19 +158,19 @@ def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
 
 
 def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> list[Tile]:
-    """Tiles that cover all pairs (i, j) of two spin spaces, the large ones first; `row` of the
-    larger."""
+    """Tiles that cover all pairs (i, j) of two spin spaces, large ones first; `row` is that of the
+    larger space."""
     rows, columns, _ = rectangle_cuts(nocc_left, nocc_right, limits, row)
     tiles = [Tile(*row, *column, diagonal=False) for row in rows for column in columns]
     return sorted(tiles, key=_area, reverse=True)
 
 
 def strip(limits: Limits, nvir: int, nvir_right: int, rows: int) -> tuple[int, int]:
-    """Occupied orbitals i and, at most, j of one product in a tile with so many rows.
+    """Numbers of occupied orbitals i and (at most) j of one product in a tile with `rows` rows.
 
     Parameters
     ----------
-    nvir, nvir_right : virtual orbitals of i and of j
+    nvir, nvir_right : numbers of virtual orbitals for i and for j
     """
     pair = nvir * nvir_right
     height = max(1, -(-limits.product_edge // nvir))
@@ -178,7 +179,7 @@ def strip(limits: Limits, nvir: int, nvir_right: int, rows: int) -> tuple[int, i
 
 
 def pairs_in(tile: Tile) -> int:
-    """Number of pairs a tile evaluates."""
+    """Number of pairs evaluated by a tile."""
     rows, columns = tile.i1 - tile.i0, tile.j1 - tile.j0
     if tile.diagonal:
         return rows * (rows + 1) // 2

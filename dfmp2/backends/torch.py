@@ -1,17 +1,17 @@
-"""Pair terms with PyTorch, on the CPU ("torch", the plain twin) or a CUDA device ("cuda").
+"""Pair terms with PyTorch, on the CPU ("torch", without fused kernels) or a CUDA device ("cuda").
 
-One class: device and workers are fields. A strip of occupied orbitals i with all j of a tile is one
-product,
+There is one class with the device as a field. A strip of occupied orbitals i with all j of a tile
+is one product,
 
     G[j,b,i,a] = sum_P B_jbP B_iaP = (ia|jb),
 
-and its sums are made in one pass by a fused kernel (`dfmp2.backends.fused`), on the CPU by plain
-PyTorch. The sums of a tile stay on the device until all its strips are done, then come down in one
-copy that nothing waits for but whoever reads it. A B that the device has no room for stays in
-host memory, and rows of it go up while others are worked on (`StreamedOperand`).
+and its sums are computed in one pass by a fused kernel (`dfmp2.backends.fused`), or on the CPU by
+plain PyTorch. The sums of a tile stay on the device until all its strips are done, and are then
+downloaded in one asynchronous copy. If the device has no room for B, it stays in host memory, and
+rows are uploaded while others are processed (`StreamedOperand`).
 
-Float32 means float32: TF32 is switched off, but for the backend "cuda-tf32", where a float32 is
-the sum of two numbers that TF32 multiplies exactly,
+Float32 means float32: TF32 is disabled, except for the backend "cuda-tf32", where a float32 is the
+sum of two numbers that TF32 multiplies exactly,
 
     x = h + l       x y = h h' + h l' + l h'        (l l' is below the last bit of x y)
 
@@ -51,9 +51,9 @@ from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.host.threads import prefetched
 
-HOST_ELEMENTS = 1 << 22  # of (ia|jb) of one product on the CPU
-HOST_EDGE, DEVICE_EDGE = 256, 1024  # rows that fill one core, and the processors of a card
-TF32_BITS = 13  # of a float32's fraction that TF32 drops
+HOST_ELEMENTS = 1 << 22  # of (ia|jb) in one product on the CPU
+HOST_EDGE, DEVICE_EDGE = 256, 1024  # rows that fill one core, or the processors of a card
+TF32_BITS = 13  # of the fraction of a float32 that TF32 drops
 SPLIT = "cuda-tf32"
 
 
@@ -94,7 +94,7 @@ class TorchOperand(Operand):
     ----------
     occupied, virtual : (nocc,), (nvir,) energies on the device in the type of B, Eh
     space : the same object for all parts of one spin's B
-    low : what TF32 leaves of B, of the same shape; None where products are not split
+    low : remainder of B after rounding to TF32, of the same shape; None if products are not split
     """
 
     occupied: Any = None
@@ -103,7 +103,7 @@ class TorchOperand(Operand):
     low: Any = None
 
     def resident(self, start: int, stop: int) -> TorchOperand:
-        """The operand itself: it is on the device as a whole."""
+        """The operand itself, since it is entirely on the device."""
         return self
 
 
@@ -113,8 +113,8 @@ class StreamedOperand(Operand):
 
     Attributes
     ----------
-    device : the backend that it was put to
-    space : as of TorchOperand
+    device : the backend it belongs to
+    space : as in TorchOperand
     """
 
     device: TorchBackend
@@ -131,7 +131,7 @@ class StreamedOperand(Operand):
         )
 
     def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
-        """As of `dfmp2.backends.base.TileSource`."""
+        """As in `dfmp2.backends.base.TileSource`."""
         yield from self.device.stream(self, right, tiles)
 
 
@@ -143,16 +143,16 @@ class TorchBackend(Device[DeviceOperand]):
 
     Parameters
     ----------
-    torch : the imported module (imported where it is used, since it takes seconds)
+    torch : the imported module (imported late, since it takes seconds)
     device : "cpu" or "cuda"
-    threads : CPU threads of the intra-operator pool (only for device "cpu")
-    card : what a CUDA device is; on the CPU a card whose tiles and memory are to be kept to, None
-        for the CPU's own
-    split : whether float32 products are made of three in TF32
+    threads : CPU threads of the intra-operator pool (only used with "cpu")
+    card : description of a CUDA device; on the CPU, a card whose tiles and memory limits to
+        emulate, None for the CPU's own
+    split : whether float32 products are composed of three TF32 products
 
     Attributes
     ----------
-    elementwise : what makes the sums of a product
+    elementwise : function that computes the sums of a product
     double, single, index : the module's own types
     """
 
@@ -215,12 +215,12 @@ class TorchBackend(Device[DeviceOperand]):
         eps_vir: NDArray[np.float64],
         precision: str,
     ) -> DeviceOperand:
-        """Copy B to the device in the given precision, or keep it on the host where the device has
-        no room for it.
+        """Copy B to the device in the given precision, or keep it on the host if the device has no
+        room.
 
         Raises
         ------
-        ResourceError : the device has no room for the rows of a single tile either
+        ResourceError : the device has no room even for the rows of a single tile
         """
         dtype = self.type_of(precision)
         number = dtype.itemsize * self._halves(precision)
@@ -229,7 +229,7 @@ class TorchBackend(Device[DeviceOperand]):
         rows = RESIDENT_EDGES * edge(len(b), self.limits, row)
         least = rows * row * number
         room = self.room()
-        # What stays on the device leaves room for another operand to pass through it.
+        # A resident operand must leave room for streaming another one.
         if room is not None and size + least > room:
             if least > room:
                 raise ResourceError(
@@ -252,7 +252,7 @@ class TorchBackend(Device[DeviceOperand]):
         precision: str,
         space: Any = None,
     ) -> TorchOperand:
-        """An operand of a B that is on the device already, in the type of that precision."""
+        """An operand for a B already on the device, in the type of the given precision."""
         low = None
         if self._halves(precision) == 2:
             resident, low = split_tf32(self._torch, resident)
@@ -270,13 +270,13 @@ class TorchBackend(Device[DeviceOperand]):
         )
 
     def _halves(self, precision: str) -> int:
-        """How many arrays hold a block of B on the device."""
+        """Number of arrays that hold a block of B on the device."""
         if self.split and precision == "mixed":
             return 2
         return 1
 
     def room(self) -> int | None:
-        """Bytes that B may still take on the device, None on the host."""
+        """Bytes still available for B on the device, None on the host."""
         room = self.limits.room
         if room is None:
             return None
@@ -285,7 +285,7 @@ class TorchBackend(Device[DeviceOperand]):
     def begin(
         self, left: DeviceOperand, right: DeviceOperand, tile: Tile
     ) -> Callable[[], PairTerms]:
-        """Queue a tile on the device; what is returned waits for its terms."""
+        """Queue a tile on the device; the returned function waits for its terms."""
         near = left.resident(tile.i0, tile.i1)
         if left is right and (tile.i0, tile.i1) == (tile.j0, tile.j1):
             far = near
@@ -379,20 +379,20 @@ class TorchBackend(Device[DeviceOperand]):
         spaces: Sequence[Any],
         fetched: Sequence[Any],
     ) -> list[Any]:
-        """As of Backend."""
+        """As in `Device`."""
         from dfmp2.backends.torch_b import make_resident_b
 
         return make_resident_b(self, blocks, factor, spaces, fetched)
 
     def fields(self, b: NDArray[np.float64], of_packed: NDArray[np.intp]) -> Any:
-        """As of Backend."""
+        """As in `Device`."""
         from dfmp2.backends.torch_fields import DeviceFields
 
         nao = (isqrt(8 * len(of_packed) + 1) - 1) // 2
         return DeviceFields(self, b, of_packed[packed_places(nao)])
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
-        """Predicted seconds of `make_b`: products, and the integrals' way up."""
+        """Predicted time of `make_b`: products, and upload of the integrals, s."""
         rate = HOST_RATE
         if self.card is not None:
             rate = self.card.float64_rate
@@ -406,13 +406,14 @@ class TorchBackend(Device[DeviceOperand]):
     def stream(
         self, left: DeviceOperand, right: DeviceOperand, tiles: list[Tile]
     ) -> Iterator[Batch]:
-        """Resident operands of rows and columns of B that is on the host, the next columns on
-        their way."""
+        """Yield resident operands for rows and columns of a B on the host, while the next columns
+        are uploaded."""
         same = left is right
         row = int(left.b[:1].nbytes) * self._halves(left.precision)
         column = int(right.b[:1].nbytes) * self._halves(right.precision)
         room = self.room() or 0
-        # Rows of this visit and the one before, columns of this batch, the one before and the next.
+        # Rows of this visit and the previous one; columns of this batch, the previous and the next
+        # one.
         passes = widest(tiles) * column
         held = (room - 3 * passes) // 2 + 2 * passes
         for begin, end, mine, inside, passing in visits(tiles, held, row, column, same=same):
@@ -427,7 +428,7 @@ class TorchBackend(Device[DeviceOperand]):
             for cut, (far, arrived) in zip(passing, prefetched(load, len(passing)), strict=True):
                 self.transfers.after(arrived)
                 batch = [tile for tile in mine if (tile.j0, tile.j1) == cut and tile not in inside]
-                # A side that is resident as a whole keeps its own numbers.
+                # A fully resident side keeps its own numbering.
                 rows = begin
                 if near is left:
                     rows = 0
@@ -437,7 +438,7 @@ class TorchBackend(Device[DeviceOperand]):
                 yield near, far, {tile.shifted(rows, columns): tile for tile in batch}
 
     def type_of(self, precision: str) -> Any:
-        """PyTorch's type of B in that precision."""
+        """PyTorch's type of B in the given precision."""
         if precision == "fp64":
             return self._torch.float64
         return self._torch.float32
@@ -474,7 +475,7 @@ class TorchBackend(Device[DeviceOperand]):
         return TorchTensors(self, self._torch, self.device)
 
     def describe(self) -> dict[str, str]:
-        """Device, PyTorch, and what makes the sums of a product."""
+        """Device, PyTorch version, and the implementation of the sums."""
         torch = self._torch
         found = {"device": "cpu", "torch": str(torch.__version__)}
         if self.card is not None:
@@ -488,7 +489,7 @@ class TorchBackend(Device[DeviceOperand]):
 
 
 def set_float32_products(torch: ModuleType, *, tf32: bool) -> None:
-    """Switch TF32 on or off for products in float32."""
+    """Enable or disable TF32 for float32 products."""
     matmul = torch.backends.cuda.matmul
     if hasattr(matmul, "fp32_precision"):
         matmul.fp32_precision = "tf32" if tf32 else "ieee"
@@ -497,21 +498,21 @@ def set_float32_products(torch: ModuleType, *, tf32: bool) -> None:
 
 
 def split_tf32(torch: ModuleType, values: Any) -> tuple[Any, Any]:
-    """h and l, h + l = values in float32: h has the bits that TF32 keeps, l what is left."""
+    """h and l with h + l = values in float32: h has the bits that TF32 keeps, l the remainder."""
     mask = -(1 << TF32_BITS)
     high = (values.view(torch.int32) & mask).view(torch.float32)
     return high, values - high
 
 
 def plain_sums(torch: ModuleType, sums: Any, g: Any, energies: Any, kappa: Any) -> None:
-    """What the fused kernel does, one operation after another.
+    """The same sums as the fused kernel, one operation at a time.
 
     Parameters
     ----------
-    sums : (1 or 2, I, J) float64, Eh: direct sums, and exchange sums where they are wanted
+    sums : (1 or 2, I, J) float64, Eh: direct sums, and exchange sums if wanted
     g : (J, nb, I, na), Eh
     energies : (I,), (na,), (J,), (nb,) in the type of g, Eh
-    kappa : (1,), 1/Eh; None for none
+    kappa : (1,), 1/Eh; None without regularisation
     """
     occupied, virtual, right_occupied, right_virtual = energies
     pairs = right_occupied[:, None, None, None] + occupied[:, None]
@@ -522,14 +523,15 @@ def plain_sums(torch: ModuleType, sums: Any, g: Any, energies: Any, kappa: Any) 
         factor = torch.expm1(kappa * weight)
         torch.div(g, weight, out=weight)
         weight.mul_(factor.square_())
-    # Row sums in the working precision, their sum in float64.
+    # Row sums in the working precision, added up in float64.
     sums[0] = (g * weight).sum(dim=3).sum(dim=1, dtype=torch.float64).T
     if len(sums) == 2:
         sums[1] = (weight * g.transpose(1, 3)).sum(dim=3).sum(dim=1, dtype=torch.float64).T
 
 
 def _elementwise(device: str) -> tuple[bool, str]:
-    """Whether the fused kernel makes the sums of a product, and what does, in words."""
+    """Whether the fused kernel computes the sums of a product, and a description of the
+    implementation."""
     if device == "cpu":
         return False, "plain PyTorch, as always on the CPU"
     reason = fused.refusal()
@@ -538,5 +540,5 @@ def _elementwise(device: str) -> tuple[bool, str]:
     return False, f"plain PyTorch, an operation at a time: {reason}"
 
 
-HOST_RATE = 5e10  # operations per second of a core in float64, about
-LINK_RATE = 1.2e10  # bytes per second from pinned memory, about half of what PCIe 4.0 x16 has
+HOST_RATE = 5e10  # approximate float64 operations per second of a core
+LINK_RATE = 1.2e10  # bytes per second from pinned memory, about half the rate of PCIe 4.0 x16

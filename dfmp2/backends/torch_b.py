@@ -1,10 +1,10 @@
-"""B made on a PyTorch device, in float64, of integrals that come from the host in blocks:
+"""B computed on a PyTorch device in float64, from integrals sent by the host in blocks:
 
     (Q|ia) = sum_mu,nu C_mu,i (Q|mu nu) C_nu,a        B_iaP = sum_Q L^-1_PQ (Q|ia)
 
-A block of packed integrals goes up once, is spread to whole matrices and multiplied twice for each
-spin. What is transformed stays on the device if all of it fits there; otherwise it comes down block
-by block, and goes up once more, a group of orbitals at a time, to be fitted.
+A block of packed integrals is uploaded once, unpacked to full matrices and multiplied twice for
+each spin. The transformed integrals stay on the device if all of them fit; otherwise they are
+downloaded block by block, and uploaded again for the fit, a group of orbitals at a time.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class SpinOrbitals(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidentTensor:
-    """B of one spin that is on the device.
+    """B of one spin, resident on the device.
 
     Attributes
     ----------
-    backend : whose device that is
+    backend : backend of the device
     operand : in float64
-    order : of the fitting functions in float32, (naux,) on the device
+    order : order of the fitting functions in float32, (naux,) on the device
     """
 
     backend: TorchBackend
@@ -92,13 +92,14 @@ def make_resident_b(
     Parameters
     ----------
     blocks : (p0, p1, (p1-p0, nao (nao + 1) / 2) float64) of (Q|mu nu), Eh, valid until the next one
-    factor : (naux, n) float64, Eh^-1/2: B is (Q|ia) times this
-    spaces : whose B stays on the device if all of it fits
-    fetched : whose B is wanted on the host
+    factor : (naux, n) float64, Eh^-1/2; B is (Q|ia) times this
+    spaces : orbitals whose B stays on the device if all of it fits
+    fetched : orbitals whose B is wanted on the host
 
     Returns
     -------
-    `ResidentTensor` of each of `spaces`, or an array (nocc, nvir, n) float64, Eh^1/2; then arrays
+    A `ResidentTensor` or an array (nocc, nvir, n) float64, Eh^1/2, for each of `spaces`; then
+    arrays.
     """
     every = [*spaces, *fetched]
     naux, kept = factor.shape
@@ -127,12 +128,13 @@ def make_resident_b(
 
 
 def device_bytes(elements: int, naux: int, kept: int, nao: int) -> int:
-    """Bytes of device memory where B is made there and stays: integrals and B side by side, the
+    """Bytes of device memory if B is computed there and stays: integrals and B together, the
     inverse metric, and rows of integrals.
 
     Parameters
     ----------
-    elements : nocc nvir of all spins; naux, kept : fitting functions, before and after the fit
+    elements : nocc nvir over all spins; naux, kept : numbers of fitting functions, before and after
+        the fit
     """
     return 8 * (naux + kept) * elements + 8 * naux * (naux + nao)
 
@@ -175,7 +177,7 @@ def _transformed(
 
 
 def _fitted(backend: TorchBackend, raw: Any, inverse: Any) -> Any:
-    """B where (Q|ia) is, on the device or on the host, a group of orbitals at a time."""
+    """B in place of (Q|ia), on the device or the host, a group of orbitals at a time."""
     nocc, nvir, naux = raw.shape
     kept = inverse.shape[1]
     on_host = isinstance(raw, np.ndarray)

@@ -1,10 +1,10 @@
-"""Coulomb and exchange matrices on a PyTorch device, of fitted integrals that the host has made:
+"""Coulomb and exchange matrices on a PyTorch device, from fitted integrals computed by the host:
 
     J_c = sum_P B_Pc sum_d B_Pd D_d        K_mn = sum_Pi X_Pi,m X_Pi,n        X_P = B_P C
 
-c and d are pairs of basis functions. B goes up once if the device has room for it, otherwise a
-block of fitting functions at a time for each J and K. Their sums stay on the device until all
-blocks are done. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
+c and d are pairs of basis functions. B is uploaded once if the device has room for it, otherwise
+for each J and K in blocks of fitting functions. Their sums stay on the device until all blocks are
+done. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Array = NDArray[np.float64]
 
 
 class DeviceFields:
-    """J and K of densities, from B in host memory.
+    """J and K for densities, from B in host memory.
 
     Parameters
     ----------
-    backend : whose device computes
+    backend : backend of the device
     b : (naux, ncolumn) float64, Eh^1/2, pairs of basis functions that are not negligible
     places : (nao, nao) column of each pair; ncolumn for a negligible one
     """
@@ -50,14 +50,14 @@ class DeviceFields:
     def matrices(
         self, folded: Array, occupied: Sequence[Array], *, single: bool, exchange: bool
     ) -> tuple[Array, Array]:
-        """J of each density, (nspin, ncolumn), and K, (nspin, nao, nao), float64, Eh.
+        """J for each density, (nspin, ncolumn), and K, (nspin, nao, nao), float64, Eh.
 
         Parameters
         ----------
-        folded : (nspin, ncolumn) density, off-diagonal elements twice
+        folded : (nspin, ncolumn) density, with off-diagonal elements doubled
         occupied : (nao, n) orbitals of each spin, scaled with the root of their occupation
-        single : K from float32 products, each block of them added up in float64
-        exchange : whether K is wanted; otherwise it is 0
+        single : whether K uses float32 products, whose blocks are added up in float64
+        exchange : whether to compute K; otherwise it is 0
         """
         backend, up = self._backend, self._backend.transfers.up
         dtype = backend.double

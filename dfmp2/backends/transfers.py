@@ -1,10 +1,10 @@
-"""Copies between the host and a PyTorch device, counted; on a CUDA device through pinned memory.
+"""Counted copies between the host and a PyTorch device, through pinned memory on CUDA.
 
-    up      host -> device: through two pinned buffers, one filled while the other is on its way
-    down    device -> host: begun without waiting; the numbers are there when they are asked for
+    up      host -> device: through two pinned buffers, one filled while the other is transferred
+    down    device -> host: begun without waiting; completed when the numbers are requested
 
-On the CPU the same calls are made and counted, and nothing is copied that need not be: the counts
-are those of a card.
+On the CPU the same calls are counted, without unnecessary copies, so that the counts are those of a
+card.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Transfers:
 
     Attributes
     ----------
-    uploads, uploaded : copies to the device, and bytes of them
-    downloads, downloaded : copies from it, and bytes of them
+    uploads, uploaded : copies to the device, and their bytes
+    downloads, downloaded : copies from it, and their bytes
     resident : bytes of operands on the device
     """
 
@@ -44,7 +44,7 @@ class Transfers:
         self._buffers: list[Any] = []
         self._events: list[Any] = []
         self._stream: Any = None
-        self._lock = threading.Lock()  # of the buffers, which a thread that reads ahead uses too
+        self._lock = threading.Lock()  # for the buffers, which are also used by a read-ahead thread
         self.uploads = 0
         self.uploaded = 0
         self.downloads = 0
@@ -52,7 +52,7 @@ class Transfers:
         self.resident = 0
 
     def up(self, array: NDArray[Any], dtype: Any) -> Any:
-        """An array on the device in that type; on the CPU it may share the array's memory."""
+        """An array on the device in the given type; on the CPU it may share the array's memory."""
         source = self._torch.from_numpy(np.require(array, requirements=["C", "W"]))
         if not self._pinned:
             self._count_upload(source)
@@ -62,7 +62,7 @@ class Transfers:
         return there.to(dtype)
 
     def fill(self, there: Any, array: NDArray[Any]) -> None:
-        """Copy an array to the first elements of a tensor of the device, (n,)."""
+        """Copy an array to the first elements of a device tensor, (n,)."""
         source = self._torch.from_numpy(np.require(array, requirements=["C", "W"]))
         into = there[: source.numel()].view(source.shape)
         if self._pinned and into.dtype == source.dtype:
@@ -72,7 +72,7 @@ class Transfers:
             into.copy_(source)
 
     def down(self, value: Any) -> Callable[[], NDArray[Any]]:
-        """Begin to copy a tensor to the host; the function returned waits for it."""
+        """Start copying a tensor to the host; the returned function waits for it."""
         self.downloads += 1
         self.downloaded += value.numel() * value.element_size()
         if not self._pinned:
@@ -89,7 +89,7 @@ class Transfers:
         return wait
 
     def hold(self, value: Any, size: int) -> None:
-        """Count `size` bytes as resident for as long as `value` lives."""
+        """Count `size` bytes as resident during the lifetime of `value`."""
         self.resident += size
         weakref.finalize(value, self._release, size)
 
@@ -97,7 +97,7 @@ class Transfers:
         self.resident -= size
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Copies begun within do not wait for what is computed, nor the other way round."""
+        """Context in which copies do not wait for computations, nor computations for copies."""
         if not self._pinned:
             return nullcontext()
         if self._stream is None:
@@ -105,7 +105,7 @@ class Transfers:
         return self._torch.cuda.stream(self._stream)  # type: ignore[no-any-return]
 
     def mark(self) -> Any:
-        """What has been asked of the device so far by this thread: for `after`."""
+        """A marker of the work queued so far by this thread, for `after`."""
         if not self._pinned:
             return None
         reached = self._torch.cuda.Event()
@@ -113,7 +113,7 @@ class Transfers:
         return reached
 
     def after(self, reached: Any) -> None:
-        """What is asked of the device from here on waits for what `mark` returned."""
+        """Make further work wait for a marker returned by `mark`."""
         if reached is not None:
             self._torch.cuda.current_stream().wait_event(reached)
 
@@ -122,7 +122,8 @@ class Transfers:
         self.uploaded += source.numel() * source.element_size()
 
     def _copy(self, there: Any, source: Any) -> None:
-        """Through pinned memory, in pieces; a copy from other memory waits for the device."""
+        """Copy through pinned memory in pieces, because a copy from other memory waits for the
+        device."""
         self._count_upload(source)
         flat = source.reshape(-1).view(self._torch.uint8)
         into = there.view(-1).view(self._torch.uint8)
@@ -135,7 +136,7 @@ class Transfers:
             for number, start in enumerate(range(0, flat.numel(), STAGE_BYTES)):
                 piece = flat[start : start + STAGE_BYTES]
                 buffer = self._buffers[number % 2][: piece.numel()]
-                self._events[number % 2].synchronize()  # the copy that left this buffer before
+                self._events[number % 2].synchronize()  # the previous copy from this buffer
                 buffer.copy_(piece)
                 into[start : start + piece.numel()].copy_(buffer, non_blocking=True)
                 self._events[number % 2].record()

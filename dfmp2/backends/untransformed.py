@@ -1,13 +1,13 @@
-"""B before its transformation: fitted integrals over basis functions, and the orbitals that make B
-of them.
+"""B before its transformation: fitted integrals over basis functions, and the orbitals to transform
+them.
 
     A_P(mu nu) = sum_Q L^-1_PQ (Q|mu nu)        B_iaP = sum_mu,nu A_P(mu nu) C_mu,i C_nu,a
 
-A device makes B of it in float32. What must be known in float64, such as the certificate's sample,
-is made of the same fitted integrals on the host, orbital by orbital, for the tiles that ask for it
-and no others. The metric has been applied in float64 already: raw integrals transformed in float32,
-and fitted afterwards, are wrong by far more than float32 alone (tests/test_integrals.py has
-figures).
+A device computes B from it in float32. Anything needed in float64, such as the certificate's
+sample, is computed on the host from the same fitted integrals, orbital by orbital, only for the
+tiles that need it. The metric has already been applied in float64, because raw integrals
+transformed in float32 and fitted afterwards have far larger errors than those of float32
+(tests/test_integrals.py has figures).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from dfmp2.backends.base import Backend, Batch, Operand, Tile
 
 Array = NDArray[np.float64]
 
-BLOCK_BYTES = 12 * 10**6  # of whole A_P unpacked at a time
+BLOCK_BYTES = 12 * 10**6  # of full matrices A_P unpacked at a time
 
 
 class UntransformedTensor:
-    """B of one spin that nobody has made yet.
+    """B of one spin, not yet computed.
 
     Parameters
     ----------
-    a : (naux, nao (nao + 1) / 2) float64, Eh^1/2: A_P(mu nu), mu >= nu, row after row; spins share
-        it
+    a : (naux, nao (nao + 1) / 2) float64, Eh^1/2: A_P(mu nu), mu >= nu, by rows; shared by the
+        spins
     c_occ, c_vir : (nao, nocc), (nao, nvir) float64, orbital coefficients
     """
 
@@ -51,7 +51,8 @@ class UntransformedTensor:
         return np.asarray(self.rows([i])[0])
 
     def rows(self, orbitals: Iterable[int]) -> Array:
-        """B of some occupied orbitals, (n, nvir, naux) float64, Eh^1/2; made once and kept."""
+        """B of some occupied orbitals, (n, nvir, naux) float64, Eh^1/2; computed once and
+        cached."""
         wanted = list(orbitals)
         missing = sorted(set(wanted) - set(self._rows))
         if missing:
@@ -75,13 +76,12 @@ class UntransformedTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UntransformedOperand:
-    """One spin's untransformed B and its orbital energies; takes the place of an Operand in
-    float64.
+    """One spin's untransformed B and its orbital energies; replaces an Operand in float64.
 
     Attributes
     ----------
-    b : (nocc, nvir, naux) when it is made, Eh^1/2
-    eps_occ, eps_vir : as of Operand
+    b : (nocc, nvir, naux) when computed, Eh^1/2
+    eps_occ, eps_vir : as in Operand
     """
 
     b: UntransformedTensor
@@ -91,8 +91,8 @@ class UntransformedOperand:
     def batches(
         self, backend: Backend, right: UntransformedOperand, tiles: list[Tile]
     ) -> Iterator[Batch]:
-        """As of `dfmp2.backends.base.TileSource`: the rows of B that the tiles need are made at
-        once."""
+        """As in `dfmp2.backends.base.TileSource`; the rows of B that the tiles need are computed
+        together."""
         rows = {i for tile in tiles for i in range(tile.i0, tile.i1)}
         columns = {j for tile in tiles for j in range(tile.j0, tile.j1)}
         if self is right:
@@ -105,7 +105,7 @@ class UntransformedOperand:
         row, column = (
             {orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns)
         )
-        # Neighbours stay neighbours: all orbitals of a tile are there
+        # Neighbours stay neighbours, since all orbitals of a tile are included
         yield (
             near,
             far,
@@ -125,12 +125,12 @@ class UntransformedOperand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTensor:
-    """B of one spin that a device has made, and what it was made of.
+    """B of one spin computed by a device, and its source.
 
     Attributes
     ----------
     operand : in float32, on the device
-    source : for what must be known in float64
+    source : for anything needed in float64
     """
 
     operand: Operand
@@ -151,8 +151,8 @@ class DeviceTensor:
 def made_on_device(
     a: Array, spaces: Sequence[Any], frontier: Sequence[Any], backend: Backend
 ) -> list[Any]:
-    """B of each spin, which a device makes of fitted integrals, then that of the frontier orbitals,
-    which the host makes of the same integrals in float64.
+    """B of each spin, computed by a device from fitted integrals, then that of the frontier
+    orbitals, computed by the host from the same integrals in float64.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def made_on_device(
     spaces, frontier : sequence
         Orbitals of each spin, with `c_occ`, `c_vir`, `eps_occ` and `eps_vir`.
     backend : Backend
-        With `limits.transforms`.
+        A backend with `limits.transforms`.
     """
     sources = [UntransformedTensor(a, space.c_occ, space.c_vir) for space in spaces]
     energies = [(space.eps_occ, space.eps_vir) for space in spaces]
@@ -176,13 +176,13 @@ def made_on_device(
 
 
 def unpacked(packed: Array, nao: int) -> Array:
-    """Whole matrices (n, nao, nao) of packed lower triangles (n, nao (nao + 1) / 2)."""
+    """Full matrices (n, nao, nao) from packed lower triangles (n, nao (nao + 1) / 2)."""
     return np.asarray(np.take(packed, packed_places(nao), axis=1))
 
 
 @lru_cache(maxsize=1)
 def packed_places(nao: int) -> NDArray[np.intp]:
-    """(nao, nao) place of each element in the packed lower triangle."""
+    """Indices (nao, nao) of the elements in the packed lower triangle."""
     row, column = np.indices((nao, nao))
     high, low = np.maximum(row, column), np.minimum(row, column)
     return np.asarray(high * (high + 1) // 2 + low)

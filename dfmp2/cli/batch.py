@@ -19,7 +19,7 @@ from dfmp2.units import counted_text
 if TYPE_CHECKING:
     from dfmp2.execution.manifest import Batch
 
-# Those of `dfmp2.output.dataset.WRITERS`, which --help need not import.
+# Keys of `dfmp2.output.dataset.WRITERS`, repeated so that --help need not import it.
 DATASETS = ("extxyz", "h5", "parquet", "csv", "json", "ase.db")
 
 
@@ -39,7 +39,8 @@ def batch_command() -> None:
 
 
 def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command MANIFEST or OUTPUT, --output and --root, which it gets as one `batch`."""
+    """Add MANIFEST or OUTPUT, --output and --root to a command, which receives them as one
+    `batch`."""
 
     @functools.wraps(function)
     def with_batch(manifest: str, root: str | None, output: str | None, **options: Any) -> Any:
@@ -178,7 +179,7 @@ def batch_collect(
 
 
 def duration(seconds: float) -> str:
-    """Time as people say it."""
+    """A duration in readable form."""
     if seconds < 90:
         if seconds < 10:
             return f"{seconds:.1f} s"

@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 20
 STATE_WIDTH = 12  # of "failed (12)" and a blank
-NAME_WIDTH = 27  # of a name, which leaves room for an energy and a time; a longer one is cut
-MOST_LINES = 4  # of what is said of an item
-# s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes
-# it on
+NAME_WIDTH = 27  # of a name, leaving room for an energy and a time; longer ones are cut
+MOST_LINES = 4  # of the remark on an item
+# s within which two SIGTERM count as one, because a scheduler sends it to all processes and its
+# script forwards it
 TOGETHER = 1.0
 
 
 def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --output and --root."""
+    """Add --output and --root to a command."""
     output = click.option(
         "--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]"
     )
@@ -73,7 +73,7 @@ def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """What names a batch on the command line: a manifest or files of molecules, and folders."""
+    """The source of a batch on the command line: a manifest or molecule files, and folders."""
 
     sources: tuple[str, ...]
     output: str | None
@@ -82,7 +82,7 @@ class BatchSource:
 
 @dataclass(frozen=True, slots=True)
 class WorkDivision:
-    """How a batch is divided: the values of --workers, --engine, --shard and --scf-chain."""
+    """The division of a batch: the values of --workers, --engine, --shard and --scf-chain."""
 
     workers: int | None
     engine: str | None
@@ -91,7 +91,7 @@ class WorkDivision:
 
     @property
     def most_workers(self) -> int:
-        """How many items are computed at a time."""
+        """The largest number of items computed at a time."""
         if self.workers is not None:
             return self.workers
         if self.engine is not None:
@@ -99,7 +99,7 @@ class WorkDivision:
         return 1
 
     def part(self) -> tuple[int, int] | None:
-        """(I, N) of --shard, or of the array job that this process is a task of; None for all.
+        """(I, N) of --shard, or of the array job to which this process belongs; None for all.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class WorkDivision:
 )
 @click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
 @click.option("--warm-up", is_flag=True, hidden=True)
-@options_of(*EVERY_OPTION, *WHOLE_RUN, basis_required=False)  # a manifest names it
+@options_of(*EVERY_OPTION, *WHOLE_RUN, basis_required=False)  # given in the manifest
 @click.pass_context
 @as_one("source", BatchSource)
 @as_one("division", WorkDivision)
@@ -241,8 +241,8 @@ def _announce(
     *,
     listed: bool,
 ) -> None:
-    """Say what is computed, by whom, and where it goes; `listed` where the batch is the list of a
-    shard alone."""
+    """Announce the batch, its workers and its output; `listed` if the batch is only the list of a
+    shard."""
     items = counted_text(len(batch.items), "item")
     if part is None:
         console.note(f"{items}, {workers_text} -> {batch.output}")
@@ -258,7 +258,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.count = 0
-        self._last = -math.inf  # s, when the last one came
+        self._last = -math.inf  # s, time of the last one
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._take)
 
@@ -270,16 +270,16 @@ class Signals:
 
 
 def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
-    """The batch that the command line names.
+    """The batch given on the command line.
 
     Parameters
     ----------
     options : mapping
-        Options of the calculation that were given on the command line.
+        Options of the calculation given on the command line.
 
     Raises
     ------
-    InputError : a manifest among files, options that belong into the manifest, no --output
+    InputError : a manifest among files, options that belong in the manifest, or no --output
     """
     from dfmp2.execution.manifest import make_batch, read_manifest
 
@@ -312,8 +312,8 @@ def _own_list(
     part: tuple[int, int] | None,
     options: Mapping[str, Any],
 ) -> Batch | None:
-    """The items of a shard from the list that `batch submit` wrote for it, None where there is
-    none, and the shard is found from the whole batch."""
+    """The items of a shard from the list written by `batch submit`; None if there is none, so that
+    the shard is determined from the whole batch."""
     if part is None or source.output is None or not set(options) <= set(OF_THE_MACHINE):
         return None
     from dfmp2.execution.schedule import read_list
@@ -324,7 +324,8 @@ def _own_list(
 
 
 def leave_manifest(batch: Batch) -> None:
-    """Leave a manifest of a batch of files in its output folder, which then stands for it."""
+    """Write a manifest of a batch of files to its output folder, which can then be used in its
+    place."""
     from dfmp2.execution.manifest import LEFT_MANIFEST, manifest_of
     from dfmp2.host.files import make_folder, write_atomically
 
@@ -333,13 +334,13 @@ def leave_manifest(batch: Batch) -> None:
 
 
 def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) -> tuple[Pool, str]:
-    """The workers of a run, and how they are announced.
+    """The workers of a run, and their description.
 
     Parameters
     ----------
     options : mapping
-        Options of the calculation that were given on the command line; --memory and --threads go
-        before those of the manifest.
+        Options of the calculation given on the command line; --memory and --threads override those
+        of the manifest.
     """
     from dfmp2.execution.pool import WorkerShare, local_pool
 
@@ -361,12 +362,12 @@ def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) 
 
 
 def _compile_programs(batch: Batch, signals: Signals) -> int:
-    """Compile what the batch will launch, in a job of its own before its array: else every task
-    does the same.
+    """Compile the programs of the batch, in a job of its own before the array; otherwise every task
+    would do the same.
 
     One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the
-    exit code of the first `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with
-    what was compiled kept.
+    exit code of the first failed `dfmp2 kernels warmup`, or 0; raises Interrupted when stopped,
+    keeping the compiled programs.
     """
     from dfmp2.backends.registry import accelerator
     from dfmp2.execution.items import read_inputs
@@ -388,7 +389,7 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
         buckets.setdefault(accelerator().bucket(spins), shape)
     for _, shape in sorted(buckets.items()):
         command = [sys.executable, "-P", "-m", "dfmp2", "kernels", "warmup", "--lane", lane, *shape]
-        # A session of its own: a signal reaches it once, from here.
+        # A session of its own, so that a signal reaches it only once, from here.
         with subprocess.Popen(command, start_new_session=True) as child:
             while child.poll() is None and not signals.count:
                 time.sleep(0.2)
@@ -401,12 +402,12 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
 
 
 def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
-    """Print the items that failed, whose errors have been shown as warnings, and the last line.
+    """Print the failed items, whose errors have been shown as warnings, and the last line.
 
     Parameters
     ----------
     stopped : int
-        How often the user asked to stop.
+        Number of times the user asked to stop.
     """
     failed = run.in_state("failed")
     if not quiet:
@@ -429,7 +430,7 @@ def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
 
 
 def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
-    """The exit code, or the error that stands for it."""
+    """The exit code, or raise the corresponding error."""
     failed = len(run.in_state("failed"))
     running = len(run.in_state("running"))
     pending = len(run.in_state("pending"))
@@ -456,10 +457,10 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
 
 
 def item_lines(state: str, name: str, remark: str) -> str:
-    """Where an item stands in lines that fit a terminal.
+    """The status of an item in lines that fit a terminal.
 
-    A long name is cut in its middle. A remark that does not fit stands below the name, in at most
-    about MOST_LINES lines.
+    A long name is shortened in its middle. A remark that does not fit is put below the name, in at
+    most about MOST_LINES lines.
     """
     label = cut_text(printable(name), NAME_WIDTH)
     start = f"{state:<{STATE_WIDTH}} {padded(label, NAME_WIDTH)} "
@@ -473,7 +474,7 @@ def item_lines(state: str, name: str, remark: str) -> str:
 
 
 def status_json(rows: Sequence[ItemStatus]) -> dict[str, Any]:
-    """What --json prints: how many items there are in each state, and all of them."""
+    """The object that --json prints: the number of items in each state, and all items."""
     from dfmp2.execution.items import STATES, STATUS_KEYS
 
     counts = Counter(row.status for row in rows)

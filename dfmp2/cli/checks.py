@@ -1,6 +1,6 @@
-"""What it can do here, and how fast: `dfmp2 doctor`, `methods`, `backends`, `bench`.
+"""Capabilities and speed of this installation: `dfmp2 doctor`, `methods`, `backends`, `bench`.
 
-And `completion`, of names by the shell.
+Also `completion`, for names in the shell.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Installation, by dfmp2 doctor --report:"""
 SHELLS = ("bash", "zsh", "fish")
 # zsh completes nothing without it
 START = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"
-NAME_WIDTH = 22  # of the names of double hybrids, and of what parts them from the text
+NAME_WIDTH = 22  # of the names of double hybrids, with the separator from the text
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -72,7 +72,7 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     from dfmp2.validation.doctor import Surroundings, examine, exit_code
 
     surroundings = Surroundings()
-    set_environment(usable_cores())  # as a run does, before NumPy and PySCF are loaded
+    set_environment(usable_cores())  # as in a run, before NumPy and PySCF are loaded
     findings = []
     with Console(quiet=as_json or report, log=None) as console:
         for finding in examine(surroundings):
@@ -114,8 +114,8 @@ def _finding_text(finding: Diagnosis) -> str:
 
 
 def without_paths(text: str) -> str:
-    """The text with the last name of an absolute path only, and without the names of folders here,
-    user and host."""
+    """The text with absolute paths reduced to their last name, and without the names of local
+    folders, user and host."""
     known = {
         os.getcwd(),
         os.path.expanduser("~"),
@@ -144,7 +144,7 @@ def backends(as_json: bool) -> None:
         }
         click.echo(json.dumps(table, indent=2))
         return
-    for name, text, why in rows:  # each as it is found: libraries are loaded
+    for name, text, why in rows:  # print each as soon as it is known, since libraries are loaded
         click.echo(f"{name:<17}{'available' if why is None else 'unavailable':<13}{text}")
         if why is not None:
             click.echo(textwrap.fill(why, 80, initial_indent=" " * 17, subsequent_indent=" " * 17))
@@ -218,7 +218,7 @@ def _list_double_hybrids() -> None:
 
 @dataclass(frozen=True, slots=True)
 class PairStep:
-    """The benchmark of the pair energies: the values of the options that belong to --shape."""
+    """The benchmark of pair energies: the values of the options that belong to --shape."""
 
     shape: str | None
     precision: str | None
@@ -226,7 +226,7 @@ class PairStep:
     backend: tuple[str, ...]
 
     def require_unset(self) -> None:
-        """Raise InputError where one of the options beside --shape is given."""
+        """Raise InputError if one of the options that need --shape is given."""
         for name in ("precision", "memory", "backend"):
             if getattr(self, name):
                 raise InputError(f"--{name} does not belong to --gemm: leave it out")
@@ -236,7 +236,7 @@ class PairStep:
 
         Raises
         ------
-        InputError : another name
+        InputError : unknown name
         """
         listed = self.precision or "fp64,mixed"
         names = [name.strip().lower() for name in listed.split(",")]

@@ -109,7 +109,7 @@ def compare_command(
 def _show(
     stored: MP2Result, check: Comparison, column: str, tolerance: float, *, as_json: bool
 ) -> None:
-    """The energies side by side, a table or one JSON object."""
+    """Print the energies side by side, as a table or one JSON object."""
     from dfmp2.validation.tables import ENERGIES
 
     energies = {
@@ -139,12 +139,12 @@ def _show(
         values = f"{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}"
         label = ENERGIES.get(name, f"E({stored.options.correlation.title})")
         if name == "mp2_correlation_energy" and "correlation_energy" in energies:
-            label = "unscaled sum"  # of both components, beside the E(corr) of the method
+            label = "unscaled sum"  # of both components, besides the E(corr) of the method
         click.echo(f"{label:<15}{values}")
 
 
 def _agreement(stored: MP2Result, check: Comparison, tolerance: float, *, exact: bool) -> str:
-    """The last line of a comparison that passed, with what it could not see."""
+    """The last line of a passed comparison, with its limitations."""
     alone = stored.options.correlation.kind == "none"
     if not exact:
         if stored.scf_fitting is not None and not alone:
@@ -163,7 +163,7 @@ def _agreement(stored: MP2Result, check: Comparison, tolerance: float, *, exact:
 
 
 def _suspect(stored: MP2Result, check: Comparison) -> str:
-    """Which energy is off without fitting sets, and which set is to blame."""
+    """The energy that is off without fitting sets, and the set responsible."""
     if not abs(check.scf_difference) <= check.allowed:
         energy = f"; E(SCF) is off by {_per_atom(stored, check.scf_difference)} Eh per atom"
         if stored.scf_fitting is None:
@@ -187,7 +187,7 @@ def _suspect(stored: MP2Result, check: Comparison) -> str:
 
 
 def _reason(stored: MP2Result, check: Comparison, program: str) -> str:
-    """What a difference of the SCF energies says."""
+    """The explanation of a difference in SCF energies."""
     from dfmp2.validation.compare import TOLERANCE
 
     if abs(check.scf_difference) <= max(check.allowed, TOLERANCE):

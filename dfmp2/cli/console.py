@@ -1,13 +1,14 @@
-"""What the command line shows on stderr while a calculation runs, and its log file.
+"""Progress of a calculation on stderr and in a log file.
 
-On a terminal the last line is rewritten: the present stage, what is done of it and how much time is
-left, every second even where nothing is told. Elsewhere, with --verbose and in the log, lines are
-added: one for each stage and SCF iteration, and one every LINE_EVERY seconds of what takes long.
+On a terminal the last line is rewritten with the current stage, its progress and the time left,
+every second even without events. Elsewhere, with --verbose and in the log, lines are added: one for
+each stage and SCF iteration, and one every LINE_EVERY seconds during long steps.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -25,12 +26,12 @@ from dfmp2.output.document import displayed_width
 from dfmp2.progress import Listener
 
 BAR_WIDTH = 30
-LINE_EVERY = 30.0  # s between progress lines where they are not rewritten
+LINE_EVERY = 30.0  # s between progress lines if they are not rewritten
 BAR_EVERY = 0.1  # s between redraws of the bar
-TICK = 1.0  # s after which the last line is rewritten though nothing was told
-SHORT = 5.0  # s; so little time left is not worth a number
-# What is never broken at the end of a line: a command with its options and files, an equation with
-# its unit, an arrow with what follows it, E(MP2, total), and any other word.
+TICK = 1.0  # s after which the last line is rewritten even without events
+SHORT = 5.0  # s; a shorter time left is not shown as a number
+# Never broken across lines: a command with its options and files, an equation with its unit, an
+# arrow with the next word, E(MP2, total), and any other word.
 UNBROKEN = re.compile(
     r"dfmp2 [a-z]+(?=\s)(?: (?:--?[a-z][\w-]*(?: [^\s-][^\s;]*)?|[^\s;,]*[./][^\s;,]*))*\S*"
     r"|(?:\w+\([^()]+\)|\S+) = \S*[^\s,;](?: [A-Za-z][\w/]*\b)?\S*"
@@ -38,11 +39,11 @@ UNBROKEN = re.compile(
     r"|\w+\([^()]+\)\S*"
     r"|\S+"
 )
-HANGING = "    "  # before the lines that go on
+HANGING = "    "  # before continuation lines
 HEADING = re.compile(r"^.+(?=\n-{10,}$)", re.MULTILINE)
-NUMBER = re.compile(r"-?\d[\d.]*(?:e[-+]\d+)?")  # what alone differs in warnings of one kind
+NUMBER = re.compile(r"-?\d[\d.]*(?:e[-+]\d+)?")  # the only difference between warnings of one kind
 WARNED = re.compile(r"^warning:", re.MULTILINE)
-# What says that something has gone wrong, or that a mode is imaginary, in what commands print.
+# Marks failures and imaginary modes in the output of commands.
 FAILED = re.compile(
     r"^failure:|\bFAILED\b|\bfailed(?: with code \d+| \(\d+\)|: exit code \d+)|\b[1-9]\d* failed\b"
     r"|\b(?:NOT CONVERGED|not converged|NOT FINISHED|INCOMPLETE)\b"
@@ -53,18 +54,17 @@ FAILED = re.compile(
 
 
 class Console(Listener):
-    """Progress on stderr: a line that is rewritten on a terminal, sparse lines otherwise; warnings
-    always.
+    """Progress on stderr: a rewritten line on a terminal, sparse lines otherwise; warnings always.
 
-    As a context it redraws that line every second, and takes it away in the end.
+    As a context it redraws that line every second, and removes it at the end.
 
     Parameters
     ----------
     quiet : show nothing but warnings
-    log : file that receives every line as well, or None
-    several : show no iterations and stages of single runs, and of warnings that differ in numbers
-        alone the first; the log gets all
-    passing : on a terminal show stages and iterations only as long as they last; notes stay
+    log : file that also receives every line, or None
+    several : show no iterations and stages of single runs, and only the first of warnings that
+        differ only in numbers; the log gets everything
+    passing : on a terminal show stages and iterations only while they last; notes stay
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Console(Listener):
         self._terminal = is_terminal(sys.stderr)
         self._live = self._terminal and not quiet
         self._stages_pass = passing and self._live
-        self._stage = ""  # the present one, where it is shown for as long as it lasts
-        self._parts = ""  # what is done of the present stage
-        # Begin of the stage, last redraw, last line
+        self._stage = ""  # the current one, if shown while it lasts
+        self._parts = ""  # progress of the current stage
+        # Times of the start of the stage, last redraw, last line
         self._since = self._drawn = self._line_at = time.monotonic()
-        self._said = -LINE_EVERY  # when a line has told the time left
-        self._left: tuple[float, float] | None = None  # when it was told, seconds left
-        self._kinds: set[str] = set()  # of warnings that have been shown
-        self._shown = 0  # characters of the line that is rewritten
+        self._said = -LINE_EVERY  # when a line last showed the time left
+        self._left: tuple[float, float] | None = None  # when it was reported, seconds left
+        self._kinds: set[str] = set()  # kinds of warnings already shown
+        self._shown = 0  # characters of the rewritten line
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._ticker: threading.Thread | None = None
@@ -103,7 +103,7 @@ class Console(Listener):
         self.close()
 
     def close(self) -> None:
-        """Progress leaves the screen."""
+        """Remove progress from the screen."""
         self._over.set()
         if self._ticker is not None:
             self._ticker.join()
@@ -164,7 +164,7 @@ class Console(Listener):
     def warning(self, text: str) -> None:
         message = printable(f"warning: {text}")
         kind = NUMBER.sub("", text)
-        if self._several and kind in self._kinds:  # the report says how many runs gave it
+        if self._several and kind in self._kinds:  # the report counts the runs that gave it
             self._write(message)
             return
         self._kinds.add(kind)
@@ -175,32 +175,32 @@ class Console(Listener):
         self._write(message)
 
     def note(self, text: str) -> None:
-        """A line for the user that is neither progress nor warning."""
+        """Show a line that is neither progress nor warning."""
         self._begin()
         self._line(text)
 
     def show(self, text: str) -> None:
-        """Part of the answer, on standard output."""
+        """Print part of the result on standard output."""
         with self._lock:
             self._erase()
             click.echo(text)
 
     def record(self, text: str) -> None:
-        """A line for the log alone: somebody else shows it."""
+        """Add a line to the log only, because it is shown elsewhere."""
         self._write(printable(text))
 
     def finish(self, text: str) -> None:
-        """What the command is about to print, for the log; progress leaves the screen."""
+        """Log what the command is about to print, and remove progress from the screen."""
         self.close()
         self._write(text)
 
     def _begin(self) -> None:
-        """Something new begins."""
+        """Begin a stage."""
         self._stage = self._parts = ""
         self._since = time.monotonic()
 
     def _remaining(self, least: float = 0.0) -> str:
-        """How much time is left, in words; "" where it is not known, or less than `least` s."""
+        """The time left, in words; "" if unknown or less than `least` s."""
         if self._left is None:
             return ""
         told, seconds = self._left
@@ -210,8 +210,7 @@ class Console(Listener):
         return ""
 
     def _now_and_then(self) -> str:
-        """The same for a line that stays: where it is worth saying, and was not said a moment
-        ago."""
+        """As `_remaining`, for a permanent line: only if worth showing and not shown recently."""
         now = time.monotonic()
         if self._live or now - self._said < LINE_EVERY:
             said = ""
@@ -227,7 +226,7 @@ class Console(Listener):
                     self._draw_status()
 
     def _draw_status(self) -> None:
-        """What is done of the present stage, or for how long it has lasted, and what is left."""
+        """Show the progress or elapsed time of the current stage, and the time left."""
         spent = int(time.monotonic() - self._since)
         lasting = f"{self._stage}  {spent // 60}:{spent % 60:02d}"
         self._draw((self._parts or lasting) + self._remaining())
@@ -241,13 +240,13 @@ class Console(Listener):
     def _erase(self) -> None:
         with self._lock:
             if self._shown:
-                # and the ^C that a terminal has added
+                # and the ^C that a terminal may have added
                 width = min(self._shown + len("^C"), _columns(sys.stderr) - 1)
                 _show("\r" + " " * width + "\r", nl=False)
                 self._shown = 0
 
     def _put(self, text: str) -> None:
-        """A line above the one that is rewritten."""
+        """Print a line above the rewritten one."""
         with self._lock:
             status = self._shown
             self._erase()
@@ -263,8 +262,7 @@ class Console(Listener):
         self._line_at = time.monotonic()
 
     def _passing(self, text: str) -> None:
-        """A line for the log, and on a terminal for as long as it is the last thing that
-        happened."""
+        """Add a line to the log, and show it on a terminal until the next event."""
         text = printable(text)
         if self._live:
             with self._lock:
@@ -287,7 +285,7 @@ class Console(Listener):
 
 
 def about(seconds: float) -> str:
-    """Time that is left as people say it, no more exact than it is known."""
+    """A time left in readable form, rounded to its accuracy."""
     if seconds < SHORT:
         return "a few seconds"
     if seconds < 90:
@@ -300,7 +298,7 @@ def about(seconds: float) -> str:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether lines of a stream can be rewritten; None is one that was closed at the start."""
+    """Whether lines of a stream can be rewritten; None means that it was closed at the start."""
     return stream is not None and stream.isatty()
 
 
@@ -310,18 +308,26 @@ def takes_colour(stream: TextIO | None) -> bool:
 
 
 def without_colour() -> bool:
-    """Whether the user wants no colours, or the terminal is too simple for them."""
+    """Whether the user does not want colours, or the terminal does not support them."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def conclude(text: str) -> None:
-    """Print what a command ends with on standard output, in lines that fit a terminal."""
+    """Print the closing text of a command on standard output, in lines that fit a terminal."""
     click.echo(styled(fitted(text, sys.stdout)))
 
 
+def drop_stdout() -> None:
+    """Discard buffered output, so that the interpreter does not fail on it at exit."""
+    if sys.stdout is None:
+        return
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def styled(report: str) -> str:
-    """A report with bold headings, warnings in yellow, failures and imaginary modes in red, where
-    standard output takes colour."""
+    """A report with bold headings, warnings in yellow, failures and imaginary modes in red, if
+    standard output supports colour."""
     if not takes_colour(sys.stdout):
         return report
     report = WARNED.sub(lambda match: click.style(match[0], fg="yellow"), report)
@@ -330,8 +336,8 @@ def styled(report: str) -> str:
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """A text whose lines are broken between words, never inside a path or a command, where a
-    terminal would break them anywhere; unchanged where the stream is none."""
+    """A text with lines broken between words to fit the terminal, but never inside a path or a
+    command; unchanged if the stream is not a terminal."""
     if not is_terminal(stream):
         return text
     width = _columns(stream)
@@ -339,7 +345,7 @@ def fitted(text: str, stream: TextIO) -> str:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """The lines of one that is wider than a terminal."""
+    """The parts of a line that is wider than a terminal."""
     if displayed_width(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip())]
@@ -362,7 +368,7 @@ def _columns(stream: TextIO) -> int:
 
 
 def _show(text: str, *, nl: bool = True) -> None:
-    with contextlib.suppress(OSError):  # progress nobody can read is no reason to stop computing
+    with contextlib.suppress(OSError):  # failing to show progress must not stop the computation
         click.echo(text, err=True, nl=nl)
 
 
@@ -372,7 +378,7 @@ def open_log(path: str | None) -> TextIO | None:
     Raises
     ------
     InputError : its folder does not exist or it is a folder
-    ResourceError : it cannot be written
+    ResourceError : the log cannot be written
     """
     if path is None:
         return None

@@ -1,4 +1,5 @@
-"""`dfmp2 prepare` and `dfmp2 energy`: one molecule in two parts, which need not share a machine."""
+"""`dfmp2 prepare` and `dfmp2 energy`: a calculation in two parts, which need not run on the same
+machine."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ def energy_command(
         )
     named_by = click.get_current_context().get_parameter_source("method")
     if named_by is ParameterSource.DEFAULT:
-        options["method"] = None  # that of the prepared file
+        options["method"] = None  # taken from the prepared file
     part = None if shard is None else _part_of(shard)
     prepare_libraries(options["threads"])
     from dfmp2.mp2.prepared import options_for, prepared_energy
@@ -260,7 +261,7 @@ def _compute_shard(
     display: Display,
     console: Console,
 ) -> None:
-    """Compute part of the tiles into a file of their own, and say which."""
+    """Compute part of the tiles into a file of their own, and report which."""
     from dfmp2.host.files import require_writable
     from dfmp2.output.checkpoint import checkpointing
     from dfmp2.output.tile_shards import compute_shard, label, pairs_of_shard, shard_of
@@ -303,7 +304,7 @@ def _by_workers(
     chosen: Options,
     given: dict[str, Any],
 ) -> MP2Result:
-    """The result, its tiles by processes of this host or by a Dask cluster."""
+    """The result, with tiles computed by processes of this host or a Dask cluster."""
     from dfmp2.execution.parts import by_workers
     from dfmp2.execution.pool import Pool, local_pool
     from dfmp2.mp2.prepared import prepared_energy
@@ -317,7 +318,7 @@ def _by_workers(
         pool = DaskPool(engine, folder, WorkerShare(chosen.threads or 0, chosen.memory or 0))
     else:
         count = workers or 1
-        # This process adds
+        # This process adds up
         pool = local_pool(chosen.backend, count, chosen.threads, chosen.memory, others=1)
         share = replace(chosen, threads=pool.share.threads, memory=pool.share.memory)
     try:
@@ -340,7 +341,7 @@ def _by_workers(
 
 
 def _times(processes: int, option: Option) -> Option:
-    """The memory of several processes where an option says that of one."""
+    """Convert the memory of one process, given by an option, to that of several."""
     megabytes = str(option.value).removesuffix("MB")
     if option.name != "memory" or not megabytes.isdigit():
         return option

@@ -1,4 +1,4 @@
-"""`dfmp2 optimize` and `irc`: stationary points, and the path between them."""
+"""`dfmp2 optimize` and `irc`: stationary points, and the paths between them."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ START_HESSIAN = click.option(
 
 @dataclass(frozen=True, slots=True)
 class ConstraintOptions:
-    """What stays as it is: the values of --freeze, --set and --constraints."""
+    """The constraints: the values of --freeze, --set and --constraints."""
 
     freeze: tuple[tuple[str, str], ...]
     fixed: tuple[tuple[str, str, str], ...]
     constraints: str | None
 
     def read(self, units: str) -> Constraints:
-        """The constraints, those of the file among them.
+        """The constraints, including those in the file.
 
         Parameters
         ----------
         units : str
-            Of the lengths of --set, "angstrom" or "bohr".
+            Unit of the lengths of --set, "angstrom" or "bohr".
         """
         from dfmp2.molecule.text import read_text
         from dfmp2.studies.coordinate import Constraints
@@ -63,20 +63,20 @@ class ConstraintOptions:
 
 @dataclass(frozen=True, slots=True)
 class GeometryFiles:
-    """The files of geometries that an optimisation writes beside its study."""
+    """The geometry files that an optimisation writes beside its study."""
 
     xyz: str | None
     trajectory: str | None
 
     def targets(self, study: Path, molecule: str) -> tuple[Path, Path]:
-        """The file of the last geometry and that of all of them.
+        """The file of the last geometry, and that of all geometries.
 
         Parameters
         ----------
         study : Path
             The file of the study.
         molecule : str
-            The file that was read, which is not overwritten without being named.
+            The input file, which is only overwritten if given explicitly.
         """
         last = study.with_suffix(".xyz")
         if molecule != "-" and last.resolve() == Path(molecule).resolve():
@@ -91,7 +91,7 @@ class GeometryFiles:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How a geometry is looked for: the values of --convergence and what stands beside it."""
+    """Settings of a geometry search: the values of --convergence and related options."""
 
     convergence: str
     max_steps: int
@@ -200,7 +200,7 @@ def optimize_command(
 
 
 def _outcome(study: Study) -> str:
-    """What an optimisation has come to, in two or three words."""
+    """The outcome of an optimisation, in two or three words."""
     point = str(study.settings["stationary_point"])
     if study.settings["imaginary_modes"] is None and not study.complete:
         return "not converged"
@@ -208,7 +208,7 @@ def _outcome(study: Study) -> str:
 
 
 def _read_hessian(path: str | None) -> StoredHessian | None:
-    """The Hessian in the file that --start-hessian names, None without one."""
+    """The Hessian in the file given by --start-hessian, or None."""
     from dfmp2.studies.frequencies import read_hessian
 
     if path is None:
@@ -233,8 +233,9 @@ def irc_command(
 ) -> None:
     """Reaction path (IRC) from the transition state MOLECULE down both sides to the minima.
 
-    MOLECULE is the geometry that dfmp2 optimize --transition-state has found. With its .h5 file, or
-    that of dfmp2 frequencies, as --start-hessian, the Hessian is not computed again.
+    MOLECULE is the geometry that dfmp2 optimize --transition-state has found. With its .h5 file, if
+    --verify was given, or that of dfmp2 frequencies, as --start-hessian, the Hessian is not computed
+    again.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.studies.geometric_search import Search
@@ -273,7 +274,7 @@ def irc_command(
 
 
 def _ends_of(study: Study) -> str:
-    """The minima of a path as "A -> B", isomers with the bonds that tell them apart."""
+    """The minima of a path as "A -> B", with the distinguishing bonds for isomers."""
     settings = study.settings
     ends = [settings["backward_minimum"], settings["forward_minimum"]]
     if ends[0] == ends[1]:

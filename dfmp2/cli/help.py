@@ -1,4 +1,4 @@
-"""What `--help` shows, and what is said of a command or an option that does not exist."""
+"""The text of `--help`, and messages about unknown commands and options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import click
 
 from dfmp2.units import counted_text
 
-CLOSE = 0.7  # similarity (difflib) from which a name is suggested
-COLUMN = 20  # characters of an option and what it takes
+CLOSE = 0.7  # similarity (difflib) above which a name is suggested
+COLUMN = 20  # characters of an option and its metavar
 ALL_COLUMN = 30  # the same for --help-all
-LINES = 45  # of --help, which leaves out more options where it would be longer
+LINES = 45  # of --help, which omits more options if it would be longer
 EVERY = "dfmp2.help_all"
 BEGUN = "dfmp2.begun"
-SHOWN = 3  # files that the first line of a command names
+SHOWN = 3  # files named in the first line of a command
 
-WISHES = {  # what users of other programs type for a command: what exists here
+WISHES = {  # commands of other programs -> the equivalent here
     **dict.fromkeys(
         ("mp2", "sp", "single-point", "singlepoint", "calc", "compute"),
         "dfmp2 run computes an energy",
@@ -65,7 +65,7 @@ WISHES = {  # what users of other programs type for a command: what exists here
 
 
 def refuse_unknown(kind: str, name: str, known: list[str], ctx: click.Context | None) -> NoReturn:
-    """Refuse a command or option that does not exist, with what there is instead.
+    """Raise for an unknown command or option, suggesting alternatives.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def refuse_unknown(kind: str, name: str, known: list[str], ctx: click.Context | 
 
 
 def _with_way_out(error: click.UsageError) -> click.UsageError:
-    """The error, which says of an unknown method what there is instead."""
+    """The error, with alternatives for an unknown method."""
     from dfmp2.errors.wishes import way_out_of_method
 
     if not isinstance(error, click.BadParameter) or error.param is None:
@@ -96,7 +96,7 @@ def _with_way_out(error: click.UsageError) -> click.UsageError:
     if error.param.name != "method" or given is None:
         return error
     way_out = way_out_of_method(given[1])
-    if not way_out or "; " in error.message:  # which says it already
+    if not way_out or "; " in error.message:  # which already says it
         return error
     message = f"{error.message.rstrip('.')}: {way_out}"
     return click.BadParameter(message, error.ctx, error.param, error.param_hint)
@@ -124,7 +124,7 @@ class GroupedCommand(click.Command):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        for one in self.params:  # so that shells complete names of files
+        for one in self.params:  # so that shells complete file names
             if isinstance(one, click.Argument):
                 says = one.metavar or "FILE"
             else:
@@ -135,24 +135,24 @@ class GroupedCommand(click.Command):
                 one.type = click.Path(readable=False)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Those of the command, and --help-all."""
+        """The parameters of the command, and --help-all."""
         *own, last = super().get_params(ctx)
         return [*own, HELP_ALL, last]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments; an unknown option is refused with what there is instead."""
+        """The arguments; for an unknown option, raise with alternatives."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             known = [
                 name
                 for one in self.params
-                if not getattr(one, "hidden", False)
+                if isinstance(one, click.Option) and not one.hidden
                 for name in one.opts
             ]
             refuse_unknown("option", error.option_name, known, ctx)
         except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # which names the command whose --help helps
+            error.ctx = error.ctx or ctx  # which names the command for --help
             raise _with_way_out(error) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -181,7 +181,7 @@ class GroupedCommand(click.Command):
                 part.dedent()
             if (
                 left_out := len(options) - 1 - sum(map(len, groups.values()))
-            ) > 0:  # less --help-all itself
+            ) > 0:  # not counting --help-all itself
                 part.write_text(
                     f"{counted_text(left_out, 'option')} more: {ctx.command_path} --help-all"
                 )
@@ -191,11 +191,11 @@ class GroupedCommand(click.Command):
 
 
 class AnnouncedCommand(GroupedCommand):
-    """A command that computes: a first line says so before libraries are loaded, which may take
+    """A command that computes: it prints a line before loading libraries, which may take
     seconds."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; --quiet and --json keep the line from the screen."""
+        """Run the command; --quiet and --json suppress the line."""
         from dfmp2.cli.console import Console
 
         named = [
@@ -207,13 +207,13 @@ class AnnouncedCommand(GroupedCommand):
         words = [_files(one) if isinstance(one, tuple) else str(one) for one in named if one]
         shown = ", ".join("standard input" if word == "-" else word for word in words)
         ctx.meta[BEGUN] = f"{ctx.command_path}{': ' if shown else ''}{shown}"
-        quiet = ctx.params.get("quiet") or ctx.params.get("as_json")  # whose error is the only line
+        quiet = ctx.params.get("quiet") or ctx.params.get("as_json")  # an error is the only line
         Console(quiet=bool(quiet), log=None).note(ctx.meta[BEGUN])
         return super().invoke(ctx)
 
 
 def _files(names: tuple[str, ...]) -> str:
-    """The first of them, and how many there are more."""
+    """The first names, and the number of further ones."""
     if len(names) > SHOWN:
         more = f" and {len(names) - SHOWN} more"
     else:
@@ -222,15 +222,15 @@ def _files(names: tuple[str, ...]) -> str:
 
 
 class CommandGroup(click.Group):
-    """A group that knows `help COMMAND`, and what is there instead of a command that is not."""
+    """A group that supports `help COMMAND`, and suggests alternatives for unknown commands."""
 
     command_class: ClassVar[type[click.Command] | None] = GroupedCommand  # type: ignore[misc] # of click, per instance
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments, with `help COMMAND` for `COMMAND --help`; an option is refused as by a
-        command.
+        """The arguments, with `help COMMAND` replaced by `COMMAND --help`; unknown options are
+        handled as by a command.
 
-        Where there are none, the help stands above the error that says so.
+        Without arguments, the help is printed above the error.
         """
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True, color=ctx.color)
@@ -242,7 +242,7 @@ class CommandGroup(click.Group):
             refuse_unknown("option", error.option_name, [], ctx)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """The command that is called, refused here where there is none."""
+        """The requested command; raises if it does not exist."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             refuse_unknown("command", args[0], self.list_commands(ctx), ctx)
         return super().resolve_command(ctx, args)

@@ -1,5 +1,5 @@
-"""`dfmp2 kernels`: the Trainium kernels, what they are predicted to cost, and whether a backend
-keeps its contract."""
+"""`dfmp2 kernels`: the Trainium kernels, their predicted cost, and a check of backends against the
+definition."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ PROBLEM = (
 
 
 def _problem(command: Command) -> Command:
-    """Give a command MOLECULE with --basis, or --shape with --beta: shapes of the spins, and basis
-    functions."""
+    """Add MOLECULE with --basis, or --shape with --beta, to a command, which receives the shapes of
+    the spins and the number of basis functions."""
 
     @functools.wraps(command)
     def gathered(
@@ -71,8 +71,8 @@ def _problem(command: Command) -> Command:
 def _shapes(
     molecule: str | None, basis: str | None, shape: str | None, beta: str | None
 ) -> tuple[tuple[Any, ...], int]:
-    """What MOLECULE or --shape names, nothing where neither is given; reads the basis library, does
-    no calculation."""
+    """The shapes given by MOLECULE or --shape, empty if neither is given; reads the basis library,
+    but computes nothing."""
     if molecule is not None and shape is not None:
         raise click.UsageError("give either MOLECULE or --shape, not both")
     if molecule is not None and basis is None:

@@ -1,12 +1,12 @@
-"""The command line: one group, and the one place where errors become messages and exit codes.
+"""The command line: one group, and the only place where errors become messages and exit codes.
 
-Exit codes: 0 done; 1 a fault in dfmp2; 2 command line not understood; 3 something named is wrong;
-4 SCF; 5 numerical guard; 6 backend; 7 memory, disk, permissions; 8 comparison failed; 9 batch with
-failed items; 75 terminated; 130 Ctrl-C.
+Exit codes: 0 done; 1 a bug in dfmp2; 2 command line not understood; 3 invalid input; 4 SCF; 5
+numerical guard; 6 backend; 7 memory, disk, permissions; 8 comparison failed; 9 batch with failed
+items; 75 terminated; 130 Ctrl-C.
 
-The program `dfmp2` leaves its process once threads, exit handlers and buffers are done with: Python
-would take apart every module and object it holds, which after a small molecule takes a tenth of the
-whole run.
+The program `dfmp2` ends its process as soon as threads, exit handlers and buffers are finished,
+because Python would destroy every module and object first, which for a small molecule takes a tenth
+of the whole run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import fitted, takes_colour, without_colour
+from dfmp2.cli.console import drop_stdout, fitted, takes_colour, without_colour
 from dfmp2.cli.help import CommandGroup
 from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
 from dfmp2.molecule.text import printable
 
-# name -> (module:function, one line); modules are loaded when called, so that --help stays fast
+# name -> (module:function, one-line description); modules are loaded on call, so that --help stays
+# fast
 COMMANDS = {
     "run": ("dfmp2.cli.run:run_command", "Energy of a molecule."),
     "gradient": ("dfmp2.cli.run:gradient_command", "Gradient, relaxed densities, dipole moment."),
@@ -113,17 +114,17 @@ COMMANDS = {
     ),
     "completion": ("dfmp2.cli.checks:completion", "Command completion for bash, zsh or fish."),
 }
-HEADINGS = {  # over the command that is the first of its kind
+HEADINGS = {  # heading above the first command of its kind
     "run": "One molecule",
     "interaction": "Several calculations",
     "show": "Stored results",
     "qcschema": "Other programs, this installation",
 }
-TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables set by torchrun
 
 
 class LazyGroup(CommandGroup):
-    """A group whose commands are imported when they are used."""
+    """A group whose commands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the table."""
@@ -138,11 +139,11 @@ class LazyGroup(CommandGroup):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader that left early, as in `| head`, is no error."""
+        """Run the command; a closed pipe, as in `| head`, is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            _drop_stdout()
+            drop_stdout()
             return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -180,11 +181,11 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
 
     Parameters
     ----------
-    last : whether the process ends with this call: signals then stay ignored after its last line;
-        otherwise they are handled again as before
+    last : whether the process ends with this call; signals then stay ignored after its last line,
+        otherwise their handlers are restored
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    color = None  # as the terminal has it
+    color = None  # as the terminal supports it
     if without_colour():
         color = False
     with contextlib.nullcontext() if last else signals.as_before():
@@ -197,12 +198,12 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
             signals.settle_signal()
-            # A signal may look like an import that failed
+            # A signal may look like a failed import
             said = signals.received() or _said(error)
             if said is None:
-                raise  # a fault in dfmp2, whose traceback helps to find it
+                raise  # a bug in dfmp2, for which the traceback is needed
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
-                _drop_stdout()
+                drop_stdout()
             line = fitted(f"dfmp2: {printable(said[0])}", sys.stderr)
             if takes_colour(sys.stderr):
                 line = line.replace("dfmp2:", click.style("dfmp2:", fg="red"), 1)
@@ -210,13 +211,13 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
                 line = json.dumps(
                     {"error": said[0], "kind": type(error).__name__, "exit_code": said[1]}
                 )
-            with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
+            with contextlib.suppress(OSError):  # if nobody can read it, the exit code tells
                 click.echo(line, err=True)
             return said[1]
 
 
 def _said(error: BaseException) -> tuple[str, int] | None:
-    """Message and exit code of what ended a command, None for a fault in dfmp2."""
+    """Message and exit code for the exception that ended a command, None for a bug in dfmp2."""
     if isinstance(error, Dfmp2Error):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -243,7 +244,7 @@ def _said(error: BaseException) -> tuple[str, int] | None:
 
 
 def _require_one_process() -> None:
-    """Refuse what torchrun starts: each of its processes would compute everything.
+    """Raise if started by torchrun, where each process would compute everything.
 
     Raises
     ------
@@ -258,33 +259,25 @@ def _require_one_process() -> None:
 
 
 def _escape_what_cannot_be_written() -> None:
-    """A letter of a file's name that the terminal's encoding lacks is no reason to fail."""
+    """Escape letters of file names that the terminal's encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def _drop_stdout() -> None:
-    """Send what is still buffered to nowhere, so that the interpreter does not fail on it at its
-    end."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def program() -> int:
-    """Run the command line and return the exit code, with which the process is about to end."""
+    """Run the command line and return the exit code of the process, which is about to end."""
     codes: list[int] = []
-    atexit.register(_leave, codes)  # the first to be registered is the last to be called
+    atexit.register(_leave, codes)  # registered first, so called last
     codes.append(main(last=True))
     return codes[0]
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process; the interpreter does it in its own way after a fault, or where stdout cannot
-    be written.
+    """End the process; left to the interpreter after a bug, or if stdout cannot be written.
 
-    What stderr still holds is progress: nobody may be able to read it, and the exit code tells how
-    the work ended.
+    Anything left on stderr is progress: perhaps nobody can read it, and the exit code tells how the
+    work ended.
     """
     if codes:
         with contextlib.suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The options that commands share: what to compute and how, where a file goes and what is shown.
+"""The options shared by commands: what to compute and how, where to write files, and what to show.
 
-Those of the calculation are made of the fields of `dfmp2.options.Options`, where each is declared
-once.
+Those of the calculation are generated from the fields of `dfmp2.options.Options`, where each is
+declared once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2.cli.console import conclude, styled
+from dfmp2.cli.console import conclude, drop_stdout, styled
 from dfmp2.double_hybrids import look_up
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, ResourceError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
@@ -60,27 +60,26 @@ OF_THE_MOLECULE = {
 
 
 class Words(click.Choice):  # type: ignore[type-arg]
-    """A choice that also takes other words for what it offers."""
+    """A choice that also accepts synonyms."""
 
     def __init__(self, choices: Iterable[str], words: dict[str, str]) -> None:
         super().__init__(choices)
         self.words = words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The choice that the word stands for."""
+        """The choice that a word stands for."""
         return super().convert(self.words.get(value, value), param, ctx)
 
 
 class MethodNames(click.Choice):  # type: ignore[type-arg]
-    """The choice of methods, which also takes double hybrids under any of their names."""
+    """The choice of methods, which also accepts double hybrids under any of their names."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """What --help shows."""
+        """The metavar shown by --help."""
         return f"[{'|'.join(self.choices)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The text as it is, which `Options` understands; what is no method at all is a usage
-        error."""
+        """The unchanged text, which `Options` interprets; an unknown method is a usage error."""
         if value in (*self.choices, CUSTOM_DOUBLE_HYBRID) or look_up(value) is not None:
             return value
         listed = ", ".join(map(repr, (*self.choices, CUSTOM_DOUBLE_HYBRID)))
@@ -126,8 +125,8 @@ OF_A_CALCULATION = {  # in the order of --help
 }
 ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RUN))
 
-OWN = "Options"  # heading of those that no group names
-# heading of --help: options always there, there where 45 lines suffice, and with --help-all only
+OWN = "Options"  # heading of those without a group
+# heading of --help: options always listed, listed if 45 lines are enough, and only with --help-all
 GROUPS = {
     OWN: (
         "",
@@ -169,15 +168,15 @@ PLACES = {
 
 
 class SecondaryOption(click.Option):
-    """An option that --help lists where its 45 lines suffice, and --help-all always."""
+    """An option that --help lists if 45 lines are enough, and --help-all always."""
 
 
 def group_of(option: click.Parameter) -> tuple[str, int]:
-    """Heading of --help under which an option is, and in which of its three lists."""
+    """Heading of an option in --help, and the index of its list."""
     if isinstance(option, SecondaryOption):
         return OWN, 1
     word = option.opts[-1].lstrip("-")
-    # --profile is `trace` of a run, or of AWS
+    # --profile is `trace` for a run, or a profile of AWS
     return PLACES.get(option.name or "") or PLACES.get(word, (OWN, 0))
 
 
@@ -200,23 +199,21 @@ SCF_CHAIN = click.option(
 
 
 def with_options(options: Iterable[Decorator], command: Command) -> Command:
-    """The command with a table of options, which --help lists in this order."""
+    """The command with the given options, which --help lists in this order."""
     for option in reversed(list(options)):
         command = option(command)
     return command
 
 
 def _with(options: Iterable[click.Option], command: Command) -> Command:
-    """The function that click makes a command of, with copies of these options in front of those it
-    has."""
+    """The function that click turns into a command, with copies of these options before its own."""
     added = [copy(option) for option in options][::-1]
     command.__click_params__ = [*getattr(command, "__click_params__", []), *added]  # type: ignore[attr-defined]
     return command
 
 
 def options_of(*names: str, basis_required: bool = True) -> Decorator:
-    """Give a command those options of a calculation that are called so, in the order of
-    OF_A_CALCULATION."""
+    """Add the named options of a calculation to a command, in the order of OF_A_CALCULATION."""
     chosen = [copy(option) for name, option in OF_A_CALCULATION.items() if name in names]
     for option in chosen:
         option.required = option.required and basis_required
@@ -224,15 +221,15 @@ def options_of(*names: str, basis_required: bool = True) -> Decorator:
 
 
 def as_one(keyword: str, kind: type[Any]) -> Decorator:
-    """Give a command one object in place of the options that are its fields.
+    """Pass one object to a command instead of the options that are its fields.
 
     Parameters
     ----------
     keyword : str
-        Parameter of the command that receives the object.
+        Name of the command's parameter for the object.
     kind : type
-        A dataclass; its fields have the names of options. One that the command does not have
-        keeps its default.
+        A dataclass whose fields have the names of options. Fields without an option keep their
+        defaults.
     """
     names = [field.name for field in fields(kind)]
 
@@ -249,12 +246,11 @@ def as_one(keyword: str, kind: type[Any]) -> Decorator:
 
 
 def refused(names: Iterable[str], reason: str) -> Decorator:
-    """Let a command refuse options of a calculation with a reason, where they would not be known at
-    all.
+    """Make a command reject options of a calculation with a reason, instead of as unknown.
 
     Raises
     ------
-    InputError : when the command is called with one of them
+    InputError : if the command is called with one of them
     """
 
     def refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
@@ -271,14 +267,14 @@ def refused(names: Iterable[str], reason: str) -> Decorator:
 
 
 def prepare_libraries(threads: int | None) -> int:
-    """Before NumPy, PySCF and PyTorch are loaded: leave out what a run never uses, and set their
+    """Before NumPy, PySCF and PyTorch are loaded, defer modules that a run never uses, and set the
     threads.
 
-    Returns the number of threads, that of the usable cores for None.
+    Returns the number of threads, by default that of the usable cores.
 
     Raises
     ------
-    InputError : no whole number above zero
+    InputError : not a positive integer
     """
     count = Options("-", threads=threads).threads or usable_cores()
     set_environment(count)
@@ -288,8 +284,7 @@ def prepare_libraries(threads: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The options of a calculation as they were given: those of the molecule, and those of
-    `Options`.
+    """The given options of a calculation: those of the molecule, and those of `Options`.
 
     Attributes
     ----------
@@ -304,26 +299,26 @@ class Given:
     options: dict[str, Any]
 
     def chosen(self) -> Options:
-        """The options; sets the threads of every library before its pool is started."""
+        """The options; also sets the threads of every library before its pool is started."""
         chosen = Options(**self.options)
         prepare_libraries(chosen.threads)
         return chosen
 
     def read(self) -> XyzFile:
-        """The molecule in its field; NumPy is loaded here."""
+        """The molecule with its point charges; NumPy is loaded here."""
         from dfmp2.molecule.files import read_file
 
         return read_file(self.molecule, **self.state).in_field(self.field())
 
     def field(self) -> Any:
-        """The point charges around it, None for none."""
+        """The surrounding point charges, None for none."""
         from dfmp2.molecule.xyz import read_point_charges
 
         return read_point_charges(self.point_charges, self.point_charge_units)
 
     @property
     def files(self) -> dict[str, str | None]:
-        """Every file that is read, by the option that names it."""
+        """All input files, by the option that names them."""
         return {
             "MOLECULE": self.molecule,
             "--scf-from": self.options.get("scf_from"),
@@ -332,8 +327,8 @@ class Given:
 
 
 def one_molecule(*names: str) -> Decorator:
-    """Give a command MOLECULE, its options and those of `Options` named (else all but --check), as
-    one `given`."""
+    """Add MOLECULE, its options and the named ones of `Options` (by default all but --check) to a
+    command, which receives them as one `given`."""
     wanted = [*OF_THE_MOLECULE, *(names or ALL)]
 
     def give(command: Command) -> Command:
@@ -352,7 +347,7 @@ def one_molecule(*names: str) -> Decorator:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Where a result goes and how it is shown: the values of the options of output."""
+    """Where a result is written and how it is shown: the values of the output options."""
 
     output: str | None
     overwrite: bool
@@ -367,20 +362,20 @@ class Display:
             raise InputError("--quiet prints less and --verbose more: leave one of them out")
 
     def target(self, default: str) -> Path:
-        """The file that is written."""
+        """The output file."""
         return Path(default if self.output is None else self.output)
 
 
 def output_options(
     file: str, default: str, resume: str = "Print a complete result instead of failing."
 ) -> Decorator:
-    """Give a command the options of output, which it gets as one `display`.
+    """Add the output options to a command, which receives them as one `display`.
 
     Parameters
     ----------
-    file : what it writes
-    default : its name where none is given
-    resume : what the option does beyond going on, which needs none
+    file : description of the output file
+    default : its default name
+    resume : what --resume does in addition to resuming, which needs no option
     """
     options = (
         click.option(
@@ -402,11 +397,11 @@ def output_options(
 
 
 def require_output(output: str | None, *, overwrite: bool) -> None:
-    """Refuse --overwrite of a command that only prints without --output.
+    """Raise for --overwrite without --output, if a command otherwise only prints.
 
     Raises
     ------
-    InputError : nothing is written that could be replaced
+    InputError : there is no output file that could be replaced
     """
     if overwrite and output is None:
         raise InputError(
@@ -424,31 +419,45 @@ def print_report(
     *,
     brief: Callable[[], str] | None = None,
 ) -> None:
-    """Print a report as it was asked for, and put it into the log.
+    """Print a report in the requested form, and add it to the log.
 
     Parameters
     ----------
     report : callable
-        Makes all of it, which the log gets.
+        Returns the full report, for the log.
     ending : str
         The last line.
     json : callable
-        Makes the JSON object that --json prints in place of both.
+        Returns the JSON object that --json prints instead of both.
     brief : callable, optional
-        Makes what is printed without --verbose, by default all of the report.
+        Returns the text printed without --verbose, by default the full report.
+
+    Raises
+    ------
+    ResourceError
+        Standard output cannot be written; what was computed is stored.
     """
     if display.log is None:
         console.close()
     else:
         console.finish(report() + ending)
-    if display.as_json:
-        click.echo(json(), nl=False)
-        return
-    if display.quiet:
-        conclude(ending)
-        return
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
-    click.echo(styled(shown()), nl=False)
-    conclude(ending)
+    text = ""
+    if display.as_json:
+        text = json()
+    elif not display.quiet:
+        text = styled(shown())
+    try:
+        click.echo(text, nl=False)
+        if not display.as_json:
+            conclude(ending)
+    except BrokenPipeError:
+        raise  # nobody reads on
+    except OSError as error:
+        drop_stdout()
+        raise ResourceError(
+            f"standard output cannot be written ({error.strerror}), what was computed is stored: "
+            f"{ending}"
+        ) from error

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from dfmp2.studies.species import Reaction
 
 OF_ONE_MOLECULE = ("charge", "multiplicity", "point_charges", "point_charge_units")
-# What the last line shows: symbol and name.
+# Quantities in the last line: symbol and name.
 SHOWN = (("dE", "reaction_energy"), ("dH", "reaction_enthalpy"), ("dG", "reaction_gibbs_energy"))
 OF_A_REACTION = tuple(name for name in ALL if name not in OF_ONE_MOLECULE)
 
 
 @dataclass(frozen=True, slots=True)
 class ReactionOptions:
-    """What reacts, as it stands on the command line."""
+    """The reaction given on the command line."""
 
     file: str | None
     reactants: str | None
@@ -57,11 +57,11 @@ class ReactionOptions:
     transition_states: str | None
 
     def read(self) -> Reaction:
-        """The reaction of the file, or that of the options.
+        """The reaction from the file or from the options.
 
         Raises
         ------
-        InputError : neither, both, or one that cannot be read
+        InputError : neither or both are given, or the file cannot be read
         """
         from dfmp2.errors.messages import Option
         from dfmp2.studies.species import Reaction, parse_numbers, parse_terms, read_reaction
@@ -94,7 +94,7 @@ class ReactionOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What is computed of each species, as it stands on the command line."""
+    """What to compute for each species, as given on the command line."""
 
     optimize: bool
     frequencies: bool
@@ -103,7 +103,7 @@ class PlanOptions:
     allow_gradient: bool
 
     def plan(self, gas: GasConditions) -> ReactionPlan:
-        """What `dfmp2.studies.reaction` makes of it."""
+        """The plan for `dfmp2.studies.reaction`."""
         from dfmp2.studies.geometric_search import Search
         from dfmp2.studies.reaction import ReactionPlan
 
@@ -172,7 +172,7 @@ class PlanOptions:
 )
 @workers_option("Processes that share the runs.")
 @level_options
-@options_of(*OF_A_REACTION, basis_required=False)  # of stored results it is known
+@options_of(*OF_A_REACTION, basis_required=False)  # known for stored results
 @study_options
 @as_one("asked", ReactionOptions)
 @as_one("computed", PlanOptions)

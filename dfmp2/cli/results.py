@@ -1,4 +1,4 @@
-"""`dfmp2 show`, `report`, `derive`, `export`: what is done with stored results."""
+"""`dfmp2 show`, `report`, `derive`, `export`: commands on stored results."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
 
     Raises
     ------
-    InputError : it has no run of this name
+    InputError : the study has no run of this name
     """
     if name not in study.runs:
         raise InputError(
@@ -186,7 +186,7 @@ OF_THE_RUN = (
 
 
 def _of_the_run(command: Any) -> Any:
-    """Let a command accept options of the run, so that changing one is refused with a reason."""
+    """Make a command accept options of the run, so that changing one is rejected with a reason."""
     kinds = {"frozen-virtual": int}
     return with_options(
         [click.option(f"--{name}", type=kinds.get(name, str), hidden=True) for name in OF_THE_RUN],
@@ -257,7 +257,7 @@ def derive_command(
     conclude(ending)
 
 
-# Those of `dfmp2.output.export.FORMATS`, which --help need not import.
+# Keys of `dfmp2.output.export.FORMATS`, repeated so that --help need not import it.
 NAMES = ("molden", "trexio", "qcschema", "xyz", "extxyz", "cube")
 
 
@@ -363,7 +363,7 @@ def export_command(
 
 
 def _stored_result(path: str, run: str | None) -> MP2Result:
-    """The result in a file, or one of a study."""
+    """The result in a file, or one result of a study."""
     from dfmp2.output import hdf5
     from dfmp2.output.study import read_study
 
@@ -373,7 +373,7 @@ def _stored_result(path: str, run: str | None) -> MP2Result:
 
 
 def _stem(path: str, run: str | None) -> str:
-    """What the name of an exported file begins with."""
+    """The stem of the name of an exported file."""
     stem = Path(path).name.removesuffix(".h5").removesuffix(".dfmp2")
     if run is None:
         return stem
@@ -381,7 +381,7 @@ def _stem(path: str, run: str | None) -> str:
 
 
 def _shown(given: dict[str, Any]) -> str:
-    """What is exported besides the SCF orbitals, for the name of the file."""
+    """Suffix of the file name for anything exported other than the SCF orbitals."""
     parts: list[str] = [name for name in ("density", "spin") if name in given]
     if given.get("orbitals") == "natural":
         parts.append("natural")

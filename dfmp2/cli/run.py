@@ -1,5 +1,5 @@
-"""`dfmp2 run`, `gradient`, `qcschema`, for other programs to call, and `plan`, what a run would
-need."""
+"""`dfmp2 run`, `gradient`, `qcschema` (for calls by other programs) and `plan` (requirements of a
+run)."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ def gradient_command(given: Given, display: Display, trace: str | None) -> None:
 
 
 def _with_gradient(path: Path) -> MP2Result:
-    """The stored result, whose hash is right.
+    """The stored result, with its hash checked.
 
     Raises
     ------
-    ResultFileError : it is damaged, or an energy alone
+    ResultFileError : it is damaged, or holds only an energy
     """
     from dfmp2.output import hdf5
 
@@ -149,7 +149,7 @@ def plan_command(given: Given, gradient: bool, calibrate: bool, as_json: bool) -
     from dfmp2.output import plan as text
     from dfmp2.planning.plan import foresee
 
-    # What is resident when the run is planned counts: load what the run will have loaded by then.
+    # Load what a run would have loaded by now, because the resident memory counts in its plan.
     if gradient:
         importlib.import_module("dfmp2.gradients.gradient")
     else:
@@ -200,12 +200,12 @@ def _print(answer: dict[str, Any]) -> None:
 
 
 def command_line() -> str:
-    """The command line, for the record."""
+    """The command line, to be stored."""
     return printable(shlex.join(["dfmp2", *sys.argv[1:]]))
 
 
 def introduction(read: XyzFile) -> str:
-    """What is about to be computed, and where charge and multiplicity come from."""
+    """A line on what is about to be computed, and on the origin of charge and multiplicity."""
     molecule = read.molecule
     return (
         f"{molecule.name}: {molecule.formula}, charge {molecule.charge} ({read.charge_from}), "
@@ -215,9 +215,9 @@ def introduction(read: XyzFile) -> str:
 
 @contextmanager
 def logged(display: Display, *, several: bool = False) -> Iterator[Console]:
-    """Progress on stderr and in the log, which also gets the message that the run ends with.
+    """Show progress on stderr and in the log, which also gets the final message of the run.
 
-    `several` is for a study: its single runs are shown with --verbose only.
+    `several` is for a study, whose single runs are shown only with --verbose.
     """
     log = open_log(display.log)
     console = Console(
@@ -245,21 +245,21 @@ def compute_result(
     read: Callable[[Path], MP2Result] | None = None,
     trace: str | None = None,
 ) -> None:
-    """Print the result that an earlier run has completed, or compute it with a checkpoint beside
-    it, and write it.
+    """Print the result that an earlier run completed, or compute it with a checkpoint beside it,
+    and write it.
 
     Parameters
     ----------
-    question : molecule and options, to which a stored result must be the answer
-    begun : says what is computed
-    compute : listener, checkpoint -> result
-    read : reads the result of an earlier run and checks it, None for any result
-    trace : file of the timeline, None for none
+    question : molecule and options, which a stored result must match
+    begun : announces the calculation
+    compute : function (listener, checkpoint) -> result
+    read : reads and checks the result of an earlier run, None for any result
+    trace : file for the timeline, None for none
 
     Raises
     ------
-    ComparisonFailed : the check that was asked for, or the gradient's certificate; the result is
-        written all the same
+    ComparisonFailed : the requested check or the gradient's certificate failed; the result is
+        written anyway
     """
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
@@ -281,7 +281,7 @@ def compute_result(
     if stored is not None:
         show(stored)
         return
-    # A file that is there: when nothing else is wrong
+    # Check for an existing file after everything else
     require_writable(target, overwrite=True)
     console.stage(begun)
 
@@ -310,7 +310,7 @@ def compute_result(
 
 
 def _timeline(trace: str | None, display: Display, console: Console) -> Profile | None:
-    """The listener that writes the timeline; its module is loaded where one is asked for."""
+    """The listener that writes the timeline; its module is loaded only if requested."""
     if trace is None:
         return None
     from dfmp2.output.profile import Profile
@@ -319,12 +319,13 @@ def _timeline(trace: str | None, display: Display, console: Console) -> Profile 
 
 
 def publish(write: Callable[[], Any], kept: Any) -> None:
-    """Write what is complete, whatever signal comes: between rename and message is no way back."""
+    """Write a complete result, regardless of signals, because there is no way back between rename
+    and message."""
     signals.commit()
     try:
         write()
     except ResultFileError:
-        # Another process was faster: there is a file, and nothing to go on from
+        # Another process was faster: there is a file, and nothing to resume
         kept.complete()
         raise
     kept.complete()
@@ -337,7 +338,7 @@ def completed(
     read: Callable[[Path], Any],
     question: tuple[Molecule, Options],
 ) -> Any:
-    """What an earlier run has completed and --resume asks for, None when it is to be computed.
+    """The result of an earlier run, if --resume requests it; None if it is to be computed.
 
     Parameters
     ----------
@@ -345,7 +346,8 @@ def completed(
 
     Raises
     ------
-    ResultFileError, InputError : it is damaged, or of another calculation, and may not be replaced
+    ResultFileError, InputError : the file is damaged or of another calculation, and may not be
+        replaced
     """
     from dfmp2.host.files import acquire_lock, release_lock
     from dfmp2.mp2.identity import require_answer
@@ -353,7 +355,7 @@ def completed(
 
     if not display.resume or not os.path.lexists(target):
         return None
-    # Newer than a result that it is about to replace
+    # Newer than the result it is about to replace
     unfinished = os.path.lexists(checkpoint_of(target))
     if unfinished and display.overwrite:
         return None
@@ -368,7 +370,7 @@ def completed(
     console.note(f"{target} is complete: nothing is computed")
     if unfinished and acquire_lock(target) is None:
         try:
-            remove(checkpoint_of(target))  # of a run that was killed between its last two steps
+            remove(checkpoint_of(target))  # left by a run killed between its last two steps
         finally:
             release_lock(target)
     return found
@@ -377,7 +379,7 @@ def completed(
 def require_distinct_files(
     given: Given, target: Path, display: Display, trace: str | None = None
 ) -> None:
-    """Refuse to write a file over something that is read or written; --scf-from may be the file
+    """Raise if an output file would overwrite another file of the run; --scf-from may be the file
     that is replaced."""
     written = {"--log": display.log, "--profile": trace}
     require_distinct({**given.files, **written})
@@ -385,11 +387,11 @@ def require_distinct_files(
 
 
 def require_distinct(files: Mapping[str, str | Path | None]) -> None:
-    """Refuse one file under two options.
+    """Raise if two options name the same file.
 
     Raises
     ------
-    InputError : the second of them names the file of the first
+    InputError : for the second of them
     """
     seen: dict[object, str] = {}
     for option, path in files.items():
@@ -398,7 +400,8 @@ def require_distinct(files: Mapping[str, str | Path | None]) -> None:
 
 
 def _identity(path: str | Path) -> object:
-    """The same for two names of one file, links included, also where it is not there yet."""
+    """A key that is equal for two names of the same file, including links, even if it does not
+    exist yet."""
     path = Path(path)
     for place in (path, *path.parents):
         with suppress(OSError):

@@ -33,8 +33,7 @@ KINDS = ("bond", "angle", "dihedral")
 
 @dataclass(frozen=True, slots=True)
 class PointOptions:
-    """What the points of a scan are: the values of --bond, --angle, --dihedral and how they are
-    gone along."""
+    """The points of a scan: the values of --bond, --angle, --dihedral and related options."""
 
     bond: tuple[tuple[str, str], ...]
     angle: tuple[tuple[str, str], ...]
@@ -183,7 +182,7 @@ def scan_command(
 
 
 def _lowest(study: Study) -> str:
-    """Where the minimum of a scan is, or the lowest point of a map."""
+    """The location of the minimum of a scan, or of the lowest point of a map."""
     place = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
     if place is not None:
         return f", minimum at {place.value:.6g} {place.units}"
@@ -194,7 +193,7 @@ def _lowest(study: Study) -> str:
 
 
 def _extrema(study: Study) -> str:
-    """How many minima and maxima a scan has between its points, where there is more than one
+    """The numbers of minima and maxima between the points of a scan, if there is more than one
     minimum."""
     from dfmp2.units import counted_text
 

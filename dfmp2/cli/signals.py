@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM: stop the work wherever it is, and say so in one line.
+"""Ctrl-C and SIGTERM: stop the work at once, with a one-line message.
 
-A run that has a checkpoint on disk comes to the end of its SCF iteration or tile first, saves it,
-and ends with 75. The handler raises in whatever Python code is running. Callbacks of the
-interpreter (`__del__`, weak references) drop an exception, and the creation of a class wraps it in
-a RuntimeError; so the signal is remembered: `check` raises again at the next event of the run, and
-`dfmp2.cli.main` asks `received`.
+A run that has a checkpoint on disk first finishes its SCF iteration or tile, saves it, and exits
+with 75. The handler raises in whatever Python code is running. Since callbacks of the interpreter
+(`__del__`, weak references) drop exceptions, and class creation wraps them in a RuntimeError, the
+signal is remembered: `check_signals` raises again at the next event of the run, and
+`dfmp2.cli.main` calls `received`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ LINES = {  # signal -> (message, exit code)
         Interrupted.exit_code,
     ),
 }
-# s to the end of the iteration or tile; then the run stops where it is, with what was saved before
+# s allowed to finish the iteration or tile; then the run stops at once, with the last checkpoint
 PATIENCE = 7.0
 
 
 @dataclass
 class _State:
-    """What has come since `listen`.
+    """Signals and state since `listen`.
 
     received : signals, in order
-    left : what a stopped command leaves behind beside a checkpoint
+    left : what a stopped command leaves behind in addition to a checkpoint
     run : the checkpoint of a run, which may be on disk
     deferring : whether a file is being replaced
-    finishing : whether the run is on its way to the end of its iteration or tile
+    finishing : whether the run is finishing its iteration or tile
     """
 
     received: list[signal.Signals] = field(default_factory=list)
@@ -52,7 +52,7 @@ class _State:
 
     @property
     def saving(self) -> bool:
-        """Whether a file is being written that is complete in a moment."""
+        """Whether a file is being written that will be complete in a moment."""
         return self.deferring or (self.run is not None and self.run.saving)
 
 
@@ -61,21 +61,21 @@ _state = _State()
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Put handlers of signals back at the end of the block: the command line may be called by a
-    program of others."""
+    """Restore signal handlers at the end of the block, because other programs may call the command
+    line."""
     handlers = {number: signal.getsignal(number) for number in (*LINES, signal.SIGALRM)}
     hook = sys.unraisablehook
     try:
         yield
     finally:
         for number, handler in handlers.items():
-            if handler is not None:  # None: one that Python has not installed and cannot put back
+            if handler is not None:  # None: not installed by Python, which cannot restore it
                 signal.signal(number, handler)
         sys.unraisablehook = hook
 
 
 def listen() -> None:
-    """Raise KeyboardInterrupt on Ctrl-C and `Interrupted` on SIGTERM from here on."""
+    """From now on, raise KeyboardInterrupt on Ctrl-C and `Interrupted` on SIGTERM."""
     global _state
     _state = _State()
     for number in LINES:
@@ -85,27 +85,25 @@ def listen() -> None:
 
 
 def settle_signal() -> None:
-    """Ignore both from here on: a complete result is being written, or the one line that says why
-    there is none."""
+    """Ignore both signals from now on, while a complete result or the error message is being
+    written."""
     for number in (*LINES, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def commit() -> None:
-    """Raise what has come; ignore what comes from here on, because a complete result is being
-    written."""
+    """Raise a pending signal; ignore further ones, because a complete result is being written."""
     check_signals()
     settle_signal()
 
 
 def finish_first(run: FileCheckpoint) -> None:
-    """Let a run finish its iteration or tile where it has a checkpoint; a second signal stops it at
-    once.
+    """Let a run with a checkpoint finish its iteration or tile; a second signal stops it at once.
 
     Raises
     ------
-    Interrupted, KeyboardInterrupt : a signal has come while the run before ended
+    Interrupted, KeyboardInterrupt : a signal arrived while the previous run ended
     """
     if _state.finishing:
         _state.finishing = False
@@ -114,19 +112,19 @@ def finish_first(run: FileCheckpoint) -> None:
 
 
 def leave(text: str) -> None:
-    """Say `text` instead of "nothing was written" when the command is stopped from here on: it can
-    go on from that."""
+    """From now on, report `text` instead of "nothing was written" if the command is stopped,
+    because it can be resumed."""
     _state.left = text
 
 
 def check_signals() -> None:
-    """Raise again what the interpreter has dropped."""
+    """Raise again a signal whose exception the interpreter dropped."""
     if _state.received and not _state.finishing:
         _raise()
 
 
 def received() -> tuple[str, int] | None:
-    """Message and exit code of the first signal that came, None if there was none."""
+    """Message and exit code of the first signal received, None if there was none."""
     if not _state.received:
         return None
     twice = len(_state.received) > 1
@@ -147,8 +145,8 @@ def received() -> tuple[str, int] | None:
 
 @contextmanager
 def deferred(left: str) -> Iterator[None]:
-    """Let a file be replaced in the block, which leaves what `left` says: what comes meanwhile is
-    raised at its end."""
+    """Context for replacing a file, which leaves what `left` says; signals that arrive meanwhile
+    are raised at its end."""
     _state.deferring = True
     try:
         yield
@@ -162,7 +160,7 @@ def _remember(number: int, _frame: FrameType | None) -> None:
     _state.received.append(signal.Signals(number))
     first = len(_state.received) == 1
     if _state.deferring or (not first and _state.saving):
-        return  # the file is complete in a moment, and the first signal ends the run then
+        return  # the file will be complete in a moment, and the first signal then ends the run
     if first and _state.run is not None and _state.run.ask_to_stop():
         _state.finishing = True
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)

@@ -1,5 +1,5 @@
-"""What the commands of studies share: their run into one file, its options, and levels of theory that
-take several runs of a molecule."""
+"""Shared code of the study commands: running into one file, its options, and levels of theory made
+of several runs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def workers_option(says: str) -> Decorator:
 
 
 def among_workers(compute: Callable[..., Study], workers: int | None) -> Callable[..., Study]:
-    """The computation of a study, whose runs are shared among processes where --workers is given."""
+    """The computation of a study, with its runs distributed among processes if --workers is
+    given."""
     if workers is None:
         return compute
     from dfmp2.execution.parts import steps
@@ -90,23 +91,23 @@ def run_study(
     beside: Mapping[Option, Path] | None = None,
     contents: Callable[[Study], Sequence[bytes]] = lambda _: (),
 ) -> Study:
-    """Check the files, compute, print; the study.
+    """Check the files, compute and print; returns the study.
 
     Parameters
     ----------
-    target : its file
-    compute : the study itself, called with keeper, listener and command
-    ending : says what came out
-    files_read : by what names them; they must not be those that are written
-    beside : files of what `contents` makes, in its order, by the option that names them
+    target : file of the study
+    compute : computes the study, called with keeper, listener and command
+    ending : returns the closing line
+    files_read : input files by option, which must not be output files
+    beside : files for the items made by `contents`, in its order, by option
 
     Raises
     ------
-    Unfinished : what there is has been written and printed
+    Unfinished : raised after the partial study was written and printed
     """
     from dfmp2.host.files import OUTPUT, require_writable, write_atomically
     from dfmp2.output.json import study_json
-    from dfmp2.output.text import study_report
+    from dfmp2.output.text import brief_study, study_report
     from dfmp2.studies.keeper import Keeper
     from dfmp2.studies.task import Unfinished
     from dfmp2.units import counted_text
@@ -116,7 +117,7 @@ def run_study(
     named = {option.of_shell: path for option, path in written.items()}
     require_distinct({**files_read, **named, "--log": display.log})
     for option, path in written.items():
-        # Files that are there: `Keeper`
+        # Existing files are checked by `Keeper`
         require_writable(path, overwrite=True, option=option)
     left = f"finished runs are in {target}"
 
@@ -160,7 +161,7 @@ def run_study(
             lambda: study_report(study),
             last,
             lambda: study_json(study, str(target)),
-            brief=lambda: study_report(study, brief=True),
+            brief=lambda: brief_study(study, str(target)),
         )
         if short is not None and short.goes_on:
             raise type(short)(f"{short}: {left}; repeat the command to continue")
@@ -185,7 +186,7 @@ class CurveFiles:
         study : Path
             The file of the study.
         geometries : bool
-            Whether there are optimised geometries to write.
+            Whether optimised geometries are written.
         """
         targets = {
             Option("csv"): Path(self.csv or study.with_suffix(".csv")),
@@ -198,12 +199,12 @@ class CurveFiles:
 
 
 def curve_files(drawing: str, geometries: str) -> Decorator:
-    """Give a command --csv, --plot and --trajectory, which it gets as one `files`.
+    """Add --csv, --plot and --trajectory to a command, which receives them as one `files`.
 
     Parameters
     ----------
     drawing, geometries : str
-        What is in the last two, for their help.
+        Content of the last two, for their help.
     """
     options = (
         click.option("--csv", metavar="FILE", help="The table.  [default: next to --output, .csv]"),
@@ -225,8 +226,8 @@ CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
 
 @dataclass(frozen=True, slots=True)
 class LevelOptions:
-    """What makes a level of several runs of the options of one: the values of --scf-formula,
-    --correlation-formula, --delta and --delta-program."""
+    """The values of --scf-formula, --correlation-formula, --delta and --delta-program, which turn
+    the options of one run into those of a composite level."""
 
     scf_formula: str | None
     correlation_formula: str | None
@@ -234,7 +235,7 @@ class LevelOptions:
     delta_program: str | None
 
     def of(self, chosen: Options) -> Options:
-        """The options of a study, from those of one run."""
+        """The options of a study, derived from those of one run."""
         from dfmp2.studies.composite import at_level
 
         return at_level(
@@ -247,7 +248,7 @@ class LevelOptions:
 
 
 def level_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a composite level, which it gets as one `level`."""
+    """Add the options of a composite level to a command, which receives them as one `level`."""
     options = (
         click.option(
             "--scf-formula",

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from dfmp2.execution.manifest import Batch
 
 SLURM, AWS = "--slurm", "--aws-batch"
-# as in `dfmp2.execution.aws`, which takes long to import
+# as in `dfmp2.execution.aws`, which is slow to import
 INSTANCES = ["trn1.2xlarge", "trn1.32xlarge", "trn1n.32xlarge"]
-# options of one kind of source only, with their defaults
+# options that apply to only one kind of source, with their defaults
 OF_A_MANIFEST = {"root": None, "workers": 1, "scf_chain": False, "collect": None}
 OF_A_PREPARED_FILE = {"backend": None}
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -38,11 +38,11 @@ LONGEST = 366 * 86400  # s
 def parse_walltime(text: str) -> int:
     """Seconds of "90min", "2h", "1.5h", "1d", or of Slurm's "HH:MM:SS" and "D-HH:MM:SS".
 
-    A number without a unit is refused: Slurm reads minutes, AWS Batch seconds.
+    A number without a unit is rejected, because it means minutes to Slurm and seconds to AWS Batch.
 
     Raises
     ------
-    InputError : none of these, or not between a second and a year
+    InputError : another form, or not between a second and a year
     """
     clock = re.fullmatch(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])", text.strip())
     number = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(s|min|h|d|)", text.strip())
@@ -273,13 +273,13 @@ class Submission:
     Attributes
     ----------
     texts : mapping of Path to str
-        Files that make it up.
+        Its files with their contents.
     jobs : mapping of str to str
-        Numbers of the jobs that were submitted, by their names.
+        Numbers of the submitted jobs, by name.
     last : str
         Where to look, for the last line.
     json : dict
-        All of it, for --json.
+        Everything, for --json.
     """
 
     texts: Mapping[Path, str]
@@ -316,7 +316,7 @@ def _read_batch(given: dict[str, Any]) -> Batch | None:
 
 
 def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Submission:
-    """Make the scripts; write and submit them where that is asked for."""
+    """Make the scripts; write and submit them if requested."""
     from dfmp2.execution import slurm
 
     if batch is None:
@@ -364,7 +364,7 @@ def _require_defaults(
     defaults : mapping
         The options of that kind, with their defaults.
     kind, actual : str
-        What they belong to, and what the source is.
+        The kind they belong to, and the actual kind.
     """
     for name, default in defaults.items():
         if given[name] != default:
@@ -375,7 +375,7 @@ def _require_defaults(
 
 
 def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Submission:
-    """Make the requests; write and send them where that is asked for."""
+    """Make the requests; write and send them if requested."""
     from dfmp2.execution import aws
 
     if batch is None:
@@ -403,11 +403,11 @@ def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Submission:
 
 
 def _write(files: Mapping[Path, bytes]) -> None:
-    """Write files into a folder that may have to be made.
+    """Write files to a folder, creating it if necessary.
 
     Raises
     ------
-    ResourceError : they cannot be written
+    ResourceError : a file cannot be written
     """
     from dfmp2.host.files import make_folder, write_atomically
 

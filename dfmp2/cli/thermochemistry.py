@@ -1,5 +1,5 @@
-"""`dfmp2 frequencies`, `thermo` and `rank`: Hessians, and what follows from stored ones and from
-energies."""
+"""`dfmp2 frequencies`, `thermo` and `rank`: Hessians, and quantities derived from stored Hessians
+and energies."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ QUASI_HARMONIC = click.option(
 
 
 def stored_gas(*, temperature: str, pressure: str) -> Decorator:
-    """Give a command the options of the gas of stored Hessians.
+    """Add the options for the gas of stored Hessians to a command.
 
     Parameters
     ----------
     temperature, pressure : str
-        Their help.
+        Help texts of these options.
     """
     options = (
         click.option(
@@ -91,7 +91,7 @@ def stored_gas(*, temperature: str, pressure: str) -> Decorator:
 
 @dataclass(frozen=True, slots=True)
 class GasOptions:
-    """The ideal gas as it stands on the command line; a command has the options that concern it."""
+    """The ideal gas given on the command line; a command has only the options it needs."""
 
     temperature: str | float
     pressure: str | float | None
@@ -103,7 +103,7 @@ class GasOptions:
     symmetry_number: int | None = None
 
     def conditions(self) -> GasConditions:
-        """What `dfmp2.studies.ideal_gas` makes of it."""
+        """The conditions for `dfmp2.studies.ideal_gas`."""
         from dfmp2.studies.ideal_gas import make_conditions
 
         return make_conditions(
@@ -244,7 +244,7 @@ def thermo_command(
     from dfmp2.host.files import require_writable
     from dfmp2.output.json import study_json
     from dfmp2.output.study import StudyWriter
-    from dfmp2.output.text import study_report
+    from dfmp2.output.text import brief_study
     from dfmp2.studies.frequencies import read_hessian
     from dfmp2.studies.thermochemistry import make_thermochemistry
 
@@ -268,7 +268,7 @@ def thermo_command(
     temperature = study.values["temperature"].value
     ending = f"dfmp2 finished: G({temperature:g} K) = {free:.10f} Eh -> {where}"
     if not quiet:
-        click.echo(styled(study_report(study, brief=True)), nl=False)
+        click.echo(styled(brief_study(study, output)), nl=False)
     conclude(ending)
 
 

@@ -1,4 +1,4 @@
-"""`dfmp2 validate`: energies of other programs beside ours."""
+"""`dfmp2 validate`: comparison with energies of other programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2.cli.console import Console
+from dfmp2.cli.console import Console, conclude
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     AS_JSON,
@@ -21,6 +21,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.options import parse_bytes
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which entries are validated: the values of --table, --only, --tag and --slow."""
+    """The selected entries: the values of --table, --only, --tag and --slow."""
 
     table: str
     only: tuple[str, ...]
@@ -41,13 +42,13 @@ class Selection:
 
     @property
     def chosen(self) -> bool:
-        """Whether entries were chosen, of which every value is printed."""
+        """Whether entries were selected, in which case every value is printed."""
         return bool(self.only or self.tags)
 
 
 @dataclass(frozen=True, slots=True)
 class TableOutput:
-    """Where a table goes and in which form: the values of the options of output."""
+    """Where a table is written and in which form: the values of the output options."""
 
     output: str | None
     overwrite: bool
@@ -142,8 +143,8 @@ def validate_command(
     rows: list[QuantityRow] = []
     with Console(quiet=shown.quiet, log=None) as console:
         console.note(
-            f"{len(chosen)} entries on {session.backend.name} ({session.reason}), "
-            f"{session.precision}"
+            f"{counted_text(len(chosen), 'entry', 'entries')} on {session.backend.name} "
+            f"({session.reason}), precision {session.precision}"
         )
         if as_text and selection.chosen:
             console.show(tables.HEADER)
@@ -166,7 +167,7 @@ def validate_command(
 def _show_validation(
     rows: list[QuantityRow], session: Session, table: str, shown: TableOutput
 ) -> None:
-    """Print the rows as asked for, and write them to the file that was asked for.
+    """Print the rows in the requested form, and write them to the requested file.
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def _show_validation(
     elif shown.as_markdown:
         click.echo(tables.markdown(rows, table))
     else:
-        click.echo(f"\n{tables.validation_summary(rows)}")
+        conclude(f"\n{tables.validation_summary(rows)}")
     if shown.output is None:
         return
     settings = {
@@ -203,7 +204,7 @@ def _show_validation(
 
 
 def _require_passed(rows: list[QuantityRow], *, require_all: bool) -> None:
-    """Raise where a comparison failed, or nothing was compared.
+    """Raise if a comparison failed, or nothing was compared.
 
     Parameters
     ----------
@@ -220,7 +221,7 @@ def _require_passed(rows: list[QuantityRow], *, require_all: bool) -> None:
     if counts["failed"]:
         raise ComparisonFailed(
             f"{counts['failed']} of {len(rows)} values differ by more than their entries allow: "
-            "see those that fail"
+            f"{', '.join(dict.fromkeys(row.id for row in rows if row.status == tables.FAIL))}"
         )
     if counts["skipped"] and (require_all or not counts["passed"]):
         if require_all:

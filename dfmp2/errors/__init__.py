@@ -1,9 +1,9 @@
-"""The error tree: sorted by what the user does next, each branch knows its exit code.
+"""The error tree, sorted by what the user does next; each branch has its own exit code.
 
     Dfmp2Error
       InputError            3   change what was named: file, option, basis, charge
-        ForeignCheckpoint       what a stopped run has saved belongs to another calculation
-      ResultFileError       3   the result file is foreign, corrupt or already there
+        ForeignCheckpoint       the saved state of an interrupted run belongs to another calculation
+      ResultFileError       3   the result file is foreign, corrupt or exists already
         ResultExists            also a FileExistsError
       ConvergenceError      4   the SCF did not converge
       NumericalError        5   a numerical guard tripped; the number would not be trustworthy
@@ -12,16 +12,16 @@
         UnsupportedByBackend
         KernelError             a device kernel breaks a rule of its language or its chip
       ResourceError         7   memory, disk or permissions do not suffice
-        DiskFull                a disk is full, over quota or read-only: whoever writes there next fails too
-        DeviceFault             the hardware reported a fault or hung: nothing it answered can be trusted
+        DiskFull                a disk is full, over quota or read-only, so the next write would fail too
+        DeviceFault             the hardware reported a fault or hung: none of its results can be trusted
       ComparisonFailed      8   two energies differ by more than allowed
-      SomeFailed            9   some of several calculations failed, the others are done
+      SomeFailed            9   some of several calculations failed, the others are complete
       Interrupted          75   SIGTERM (Ctrl-C is Python's KeyboardInterrupt: 130)
 
 Exit code 0 is success, 1 a fault in dfmp2 itself (KernelFailed: a kernel failed while it ran), 2 a
 command line that cannot be parsed.
 A message says what was given, what was expected and what to do about it. Options in it are values,
-which each front end writes in its own words (`dfmp2.errors.messages`).
+which each front end writes in its own syntax (`dfmp2.errors.messages`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from dfmp2.errors.messages import Message, Option, Part, Words, in_words
 
 
 class Dfmp2Error(Exception):
-    """Anything dfmp2 refuses or cannot do, with a message for the user.
+    """Anything that dfmp2 rejects or cannot do, with a message for the user.
 
     Parameters
     ----------
-    parts : what was given, what was expected, what to do: texts, and the options and commands
-        between them
+    parts : what was given, what was expected, what to do: texts, with options and commands between
+        them
 
     Attributes
     ----------
-    message : the same, in the words of the command line as a text
+    message : the same as a text, in the syntax of the command line
     """
 
     exit_code = 1
@@ -54,7 +54,7 @@ class Dfmp2Error(Exception):
 
     @property
     def option(self) -> Option | None:
-        """The option that is wrong: the first one that the message names."""
+        """The option that is wrong: the first one named in the message."""
         named = self.message.options
         return named[0] if named else None
 
@@ -64,14 +64,14 @@ class Dfmp2Error(Exception):
         Parameters
         ----------
         who : the calculation
-        behind : what is said after the message
+        behind : text to append to the message
         """
         again = copy.copy(self)
         again._say(Message(f"{who}: ", self.message, behind))
         return again
 
     def speak(self, words: Words) -> None:
-        """Say it in the words of a front end from now on."""
+        """Word the message for a given front end from now on."""
         self._say(Message(in_words(self.message, words)))
 
     def _say(self, message: Message) -> None:
@@ -80,7 +80,7 @@ class Dfmp2Error(Exception):
 
 
 class InputError(Dfmp2Error):
-    """Something the user named is wrong; `file` and `line` are put in front of the message.
+    """Something the user named is wrong; `file` and `line` are prepended to the message.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class InputError(Dfmp2Error):
 
     Attributes
     ----------
-    reason : the message without the place
+    reason : the message without file and line
     """
 
     exit_code = 3
@@ -108,12 +108,12 @@ class InputError(Dfmp2Error):
         self.line = line
 
     def placed(self, *, file: str | None = None, line: int | None = None) -> InputError:
-        """The same error in a file, or on a line of a file that is named later."""
+        """The same error with the file it concerns, or with a line of a file named later."""
         return InputError(self.message, file=file, line=line)
 
 
 class ForeignCheckpoint(InputError):
-    """What a stopped run has saved belongs to another calculation."""
+    """The saved state of an interrupted run belongs to another calculation."""
 
 
 class ResultFileError(Dfmp2Error):
@@ -123,7 +123,7 @@ class ResultFileError(Dfmp2Error):
 
 
 class ResultExists(ResultFileError, FileExistsError):
-    """A file is there and may not be replaced; Python's `FileExistsError` as well."""
+    """A file exists and may not be replaced; also a `FileExistsError`."""
 
 
 class ConvergenceError(Dfmp2Error):
@@ -145,11 +145,11 @@ class BackendError(Dfmp2Error):
 
 
 class BackendUnavailable(BackendError):
-    """The backend is not installed, not built yet or has no device."""
+    """The backend is not installed, not built or has no device."""
 
 
 class UnsupportedByBackend(BackendError):
-    """The backend exists but cannot do what was asked (precision, size)."""
+    """The backend exists but does not support what was requested (precision, size)."""
 
 
 class KernelError(BackendError):
@@ -167,8 +167,8 @@ class ResourceError(Dfmp2Error):
 
 
 class DiskFull(ResourceError):
-    """A disk is full, over quota or read-only while it is written to: whoever writes there next
-    fails too."""
+    """A disk is full, over quota or read-only during writing: the next write to it would fail
+    too."""
 
 
 class DeviceFault(ResourceError):
@@ -182,7 +182,7 @@ class ComparisonFailed(Dfmp2Error):
 
 
 class SomeFailed(Dfmp2Error):
-    """Some of several calculations failed; the others are done and stored."""
+    """Some of several calculations failed; the others are complete and stored."""
 
     exit_code = 9
 
@@ -193,8 +193,8 @@ class Interrupted(Dfmp2Error):
     exit_code = 75
 
 
-STOPPED = 130  # by Ctrl-C, or by a second signal: no error of ours
-EXIT_CODES = {  # of the command line, and what each means
+STOPPED = 130  # by Ctrl-C, or by a second signal: not an error of dfmp2
+EXIT_CODES = {  # of the command line, and their meanings
     1: "fault in dfmp2",
     2: "command line",
     3: "input or result file",

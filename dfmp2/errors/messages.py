@@ -1,4 +1,4 @@
-"""Messages whose options and commands are values, which each front end writes in its own words.
+"""Messages whose options and commands are values, which each front end writes in its own syntax.
 
     Message(Option("frozen_core", 5), " leaves no electron: see ", Command("plan"))
 
@@ -7,7 +7,7 @@
     manifest        frozen_core = 5 leaves no electron: see dfmp2 plan
     QCSchema        keywords.frozen_core = 5 leaves no electron: see dfmp2 plan
 
-A message is a text, that of the command line, and keeps what it was made of.
+A message is the text for the command line, and keeps the parts it was made of.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
-SAFE = re.compile(r"[\w.,:;/+@%=\[\]~*'-]+")  # values that a shell takes as one word, almost
+SAFE = re.compile(r"[\w.,:;/+@%=\[\]~*'-]+")  # values that a shell reads as one word, more or less
 NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 class Missing(Enum):
-    """What stands for a value where there is none, one in every process."""
+    """Placeholder for a missing value, the same object in every process."""
 
     NOT_GIVEN = "not given"
 
@@ -34,7 +34,7 @@ NOT_GIVEN: Any = Missing.NOT_GIVEN
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A value that the user is to fill in, such as N or FILE."""
+    """A value for the user to fill in, such as N or FILE."""
 
     name: str
 
@@ -47,13 +47,13 @@ N = Placeholder("N")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option, with the value that was given or is proposed.
+    """An option, possibly with a given or proposed value.
 
     Attributes
     ----------
-    name : that of Python: a field of `dfmp2.Options` or another keyword
-    value : nothing for the option itself; True for a flag that is set
-    flag : name on the command line, where that is another
+    name : Python name: a field of `dfmp2.Options` or another keyword
+    value : missing for the option itself; True for a flag that is set
+    flag : name on the command line if it is a different one
     """
 
     name: str
@@ -62,7 +62,7 @@ class Option:
 
     @property
     def of_shell(self) -> str:
-        """The option as the command line has it: --frozen-core."""
+        """The option as written on the command line: --frozen-core."""
         return "--" + (self.flag or self.name).replace("_", "-")
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the command line that is a function of Python too."""
+    """A command of the command line that is also a Python function."""
 
     name: str
 
@@ -103,7 +103,7 @@ class CommandLineWords:
         return f"{option.of_shell} {value}"
 
     def command(self, command: Command) -> str:
-        """The command behind the program's name."""
+        """The command, preceded by the program's name."""
         return f"dfmp2 {command.name}"
 
 
@@ -158,17 +158,17 @@ Part = str | Option | Command
 
 
 class Message(str):
-    """A text for the user, in the words of the command line, with what it was made of.
+    """A text for the user, in the syntax of the command line, with the parts it was made of.
 
     Parameters
     ----------
-    parts : texts, options, commands and other messages, one behind the other
+    parts : texts, options, commands and other messages, concatenated
     """
 
     parts: tuple[Part, ...]
 
     def __new__(cls, *parts: Part) -> Message:
-        """The message; the parts of messages among `parts` are its own."""
+        """The message; messages among `parts` are flattened."""
         flat = tuple(_flat(parts))
         message = super().__new__(cls, _written(flat, COMMAND_LINE))
         message.parts = flat
@@ -179,15 +179,15 @@ class Message(str):
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The options it speaks of."""
+        """The options in the message."""
         return tuple(part for part in self.parts if isinstance(part, Option))
 
     def changed(self, change: Callable[[Option], Option]) -> Message:
-        """The same with other options, or other values of them."""
+        """The same message with other options, or other values of them."""
         return Message(*(change(part) if isinstance(part, Option) else part for part in self.parts))
 
     def to_json(self) -> list[Any]:
-        """Its parts as JSON has them; `from_json` reads them back."""
+        """Its parts as JSON; `from_json` reads them back."""
         written: list[Any] = []
         for part in self.parts:
             if isinstance(part, Option):
@@ -209,7 +209,7 @@ class Message(str):
 
     @classmethod
     def from_json(cls, written: Any, text: str) -> Message:
-        """The message of `to_json`, and the text alone where that does not make it."""
+        """The message written by `to_json`, or just the text if the parts do not produce it."""
         try:
             message = cls(*(_part(entry) for entry in written))
         except (TypeError, KeyError, AttributeError):
@@ -218,18 +218,18 @@ class Message(str):
 
 
 def in_words(text: str, words: Words) -> str:
-    """A text in the words of a front end; one that is no `Message` speaks of no option."""
+    """A text in the syntax of a front end; unchanged unless it is a `Message`."""
     if isinstance(text, Message):
         return _written(text.parts, words)
     return text
 
 
 def joined(parts: Sequence[Part], between: str = ", ", last: str = "") -> Message:
-    """Options or messages one behind the other.
+    """Options or messages joined into a list.
 
     Parameters
     ----------
-    last : stands before the last of them; "" for `between`
+    last : separator before the last one; "" for `between`
     """
     listed: list[Part] = []
     for place, part in enumerate(parts):
@@ -241,7 +241,7 @@ def joined(parts: Sequence[Part], between: str = ", ", last: str = "") -> Messag
 
 
 def plain(value: Any) -> Any:
-    """A number or truth value of NumPy as one of Python, anything else as it is."""
+    """A NumPy number or truth value as a Python one, anything else unchanged."""
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return value.item()
     return value
@@ -281,7 +281,7 @@ def _written(parts: tuple[Part, ...], words: Words) -> str:
 
 
 def _literal(value: Any, true: str = "True", false: str = "False") -> str:
-    """A value as it is written in a program: texts in quotation marks."""
+    """A value as written in a program, with texts in quotation marks."""
     value = plain(value)
     if isinstance(value, bool):
         return true if value else false

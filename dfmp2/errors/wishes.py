@@ -1,7 +1,7 @@
-"""What users of other programs ask for, and the way out: methods and options that there are none
-of.
+"""What users of other programs ask for, and the alternatives: methods and options that dfmp2 does
+not have.
 
-docs/explanation/limits.md has the same with more words.
+docs/explanation/limits.md explains them at greater length.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import re
 from dfmp2.errors.messages import Command, Message, Option, Placeholder
 
 LARGE = Option("method", "sos-laplace")
-# Pattern of a method in small letters, without spaces -> what there is.
+# Pattern of a method in lower case, without spaces -> the alternative.
 METHODS: tuple[tuple[str, Message], ...] = (
     (
         r"(?:u|ro|r)mp2",
-        Message(
-            "the reference is an option of its own: ", Option("reference", "uhf"), ", rohf, rhf"
-        ),
+        Message("the reference is a separate option: ", Option("reference", "uhf"), ", rohf, rhf"),
     ),
     (
         r"(?:ri|df|dfmp2|rimp2)-?(?:mp2)?|mbpt\(?2\)?|mp",
@@ -60,8 +58,8 @@ METHODS: tuple[tuple[str, Message], ...] = (
     (
         r"(?:u|r|ri-?|df-?|o|oo-?|scs-?)*mp(?:2\.5|[3-9]).*|(?:oo?-?|ri-?oo?-?|df-?o)mp2|lccd.*|remp.*",
         Message(
-            "MP3, MP4 and orbital-optimised MP2 are not available: PySCF or Psi4; against large terms "
-            "of small gaps there is ",
+            "MP3, MP4 and orbital-optimised MP2 are not available: PySCF or Psi4; to damp the large "
+            "terms of small gaps there is ",
             Option("method", "kappa-mp2"),
         ),
     ),
@@ -87,7 +85,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
     ),
     (
         r"(?:r|u|ro|df-?|ri-?)*(?:hf|scf)",
-        Message("E(HF) is part of every result: take ", Option("method", "mp2")),
+        Message("E(HF) is part of every result: use ", Option("method", "mp2")),
     ),
     (
         r"dft|.*ks|lda.*|pbe.*|b3lyp.*|m0[5-8].*|tpss.*|.*scan.*|wb97.*|cam-?b3lyp.*|blyp.*|bp86"
@@ -107,7 +105,7 @@ METHODS: tuple[tuple[str, Message], ...] = (
     ),
 )
 
-# Option of other programs, with underscores -> what there is.
+# Option of other programs, with underscores -> the alternative.
 OPTIONS: dict[str, Message] = {
     **dict.fromkeys(
         ("solvation", "pcm", "cpcm", "smd", "cosmo", "ddcosmo", "iefpcm", "alpb", "gbsa"),
@@ -266,7 +264,9 @@ OPTIONS: dict[str, Message] = {
         ("maxiter", "max_cycle", "max_iter", "scf_max_iter"),
         Message("the iterations of the SCF are ", Option("scf_max_cycles")),
     ),
-    "lane": Message("predictions are of compiled programs, which torch-xla launches alike"),
+    "lane": Message(
+        "predictions are for compiled programs, which torch-xla launches in the same way"
+    ),
     "recompile": Message("every lane compiles before it launches: leave it out"),
     **dict.fromkeys(
         ("shape", "beta", "cores"),
@@ -276,7 +276,7 @@ OPTIONS: dict[str, Message] = {
             "shape",
         ),
     ),
-    "one_zero_hint": Message("zeros and ones earn no credit any more: leave it out"),
+    "one_zero_hint": Message("zeros and ones no longer count separately: leave it out"),
     **dict.fromkeys(("scs", "sos"), Message("it is ", Option("method", "scs-mp2"), " or sos-mp2")),
     **dict.fromkeys(
         ("geometry", "xyz", "mol", "input"), Message("the molecule comes first, without a name")
@@ -289,7 +289,7 @@ OPTIONS: dict[str, Message] = {
 
 
 def way_out_of_method(name: str) -> Message:
-    """What there is instead of a method that is not here, "" where nobody has foreseen it."""
+    """The alternative to a method that is not available, "" if none is listed."""
     wanted = re.sub(r"[\s_]+", "", name.lower()).replace("/", "-")
     for pattern, way_out in METHODS:
         if re.fullmatch(pattern, wanted):
@@ -298,5 +298,5 @@ def way_out_of_method(name: str) -> Message:
 
 
 def way_out_of_option(name: str) -> Message:
-    """What there is instead of an option that is not here, "" where nobody has foreseen it."""
+    """The alternative to an option that is not available, "" if none is listed."""
     return OPTIONS.get(name.lstrip("-").replace("-", "_").lower(), Message())

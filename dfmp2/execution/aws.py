@@ -1,14 +1,13 @@
-"""A batch on AWS: jobs of AWS Batch, with a warm-up before them to compile kernels, and its files
-in S3.
+"""A batch on AWS: jobs of AWS Batch, preceded by a warm-up that compiles kernels, with files in S3.
 
     s3://BUCKET/PREFIX/inputs/SHA256.zip    manifest, molecules, orbitals to start from; never changes
-                       results/NAME.h5      and errors and checkpoints, as in the output folder of a batch
-                       programs/...         compiled ones
+                       results/NAME.h5      also errors and checkpoints, as in the output folder of a batch
+                       programs/...         compiled programs
 
-A container runs `dfmp2 batch run` on copies of these. Any host can go on with any shard.
-Sources: AWS Batch API reference, RegisterJobDefinition, SubmitJob and EvaluateOnExit; user guide,
-"Automated job retries" and "Compute resource memory management"; AWS Neuron documentation, "Amazon
-EC2 Trn1 architecture".
+A container runs `dfmp2 batch run` on copies of these. Any host can continue any shard. Sources: AWS
+Batch API reference, RegisterJobDefinition, SubmitJob and EvaluateOnExit; user guide, "Automated job
+retries" and "Compute resource memory management"; AWS Neuron documentation, "Amazon EC2 Trn1
+architecture".
 """
 
 from __future__ import annotations
@@ -44,68 +43,68 @@ from dfmp2.options.basis_parts import parse_parts
 from dfmp2.output.checkpoint import SUFFIX
 from dfmp2.units import counted_text
 
-# of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
+# in the image, for scratch, caches and HOME; a separate volume, so that the root can be read-only
 WORK = "/work"
 MEBIBYTE = 2**20
-# MiB of a job without instance: what a compute-optimised instance has for one
+# MiB per virtual CPU without a given instance, as on compute-optimised instances
 MEMORY_PER_CPU = 1800
 LARGEST_ARRAY = 10_000  # SubmitJob, arrayProperties: "between 2 and 10,000 jobs"
-RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
+RESERVED = 512  # MiB of a container, or a tenth of it, for anything but workers
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
-# In a request, and the option
+# Name in a request, and option
 ROLES = {"jobRoleArn": "job_role", "executionRoleArn": "execution_role"}
-# In this order, five at most; the last one counts for all else, which would be tried again without
-# it.
+# In this order, at most five; the last one applies to everything else, which would otherwise be
+# retried.
 RETRY_RULES = (
     {
         "onExitCode": str(Interrupted.exit_code),
         "action": "RETRY",
-    },  # stopped, and goes on from its checkpoint
+    },  # stopped; continues from its checkpoint
     {
         "onStatusReason": "Host EC2*",
         "action": "RETRY",
-    },  # the instance is gone, as when a Spot instance is taken back
+    },  # the instance is gone, e.g. a reclaimed Spot instance
     {
         "onStatusReason": "Task failed to start*",
         "action": "RETRY",
-    },  # image not pulled, disk of the host full
+    },  # image not pulled, or the host's disk is full
     {"onReason": "*", "action": "EXIT"},
 )
-INPUTS, RESULTS, PROGRAMS = "inputs", "results", "programs"  # below the location of a batch
-MANIFEST = "dfmp2-batch.toml"  # in the inputs
-FILES_OF_AN_ITEM = ("scf_from", "point_charges")  # options that name one, beside its molecule
+INPUTS, RESULTS, PROGRAMS = "inputs", "results", "programs"  # relative to the location of a batch
+MANIFEST = "dfmp2-batch.toml"  # among the inputs
+FILES_OF_AN_ITEM = ("scf_from", "point_charges")  # options that name a file
 OF_AN_ITEM = (".h5", f".h5{SUFFIX}", ".error.json")
-# Whole entries of the cache of compiled programs; none is ever changed, so hosts may copy at any
+# Complete entries of the cache of compiled programs; they never change, so hosts may copy at any
 # time.
 PROGRAM = re.compile(r"[0-9a-f]{8,64}/[A-Za-z0-9.+_-]+\.(neff|json)")
 RESULT = re.compile(r"[^./][^/]*\.(h5|h5\..*|error\.json)")
 
 
 class Instance(NamedTuple):
-    """Of a type of instance: virtual CPUs, MiB that a job may ask for, and chips (/dev/neuron0 and
-    so on)."""
+    """An instance type: virtual CPUs, MiB that a job may request, and chips (/dev/neuron0 and so
+    on)."""
 
     vcpus: int
-    memory: int  # less than the instance has: the system and the agent of AWS Batch keep some
+    memory: int  # less than the instance has, because the system and the AWS Batch agent need some
     chips: int
 
 
-# a job asks for all virtual CPUs of its instance, since AWS Batch does not count Neuron devices
+# a job requests all virtual CPUs of its instance, since AWS Batch does not count Neuron devices
 INSTANCES = {
     "trn1.2xlarge": Instance(8, 30_000, 1),  # 32 GiB
     **dict.fromkeys(("trn1.32xlarge", "trn1n.32xlarge"), Instance(128, 490_000, 16)),  # 512 GiB
 }
-Requests = dict[str, dict[str, Any]]  # by the names of files for `aws batch ... --cli-input-json`
+Requests = dict[str, dict[str, Any]]  # by file name for `aws batch ... --cli-input-json`
 
 
 # --- submission -----------------------------------------------------------------------------------
 
 
 def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dict[str, bytes]]:
-    """What AWS Batch is asked, and the inputs by their place in S3.
+    """The requests to AWS Batch, and the inputs by their location in S3.
 
-    `given` are the options of `dfmp2 batch submit --aws-batch`; InputError where they do not fit
-    together.
+    `given` are the options of `dfmp2 batch submit --aws-batch`; raises InputError if they are
+    incompatible.
     """
     for option, what in (
         ("queue", "job queue"),
@@ -166,10 +165,10 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
 def _definition(
     given: Mapping[str, Any], kind: str, lane: str | None
 ) -> tuple[dict[str, Any], int]:
-    """The request RegisterJobDefinition, and the memory that its workers share, MiB.
+    """The request RegisterJobDefinition, and the memory shared by its workers, MiB.
 
-    The definition is named after what is in it (SHA-256), so that what belongs to one batch comes
-    with the job.
+    The definition is named after its content (SHA-256), so everything that depends on a batch is
+    passed with the job.
     """
     workers = given["workers"]
     threads = given["threads"]
@@ -209,7 +208,7 @@ def _definition(
                 {"type": "VCPU", "value": str(vcpus)},
                 {"type": "MEMORY", "value": str(memory)},
             ],
-            # A first process that passes SIGTERM on and takes in ended workers.
+            # An init process that forwards SIGTERM and reaps ended workers.
             "linuxParameters": {
                 "initProcessEnabled": True,
                 "devices": [
@@ -219,7 +218,7 @@ def _definition(
             },
             "privileged": False,
             "readonlyRootFilesystem": True,
-            "volumes": [{"name": "work", "host": {}}],  # which the host makes
+            "volumes": [{"name": "work", "host": {}}],  # created by the host
             "mountPoints": [{"sourceVolume": "work", "containerPath": WORK}],
             **{role: given[option] for role, option in ROLES.items() if given[option]},
         },
@@ -229,7 +228,7 @@ def _definition(
         },
         **TAGS,
     }
-    if given["seconds"] is not None:  # of one attempt; one that reaches it is not repeated
+    if given["seconds"] is not None:  # per attempt; one that reaches the limit is not repeated
         definition["timeout"] = {"attemptDurationSeconds": given["seconds"]}
     digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
     name = f"dfmp2-{kind.replace('.', '-')}-{digest}"
@@ -239,7 +238,7 @@ def _definition(
 def submit_to_aws(
     requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None
 ) -> dict[str, str]:
-    """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs."""
+    """Submit a batch to its queue; returns the ARN of the job definition and the job numbers."""
     client = connect("batch", region, profile)
     s3 = connect("s3", region, profile)
     definition = requests["job-definition"]
@@ -263,18 +262,17 @@ def submit_to_aws(
 
 
 def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
-    """The inputs of a batch as an archive: the same inputs, the same bytes.
+    """The inputs of a batch as an archive; the same inputs give the same bytes.
 
-    The manifest is written anew, so that no path leads anywhere but into the archive. If the batch
-    has several shards, each has a manifest of its own items beside the whole one, so that a
-    container reads those alone.
+    The manifest is rewritten so that all paths lead into the archive. If the batch has several
+    shards, each also has a manifest of its own items, so that a container reads only those.
 
     Parameters
     ----------
     count : int
         Number of shards.
     chained : bool
-        Whether items may start from each other's orbitals, which decides who computes what.
+        Whether items may start from each other's orbitals, which affects the distribution of items.
 
     Raises
     ------
@@ -307,19 +305,19 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
         parts = shards(works(inputs_to_share(batch)), count, chained=chained)
         for number, members in enumerate(parts):
             if not members:
-                continue  # a manifest has items; the whole one says that there are none here
+                continue  # a manifest must have items; the whole one shows that this shard has none
             own = [tables[work.place] for work in members]
             name = _shard_manifest((number, count), chained=chained)
             files[name] = "\n".join([*head, *own, ""]).encode()
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(files):
-            archive.writestr(zipfile.ZipInfo(name), files[name])  # of no time
+            archive.writestr(zipfile.ZipInfo(name), files[name])  # without a time stamp
     return stream.getvalue()
 
 
 def _shard_manifest(shard: tuple[int, int], *, chained: bool) -> str:
-    """Name in the archive of the manifest of shard (I, N)."""
+    """Name of the manifest of shard (I, N) in the archive."""
     kind = "alone"
     if chained:
         kind = "chained"
@@ -330,10 +328,10 @@ def _shard_manifest(shard: tuple[int, int], *, chained: bool) -> str:
 
 
 class Unpacked(NamedTuple):
-    """What a container works on.
+    """The work of a container.
 
-    `own` says whether `batch` holds the items of its shard alone; `results` copies files of
-    results from and to S3.
+    `own` tells whether `batch` holds only the items of its shard; `results` copies result files
+    from and to S3.
     """
 
     batch: Batch
@@ -350,22 +348,22 @@ def unpacked_archive(
     *,
     chained: bool = False,
 ) -> Iterator[Unpacked]:
-    """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip, in a folder that goes with the block.
+    """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip, in a folder that exists during the block.
 
-    What changes is copied to S3 every so many seconds and in the end.
+    Changes are copied to S3 every `every` seconds and at the end.
 
     Parameters
     ----------
     shard : (int, int), optional
-        Shard I of N. If the archive has a manifest of it, that one is read, and the files that it
-        names are unpacked, no others.
+        Shard I of N. If the archive has a manifest for it, only that and the files it names are
+        read.
     chained : bool
         As in `pack`.
 
     Raises
     ------
-    InputError : no archive of inputs, or no manifest in it
-    Interrupted : what was computed cannot be copied in the end
+    InputError : not an archive of inputs, or one without a manifest
+    Interrupted : the results cannot be copied at the end
     """
     client = connect("s3")
     place, _, archive_name = source.rpartition(f"/{INPUTS}/")
@@ -373,7 +371,7 @@ def unpacked_archive(
         folder = Path(made)
         results = Copies(client, f"{place}/{RESULTS}", folder / RESULTS, RESULT)
         copies = [results]
-        # A role that may not write is noticed here, not after hours.
+        # Detect missing write permission now rather than after hours.
         results.put(".writable", io.BytesIO())
         results.delete(".writable")
         Copies(client, f"{place}/{INPUTS}", folder, RESULT).fetch([archive_name])
@@ -396,9 +394,9 @@ def unpacked_archive(
 def _extract(
     archive: zipfile.ZipFile, folder: Path, shard: tuple[int, int] | None, *, chained: bool
 ) -> tuple[Batch, bool]:
-    """The batch of the archive, unpacked; and whether it is that of the shard alone.
+    """The unpacked batch of the archive, and whether it is only that of the shard.
 
-    Members are plain files; `zipfile` takes away what would lead out of the folder.
+    Members are plain files; `zipfile` strips anything that would lead out of the folder.
     """
     output = folder / RESULTS
     name = ""
@@ -420,7 +418,7 @@ def _extract(
 
 
 def fetch_items(results: Copies, names: Sequence[str]) -> int:
-    """Get what there is of these items; how many files that were."""
+    """Fetch the existing files of these items; returns their number."""
     there = results.names()
     return results.fetch(
         file for name in names for end in OF_AN_ITEM if (file := f"{name}{end}") in there

@@ -1,5 +1,4 @@
-"""Run a batch: whatever is not complete is computed, each item by itself, and nothing complete
-again."""
+"""Run a batch: compute every incomplete item, independently of the others."""
 
 from __future__ import annotations
 
@@ -32,35 +31,33 @@ from dfmp2.output.batch_index import IndexWriter, index_name
 from dfmp2.progress import Listener
 from dfmp2.units import counted_text
 
-PATIENCE = 8.0  # s that workers have to stop
-# s that items of other processes are waited for: the workers of a batch that was killed end within
-# that
+PATIENCE = 8.0  # s allowed for workers to stop
+# s to wait for items of other processes; the workers of a killed batch end within this time
 GRACE = 15.0
-LONGEST_MESSAGE = 300  # characters shown of an error
+LONGEST_MESSAGE = 300  # characters of an error that are shown
 
 
 @dataclass(eq=False)
 class BatchRun:
-    """Which item is computed next, and what became of it.
+    """The state of a batch run: which item comes next, and the outcome of each.
 
     Attributes
     ----------
-    inputs : of all items of the batch
-    mine : places in the batch of the items of this run, those of its shard
-    listener : hears of each item that has ended, of one that failed as a warning, and how much time
-        is left
-    chained : start the SCF from the orbitals of the item before, of the same atoms
-    scratch : folder for what does not fit, None for the default
-    command : for the provenance
-    stop_asked : how often the user has asked to stop
-    rows : items of this run by their places
-    complete_before : how many of them were complete before
-    fault : why a device must not be used any more, which ends the run; "" where none must
-    full : what the disk refused, which ends the run; "" for nothing
-    shard : the shard (I, N) that this run is, whose part of the index it reads and adds to; None
-        for the whole batch
-    optimize : finds the minimum of an item that is to be optimised
-        (`dfmp2.studies.optimize.minimum`); None where no item is
+    inputs : inputs of all items of the batch
+    mine : indices in the batch of the items of this run or shard
+    listener : notified of each finished item (of a failed one by a warning), and of the time left
+    chained : start the SCF from the orbitals of the previous item with the same atoms
+    scratch : folder for data that do not fit into memory, None for the default
+    command : recorded as provenance
+    stop_asked : number of times the user has asked to stop
+    rows : items of this run by index
+    complete_before : how many of them were already complete
+    fault : why a device must no longer be used, which ends the run; "" for none
+    full : error of a full disk, which ends the run; "" for none
+    shard : the shard (I, N) of this run, whose part of the index it reads and extends; None for the
+        whole batch
+    optimize : function that optimises the geometry of an item (`dfmp2.studies.optimize.minimum`);
+        None if not needed
     """
 
     batch: Batch
@@ -77,9 +74,9 @@ class BatchRun:
     full: str = ""
     shard: tuple[int, int] | None = None
     optimize: Compute | None = None
-    # What may begin; tags are its place, and those to follow it
+    # Calls ready to begin; tags are the index of the item and of those to follow it
     _queue: deque[Call] = field(default_factory=deque)
-    # Items of other processes, since when that is known
+    # Items of other processes, with the time when this was noticed
     _elsewhere: dict[int, float] = field(default_factory=dict)
     _ended: int = 0
     _cost: float = 0.0
@@ -90,8 +87,8 @@ class BatchRun:
         return [row for row in self.rows.values() if row.status == status]
 
     def compute(self, pool: Pool, workers: int) -> None:
-        """Compute what is not complete with up to `workers` workers of `pool`; the failure of an
-        item is in its row.
+        """Compute incomplete items with up to `workers` workers of `pool`; failures are recorded in
+        the rows.
 
         Raises
         ------
@@ -118,7 +115,7 @@ class BatchRun:
             index.close()
 
     def _compute(self, pool: Pool, workers: int) -> None:
-        """Compute what the rows say is not complete."""
+        """Compute the items whose rows are incomplete."""
         left = [place for place in self.mine if self.rows[place].status != "complete"]
         self.complete_before = len(self.mine) - len(left)
         if left:
@@ -130,21 +127,21 @@ class BatchRun:
             for call in unfinished:
                 discard_lock(call.given[0].item.target)
         for place, row in self.rows.items():
-            # It was stopped when it was complete, or others have completed it
+            # It was stopped after completion, or others have completed it
             if row.status in ("running", "pending"):
                 self.rows[place] = look_at(self.inputs[place])
                 self._add_to_index([self.rows[place]])
 
     def _add_to_index(self, rows: Iterable[ItemStatus]) -> None:
-        """Add rows to the index; a disk that refuses is spoken of, for results do not depend on
-        it."""
+        """Add rows to the index; a failure is only reported, since results do not depend on the
+        index."""
         try:
             self._index.append(index_rows(rows))
         except ResourceError as error:
             self.listener.stage(str(error))
 
     def disk_full(self) -> DiskFull:
-        """The error for a disk that refused, with what to do."""
+        """The error for a full disk, with advice."""
         left = len(self.rows) - len(self.in_state("complete"))
         return DiskFull(
             f"{left} of {counted_text(len(self.rows), 'item')} not complete: {self.full}. Complete "
@@ -152,7 +149,7 @@ class BatchRun:
         )
 
     def _plan(self, left: list[int], workers: int) -> None:
-        """Decide in which order items are computed."""
+        """Decide the order in which items are computed."""
         for place in left:
             row = self.rows[place]
             if row.remark and row.status != "running" and self.inputs[place].fingerprint:
@@ -165,8 +162,8 @@ class BatchRun:
         self._began = time.monotonic()
 
     def _begin(self, before: int | None, places: list[int]) -> None:
-        """Let the first of these items that is not complete come next; the one `before` it may give
-        orbitals."""
+        """Queue the first incomplete one of these items, which may start from the orbitals of the
+        one `before`."""
         while places and self.rows[places[0]].status == "complete":
             before, *places = places
         if places:
@@ -182,7 +179,8 @@ class BatchRun:
             )
 
     def _work(self, pool: Pool) -> list[Call]:
-        """Until everything is done or the user wants to stop; what had not stopped by then."""
+        """Work until everything is done or the user wants to stop; returns the calls that did not
+        stop in time."""
         deadline = None
         while pool.busy or (self._queue and deadline is None):
             stops = self.stop_asked()
@@ -197,7 +195,7 @@ class BatchRun:
         return [slot.call for slot in pool.busy]
 
     def _take(self, call: Call, found: ItemStatus | Died, *, stopping: bool) -> None:
-        """Go on from what became of an item."""
+        """Process the outcome of an item."""
         place, *rest = call.tag
         if isinstance(found, Died):
             row = self._after_death(place, found)
@@ -209,16 +207,16 @@ class BatchRun:
                 self.listener.stage(f"{row.name}: {row.remark}: left to it")
             self.rows[place] = row
             if self._queue or time.monotonic() - self._elsewhere[place] < GRACE:
-                self._queue.append(call)  # it may have ended when the others are done
+                self._queue.append(call)  # the other process may be done by the time the rest is
                 return
         elif row.status == "pending":
-            if row.disk_full:  # the next item would find the disk full as well
+            if row.disk_full:  # the disk would be full for the next item as well
                 self.full = self.full or str(row.error)
                 return
-            if not stopping:  # somebody has terminated the worker, not the batch
+            if not stopping:  # the worker was terminated, not the batch
                 self._queue.appendleft(call)
             return
-        if row.device_fault:  # the next item would fail on it as well, or be wrong
+        if row.device_fault:  # the next item would fail on it too, or be wrong
             self.fault = str(row.error)
         self.rows[place] = row
         self._add_to_index([row])
@@ -228,8 +226,8 @@ class BatchRun:
         self._begin(place, rest)
 
     def _tell(self, place: int, row: ItemStatus) -> None:
-        """Say what became of an item, and how much time is left: what is done has taken its share
-        of the cost."""
+        """Report the outcome of an item and the time left, estimated from the fraction of the cost
+        that is done."""
         total = len(self.rows) - self.complete_before
         spent = time.monotonic() - self._began
         if self._cost_done > 0:
@@ -254,8 +252,8 @@ class BatchRun:
         self.listener.step(self._ended, total, "items")
 
     def _after_death(self, place: int, death: Died) -> ItemStatus:
-        """A worker died: its item fails, unless it was complete or somebody asked the worker to
-        end."""
+        """Process the death of a worker: its item fails, unless it was complete or the worker was
+        asked to end."""
         item, load = self.batch.items[place], self._works[place].load
         discard_lock(item.target)
         row = look_at(self.inputs[place])

@@ -1,7 +1,8 @@
-"""What a batch has computed, put together: a table of energies, or a data set (`dfmp2.output.dataset`).
+"""Collection of the results of a batch: a table of energies, or a data set
+(`dfmp2.output.dataset`).
 
-Every file is read once and its hash checked. What was read is kept beside the results
-(batch.collected.jsonl), so that a later collection reads files alone that are new or have changed.
+Every file is read once and its hash checked. The values are cached beside the results
+(batch.collected.jsonl), so that a later collection reads only new or changed files.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ from dfmp2.units import counted_text
 
 COLLECTED = "batch.collected.jsonl"
 TABLES = (".h5", ".csv", ".json")
-CHUNK = 100  # items that a worker reads in one call
+CHUNK = 100  # items per call of a worker
 
 
 class Reading(NamedTuple):
-    """What was read of an item: its row, and its record where it is complete."""
+    """Data read for an item: its row, and its record if it is complete."""
 
     row: ItemStatus
     record: DataRecord | None
 
 
 class Collection(NamedTuple):
-    """What was collected.
+    """The collected results of a batch.
 
     Attributes
     ----------
-    records : of complete items, in their order
-    molecules : the file of each item's molecule, by its name
-    remarks : on what was left out, for the user
+    records : records of the complete items, in order
+    molecules : the file of each item's molecule, by item name
+    remarks : remarks for the user on omitted items
     """
 
     records: list[DataRecord]
@@ -74,7 +75,7 @@ class Collection(NamedTuple):
         ]
 
     def notes(self) -> dict[str, str]:
-        """What holds for the whole table: options that make the method."""
+        """Options that apply to the whole table: those that define the method."""
         methods = with_common_basis(record.method for record in self.records)
         return {
             field: ", ".join(dict.fromkeys(method[field] for method in methods)) for field in METHOD
@@ -82,17 +83,16 @@ class Collection(NamedTuple):
 
 
 def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Collection:
-    """Records of all complete results, their hashes checked, and what there is to remark.
+    """Collect the records of all complete results, with hashes checked, and remarks.
 
     Parameters
     ----------
-    workers : processes that read files
-    allow_mixed : also results of different methods
+    workers : number of processes that read files
+    allow_mixed : allow results of different methods
 
     Raises
     ------
-    InputError : there is no result, or their methods differ, so that their energies do not belong
-        beside each other
+    InputError : there is no result, or the methods differ, so that energies are not comparable
     """
     readings = _readings(batch, workers)
     records, remarks = [], list[Message]()
@@ -119,8 +119,8 @@ def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Col
     if missing:
         remarks.append(
             Message(
-                f"{missing} of {counted_text(len(batch.items), 'item')} not complete and therefore "
-                "not in the table"
+                f"{missing} of {counted_text(len(batch.items), 'item')} left out of the table: "
+                "not complete"
             )
         )
     molecules = {item.name: item.molecule for item in batch.items}
@@ -130,13 +130,13 @@ def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Col
 def fit_for_dataset(
     collected: Collection, *, duplicates: bool = False, uncertified: bool = False
 ) -> Collection:
-    """The collection without what does not belong into a data set, which is remarked.
+    """The collection without items unfit for a data set, which are listed as remarks.
 
     Parameters
     ----------
-    duplicates : keep molecules that have the same atoms at the same positions as one before
-    uncertified : keep results whose certificate fails, or whose atoms are not those of a molecule
-        alone
+    duplicates : keep molecules with the same atoms and positions as an earlier one
+    uncertified : keep results whose certificate fails, or that have more than the atoms of a
+        molecule
     """
     records, remarks = [], list(collected.remarks)
     first: dict[str, str] = {}
@@ -168,7 +168,7 @@ def fit_for_dataset(
 
 
 def _readings(batch: Batch, workers: int) -> dict[str, Reading]:
-    """What is known or read of all items, by name; what was read is kept for the next time."""
+    """Readings of all items by name, from the cache or from files; new ones are cached."""
     known = read_index(batch)
     kept = _read_collected(batch.output / COLLECTED)
     readings, left = dict[str, Reading](), list[BatchItem]()
@@ -191,13 +191,13 @@ def _readings(batch: Batch, workers: int) -> dict[str, Reading]:
     fresh = {reading.row.name: reading for part_read in found for reading in part_read}
     if any(reading.record is not None for reading in fresh.values()):
         readings |= fresh
-        with suppress(ResourceError):  # a folder of others: the next time reads again
+        with suppress(ResourceError):  # a folder of another user: reread next time
             _keep(batch, readings, [reading.row for reading in fresh.values()])
     return readings | fresh
 
 
 def read_part(items: Sequence[BatchItem], share: WorkerShare | None = None) -> list[Reading]:
-    """What the files of some items say; a call of a worker."""
+    """Read the files of some items; called in a worker."""
     readings = []
     for item in items:
         row, result = read_result(read_input(item))
@@ -225,8 +225,8 @@ def _keep(batch: Batch, readings: Mapping[str, Reading], rows: Sequence[ItemStat
 
 
 def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]:
-    """Records by name, each with the stamp of the file that it was read from; none where another
-    version has written them, or with other numbers."""
+    """Cached records by name, each with the stamp of its file; empty if written by another version
+    or with other columns."""
     found = {}
     try:
         with open(path, encoding="utf-8") as stream:
@@ -249,13 +249,13 @@ def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What is written, and where.
+    """What to write, and where.
 
     Attributes
     ----------
     target : the file
     to : format of a data set, None for a table
-    shares : of the parts of a data set, by name; none for one file
+    shares : fractions of the parts of a data set, by name; empty for a single file
     """
 
     target: Path
@@ -267,15 +267,15 @@ class Destination:
     def chosen(
         cls, results: Path, file: str, to: str | None, split: str | None, *, overwrite: bool
     ) -> Destination:
-        """What the options mean.
+        """The destination specified by the options.
 
         Parameters
         ----------
-        results : folder of the batch, in which every .h5 is a result
+        results : folder of the batch, where every .h5 file is a result
 
         Raises
         ------
-        InputError : they do not fit together
+        InputError : the options are incompatible
         """
         target = Path(file)
         if to is None:
@@ -302,7 +302,7 @@ class Destination:
         return cls(target, to, shares, overwrite)
 
     def targets(self) -> dict[str, Path]:
-        """The files by the part of the data set that they hold, "" for all of it."""
+        """The files by part of the data set, "" for all of it."""
         if not self.shares:
             return {"": self.target}
         return {
@@ -321,7 +321,7 @@ class Destination:
         duplicates: bool,
         uncertified: bool,
     ) -> Iterator[str]:
-        """Collect and write; a line for each file."""
+        """Collect and write; returns a line for each file."""
         collected = collect(batch, workers=workers, allow_mixed=allow_mixed)
         for path in self.targets().values():
             require_writable(path, overwrite=self.overwrite, option=Option("output"))
@@ -349,7 +349,7 @@ class Destination:
 
 
 def _shares(text: str) -> dict[str, float]:
-    """Shares of train, validation and test from "8:1:1"."""
+    """Fractions of train, validation and test from a text such as "8:1:1"."""
     try:
         shares = [float(part) for part in text.split(":")]
     except ValueError:

@@ -1,10 +1,10 @@
-"""Workers of a Dask cluster that is already running, as the slots of a batch: the contract of
+"""Workers of a running Dask cluster as slots of a batch, with the interface of
 `dfmp2.execution.pool`.
 
-One slot per Dask worker and one call per slot, bound to the process of its worker, so that a death
-blames exactly one call and Dask tries none again. Each call carries the versions of its client.
-Results go to the output folder, which all workers see: each call looks for a token file there,
-whose disappearance later asks calls to stop.
+One slot per Dask worker and one call per slot, bound to the worker's process, so that a death is
+attributed to exactly one call and Dask does not retry it. Each call carries the versions of its
+client. Results go to the output folder, which must be visible to all workers: each call looks for a
+token file there, whose later disappearance asks it to stop.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dfmp2.errors.messages import Option
 from dfmp2.execution.pool import Call, Died, Pool, WorkerShare, fault
 from dfmp2.host import provenance, threads
 
-LOOK_EVERY = 1.0  # s between two looks at the workers
-ANSWER = 15.0  # s that the scheduler has for an answer; a busy one takes more than 5
-WAIT = 60.0  # s that a cluster may be without any worker
-SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
+LOOK_EVERY = 1.0  # s between checks of the workers
+ANSWER = 15.0  # s allowed for an answer of the scheduler; a busy one needs more than 5
+WAIT = 60.0  # s to wait for a cluster without workers
+SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny terminates it
 
 
 def read_engine(text: str) -> str:
-    """The address of the scheduler that --engine names, itself or by its file; InputError for one
-    open to others."""
+    """The address of the scheduler given by --engine, directly or by its file; raises InputError
+    for one open to others."""
     try:
         if "://" in text:
             address = text
@@ -61,7 +61,7 @@ def read_engine(text: str) -> str:
 
 
 def run_call(versions: dict[str, str], process: str, call: Call, share: WorkerShare) -> Any:
-    """What a Dask worker executes, if it is the `process` (its own folder) that was meant."""
+    """Run a call in a Dask worker, if it is the intended `process` (identified by its folder)."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -113,15 +113,15 @@ class DaskSlot:
         return self.address in self._pool.workers
 
     def submit(self, call: Call) -> None:
-        """Give it something to do; ResourceError where the scheduler has gone meanwhile."""
+        """Submit a call; raises ResourceError if the scheduler is gone."""
         given = provenance.versions(), self._process, call._replace(tag=None), self.share
         if self._pool.client.status != "running":
             raise self._pool.lost(OSError("the connection was lost"))
         self.call, self.future = call, self._executor.submit(run_call, *given)
 
     def result(self) -> Any:
-        """What its call gives; Died when the worker has, or was asked to stop before it began; or
-        what was raised."""
+        """The value or exception of its call; Died if the worker died, or was asked to stop before
+        it began."""
         future, self.future = self.future or Future(), None
         error: BaseException | None
         if future.cancelled():
@@ -140,7 +140,7 @@ class DaskSlot:
             f"its Dask worker {self.address} was lost: killed, as for want of memory, or its "
             "host is gone"
         )
-        self.address = ""  # what answers there from now on is another process
+        self.address = ""  # from now on, another process answers there
         if (
             not isinstance(error, Dfmp2Error | BrokenExecutor)
             and type(error).__name__ != "KilledWorker"
@@ -156,23 +156,23 @@ class DaskSlot:
         self._pool.token.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Forget what it is doing."""
+        """Forget the current call."""
         if self.future is not None:
             self.future.cancel()
 
 
 class DaskPool(Pool):
-    """The workers of a Dask cluster, also those that join it later.
+    """The workers of a Dask cluster, including those that join later.
 
-    `engine` is a scheduler file or address, `folder` the output, which all workers see; threads and
-    memory of the `share` of each call are 0 for those of its Dask worker.
+    `engine` is a scheduler file or address, `folder` the output folder, visible to all workers;
+    threads and memory in the `share` of each call are 0 to use those of its Dask worker.
     """
 
     def __init__(self, engine: str, folder: Path, share: WorkerShare) -> None:
         super().__init__((), share)
         self._address = read_engine(engine)
         self.token, self.stopping = folder.resolve() / f".dask-{uuid.uuid4().hex[:12]}", False
-        self.workers: dict[str, Any] = {}  # what the scheduler says of each, by address
+        self.workers: dict[str, Any] = {}  # the scheduler's information on each, by address
         self._size, self._looked, self._since = 0, -LOOK_EVERY, time.monotonic()
 
     def __enter__(self) -> DaskPool:
@@ -182,7 +182,7 @@ class DaskPool(Pool):
             raise BackendUnavailable(
                 Option("engine"), f" needs Dask ({error}): pip install 'dfmp2[dask]'"
             ) from error
-        for name in ("distributed", "distributed.client"):  # what goes wrong is said here
+        for name in ("distributed", "distributed.client"):  # errors are reported by us
             logging.getLogger(name).setLevel(logging.CRITICAL)
         security = Security(require_encryption=self._address.startswith("tls"))
         try:
@@ -191,7 +191,7 @@ class DaskPool(Pool):
             )
         except (OSError, ValueError, TypeError) as error:
             raise self.lost(error) from error
-        with suppress(ValueError):  # of a scheduler that executes nothing itself
+        with suppress(ValueError):  # for a scheduler that runs no tasks itself
             if (
                 self.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl)
                 is None
@@ -209,8 +209,8 @@ class DaskPool(Pool):
             self.client.close(timeout=2)
 
     def grow(self, size: int) -> None:
-        """Take up to `size` workers, now or when they come; ResourceError without a scheduler or a
-        worker."""
+        """Use up to `size` workers, now or when they join; raises ResourceError without a scheduler
+        or worker."""
         self._size = size
         self._look()
         while not self.slots:
@@ -218,18 +218,17 @@ class DaskPool(Pool):
             self._look()
 
     def finished(self) -> list[Any]:
-        """Slots that have ended what they do within a moment; ResourceError without a scheduler or
-        a worker."""
+        """Slots that finish within a moment; raises ResourceError without a scheduler or worker."""
         self._look()
         for slot in self.busy:
             if not slot.ready and not slot.future.done():
                 slot.close()
         ended = super().finished()
-        self._look()  # without a scheduler everything is cancelled, and no worker is to blame
+        self._look()  # without a scheduler everything is cancelled, through no fault of a worker
         return ended
 
     def _look(self) -> None:
-        """See which workers there are, when it is due."""
+        """Update the list of workers, if due."""
         now = time.monotonic()
         if now - self._looked < LOOK_EVERY and self.client.status == "running":
             return
@@ -255,7 +254,7 @@ class DaskPool(Pool):
         ]
 
     def lost(self, error: Exception) -> ResourceError:
-        """What is raised where the scheduler cannot be reached."""
+        """The error if the scheduler cannot be reached."""
         return ResourceError(
             f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS "
             "name the certificates; finished items are kept; repeat the command to continue"

@@ -1,16 +1,16 @@
-"""An item of a batch: its input, where it stands, and its computation by a worker.
+"""An item of a batch: its input, status, and computation by a worker.
 
-complete: NAME.h5 is whole and was made from the present input. running: a living process holds its
-lock. failed: NAME.error.json. pending: everything else. An index (`dfmp2.output.batch_index`) keeps
-what was found, so that whole results are not read again while size and time of change stay the
-same.
+complete: NAME.h5 is intact and was computed from the current input. running: a live process holds
+its lock. failed: NAME.error.json exists. pending: everything else. An index
+(`dfmp2.output.batch_index`) caches the status, so that results are not reread while size and
+modification time stay the same.
 
-A result counts when its input has the same fingerprint: geometry and point charges (their bits),
+A result counts if its input has the same fingerprint: geometry and point charges (bit by bit),
 charge, multiplicity and every option that can change a result or its checks; memory, threads and
-scratch only decide how it is reached.
+scratch do not.
 
-All that happens to an item's files happens in `compute`, under the item's lock; the result is
-written beside its place and renamed, so that a worker may be killed at any time.
+All changes to an item's files are made in `compute_item`, under the item's lock; the result is
+written to a temporary file and renamed, so that a worker may be killed at any time.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.hdf5_datasets import reduced
 
-# Of a molecule and its options, as `dfmp2.mp2.energy.mp2_energy`.
+# Function of a molecule and options, such as `dfmp2.mp2.energy.mp2_energy`.
 Compute = Callable[..., MP2Result]
 STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
-START = "start orbitals sha256:"  # in the command that a result was made with
-INPUT = "input sha256:"  # before the fingerprint, in the command of a task other than an energy
-PREVIOUS = ".previous"  # behind the name of a file that is not the result of the present input
+START = "start orbitals sha256:"  # in the command stored with a result
+INPUT = "input sha256:"  # precedes the fingerprint, in the command of a task other than an energy
+PREVIOUS = ".previous"  # suffix for a file that is not the result of the current input
 
 
 class Input(NamedTuple):
-    """What an item is computed from: molecule in its field, or why it cannot be read; SHA-256 of
-    all, and of the start orbitals ("" for none)."""
+    """The input of an item: its molecule with point charges, or why it cannot be read; SHA-256 of
+    everything, and of the start orbitals ("" for none)."""
 
     item: BatchItem
     molecule: Molecule | InputError
@@ -83,22 +83,23 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ItemStatus:
-    """Where an item stands.
+    """The status of an item.
 
     Attributes
     ----------
     status : one of STATES
-    exit_code, error : of a failed item; 0 and None of a complete one
+    exit_code, error : of a failed item; 0 and None for a complete one
     output, seconds, energy, method : of a complete item: its file, wall time of the calculation,
-        total energy of the method in Eh, and its title; "" where an index of an earlier version
-        has that of plain MP2
-    fingerprint, stamp : of a complete item: of its input; size and change of its file
-    kept : how much of the result its file keeps
-    asked, source : hash of what was said of the item, and stamp of its molecule's file
-    remark : why a result that is there does not count, or who computes the item
-    notes, device_fault : of its worker: for the user, and whether its device must not be used any
-        more
-    disk_full : whether it was given up because nothing can be written any more; why is in `error`
+        total energy of the method in Eh, and title of the method; "" if an index of an earlier
+        version has the energy of plain MP2
+    fingerprint, stamp : of a complete item: fingerprint of its input; size and modification time of
+        its file
+    kept : how much of the result is stored
+    asked, source : hash of the specification of the item, and stamp of its molecule's file
+    remark : why an existing result does not count, or who computes the item
+    notes, device_fault : from its worker: notes for the user, and whether its device must no longer
+        be used
+    disk_full : whether it was abandoned because the disk is full; details are in `error`
     """
 
     name: str
@@ -122,12 +123,11 @@ class ItemStatus:
 
 
 def said_energy(item: BatchItem, row: ItemStatus) -> str:
-    """The energy of a complete item as it is printed, "" where an index of an earlier version has
-    none."""
+    """The energy of a complete item as printed, "" if an index of an earlier version has none."""
     if row.energy is None or math.isnan(row.energy):
         return ""
     title = row.method
-    if not title:  # of an earlier version, whose energy is that of MP2 where there is one
+    if not title:  # from an earlier version, whose energy, if any, is that of MP2
         method = item.options.correlation
         title = method.title
         if method.scaled_mp2:
@@ -139,8 +139,7 @@ def said_energy(item: BatchItem, row: ItemStatus) -> str:
 
 
 def read_input(item: BatchItem) -> Input:
-    """The input of an item; what `dfmp2 run` would say of it in place of a molecule that cannot be
-    read."""
+    """The input of an item, with the error of `dfmp2 run` in place of an unreadable molecule."""
     given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
     try:
@@ -166,12 +165,12 @@ def read_input(item: BatchItem) -> Input:
 
 
 def read_inputs(batch: Batch, *, whole: bool = True) -> list[Input]:
-    """Those of all items.
+    """The inputs of all items.
 
     Parameters
     ----------
     whole : bool, optional
-        These are all items, not those of one shard, so that `unused_sets` are known and refused.
+        Whether these are all items, not those of one shard, so that `unused_sets` can be detected.
     """
     inputs = [read_input(item) for item in batch.items]
     if not whole:
@@ -184,9 +183,10 @@ def read_inputs(batch: Batch, *, whole: bool = True) -> list[Input]:
 
 
 def unused_sets(batch: Batch, inputs: Sequence[Input]) -> dict[str, InputError]:
-    """Errors on bases with a set for an element that none of their molecules has, by basis."""
+    """Errors about bases with a set for an element that none of their molecules contains, by
+    basis."""
     elements: dict[str, set[str]] = {}
-    unread = set()  # bases of which a molecule cannot be read
+    unread = set()  # bases with an unreadable molecule
     for item, one in zip(batch.items, inputs, strict=True):
         basis = item.options.basis
         if isinstance(one.molecule, InputError):
@@ -203,12 +203,12 @@ def unused_sets(batch: Batch, inputs: Sequence[Input]) -> dict[str, InputError]:
 
 
 def inputs_to_share(batch: Batch) -> list[Input]:
-    """Those of all items, of a batch that is to be cut into shards.
+    """The inputs of all items of a batch that is to be divided into shards.
 
     Raises
     ------
-    InputError : a basis has a set for an element that none of its molecules has, which a shard
-        alone cannot know
+    InputError : a basis has a set for an element that none of its molecules contains, which a
+        single shard cannot detect
     """
     inputs = read_inputs(batch, whole=False)
     for error in unused_sets(batch, inputs).values():
@@ -217,8 +217,8 @@ def inputs_to_share(batch: Batch) -> list[Input]:
 
 
 def fingerprint_of(result: MP2Result) -> str:
-    """The fingerprint of the input a stored result was made from; of a task that is no energy its
-    command says it."""
+    """The fingerprint of the input of a stored result; for tasks other than energies it is in the
+    command."""
     said = {
         mark: re.search(re.escape(mark) + "([0-9a-f]{64})", result.provenance.command)
         for mark in (INPUT, START)
@@ -242,13 +242,13 @@ def _file_hash(path: Path) -> str:
 
 
 def look(inputs: Iterable[Input], known: Mapping[str, ItemStatus]) -> list[ItemStatus]:
-    """Where items stand; `known` is what the index says of them, by name."""
+    """The status of items; `known` is their status in the index, by name."""
     return [look_at(given, known.get(given.item.name)) for given in inputs]
 
 
 def look_items(batch: Batch) -> list[ItemStatus]:
-    """Where all items stand; neither a molecule nor a result is read again that has not changed
-    since the index was written."""
+    """The status of all items; molecules and results unchanged since the index was written are not
+    reread."""
     known = read_index(batch)
     rows = []
     for item in batch.items:
@@ -260,8 +260,8 @@ def look_items(batch: Batch) -> list[ItemStatus]:
 
 
 def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
-    """The `known` status of a complete item if its options and the files of its molecule and result
-    are unchanged; None otherwise."""
+    """The `known` status of a complete item if its options and its molecule and result files are
+    unchanged; None otherwise."""
     if known is None or known.status != "complete" or not known.asked:
         return None
     if known.asked != asked_hash(item) or known.source != stamp(item.path):
@@ -276,8 +276,7 @@ def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
 
 
 def asked_hash(item: BatchItem) -> str:
-    """Hash of all that was said about an item; "" where that names further files, whose content
-    counts."""
+    """Hash of the specification of an item; "" if it names further files, whose content counts."""
     if item.options.scf_from is not None or "point_charges" in item.given:
         return ""
     said = sorted((name, repr(value)) for name, value in item.given.items())
@@ -285,13 +284,13 @@ def asked_hash(item: BatchItem) -> str:
 
 
 def _keeps(kept: str, item: BatchItem) -> bool:
-    """Whether a file that keeps so much holds what the item asks for."""
+    """Whether a file that keeps this much of a result satisfies the item."""
     return kept in KEPT and KEPT.index(kept) >= KEPT.index(item.keep)
 
 
 def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
-    """Where an item stands, as its files say it, or what was `known` of a complete one where its
-    file is the same."""
+    """The status of an item from its files, or the `known` one of a complete item if its file is
+    unchanged."""
     item = given.item
     if other := lock_holder(item.target):
         return ItemStatus(
@@ -313,7 +312,7 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
 
 
 def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
-    """The row of an item and its result; pending and None, with a remark on a file that does not
+    """The row of an item and its result; "pending" and None, with a remark, if a file does not
     count."""
     item = given.item
     row = ItemStatus(given.item.name, given.item.molecule)
@@ -365,7 +364,7 @@ def error_file(target: Path) -> Path:
 
 
 def index_rows(rows: Iterable[ItemStatus]) -> list[dict[str, Any]]:
-    """Rows as the index has them: what is as by default is left out."""
+    """Rows in the form of the index, without default values."""
     return [
         {name: value for name, value in asdict(row).items() if value != DEFAULTS.get(name)}
         for row in rows
@@ -376,7 +375,7 @@ DEFAULTS = {field.name: field.default for field in fields(ItemStatus)}
 
 
 def read_index(batch: Batch, shard: tuple[int, int] | None = None) -> dict[str, ItemStatus]:
-    """What the index says of items, by name: all of its files, or that of a shard alone."""
+    """The status of items in the index, by name: from all of its files, or only that of a shard."""
     rows = {}
     for name, values in batch_index.read_rows(batch.output, shard).items():
         known = {field: values[field] for field in DEFAULTS if field in values}
@@ -392,7 +391,7 @@ def read_index(batch: Batch, shard: tuple[int, int] | None = None) -> dict[str, 
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file, empty when it is not there or cannot be understood."""
+    """The JSON object in a file; empty if missing or invalid."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -411,18 +410,18 @@ def compute_item(
     share: WorkerShare,
     optimize: Compute | None = None,
 ) -> ItemStatus:
-    """Compute an item and write its result or its error, unless another process is at it.
+    """Compute an item and write its result or its error, unless another process is working on it.
 
-    The row says what became of it; "pending" when it was stopped. An exception that is no
-    `Dfmp2Error` is a fault in dfmp2; the parent hears of it.
+    The returned row tells the outcome; "pending" if it was stopped. Any exception other than
+    `Dfmp2Error` is a bug in dfmp2 and propagates to the parent.
 
     Parameters
     ----------
-    start : result whose orbitals the SCF starts from, None for the default
-    scratch : folder for what does not fit, None for the default
-    command : for the provenance
-    share : of the machine
-    optimize : finds the minimum of an item that is to be optimised
+    start : result file whose orbitals the SCF starts from, None for the default
+    scratch : folder for data that do not fit into memory, None for the default
+    command : recorded as provenance
+    share : share of the machine for this worker
+    optimize : function that optimises the geometry of an item
     """
     begun = time.perf_counter()
     target = given.item.target
@@ -442,7 +441,7 @@ def compute_item(
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
-        # No fault of the item: it is computed when there is room again
+        # Not the item's fault: it is computed once there is space again
         if isinstance(error, DiskFull) or (
             isinstance(error, OSError) and disk_refusal(error) is DiskFull
         ):
@@ -465,7 +464,7 @@ def compute_item(
 
 
 def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatus:
-    """The row of an item that failed, after writing NAME.error.json with the traceback `text`."""
+    """Write NAME.error.json with the traceback `text`, and return the row of the failed item."""
     content = {"code": code, "message": message, "parts": message.to_json(), "traceback": text}
     value = json.dumps(content, indent=2)
     notes = tuple[str, ...]()
@@ -484,7 +483,7 @@ def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatu
 
 
 def _function_of(task: str, optimize: Compute | None) -> Compute:
-    """The function of a task; `optimize` is that of an optimisation."""
+    """The function that performs a task; `optimize` is that for optimisations."""
     if task == "energy":
         from dfmp2.mp2.energy import mp2_energy
 
@@ -511,10 +510,9 @@ def _compute(
     notes: list[str],
     compute: Compute,
 ) -> ItemStatus:
-    """The row of an item with its result, which is there already where another process has finished
-    it meanwhile."""
+    """Compute an item and return its row, unless another process has finished it meanwhile."""
     item, target = given.item, given.item.target
-    # Of a process that was killed while it wrote
+    # Left by a process that was killed while writing
     for part in target.parent.glob(f".{target.name}.part-*"):
         part.unlink(missing_ok=True)
     row, _ = read_result(given)

@@ -1,12 +1,12 @@
-"""A batch: its molecules, how each is computed, and where results go. Read from TOML, or made of a
+"""A batch: its molecules, how each is computed, and where results go; read from TOML or made from a
 list of files.
 
-    basis = "cc-pvdz"             run options, "_" or "-"; they hold for every item
+    basis = "cc-pvdz"             run options, with "_" or "-"; they apply to every item
     output = "results"
     [[item]]
-    molecule = "water.xyz"        name = "..." (default: the file's stem), and options that win over those above
+    molecule = "water.xyz"        name = "..." (default: the file's stem), and options that override those above
 
-    frame = 3                     one frame of a file of several; frames = "all" makes an item of each
+    frame = 3                     one frame of a multi-frame file; frames = "all" makes an item of each
 
 Options and their types are those of `dfmp2.options.Options`. Paths are relative to the manifest's
 folder, or to --root, and confined to it. Nothing is evaluated, and everything is checked before
@@ -37,11 +37,11 @@ from dfmp2.options.basis_parts import change_files
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100  # bytes
 LONGEST_SHOWN = 60
-OPTIMIZE = "optimize"  # task of an item
+OPTIMIZE = "optimize"  # a task of an item
 
-# What a manifest may ask for with `task`; `dfmp2.execution.items` has their functions.
+# Values of `task` in a manifest; their functions are in `dfmp2.execution.items`.
 TASKS = ("energy", "properties", "gradient", OPTIMIZE)
-# What a manifest may say beside the options of a calculation: type or choices.
+# Keys of a manifest other than the options of a calculation: type or choices.
 OF_THE_ITEM: dict[str, Any] = {
     "charge": int,
     "multiplicity": int,
@@ -57,17 +57,17 @@ OF_THE_ITEM: dict[str, Any] = {
 KNOWN = (*(field.name for field in fields(Options)), *OF_THE_ITEM)
 FLOATS = {field.name for field in fields(Options) if str(field.type).startswith("float")}
 PATHS = ("scf_from", "scratch", "point_charges")
-LEFT_MANIFEST = "batch.toml"  # in the output folder of a batch of files
+LEFT_MANIFEST = "batch.toml"  # in the output folder of a batch made from files
 COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """One molecule of a batch: the name of its files, its own file as given and found, and how it
-    is computed.
+    """One molecule of a batch: the name of its output files, its input file as given and as
+    located, and how it is computed.
 
-    `target` is where its result goes. `given` is all that was said about it: options by name, and
-    what is in OF_THE_ITEM. Memory, threads and scratch of its options are those of the whole batch.
+    `target` is its result file. `given` is its full specification: options by name, and the keys in
+    OF_THE_ITEM. Memory, threads and scratch in its options are those of the whole batch.
     """
 
     name: str
@@ -79,12 +79,12 @@ class BatchItem:
 
     @property
     def keep(self) -> str:
-        """How much of its result its file keeps, one of KEPT."""
+        """How much of its result is stored, one of KEPT."""
         return str(self.given.get("keep", ALL))
 
     @property
     def task(self) -> str:
-        """What is computed, one of TASKS."""
+        """What to compute, one of TASKS."""
         asked = str(self.given.get("task", "energy"))
         if asked == "energy" and self.options.properties:
             return "properties"
@@ -93,9 +93,9 @@ class BatchItem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All items, with different names, in the order in which they were given.
+    """All items, with unique names, in the given order.
 
-    `source` is the manifest, "" when the files were named on the command line; `root` is the folder
+    `source` is the manifest, "" if the files were given on the command line; `root` is the folder
     that paths are relative to, `output` that of the results.
     """
 
@@ -106,16 +106,16 @@ class Batch:
 
     @property
     def device(self) -> str:
-        """The backend whose devices are shared out among workers."""
+        """The backend whose devices are distributed among workers."""
         return self.asks_for(*COMPILED, "cuda", "cuda-tf32", "auto") or "cpu"
 
     @property
     def optimizes(self) -> bool:
-        """Whether the geometry of an item is to be optimised."""
+        """Whether the geometry of any item is to be optimised."""
         return any(item.task == OPTIMIZE for item in self.items)
 
     def asks_for(self, *backends: str) -> str | None:
-        """The first of these backends that an item asks for."""
+        """The first of these backends that an item requests."""
         asked = {item.options.backend for item in self.items}
         return next((name for name in backends if name in asked), None)
 
@@ -123,17 +123,17 @@ class Batch:
 def read_manifest(
     path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None
 ) -> Batch:
-    """The batch a manifest describes; nothing but the manifest is read.
+    """The batch described by a manifest; no other file is read.
 
-    Paths are relative to `root`, None for the manifest's own folder; `output` wins over the
-    manifest's.
+    Paths are relative to `root`, None for the manifest's own folder; `output` overrides that in the
+    manifest.
     """
     file, text = read_text(
         path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest"
     )
     try:
         table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # not TOML, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # not TOML, or a number with thousands of digits
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
     if root is None:
         root = Path(path).parent
@@ -175,12 +175,12 @@ def read_manifest(
 def read_batch(
     source: str | Path, *, root: str | Path | None = None, output: str | Path | None = None
 ) -> Batch:
-    """The batch of a manifest, or of an output folder in which `batch run FILE...` has left one.
+    """The batch of a manifest, or of an output folder in which `batch run FILE...` left one.
 
     Raises
     ------
-    InputError : there is none, it is wrong, or another user has written that of the folder, which
-        may name any file
+    InputError : there is no manifest, it is invalid, or that in the folder was written by another
+        user and so might name any file
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -201,8 +201,8 @@ def read_batch(
 
 
 def manifest_lines(values: Mapping[str, Any]) -> list[str]:
-    """Values as lines of a manifest: strings, numbers and truth values of TOML look as in JSON, but
-    DEL must be escaped."""
+    """Values as lines of a manifest; TOML strings, numbers and booleans are written as in JSON,
+    except that DEL must be escaped."""
     return [
         f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for name, value in values.items()
@@ -226,7 +226,7 @@ def manifest_of(batch: Batch) -> bytes:
 def make_batch(
     files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None
 ) -> Batch:
-    """The batch of files named on the command line, relative to `root`, all computed with the same
+    """The batch of files given on the command line, relative to `root`, all computed with the same
     `values`."""
     root = Path.cwd() if root is None else Path(root)
     given = {
@@ -252,8 +252,8 @@ def make_batch(
 
 
 def _each_frame(item: BatchItem) -> list[BatchItem]:
-    """An item for each frame of its file, NAME-0001 or by the name that the frame has; the item
-    itself where the file holds one molecule."""
+    """An item for each frame of its file, named NAME-0001 or by the frame's own name; the item
+    itself if the file holds one molecule."""
     frames = frames_in(item.path)
     if not frames:
         return [item]
@@ -273,7 +273,7 @@ def _each_frame(item: BatchItem) -> list[BatchItem]:
 
 
 def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
-    """The options in a table but for its `other` keys, under their names with underscores."""
+    """The options in a table except its `other` keys, under names with underscores."""
     values: dict[str, Any] = {}
     try:
         known = [*KNOWN, *other]
@@ -293,7 +293,7 @@ def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -
 
 def slug(text: str) -> str:
     """Text as a file name: letters and digits of any script, "." "_" "+" "-", not starting with a
-    dot, of 100 bytes at most; "" when nothing is left."""
+    dot, at most 100 bytes; "" if nothing is left."""
     plain = re.sub(r"[^\w.+-]+", "_", unicodedata.normalize("NFC", text)).lstrip(".-")
     return plain.encode()[:LONGEST_NAME].decode(errors="ignore").rstrip(".")
 
@@ -342,7 +342,7 @@ def _read_item(
 
 
 def options_of_item(given: Mapping[str, Any], where: str) -> Options:
-    """The options in what was said about an item, all of which is checked."""
+    """The options in the specification of an item, which is checked completely."""
     if "basis" not in given:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
     for name, value in given.items():
@@ -389,8 +389,8 @@ def options_of_item(given: Mapping[str, Any], where: str) -> Options:
 
 
 def _confined(root: Path, given: Any, where: str) -> Path:
-    """The file or folder that a manifest names, which must lie under `root` also when links are
-    followed."""
+    """The file or folder named in a manifest, which must be inside `root` even after following
+    links."""
     base = root.resolve()
     try:
         found: Path = (base / given).resolve()
@@ -399,7 +399,7 @@ def _confined(root: Path, given: Any, where: str) -> Path:
         ValueError,
         RuntimeError,
         TypeError,
-    ) as error:  # a NUL, links in a circle, no text
+    ) as error:  # NUL, circular links, or not text
         raise InputError(f"{where}: {given!r} is no usable path ({error})") from error
     if not given or not found.is_relative_to(base):
         raise InputError(
@@ -414,8 +414,7 @@ def _confined(root: Path, given: Any, where: str) -> Path:
 
 
 def _checked(batch: Batch) -> Batch:
-    """The batch with a number behind names that others before them have; InputError where it is
-    empty."""
+    """The batch with numbers appended to repeated names; raises InputError if it is empty."""
     file = batch.source or "command line"
     if not batch.items:
         raise InputError(f"{file}: no molecule: name a manifest or files of molecules")

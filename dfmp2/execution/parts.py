@@ -1,11 +1,11 @@
-"""One calculation in several processes: pair energies of a file of `dfmp2 prepare`, or the steps of
-a study.
+"""One calculation in several processes: the pair energies of a file made by `dfmp2 prepare`, or the
+steps of a study.
 
-    by_workers    the workers of a pool take parts of the tiles, as they are free
-    steps         the steps of a study that do not need each other (`dfmp2.studies.runs.Elsewhere`)
+    by_workers    the workers of a pool take parts of the tiles whenever they are free
+    steps         independent steps of a study (`dfmp2.studies.runs.Elsewhere`)
 
-Two numbers per pair travel between processes; why their sum has the bits of one process is in
-`dfmp2.output.tile_shards`.
+Two numbers per pair are sent between processes; `dfmp2.output.tile_shards` explains why their sum
+has the same bits as in one process.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from dfmp2.studies.runs import Unit
     from dfmp2.studies.task import Step
 
-PARTS = 16  # for each worker, at least: they end at about the same time
-SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
+PARTS = 16  # at least, per worker, so that all finish at about the same time
+SECONDS = 5.0  # at most, roughly, per part, which is lost if its worker dies
 
 
 class Job(NamedTuple):
-    """What a worker needs to know beside its tiles: the file of B, the options, and which
-    calculation that is."""
+    """Data that a worker needs in addition to its tiles: the file of B, the options, and the
+    identity of the calculation."""
 
     path: str
     options: Options
@@ -49,18 +49,18 @@ class Job(NamedTuple):
 
 _jobs: dict[
     Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]
-] = {}  # of this process: B is read once
+] = {}  # in this process, so that B is read only once
 
 
 class Tiles(NamedTuple):
-    """What a worker returns: tiles with their terms, and the kind of processor that made them."""
+    """The return value of a worker: tiles with their terms, and its kind of processor."""
 
     terms: list[tuple[TileKey, PairTerms]]
     processor: str
 
 
 def compute_tiles(job: Job, keys: list[TileKey], share: WorkerShare) -> Tiles:
-    """Tiles of one pass; ResultFileError where the worker finds another file, options or
+    """Compute tiles of one pass; raises ResultFileError if the worker has another file, options or
     versions."""
     if job not in _jobs:
         for stack, _ in _jobs.values():
@@ -82,8 +82,8 @@ def compute_tiles(job: Job, keys: list[TileKey], share: WorkerShare) -> Tiles:
 
 
 def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileKey]) -> Results:
-    """Tiles of the prepared file `path` as the workers of a pool finish them; the errors are those
-    of `share_out`."""
+    """Yield tiles of the prepared file `path` as the workers of a pool finish them; raises as
+    `share_out`."""
     options = replace(
         calculation.options, backend=calculation.setup.backend.name, certify_fit=False
     )
@@ -104,8 +104,8 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
 
 
 def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result | Dfmp2Error]:
-    """A step and its result, or its error where the study goes on without it; errors name the
-    step."""
+    """Compute a step; returns it with its result, or its error if the study continues without it;
+    errors name the step."""
     step = unit.step
     options = replace(step.options, threads=share.threads, memory=share.memory)
     how: dict[str, Any] = {
@@ -123,7 +123,7 @@ def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result | Dfmp
 
 
 def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result | Dfmp2Error]]:
-    """Steps with their results, in the order in which processes of this host finish them."""
+    """Yield steps with their results as processes of this host finish them."""
     options = units[0].step.options
     count = min(workers, len(units))
     with local_pool(options.backend, count, options.threads, options.memory) as pool:

@@ -1,12 +1,12 @@
-"""Worker processes of this host: one executor with one process per slot, so that a death blames
-exactly one call.
+"""Worker processes on this host: one executor with one process per slot, so that a death is
+attributed to exactly one call.
 
     slot = Slot(Share(threads=2, memory=4 * 10**9), {"CUDA_VISIBLE_DEVICES": "1"})
     slot.submit(Call(compute, (task,)));  slot.result()
 
-Processes are spawned, and import this module before threads and devices are set: so nothing here
-imports NumPy. Calls run in the main thread of the process. No port is open. `dfmp2.execution.dask`
-has slots of the same kind on a Dask cluster.
+Processes are spawned and import this module before threads and devices are set, so nothing here may
+import NumPy. Calls run in the main thread of the process. No ports are opened.
+`dfmp2.execution.dask` has the same kind of slots on a Dask cluster.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from dfmp2.host.processes import exit_code, has_ended, start_process
 from dfmp2.host.resources import available_memory, peak_of_process, pinning, usable_cores
 from dfmp2.units import format_bytes
 
-TICK = 0.2  # s between two looks at what the user wants
-PATIENCE = 6.0  # s to come to the next safe point when the parent is gone
-LAST_BYTES = 16_000  # of what a worker wrote on standard error
-FAULT = 1  # exit code of a fault in dfmp2
-TRIES = 3  # of a call whose worker dies
-LITTLE = 0.5  # of its share: a worker with less was not killed for its memory
-SHARE_OF_FREE = 0.9  # of the memory that is free
+TICK = 0.2  # s between checks for user requests
+PATIENCE = 6.0  # s allowed to reach the next safe point when the parent is gone
+LAST_BYTES = 16_000  # of a worker's standard error
+FAULT = 1  # exit code for a bug in dfmp2
+TRIES = 3  # for a call whose worker dies
+LITTLE = 0.5  # of its share; a worker that used less was not killed for its memory
+SHARE_OF_FREE = 0.9  # of the free memory
 
 
 class WorkerShare(NamedTuple):
-    """What a worker may use, and the file that is there while the work goes on (None: a signal ends
-    it)."""
+    """The resources a worker may use, and a file that exists while it may work (None: a signal
+    stops it)."""
 
     threads: int
     memory: int  # bytes
     token: Path | None = None
 
     def stop_asked(self) -> bool:
-        """Whether the worker is to stop, at its next safe point."""
+        """Whether the worker should stop at its next safe point."""
         return bool(stops) or (self.token is not None and not self.token.exists())
 
 
 class Call(NamedTuple):
-    """What a worker does: a function of a module is called with `given` and the worker's Share.
+    """A call for a worker: a module-level function with arguments `given` and the worker's share.
 
-    Items of a batch, parts of the tiles of a molecule and steps of a study are calls. What the
-    function returns or raises as `Dfmp2Error` comes back; `tag` stays with the one who asked.
+    Items of a batch, parts of the tiles of a molecule and steps of a study are calls. The return
+    value or `Dfmp2Error` is sent back; `tag` stays with the caller.
     """
 
     function: Callable[..., Any]
@@ -69,26 +69,27 @@ class Call(NamedTuple):
     tag: Any = None
 
     def run(self, share: WorkerShare) -> Any:
-        """What it gives, in a worker of this host; one of Dask has other clients too."""
+        """Run it in a worker of this host; Dask workers use `run_call` instead, since they have
+        other clients too."""
         with at_work:
             return self.function(*self.given, share)
 
 
 # --- in the worker --------------------------------------------------------------------------------
 
-stops: set[int] = set()  # signals that have asked this process to stop what it does
+stops: set[int] = set()  # signals that have asked this process to stop its work
 at_work = threading.Lock()  # held during a call
 
 
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
-    """Set threads and devices before anything reads them; the initializer of the process, whose
-    signals are blocked.
+    """Set threads and devices before anything reads them; the initializer of a process, with
+    signals blocked.
 
     Parameters
     ----------
     count : threads of each calculation
     variables : environment variables that show the process its device
-    errors : file that standard output and error go to
+    errors : file for standard output and standard error
     """
     os.environ.update(variables)
     threads.set_environment(count)
@@ -96,7 +97,7 @@ def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     faulthandler.enable(2)
-    os.setsid()  # Ctrl-C on the terminal reaches the parent only, which then decides
+    os.setsid()  # Ctrl-C on the terminal reaches only the parent, which decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _frame: stops.add(number))
     threading.Thread(target=_end_with_parent, args=(errors,), daemon=True).start()
@@ -104,17 +105,18 @@ def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
 
 
 def load_libraries() -> None:
-    """Pay for the imports of a calculation now; InputError where PySCF is missing or not usable."""
+    """Import everything a calculation needs now; raises InputError if PySCF is missing or
+    unusable."""
     from dfmp2.host.deferred import defer_numpy_extras, defer_unused
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
-    defer_unused()  # as the command line does: 20 MB
+    defer_unused()  # as on the command line; saves 20 MB
     defer_numpy_extras()
     import_pyscf()
     for name in ("dfmp2.mp2.energy", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
         import_module(name)
-    # what is loaded stays: it is spared by the collections of every item, most of whose time it
-    # takes
+    # exclude loaded modules from the garbage collections of every item, most of whose time they
+    # would take
     gc.freeze()
 
 
@@ -124,8 +126,8 @@ def _end_with_parent(errors: str) -> None:
         parent.join()
         stops.add(signal.SIGTERM)
         at_work.acquire(timeout=PATIENCE)
-        with suppress(OSError):  # the process ends all the same
-            os.unlink(errors)  # a parent that was killed has not removed it
+        with suppress(OSError):  # the process ends anyway
+            os.unlink(errors)  # a killed parent has not removed it
         os._exit(Interrupted.exit_code)
 
 
@@ -133,11 +135,11 @@ def _end_with_parent(errors: str) -> None:
 
 
 class Died(Exception):
-    """A worker ended with its call: why, the exit code of its item, and what it was allowed (None:
-    no matter).
+    """A worker died during its call: the reason, the exit code of its item, and its share (None:
+    irrelevant).
 
-    `terminated`: somebody has asked it to end, or its call had not begun; `errors`: the last that
-    it wrote.
+    `terminated`: it was asked to end, or its call had not begun; `errors`: the end of its error
+    output.
     """
 
     def __init__(
@@ -154,8 +156,8 @@ class Died(Exception):
         self.exit_code, self.share, self.errors, self.terminated = code, share, errors, terminated
 
     def message(self, need: tuple[int, int] | None) -> Message:
-        """Why its item failed; `need` are bytes foreseen with arrays on disk and in memory, None
-        where not known."""
+        """Why its item failed; `need` is the predicted memory in bytes with arrays on disk and in
+        memory, None if unknown."""
         if self.share is None:
             return Message(str(self))
         text = f"{self}; it was allowed {format_bytes(self.share.memory)}"
@@ -173,20 +175,19 @@ class Died(Exception):
             )
         if need is None:
             return Message(text)
-        change = "more" if need[1] > self.share.memory else "less"  # than what was free in fact
+        change = "more" if need[1] > self.share.memory else "less"  # than was actually free
         return Message(f"{text}: use fewer ", Option("workers"), f" or {change} ", Option("memory"))
 
 
 def fault(error: BaseException) -> Died:
-    """What stands for an exception that no call should raise."""
+    """The substitute for an exception that no call should raise."""
     text = "".join(traceback.format_exception(error))
     return Died(f"a fault in dfmp2: {type(error).__name__}: {error}", FAULT, None, text)
 
 
 def process_death(code: int | None, share: WorkerShare, errors: str, peak: int = 0) -> Died:
-    """The death of a process with an exit code, negative for a signal, None where another part of
-    the program was told; `peak` is the memory that it was last seen with, bytes, 0 where nobody has
-    looked."""
+    """The death of a process with an exit code, negative for a signal, None if it was reported
+    elsewhere; `peak` is the largest memory observed, bytes, 0 if it was not observed."""
     if code is None:
         cause = "its worker process ended, and another part of this program was told how"
         return Died(cause, FAULT, share, errors)
@@ -205,10 +206,10 @@ def process_death(code: int | None, share: WorkerShare, errors: str, peak: int =
 
 
 class Slot:
-    """A place for a worker process with its share of the machine; a new one starts where a call
+    """A slot for a worker process with its share of the machine; a process is started if a call
     finds none.
 
-    `future` and `call` are what it is doing, None when it is free.
+    `future` and `call` are its current work, None if it is free.
     """
 
     future: Future[Any] | None = None
@@ -221,7 +222,7 @@ class Slot:
         self._start()
 
     def _start(self) -> None:
-        """Begin a process, which loads the libraries."""
+        """Start a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
         self._executor, self._loaded, self._process = start_process(
             begin, (self.share.threads, self._variables, self._errors.name), load_libraries
@@ -229,33 +230,33 @@ class Slot:
 
     @property
     def ready(self) -> bool:
-        """Whether it may have a call: the libraries are loaded, or were when its process ended."""
+        """Whether it can take a call: the libraries are loaded, or were when its process ended."""
         return self._loaded.done()
 
     def submit(self, call: Call) -> None:
-        """Give it something to do."""
-        if has_ended(self._process):  # while it had nothing to do
+        """Submit a call."""
+        if has_ended(self._process):  # while it was idle
             self.close()
             self._start()
         run = call._replace(tag=None).run
         try:
             future = self._executor.submit(run, self.share)
-        except BrokenExecutor:  # in this moment
+        except BrokenExecutor:  # at this moment
             self.close()
             self._start()
             future = self._executor.submit(run, self.share)
         self.call, self.future = call, future
 
     def result(self) -> Any:
-        """The value of its call, or the exception that it raised: Died if the process died,
-        Dfmp2Error if none can start."""
+        """The value of its call; raises its exception, Died if the process died, or Dfmp2Error if
+        none can start."""
         future, self.future = self.future or Future(), None
         error = future.exception()
         if error is None:
             return future.result()
         if isinstance(error, Dfmp2Error):
             raise error
-        # What the process holds is not to be trusted any more
+        # The state of the process can no longer be trusted
         if not isinstance(error, BrokenExecutor):
             self.close()
             raise fault(error) from error
@@ -263,7 +264,7 @@ class Slot:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
         errors = self._errors.read().decode(errors="replace")
         died = process_death(code, self.share, errors, self._peak)
-        # No fault of its call
+        # Not the fault of its call
         if isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated:
             died.terminated, self._failed_starts = True, self._failed_starts + 1
             if self._failed_starts == TRIES:
@@ -273,7 +274,7 @@ class Slot:
         raise died from error
 
     def look_at_memory(self) -> None:
-        """Note the most memory that the process has had, for what is said if it is killed."""
+        """Record the peak memory of the process, for the message if it is killed."""
         self._peak = peak_of_process(self._process.pid or 0) or self._peak
 
     def terminate(self) -> None:
@@ -281,7 +282,7 @@ class Slot:
         self._process.terminate()
 
     def close(self) -> None:
-        """End the process, whatever it is doing; the next call starts another one."""
+        """End the process even if it is busy; the next call starts another one."""
         self._process.kill()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._errors.close()
@@ -303,16 +304,16 @@ class Pool:
 
     @property
     def busy(self) -> list[Any]:
-        """Those with something to do."""
+        """Slots that are working."""
         return [slot for slot in self.slots if slot.future is not None]
 
     def grow(self, size: int) -> None:
-        """Start processes up to `size`, or up to the number there may be."""
+        """Start processes up to `size`, or up to the number allowed."""
         self.slots += [Slot(self.share, given) for given in self._devices[len(self.slots) : size]]
 
     def work(self, queue: deque[Call]) -> Iterator[tuple[Call, Any]]:
-        """Give free slots what comes next; each call that has ended within a moment, and what it
-        gives, or Died."""
+        """Give free slots the next calls; yields each call that ends within a moment, with its
+        value or Died."""
         for slot in self.slots:
             if queue and slot.future is None and slot.ready:
                 slot.submit(queue.popleft())
@@ -323,7 +324,7 @@ class Pool:
                 yield slot.call, death
 
     def finished(self) -> list[Any]:
-        """Slots that have ended what they do within a moment."""
+        """Slots that finish within a moment."""
         busy = self.busy
         for slot in busy:
             if isinstance(slot, Slot):
@@ -338,9 +339,10 @@ class Pool:
 def share_out(
     pool: Pool, calls: Sequence[Call], need: tuple[int, int] | None = None
 ) -> Iterator[Any]:
-    """What calls give, as workers finish them; one whose worker dies goes to another, TRIES times.
+    """Yield the values of calls as workers finish them; a call whose worker dies goes to another,
+    up to TRIES times.
 
-    `need` is that of Died.message, of each call.
+    `need` is the memory of each call, as in Died.message.
     """
     queue, deaths = deque(calls), Counter[int]()
     while queue or pool.busy:
@@ -362,10 +364,10 @@ def share_out(
 def local_pool(
     backend: str, count: int, threads: int | None, memory: int | None, *, others: int = 0
 ) -> Pool:
-    """Workers of this host, among which it is divided, each with its device.
+    """A pool of workers that divide this host among them, each with its own device.
 
-    `threads` are those of each, None to divide the cores; `memory` in bytes is that of all and of
-    `others` processes beside them, None for most of what is free.
+    `threads` is the number for each, None to divide the cores; `memory` in bytes is for all of them
+    and `others` further processes, None for most of the free memory.
     """
     threads = threads or max(1, usable_cores() // count)
     memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)

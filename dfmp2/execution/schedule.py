@@ -1,17 +1,18 @@
-"""What items cost, in which order and by which shard they are computed, and which shard an array
-job asks for.
+"""Scheduling of items: their cost, order and distribution over shards, and the shard of an array
+job.
 
-Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host,
-so that the shards of a batch agree on who computes what. Large items come first, so that none of
-them is alone at the end. Shards are filled largest first, each item to the shard with the least so
+Costs are forecast by the plan (`dfmp2.planning.time`) at fixed rates, the same on every host, so
+that the shards of a batch agree on who computes what. Large items come first, so that none of them
+is left over at the end. Items are assigned largest first, each to the shard with the least work so
 far.
 
-Below: the items of each shard as a file of its own, so that a task of an array job reads its own alone.
+The items of each shard are also listed in a file, so that a task of an array job reads only its
+own:
 
     OUTPUT/batch.shards/I-of-N.json     manifest with size and time of change, options of the items
 
-`batch submit` writes them, `batch run MANIFEST --output OUTPUT --shard I/N` looks for them. One that
-does not belong to the manifest any more is not used: the shard is then found from the whole batch.
+`batch submit` writes these lists, and `batch run MANIFEST --output OUTPUT --shard I/N` looks for
+them. An outdated one is not used; the shard is then determined from the whole batch.
 """
 
 from __future__ import annotations
@@ -40,17 +41,16 @@ from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload
 from dfmp2.progress import Silent
 
-PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
+PER_ITEM = 0.1  # s in addition to the calculation itself: reading, planning, writing
 MOST_SHARDS = 100_000
-SCHEDULERS = (  # variables: index, first index (0 where there is none), count
+SCHEDULERS = (  # variables: index, first index (0 if there is none), count
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("AWS_BATCH_JOB_ARRAY_INDEX", "", "AWS_BATCH_JOB_ARRAY_SIZE"),
 )
 
 
 class Work(NamedTuple):
-    """An item as a scheduler sees it: its place, its cost in s, what it is made of (None: it will
-    be refused).
+    """An item as seen by the scheduler: index, cost in s, workload (None: it will be rejected).
 
     Items of one `series` may start from each other's orbitals.
     """
@@ -62,8 +62,8 @@ class Work(NamedTuple):
 
 
 def works(inputs: Sequence[Input]) -> list[Work]:
-    """All items. Sizes follow from the atoms and the options, so each composition is looked at
-    once."""
+    """The work of all items. Sizes follow from atoms and options, so each composition is examined
+    only once."""
     import_pyscf()
     found, known = [], dict[str, Workload]()
     for place, (item, molecule, *_) in enumerate(inputs):
@@ -74,7 +74,7 @@ def works(inputs: Sequence[Input]) -> list[Work]:
             )
             state = molecule.charge, molecule.multiplicity, asked
             alike = repr((sorted(molecule.labels), state))
-            with suppress(Dfmp2Error):  # the item itself will say what is wrong
+            with suppress(Dfmp2Error):  # the item itself will report the error
                 load = known[alike] = known.get(alike) or plan.workload_sizes(
                     molecule, item.options, Silent()
                 )
@@ -86,17 +86,17 @@ def works(inputs: Sequence[Input]) -> list[Work]:
 
 
 def shard_cost(load: Workload | None, rates: Rates | None = None) -> float:
-    """Seconds an item will take at the given rates, those of all hosts by default; 0 for one that
-    will be refused."""
+    """Predicted time of an item at the given rates, by default those of all hosts, s; 0 for one
+    that will be rejected."""
     if load is None:
         return 0.0
     rates = rates or Rates()
-    # A warm worker has its libraries loaded
+    # A warm worker has already loaded its libraries
     return PER_ITEM + time.time_text(load, rates).total - rates.start
 
 
 def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
-    """About how many bytes a worker needs for an item: with large arrays on disk, and with
+    """Approximate bytes that a worker needs for an item: with large arrays on disk, and with
     everything in memory."""
     from dfmp2.backends.registry import select_backend
 
@@ -106,11 +106,11 @@ def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
 
 
 def foresee_shards(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any]:
-    """What `batch plan --json` prints: sizes and times of all items in `count` shards, whatever is
-    complete already.
+    """The object that `batch plan --json` prints: sizes and times of all items in `count` shards,
+    whether complete or not.
 
-    `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot
-    be read, and `measured` whether the times rest on rates of this machine.
+    `nao` and `naux` are None for an item that will be rejected, `error` says why its molecule
+    cannot be read, and `measured` whether the times are based on rates of this machine.
     """
     inputs, common = read_inputs(batch), batch.items[0].options
     if common.backend == "auto":
@@ -149,9 +149,10 @@ def foresee_shards(batch: Batch, count: int, *, chained: bool = False) -> dict[s
 
 
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:
-    """Items that one worker computes one after the other, in the order in which they should begin.
+    """Groups of items that one worker computes in sequence, in the order in which they should
+    begin.
 
-    A series is cut into as many `parts` when items are chained, so that as many can work on it.
+    A chained series is cut into `parts`, so that as many workers can share it.
     """
     series: dict[str | int, list[Work]] = {}
     for item in sorted(items):
@@ -164,7 +165,7 @@ def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Wo
 
 
 def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
-    """The items of each shard, in the manifest's order; every host finds the same."""
+    """The items of each shard, in manifest order; the same on every host."""
     filled: list[list[Work]] = [[] for _ in range(count)]
     least_first = [(0.0, 0, number) for number in range(count)]  # a heap: load, items, shard
     for piece in arrange(items, parts=count, chained=chained):
@@ -177,7 +178,7 @@ def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[
 def of_shard(
     inputs: Sequence[Input], shard: tuple[int, int] | None, *, chained: bool = False
 ) -> Sequence[int]:
-    """Places of the items of shard (I, N), of all where it is None."""
+    """Indices of the items of shard (I, N), or of all items for None."""
     if shard is None:
         return range(len(inputs))
     return [work.place for work in shards(works(inputs), shard[1], chained=chained)[shard[0]]]
@@ -188,7 +189,7 @@ def _cost(piece: Sequence[Work]) -> float:
 
 
 def read_shard(text: str) -> tuple[int, int]:
-    """(I, N) from "I/N", I from 0 to N - 1; InputError where it is none."""
+    """(I, N) from "I/N", with I from 0 to N - 1; raises InputError otherwise."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
     if match is None or not int(match[1]) < int(match[2]) <= MOST_SHARDS:
         raise InputError(
@@ -198,7 +199,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """(I, N) of a task in a Slurm or AWS Batch array job; None outside of one."""
+    """(I, N) of a task in a Slurm or AWS Batch array job; None outside one."""
     for names in SCHEDULERS:
         if names[0] in environment:
             index, first, count = given = [environment.get(name, "0") for name in names]
@@ -218,11 +219,11 @@ VERSION = 1
 
 
 def write_lists(batch: Batch, count: int, *, chained: bool) -> None:
-    """Write the list of each of `count` shards into the output folder.
+    """Write the lists of `count` shards to the output folder.
 
     Raises
     ------
-    ResourceError : they cannot be written
+    ResourceError : a list cannot be written
     """
     folder = batch.output / FOLDER
     make_folder(folder)
@@ -238,8 +239,8 @@ def write_lists(batch: Batch, count: int, *, chained: bool) -> None:
 def read_list(
     source: str, root: str | None, output: Path, shard: tuple[int, int], *, chained: bool
 ) -> Batch | None:
-    """The items of a shard as a batch of their own, from the list that was written for it; None
-    where there is none, or it does not belong to the manifest as it is."""
+    """The items of a shard as a separate batch, from its stored list; None if there is none, or it
+    does not match the current manifest."""
     try:
         value = json.loads(_path(output / FOLDER, shard).read_text(encoding="utf-8"))
         folder = Path(source).parent if root is None else Path(root)
@@ -259,7 +260,7 @@ def _path(folder: Path, shard: tuple[int, int]) -> Path:
 
 
 def _head(source: str, root: Path, chained: bool) -> dict[str, Any]:
-    """The manifest and version that a stored list of shards must be from."""
+    """The manifest and version that a stored list must match."""
     return {
         "dfmp2_shard_version": VERSION,
         "manifest": os.path.abspath(source),

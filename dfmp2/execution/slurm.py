@@ -1,8 +1,9 @@
-"""Slurm jobs: an array of shards, a warm-up before it where kernels are compiled, a collection
-after it.
+"""Slurm jobs: an array of shards, preceded by a warm-up if kernels need compiling, and followed by
+a collection.
 
-The text of the jobs is `slurm.sh.j2`. What they run is quoted for the shell there; what Slurm
-itself reads, in #SBATCH lines, stands in double quotes and is refused where that does not suffice.
+The template of the jobs is `slurm.sh.j2`. Commands are quoted for the shell there; values that
+Slurm itself reads, in #SBATCH lines, are put in double quotes and rejected if that is not
+sufficient.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from dfmp2.molecule.text import printable
 SUBMIT = "submit.sh"
 TABLES = (".h5", ".csv", ".json")  # of energies
 DATA_SETS = {".extxyz": "extxyz", ".parquet": "parquet", ".db": "ase.db"}  # --to of `collect`
-CARRIED = ("DFMP2_NKI_PYTHON",)  # variables that the tasks need as they are here
-SLOW_SIGNAL = 60  # s by which Slurm may send a signal earlier than told (sbatch, --signal)
-AFTER = {"array": "afterok", "collect": "afterany"}  # how the job before must have ended
+CARRIED = ("DFMP2_NKI_PYTHON",)  # variables that the tasks need with their current values
+SLOW_SIGNAL = 60  # s by which Slurm may send a signal early (sbatch, --signal)
+AFTER = {"array": "afterok", "collect": "afterany"}  # required outcome of the previous job
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """What the jobs compute: the items of a batch, or the pair energies of a prepared file.
+    """The work of the jobs: the items of a batch, or the pair energies of a prepared file.
 
     Attributes
     ----------
-    name, folder : of the jobs, and of their scripts unless another one is asked for
-    backend, devices : whose devices are needed, and the jobs that need them
-    commands : arguments of dfmp2 by job, in their order; those of the array lack the shard and what
-        Slurm gives it
+    name, folder : name of the jobs, and default folder of their scripts
+    backend, devices : backend whose devices are needed, and the jobs that need them
+    commands : arguments of dfmp2 by job, in order; those of the array lack the shard and anything
+        set by Slurm
     """
 
     name: str
@@ -53,12 +54,13 @@ class Jobs:
 
 
 def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
-    """The items of a batch, then a table of their energies, or a data set, if one is asked for."""
+    """Jobs for the items of a batch, then for a table of their energies or a data set, if
+    requested."""
     source = [os.path.abspath(given["source"])]
     table = given["collect"]
     if given["root"] is not None:
         source += ["--root", os.path.abspath(given["root"])]
-    # Without it a task would have to read the whole manifest before it finds its own list.
+    # Otherwise a task would have to read the whole manifest to find its own list.
     source += ["--output", os.path.abspath(batch.output)]
     backend = batch.asks_for(*COMPILED, "cuda", "cuda-tf32") or "cpu"
     if backend in COMPILED:
@@ -88,7 +90,7 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         ]
         if ending in DATA_SETS:
             commands["collect"] += ["--to", DATA_SETS[ending]]
-    # Only nki compiles without one
+    # Only nki compiles without a device
     devices = ("array",) if backend == "nki" else ("array", "warm-up")
     return Jobs(
         name=_job_name(batch.output.resolve().name),
@@ -100,13 +102,13 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
 
 
 def _job_name(text: str) -> str:
-    """The name of jobs, of ASCII letters, after a file or folder."""
+    """A job name of ASCII letters, derived from a file or folder."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", f"dfmp2-{slug(text)}")
 
 
 def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
-    """The pair energies of a file that dfmp2 prepare has written, then the result, which must not
-    be there yet."""
+    """Jobs for the pair energies of a file written by dfmp2 prepare, then for the result, which
+    must not exist yet."""
     backend = given["backend"]
     result = Path(
         given["output"]
@@ -132,10 +134,10 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
 
 
 def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
-    """The script of each job, and the one that submits them, by their places in `folder`.
+    """The script of each job, and the one that submits them, by their paths in `folder`.
 
-    `given` are the options of `dfmp2 batch submit --slurm`; InputError where they do not fit
-    together.
+    `given` are the options of `dfmp2 batch submit --slurm`; raises InputError if they are
+    incompatible.
     """
     import jinja2
 
@@ -161,7 +163,7 @@ def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
 
 
 def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What follows from the options, after checking them."""
+    """Values for the template from the options, after checking them."""
     names = {
         name: given[name]
         for name in ("partition", "account", "qos", "constraint", "gres")
@@ -195,7 +197,7 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
         cache = os.path.abspath(given["cache"] or accelerator().cache_folder())
         variables = {"DFMP2_NEFF_CACHE": cache, "NEURON_COMPILE_CACHE_URL": f"{cache}/xla"}
         variables |= {name: os.environ[name] for name in CARRIED if name in os.environ}
-        gres = gres or f"gpu:{-(-workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
+        gres = gres or f"gpu:{-(-workers // CORES_PER_CHIP)}"  # one core of a chip per worker
     elif given["cache"] is not None:
         raise InputError(
             Option("cache"),
@@ -208,8 +210,8 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def submit_to_slurm(folder: Path) -> dict[str, str]:
-    """Numbers, by name, of the jobs whose scripts are in a folder; InputError where Slurm refuses
-    one."""
+    """Submit the jobs whose scripts are in a folder; returns their numbers by name, and raises
+    InputError if Slurm rejects one."""
     done = subprocess.run(["bash", str(folder / SUBMIT)], capture_output=True, text=True)
     if done.returncode:
         raise InputError(

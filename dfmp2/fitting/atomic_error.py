@@ -1,17 +1,17 @@
-"""The fitting error of one atom: what a fitting set misses of exact four-centre integrals, before
-any molecule is computed.
+"""The fitting error of one atom: the deviation of a fitting set from exact four-centre integrals,
+known before any molecule is computed.
 
     SCF   1/2 (J_fit - J | D) - 1/4 (K_fit - K | D)
     MP2   E2[(ia|jb)_fit] - E2[(ia|jb)]
           E2 = sum_ijab w_i w_j (ia|jb) [2 (ia|jb) - (ib|ja)] / (D_ia + D_jb)     D_ia = -max(e_a - e_i, LEAST_GAP)
 
 D, i (weight w_i, half its occupation) and a belong to the neutral atom, converged with occupations
-averaged over each shell, whose integrals are radial ones (`dfmp2.fitting.spherical_atom`). (Start
-orbitals would be cheaper, but have inner nodes that the basis of a core potential lacks: they find
-sound sets of Sn to Xe off by up to 5e-3 Eh.) All electrons are correlated. Pairs of the survey
-(`scripts/survey_fitting.py`) are looked up in `atomic_errors.tsv`, others are measured once and
-kept in the host's cache. Both go by the hash of the numbers, so that a library that changes a set
-is noticed.
+averaged over each shell, whose integrals are radial (`dfmp2.fitting.spherical_atom`). (Start
+orbitals would be cheaper, but have inner nodes that the basis of a core potential lacks: sound sets
+for Sn to Xe then appear wrong by up to 5e-3 Eh.) All electrons are correlated. Pairs of the survey
+(`scripts/survey_fitting.py`) are looked up in `atomic_errors.tsv`; others are measured once and
+kept in the host's cache. Both are keyed by the hash of the numbers, so that a library's change of a
+set is noticed.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 LARGEST = 1e-3  # Eh per atom; most sets stay below 2e-4
-# Eh; orbital energies of a spherical open-shell atom may cross, those of molecules stay apart
+# Eh; orbital energies may cross in a spherical open-shell atom, but not in molecules
 LEAST_GAP = 0.4
 SURVEY = Path(__file__).with_name("atomic_errors.tsv")
-DIGITS = 16  # of the hash; two of 10^4 pairs agree with a chance of 1e-12
+DIGITS = 16  # of the hash; two of 10^4 pairs collide with a probability of 1e-12
 
 
 @cache
 def fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:
-    """Error of the energy of one atom, Eh, from the survey, else this host's cache, else measured
-    now.
+    """Fitting error in the energy of one atom, Eh, from the survey, else from this host's cache,
+    else measured now.
 
     Parameters
     ----------
     role : "jk" (SCF) or "ri" (MP2)
-    orbital, fitting : of the same element
+    orbital, fitting : sets of the same element
     """
     name = fitting_error_key(role, orbital, fitting)
     known = surveyed(name)
@@ -70,13 +70,13 @@ def fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> fl
 
 
 def fitting_error_key(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
-    """What an error belongs to: element, role, and the numbers of both sets."""
+    """Key of an error: element, role, and the numbers of both sets."""
     text = f"{role} {orbital.symbol} {orbital.sha256} {fitting.sha256}"
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def surveyed(name: str) -> float | None:
-    """Error that the survey has under a key, Eh; rows are element, orbital set, role, fitting set,
+    """Error in the survey for a key, Eh, or None; rows are element, orbital set, role, fitting set,
     error, key."""
     text = _survey()
     end = text.find(f"\t{name}\n")
@@ -91,7 +91,7 @@ def _survey() -> str:
 
 
 def measure_fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:
-    """The error against four-centre integrals of the neutral atom, Eh; takes about a tenth of a
+    """The error relative to four-centre integrals of the neutral atom, Eh; takes about a tenth of a
     second.
 
     Raises
@@ -111,14 +111,14 @@ def measure_fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasi
     return energy(spherical_atom.fitted_potential(auxmole)) - energy(spherical_atom.exact_potential)
 
 
-@lru_cache(maxsize=1)  # for both roles, one after the other
+@lru_cache(maxsize=1)  # used for both roles, one after the other
 def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
-    """The neutral atom, as PySCF has it, and its shells; others as above."""
+    """The neutral atom, its PySCF molecule, and its shells; raises as above."""
     from dfmp2.fitting import spherical_atom
 
     atom = Molecule((orbital.symbol,), np.zeros((1, 3)))
     electrons = atomic_number(orbital.symbol) - orbital.ecp_electrons
-    atom = atom.with_state(0, 1 + electrons % 2)  # only says that the count is even or odd
+    atom = atom.with_state(0, 1 + electrons % 2)  # only the parity of the count matters
     mole = build_mole(atom, BasisSet("orbital", orbital.name, {orbital.symbol: orbital}), 0)
     too_few = InputError(
         (
@@ -129,7 +129,7 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
     )
     try:
         shells = spherical_atom.atomic_hartree_fock(mole)
-    except (AssertionError, IndexError) as error:  # of PySCF, which fills shells that are not there
+    except (AssertionError, IndexError) as error:  # from PySCF, which fills shells that are missing
         raise too_few from error
     if (
         round(

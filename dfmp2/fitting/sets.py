@@ -1,22 +1,23 @@
 """Fitting sets that belong to an orbital basis: ONE table, orbital family -> (JK sets, RI sets).
 
-Sources. cc-pVnZ, aug-cc-pVnZ, def2 and Pople rows: the defaults Psi4 publishes, which PySCF repeats
-in `pyscf.df.addons.DEFAULT_AUXBASIS`. pcseg rows: Psi4. -PP, 6Z and cc-pV(n+d)Z rows: the `rifit`
-metadata of the Basis Set Exchange. Three rows are our choice, made on the fitting error of E(corr)
-against four-index MP2 (all electrons correlated):
+Sources. cc-pVnZ, aug-cc-pVnZ, def2 and Pople rows: the defaults that Psi4 publishes, repeated by
+PySCF in `pyscf.df.addons.DEFAULT_AUXBASIS`. pcseg rows: Psi4. -PP, 6Z and cc-pV(n+d)Z rows: the
+`rifit` metadata of the Basis Set Exchange. Three rows are our own choice, based on the fitting
+error of E(corr) in microhartree against four-index MP2 (all electrons correlated):
 
-- cc-pCVnZ takes the set of cc-pwCVnZ: 2 microhartree for HF in cc-pCVDZ (735 with cc-pvdz-ri);
+- cc-pCVnZ takes the set of cc-pwCVnZ: 2 for HF in cc-pCVDZ (735 with cc-pvdz-ri);
 - ma-def2 takes the set of the diffuse def2-...D basis: 46 for water in ma-def2-SVP and 32 in
   ma-def2-TZVP (120 and 55 with the sets of def2-SVP and def2-TZVP);
-- def2-QZVPD takes that of def2-QZVPPD, of which it is a part: 55 for HCl, the same as def2-QZVPPD.
+- def2-QZVPD takes that of def2-QZVPPD, which contains it: 55 for HCl, the same as def2-QZVPPD.
 
-JK sets end in def2-universal-jkfit, made for H to Rn at any level up to QZVPP. RI sets have no such
-substitute: what another family's set changes in E(corr) is larger than the error of a matching one.
+JK sets fall back to def2-universal-jkfit, made for H to Rn at any level up to QZVPP. RI sets have
+no such substitute: the set of another family changes E(corr) by more than the error of a matching
+one.
 
 A published set may be wrong for an element (cc-pvdz-jkfit of Ga to Kr is off by 0.5 to 0.7 Eh), or
-made for the core potential that an all-electron basis does not have. So every set is held against
-`fitting_error`: where it fails, a default gives way to the next of its row, in the end to a
-generated one; a set that was named is refused.
+made for a core potential that an all-electron basis does not have. So every set is checked by
+`fitting_error`: a default that fails gives way to the next one in its row, and finally to a
+generated one; a set that was requested by name is rejected.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ OPTIONS = {"ri": Option("auxbasis"), "jk": Option("scf_auxbasis")}
 FITTING_NAMES = {"ri": "MP2 fitting set", "jk": "SCF fitting set"}
 UNIVERSAL_JK = "def2-universal-jkfit"
 
-# Fitting sets made for core potentials: pattern of the key, first Z for which they are.
+# Fitting sets made for core potentials: pattern of the key, and the first Z with a potential.
 _FOR_POTENTIALS = ((r"(ma)?def2.*|weigend.*", 37), (r"(aug)?ccp(w?c|)v[dtq5]zpp(ri|jkfit)", 1))
 
 
-# Orbital sets | JK set of the family (besides the universal one) | RI sets. Pople rows stand for all
+# Orbital sets | JK set of the family (besides the universal one) | RI sets. Pople rows cover all
 # polarisation functions: 6-31g is also 6-31g*, 6-31g(2df,p), ...
 TABLE = """
 cc-pvdz cc-pv(d+d)z                 | cc-pvdz-jkfit           | cc-pvdz-ri
@@ -154,7 +155,7 @@ def resolve_fitting(
     *,
     allow_poor: bool = False,
 ) -> BasisSet:
-    """Fitting set of some elements for the SCF or for MP2, with its error for each of them.
+    """Fitting set for the SCF or for MP2, with its error for each of the elements.
 
     Parameters
     ----------
@@ -164,13 +165,13 @@ def resolve_fitting(
         `dfmp2.molecule.basis.is_mp2_fitting_set`)
     orbital : resolved orbital basis
     symbols : element symbols
-    allow_poor : take a set that was named whatever its error
+    allow_poor : accept a named set whatever its error
 
     Raises
     ------
-    InputError : no partner is known, no such set, an orbital basis, or a set without one of the
+    InputError : no partner is known, the set is unknown or an orbital basis, or it lacks one of the
         elements
-    NumericalError : the set that was named is too poor for an element
+    NumericalError : the named set is too poor for an element
     """
     if role not in OPTIONS:
         raise ValueError(f"role {role!r}: expected 'jk' or 'ri'")
@@ -207,8 +208,7 @@ def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = Fals
 
 
 def objection(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
-    """Why a fitting set must not be the default of an orbital set of the same element, "" where it
-    may."""
+    """Why a fitting set must not be the default of an orbital set of the same element, or ""."""
     number = atomic_number(orbital.symbol)
     key = squash(fitting.name)
     potential = any(
@@ -216,7 +216,7 @@ def objection(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     )
     if potential and orbital.ecp is None:
         return "made for a core potential"
-    # The reverse is left to the figure: for Ga to Kr in cc-pVnZ-PP def2-universal-jkfit, made for
+    # The reverse is decided by the error: for Ga to Kr in cc-pVnZ-PP def2-universal-jkfit, made for
     # all electrons, is off by up to 3e-4 Eh, a generated set by up to 8e-4.
     return _inaccuracy(role, orbital, fitting)
 
@@ -229,11 +229,11 @@ def _inaccuracy(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
 
 
 def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
-    """Fitting sets for one element by the table, best first, and a generated one in the end.
+    """Fitting sets for one element from the table, best first, then a generated one.
 
     Raises
     ------
-    InputError : no set is known, or those that are lack the element
+    InputError : no set is known, or none of those known has the element
     """
     names = find_partners(orbital.name).get(role)
     if names is None:
@@ -241,7 +241,7 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
             names = (UNIVERSAL_JK,)
         else:
             names = library.exchange_partners(squash(orbital.name))
-    if is_file(orbital.name):  # of which no table knows a partner
+    if is_file(orbital.name):  # no table has a partner for it
         if role == "jk":
             found = find_pyscf_element(squash(UNIVERSAL_JK), orbital.symbol)
             if found is not None:
@@ -258,7 +258,7 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
             generate,
         )
     keys = [squash(name) for name in names]
-    # PySCF's files first for all candidates: the choice must not depend on what else is installed
+    # PySCF's files first for all candidates, so that the choice is independent of other packages
     for find in (find_pyscf_element, find_exchange_element):
         listed = [element for key in keys if (element := find(key, orbital.symbol))]
         if listed:
@@ -273,16 +273,15 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
 
 
 def dense_fitting(orbital: BasisSet, fitting: BasisSet) -> BasisSet:
-    """A large MP2 fitting set for the elements of another one, whatever its error: what `auto` is,
-    and above its highest angular momentum the even-tempered functions of PySCF's `aug_etb`, above
-    theirs those of `fitting`.
+    """A large MP2 fitting set for the elements of another one, whatever its error: the `auto` set,
+    the even-tempered functions of PySCF's `aug_etb` above its highest angular momentum, and those
+    of `fitting` above theirs.
 
-    In polarised bases it leaves a fifth or less of the error of a published set, orbital by
-    orbital.
+    In polarised bases its error per orbital is a fifth or less of that of a published set.
 
     Raises
     ------
-    InputError : the recipe has no answer for these exponents
+    InputError : the recipe fails for these exponents
     """
     with shielded():
         elements = {
@@ -304,8 +303,8 @@ def _dense(orbital: ElementBasis, fitting: ElementBasis) -> ElementBasis:
 
 
 def _partner(role: str, orbital: ElementBasis) -> ElementBasis:
-    """Default fitting set of one element, from the set its orbital functions came from; what it
-    replaces in `source`.
+    """Default fitting set of one element, for the set its orbital functions came from; `source`
+    names what it replaces.
 
     Raises
     ------
@@ -348,7 +347,7 @@ def _named(role: str, key: str, name: str, symbol: str) -> ElementBasis:
 
 
 def _require_sound(role: str, orbital: ElementBasis, fitting: ElementBasis) -> None:
-    """Refuse a set that was named and is too poor, with the best that is known."""
+    """Raise for a named set that is too poor, and suggest the best known one."""
     reason = _inaccuracy(role, orbital, fitting)
     if not reason:
         return
@@ -391,27 +390,27 @@ def _require_fitting(role: str, key: str, name: str) -> None:
 def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     """Even-tempered fitting set by the AutoAux recipe, from the orbital exponents alone.
 
-    Its error in E(corr) stays below 30 microhartree for the hydrides tried from DZ to QZ; the older
-    recipe of `pyscf.df.aug_etb` loses 400 at QZ for lack of high angular momenta.
+    Its error in E(corr) is below 30 microhartree for the hydrides tried from DZ to QZ; the older
+    recipe of `pyscf.df.aug_etb` has 400 at QZ, because it lacks high angular momenta.
 
     Source: G. L. Stoychev, A. A. Auer, F. Neese, J. Chem. Theory Comput. 13, 554 (2017).
 
     Raises
     ------
-    InputError : the recipe has no answer for these exponents
+    InputError : the recipe fails for these exponents
     """
-    recipe: Any = import_module("pyscf.df.autoaux")  # `pyscf.df.autoaux` itself is its function
-    # The table of PySCF 2.14 ends at l = 7, and functions with l = 6 need l = 8 and more
+    recipe: Any = import_module("pyscf.df.autoaux")  # `pyscf.df.autoaux` itself is a function
+    # The table of PySCF 2.14 ends at l = 7, but functions with l = 6 need l = 8 and more
     if len(recipe.BETA_BIG) == 8:
         recipe.BETA_BIG = np.append(recipe.BETA_BIG, np.repeat(recipe.BETA_BIG[-1], 8))
     try:
         shells = recipe.autoaux(_atom(orbital))[orbital.symbol]
-    except IndexError as error:  # occupied shells that are missing below those of a core potential
+    except IndexError as error:  # occupied shells that are missing below a core potential
         raise InputError(
             (
                 f"no even-tempered fitting set can be generated from {orbital.name} for "
                 f"{orbital.symbol} (AutoAux of PySCF {pyscf_version()}): name a fitting set, or "
-                "take another "
+                "use another "
             ),
             Option("basis"),
             " such as def2-svp",
@@ -432,6 +431,6 @@ def _atom(orbital: ElementBasis) -> Any:
     mole.verbose = 0
     mole.atom = [[orbital.symbol, (0.0, 0.0, 0.0)]]
     mole.basis = {orbital.symbol: to_pyscf(orbital)}
-    mole.spin = None  # any: only the exponents count
+    mole.spin = None  # any value: only the exponents matter
     mole.build(dump_input=False, parse_arg=False)
     return mole

@@ -6,10 +6,10 @@ functions alone.
 
 f are the radial parts of a, b, c, d. With r = e^x, s = e^y and u = k + 1/2 the kernel is
 e^(-u|x-y|) / (rs)^(1/2), a convolution: X^k_ab,w is the Fourier transform of f_a f_b r^(5/2) times
-the root of 2 u / (u^2 + w^2). These functions of x are smooth and vanish on both sides, so that a
-plain grid gives 12 digits. A fitting set is another X: its functions of angular momentum k fit R^k.
-Summed over the angles, with n = (2i+1)(2a+1)(2j+1)(2b+1), i to b now the angular momenta, 3j
-symbols (i k a) of zero projections and 6j symbols:
+the square root of 2 u / (u^2 + w^2). These functions of x are smooth and vanish at both ends, so a
+uniform grid gives 12 digits. A fitting set gives another X: its functions of angular momentum k fit
+R^k. Summed over the angular parts, with n = (2i+1)(2a+1)(2j+1)(2b+1), i to b now being angular
+momenta, 3j symbols (i k a) of zero projections and 6j symbols:
 
     sum (ij|ij)        = (2i+1)(2j+1) sum_k (i k j)^2 R^k(ij,ij)                                                   (3)
     sum (ia|jb)^2      = n sum_k (i k a)^2 (j k b)^2 / (2k+1) R^k(ia,jb)^2                                         (4)
@@ -19,7 +19,7 @@ Source: Slater, Quantum Theory of Atomic Structure (1960), volume 1; Edmonds, An
 Quantum Mechanics (1957), for the symbols.
 """
 
-# ruff: noqa: E741 - l is what an angular momentum is called
+# ruff: noqa: E741 - l is the usual symbol of an angular momentum
 from __future__ import annotations
 
 import math
@@ -37,7 +37,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 
 Array = NDArray[np.float64]
 
-# Of the period in x; more than half of it is empty, for the kernel of k = 0 to fall off
+# Period in x; more than half of it is empty, so that the kernel of k = 0 can decay
 POINTS, LENGTH = (2048, 95.0)
 R = np.exp(np.arange(-27.0, 7.5, LENGTH / POINTS))  # bohr; for exponents from 1e-5 to 1e11
 
@@ -60,7 +60,7 @@ class Shells:
     occupations: Array
 
     def part(self, *, occupied: bool) -> Shells:
-        """Those with electrons, or those without."""
+        """The shells with electrons, or those without."""
         those = (self.occupations > 0) == occupied
         return Shells(self.values[those], self.energies[those], self.occupations[those])
 
@@ -86,7 +86,7 @@ def exact_potential(k: int, products: Array) -> Array:
 
 
 def fitted_potential(auxmole: Any) -> Factor:
-    """X^k as the fitting functions of an atom give it: B_ab,P of one of the 2k + 1 functions."""
+    """X^k from the fitting functions of an atom: B_ab,P of one of the 2k + 1 functions."""
     functions = [
         exact_potential(k, values) * math.sqrt(4 * np.pi / (2 * k + 1))
         for k, values in enumerate(radial_functions(auxmole))
@@ -114,8 +114,8 @@ def fitted_potential(auxmole: Any) -> Factor:
 
 
 def atomic_hartree_fock(mole: Any) -> list[Shells]:
-    """Shells of the neutral atom, for each angular momentum from 0; PySCF's SCF with J and K from
-    Eq. 2.
+    """Shells of the neutral atom, for each angular momentum from 0, from PySCF's SCF with J and K
+    from Eq. 2.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def atomic_hartree_fock(mole: Any) -> list[Shells]:
     places = [np.flatnonzero(momenta == l).reshape(-1, 2 * l + 1) for l in range(len(functions))]
 
     def coulomb_exchange(_mole: Any, density: Any, *_: Any, **__: Any) -> tuple[Array, Array]:
-        natural = []  # orbitals of the density and electrons in all 2l + 1 of them
+        natural = []  # orbitals of the density, and electrons in all 2l + 1 of them
         for at, values in zip(places, functions, strict=True):
             weights, vectors = np.linalg.eigh(
                 np.einsum("pmqm->pq", density[at[:, :, None, None], at])
@@ -236,13 +236,13 @@ def _powers(l: int, l2: int) -> range:
 
 
 def _width(mole: Any, shell: int) -> int:
-    """Functions of a shell."""
+    """Number of functions of a shell."""
     return int((2 * mole.bas_angular(shell) + 1) * mole.bas_nctr(shell))
 
 
 @cache
 def three_j(a: int, b: int, c: int) -> float:
-    """3j symbol of zero projections; a + b + c is even and they form a triangle."""
+    """3j symbol of zero projections; a + b + c is even and a, b, c form a triangle."""
     half, f = (a + b + c) // 2, math.factorial
     root = math.sqrt(f(2 * (half - a)) * f(2 * (half - b)) * f(2 * (half - c)) / f(2 * half + 1))
     size = root * f(half) / (f(half - a) * f(half - b) * f(half - c))

@@ -1,5 +1,5 @@
-"""First-order amplitudes, made from B one occupied orbital at a time and contracted at once to
-densities.
+"""First-order amplitudes, computed from B one occupied orbital at a time and contracted immediately
+to densities.
 
     t_iajb = (ia|jb) / D          D = e_i + e_j - e_a - e_b        (ia|jb) = sum_P B_iaP B_jbP
     u_iajb = c_SS (t_iajb - t_ibja) + c_OS t_iajb                  RHF
@@ -10,14 +10,14 @@ densities.
 
     Z_jbQ = sum_P Y_jbP L^-1_PQ                 S_PQ = sum_jb Y_jbP B_jbQ
 
-Sums run over both spins of j. The energy changes by 2 sum Y dB in each spin when B does, and by sum
-P df with the Fock matrix between correlated orbitals; Z is to (Q|jb) what Y is to B. With c_OS =
-c_SS = 1 this is MP2. All t_iajb of one j and a block of b are held, never more, and Y of one j.
-Blocks are cut by sizes alone, so that the memory budget changes no bit. In single precision B, t, u
-and the products of a group of i are float32, with the fitting functions in the order of
-`dfmp2.mp2.certificate`; sums over groups, over j, and everything made of Y are float64. Sources:
-Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997) for RHF; the spin cases follow from the
-energies of `dfmp2.mp2.pairs` by differentiation.
+Sums run over both spins of j. A change of B changes the energy by 2 sum Y dB in each spin, a change
+of the Fock matrix between correlated orbitals by sum P df; Z relates to (Q|jb) as Y does to B. With
+c_OS = c_SS = 1 this is MP2. Only t_iajb of one j and a block of b, and Y of one j, are in memory at
+a time. Blocks depend on sizes alone, so the memory budget changes no bit. In single precision B, t,
+u and the products of a group of i are float32, with the fitting functions in the order of
+`dfmp2.mp2.certificate`; sums over groups, over j, and everything computed from Y are float64.
+Sources: Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997) for RHF; the spin cases follow by
+differentiating the energies of `dfmp2.mp2.pairs`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from dfmp2.planning.gradient_memory import AMPLITUDE_BYTES, STREAM_BYTES, TILE_E
 
 Array = NDArray[np.float64]
 
-RUN = 1 << 9  # amplitudes added up in float32 before float64 takes over
+RUN = 1 << 9  # amplitudes accumulated in float32 before float64 takes over
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AmplitudeDensities:
-    """What the energy depends on.
+    """Densities that the energy depends on.
 
     Attributes
     ----------
     z : Z per spin, (nocc, nvir, naux)
-    products : S, (naux, naux) or as many functions as B has, sum over spins, Eh
+    products : S, (naux, naux) or as many functions as B has, summed over spins, Eh
     occupied, virtual : P_ik (nocc, nocc) and P_ac (nvir, nvir) per spin
     """
 
@@ -78,13 +78,13 @@ def amplitude_densities(
     spaces : sequence of ActiveSpace
         Active space per spin.
     scaling : Method
-        Of the energy that is differentiated.
+        Method of the energy that is differentiated.
     inverse : InverseMetric
-        Of the metric that B was fitted in.
+        Inverse of the metric in which B was fitted.
     z : list of ScratchTensor
-        Takes Z of each spin.
+        Receives Z of each spin.
     threads : int
-        Workers.
+        Number of workers.
     single : bool
         Amplitudes and their products in float32.
     """
@@ -150,18 +150,18 @@ def amplitude_densities(
         for found, gained in parts:
             products += weight * gained
             for (left, _, _), (first, second) in zip(lefts, found, strict=True):
-                occupied[left] += (first + first.T) / 2  # symmetric but for rounding
+                occupied[left] += (first + first.T) / 2  # symmetric up to rounding
                 virtual[left] += (second + second.T) / 2
     return AmplitudeDensities(z=z, products=products, occupied=occupied, virtual=virtual)
 
 
 class _Rows:
-    """B of a spin as the amplitudes take it, in float32 or float64.
+    """B of a spin in the precision of the amplitudes, float32 or float64.
 
     Parameters
     ----------
     b : (nocc, nvir, naux) float64, Eh^1/2, in memory or on disk
-    order : of the fitting functions in float32
+    order : order of the fitting functions in float32
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class _Rows:
         return rows
 
     def groups(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """B in groups of occupied orbitals (i0, i1, rows); their amplitudes with one j stay in
+        """B in groups of occupied orbitals (i0, i1, rows), whose amplitudes with one j stay in
         cache."""
         nocc, nvir, naux = self.shape
         step = max(1, AMPLITUDE_BYTES // (8 * nvir * nvir))
@@ -220,8 +220,8 @@ def _add(
 
     Parameters
     ----------
-    left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b,
-        Eh
+    left, space : B and orbitals of i
+    own, energies : B of j, (nvir, naux), its energy and those of b, Eh
     factors : tuple[float, float]
         c_SS and c_OS.
     """
@@ -242,7 +242,7 @@ def _add(
             np.multiply(first, same + opposite, out=second)
             if same and b1 - b0 == len(own):
                 second -= same * first.transpose(0, 2, 1)
-            elif same:  # t_ibja of all a and these b
+            elif same:  # t_ibja for all a and these b
                 turned = (
                     (rows[:, b0:b1].reshape(-1, naux) @ own.T)
                     .reshape(-1, b1 - b0, nvir)

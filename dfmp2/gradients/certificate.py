@@ -1,16 +1,15 @@
-"""What the parts of a gradient say about each other.
+"""Consistency checks between the parts of a gradient.
 
     1/4 sum_Q,mn G_Q,mn (mn|Q) = E_corr        three-index density and integrals
     1/2 sum_PQ g_PQ (P|Q) = E_corr             two-index density and metric
     tr(D S) = N                                relaxed density
     sum_A F_A = 0,  sum_A R_A x F_A = 0        forces on atoms and point charges, torques by the extent of the molecule
 
-with the torque on the spheres of an integration grid, which do not turn with the molecule, added
-
-E_corr is that of the pair energies, another code. The derivatives of fitted integrals on the
-fitting centres are had by translation, so that their forces add up to zero whatever they are; the
-sum of the torques sees them. A wrong orbital response is seen by the torques and by `with_slope`,
-which compares the gradient along one direction d with energies,
+where the torque includes that on the spheres of an integration grid, which do not rotate with the
+molecule. E_corr is that of the pair energies, from other code. The derivatives of fitted integrals
+on the fitting centres follow from translational invariance, so their forces always add up to zero;
+errors show in the sum of the torques. A wrong orbital response shows in the torques and in
+`with_slope`, which compares the gradient along one direction d with energies,
 
     g.d = [E(-2h) - 8 E(-h) + 8 E(h) - E(2h)] / 12 h
 """
@@ -36,15 +35,15 @@ from dfmp2.scf.reference import Reference, StartOrbitals
 
 Array = NDArray[np.float64]
 
-ENERGY = 1e-9  # Eh, plus what the precision of the pair energies allows
+ENERGY = 1e-9  # Eh, plus the allowance for the precision of the pair energies
 SUMS = 1e-6  # Eh/bohr, Eh, electrons
-# Eh/bohr; energies of an SCF of 1e-12 Eh scatter by up to 8e-7 (docs/project/validation/gradients.md)
+# Eh/bohr; energies from an SCF to 1e-12 Eh scatter by 8e-7 (docs/project/validation/gradients.md)
 SLOPE = 2e-6
-# Eh/bohr, where the energy jumps as points of the grid pass a discontinuity of the functional: 9e-6
-# found (docs/project/validation/gradients.md)
+# Eh/bohr, if the energy jumps when grid points cross a discontinuity of the functional: up to 9e-6
+# observed (docs/project/validation/gradients.md)
 SLOPE_WITH_JUMPS = 2e-5
 STEP = 0.005  # bohr
-TIGHT = 1e-12  # Eh, of the SCF of displaced molecules
+TIGHT = 1e-12  # Eh, for the SCF of displaced molecules
 
 
 def certify_gradient(
@@ -57,14 +56,14 @@ def certify_gradient(
     left: float,
     sphere_torque: Array,
 ) -> GradientCertificate:
-    """The certificate of a gradient, or of densities alone for None, without energies of displaced
+    """The certificate of a gradient, or of densities alone if None, without energies of displaced
     molecules.
 
     Parameters
     ----------
     residual : of the Z-vector equations, Eh
-    left : error of E(corr) because the SCF ended early, Eh
-    sphere_torque : on the spheres of the integration grid, (3,) Eh; 0 for Hartree-Fock
+    left : error of E(corr) because the SCF stopped early, Eh
+    sphere_torque : torque on the spheres of the integration grid, (3,) Eh; 0 for Hartree-Fock
     """
     scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
@@ -95,8 +94,8 @@ def certify_gradient(
 
 
 def _sums(molecule: Molecule, found: Gradient, sphere_torque: Array) -> tuple[float, float]:
-    """Largest components of the sum of all forces, and of all torques by the molecule's extent,
-    Eh/bohr."""
+    """Largest components of the sum of all forces, and of the sum of all torques divided by the
+    molecule's extent, Eh/bohr."""
     forces = [found.total_gradient]
     places = [molecule.coordinates]
     if found.point_charge_gradient is not None and molecule.point_charges is not None:
@@ -118,7 +117,8 @@ def with_slope(
     found: Gradient,
     listener: Listener,
 ) -> GradientCertificate:
-    """The certificate with the gradient along one direction, analytic and from four energies."""
+    """The certificate, extended by the slope along one direction, analytic and from four
+    energies."""
     direction = check_direction(molecule)
     tight = replace(
         options, check=False, precision="fp64", guess="atoms", scf_from=None, scf_starts=1, stability="off",
@@ -144,6 +144,6 @@ def with_slope(
 
 
 def check_direction(molecule: Molecule) -> Array:
-    """A direction of length 1 in which every atom moves, (natom, 3): the same in every run."""
+    """A unit vector that moves every atom, (natom, 3); the same in every run."""
     direction = np.random.default_rng(0).standard_normal((molecule.natom, 3))
     return np.asarray(direction / np.linalg.norm(direction))

@@ -1,20 +1,20 @@
-"""Fitted integrals of the correlation energy: their derivatives, and what drives the response of
-the orbitals.
+"""Fitted integrals of the correlation energy: their derivatives, and the driving terms of the
+orbital response.
 
     dE = 2 sum_iaQ Z_iaQ d(ia|Q) - sum_PQ g_PQ d(P|Q)                   Z = Y L^-1,  in each spin
     g = L^-T S L^-1
 
     T_pi = 2 sum_aQ (pa|Q) Z_iaQ         T_pa = 2 sum_iQ (pi|Q) Z_iaQ
 
-Z and S come from the amplitudes (`dfmp2.gradients.amplitudes`). One pass over blocks of Q makes the
-densities G_Q,mn = sum_ia (C_mi C_na + C_na C_mi) Z_iaQ, contracts them with the derivatives of
-(mn|Q), and makes T.
+Z and S come from the amplitudes (`dfmp2.gradients.amplitudes`). One pass over blocks of Q builds
+the densities G_Q,mn = sum_ia (C_mi C_na + C_na C_mi) Z_iaQ, contracts them with the derivatives of
+(mn|Q), and builds T.
 
-Both ways of writing the energy,
+Both expressions for the energy,
 
     E = 1/4 sum_Q,mn G_Q,mn (mn|Q) = 1/2 sum_PQ g_PQ (P|Q)              sum over spins
 
-are kept as a check on Z, g and the integrals. Source: Weigend and Haeser, Theor. Chem. Acc. 97, 331
+are evaluated to check Z, g and the integrals. Source: Weigend and Haeser, Theor. Chem. Acc. 97, 331
 (1997).
 """
 
@@ -38,13 +38,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CorrelationPart:
-    """What comes of the fitted integrals.
+    """Contributions of the fitted integrals.
 
     Attributes
     ----------
-    gradient : (natom, 3) Eh/bohr, None where no derivatives were asked for
+    gradient : (natom, 3) Eh/bohr, None if no derivatives were requested
     occupied, virtual : T of each spin, (nao, nocc) and (nao, nvir) Eh, p being basis functions
-    three_center, two_center : the energy in its two other forms, Eh
+    three_center, two_center : the energy from both expressions, Eh
     """
 
     gradient: Array | None
@@ -70,18 +70,18 @@ def correlation_part(
     Parameters
     ----------
     mole, auxmole : pyscf.gto.Mole
-        They carry the orbital and the MP2 fitting functions.
+        Molecules with the orbital and the MP2 fitting functions.
     spaces : sequence of ActiveSpace
         One per spin.
     amplitudes : AmplitudeDensities
         Z of each spin, and S.
     inverse : InverseMetric
-        Of (P|Q).
+        Inverse of (P|Q).
     packed_bytes : int
-        Of packed integrals per block, with which the blocks of Z were cut.
+        Bytes of packed integrals per block, from which the blocks of Z follow.
     threads : int
     with_gradient : bool
-        Whether derivatives of integrals are made.
+        Whether derivatives of integrals are computed.
     """
     z = amplitudes.z
     weight = 2.0 if len(spaces) == 1 else 1.0
@@ -152,11 +152,12 @@ def _add(
     driving: tuple[Array, Array],
     threads: int,
 ) -> float:
-    """Add what a block of Q gives to its G and to T of a spin; sum_Q,mn G_Q,mn (mn|Q) of it, Eh.
+    """Add the contribution of a block of Q to its G and to T of a spin; returns its sum_Q,mn G_Q,mn
+    (mn|Q), Eh.
 
     Parameters
     ----------
-    z, integrals, total : (nocc, nvir, q), (q, nao, nao) and G (q, nao, nao), None where it is not
+    z, integrals, total : (nocc, nvir, q), (q, nao, nao) and G (q, nao, nao), None if it is not
         needed
     driving : T, (nao, nocc) and (nao, nvir)
     """
@@ -183,8 +184,8 @@ def _add(
 
 
 def add_product(total: Array, left: Array, right: Array) -> None:
-    """Add to each matrix of `total` (q, nao, nao) the product A of left (nao, n) and right (q, n,
-    nao), and A^T."""
+    """Add A + A^T to each matrix of `total` (q, nao, nao), A being the product of left (nao, n) and
+    right (q, n, nao)."""
     for matrix, rows in zip(total, right, strict=True):
         one = left @ rows
         matrix += one

@@ -1,17 +1,17 @@
-"""Densities of one electron, and the properties that they give.
+"""One-electron densities, and the properties that follow from them.
 
     D = sum_s C (n + P) C^T            mu = sum_A Z_A R_A - sum_mn D_mn (m|r|n)
     Q_xy = sum_A Z_A X_A Y_A - sum_mn D_mn (m|xy|n)
     q_A = Z_A - sum_{m on A} (D S)_mm                    Mulliken
-    q_A = Z_A - sum_{m on A} (S^1/2 D S^1/2)_mm          Loewdin; spin populations with the alpha less the beta density
+    q_A = Z_A - sum_{m on A} (S^1/2 D S^1/2)_mm          Loewdin; spin populations with the alpha minus the beta density
 
-n is 1 for occupied orbitals of the reference; P those of the correlation energy
-(`dfmp2.gradients.response`): unrelaxed between correlated orbitals of one kind alone, relaxed with
-the response of the orbitals. The relaxed moments are derivatives of the energy, of dipole moments
-with a field. Natural occupations are the eigenvalues of S^1/2 D S^1/2. Moments are about the origin
-of the coordinates: of a charged molecule the dipole moment depends on it, and the quadrupole
-moment, which keeps its trace, does where there is a dipole moment. Z is the charge of the nucleus
-less the electrons that a core potential replaces. Sources: Mulliken, J. Chem. Phys. 23, 1833
+n is 1 for occupied orbitals of the reference; P is that of the correlation energy
+(`dfmp2.gradients.response`): unrelaxed, only between correlated orbitals of the same kind; relaxed,
+with the response of the orbitals. The relaxed dipole moment is the derivative of the energy with
+respect to a field. Natural occupations are the eigenvalues of S^1/2 D S^1/2. Moments refer to the
+origin of the coordinates: the dipole moment of a charged molecule depends on it, and so does the
+quadrupole moment, which includes its trace, if there is a dipole moment. Z is the nuclear charge
+minus the electrons that a core potential replaces. Sources: Mulliken, J. Chem. Phys. 23, 1833
 (1955); Loewdin, J. Chem. Phys. 18, 365 (1950).
 
 Below: the static dipole polarizability from runs in uniform fields.
@@ -19,17 +19,16 @@ Below: the static dipole polarizability from runs in uniform fields.
     alpha_xy = d mu_x / d F_y = [mu_x(+F e_y) - mu_x(-F e_y)] / 2F
     alpha_xx = -d2E / dF_x2   = [2 E(0) - E(+F e_x) - E(-F e_x)] / F^2
 
-mu is the relaxed dipole moment, which is -dE/dF, E the energy that the
-densities belong to. The first expression is off by F^2 gamma / 6, the second by F^2 gamma / 12,
-gamma being the second hyperpolarizability: twice their difference is the error of the first.
-Energies in fields also say whether the relaxed dipole moments are slopes of the energy, and with
-them the relaxed density is right: by Simpson's rule, to the fourth power of the field,
+mu is the relaxed dipole moment, which is -dE/dF; E is the energy that the densities belong to. The
+error of the first expression is F^2 gamma / 6, that of the second F^2 gamma / 12, gamma being the
+second hyperpolarizability, so twice their difference is the error of the first. Energies in fields
+also show whether the relaxed dipole moments, and with them the relaxed density, are correct: by
+Simpson's rule, to the fourth power of the field,
 
     [E(-F e_x) - E(+F e_x)] / 2F = [mu_x(-F e_x) + 4 mu_x(0) + mu_x(+F e_x)] / 6
 
-The field enters the one-electron Hamiltonian
-(`dfmp2.scf.hamiltonian`); basis functions do not follow it. The runs start from the orbitals
-without field.
+The field enters the one-electron Hamiltonian (`dfmp2.scf.hamiltonian`); the basis functions do not
+depend on it. The runs start from the orbitals without field.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -
     Parameters
     ----------
     mole : PySCF molecule
-    spins, found : orbitals and densities of one spin, which stands for two, or of both
+    spins, found : orbitals and densities of both spins, or of one that stands for both
     """
     with shielded():
         position, overlap, moments = (mole.intor(f"int1e_{name}") for name in ("r", "ovlp", "rr"))
@@ -117,14 +116,14 @@ def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -
 # --- polarizability -------------------------------------------------------------------------------
 
 FIELD = 0.001  # Eh/(e bohr)
-# asymmetry and error of the step, relative to the largest element or 1 bohr^3; e bohr of the slopes
+# Relative to the largest element or 1 bohr^3: asymmetry and step error; in e bohr: slopes
 ALLOWED = 1e-3
-TIGHT = 1e-13  # Eh, of the SCF in fields: 1e-10 Eh left in an energy are 2e-4 bohr^3
-ROUNDING = 1e-15  # of the SCF energy: less is not to be had
+TIGHT = 1e-13  # Eh, for the SCF in fields: an error of 1e-10 Eh in an energy makes 2e-4 bohr^3
+ROUNDING = 1e-15  # of the SCF energy: the best that can be reached
 
 
 def options_in_fields(result: MP2Result) -> Options:
-    """Options of the runs in fields: nothing but densities, energies in float64, a tight SCF from
+    """Options of the runs in fields: densities only, energies in float64, and a tight SCF from the
     given orbitals."""
     options = result.options
     tight = max(TIGHT, ROUNDING * abs(result.scf_total_energy))
@@ -144,9 +143,9 @@ def in_fields(
 
     Parameters
     ----------
-    dipole : relaxed, without field, (3,) e bohr
-    without : gives the energy without field
-    run : gives energy and properties in a field, (3,) Eh/(e bohr)
+    dipole : relaxed dipole moment without field, (3,) e bohr
+    without : returns the result without field
+    run : returns energy and properties in a field, (3,) Eh/(e bohr)
     """
     begin = time.perf_counter()
     found: list[MP2Result] = []
@@ -160,7 +159,7 @@ def in_fields(
     dipoles = np.stack([_properties(one).dipole for one in found]).reshape(3, 2, 3, 3)
     slopes = (dipoles[:, 0] - dipoles[:, 1]) / (2 * FIELD)
     energies = np.array([one.total_energy for one in found]).reshape(3, 2)
-    own = np.stack([np.diagonal(dipoles[:, sign, 2]) for sign in (0, 1)])  # along its field
+    own = np.stack([np.diagonal(dipoles[:, sign, 2]) for sign in (0, 1)])  # along the field
     means = (own.sum(axis=0) + 4 * dipole) / 6
     return Polarizability(
         relaxed=slopes[:, 2].T.copy(),

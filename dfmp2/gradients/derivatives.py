@@ -1,4 +1,4 @@
-"""Derivatives of integrals with respect to the nuclei, contracted with densities at once.
+"""Derivatives of integrals with respect to the nuclei, contracted with densities immediately.
 
     one electron      sum_mn D_mn h^x_mn - sum_mn W_mn S^x_mn
     two centres       sum_PQ g_PQ (P|Q)^x
@@ -6,10 +6,10 @@
     four centres      sum_mnls D_ls [X_mn (mn|ls)^x - 1/2 Y_mn (ml|ns)^x]     conventional SCF
 
 All densities are symmetric in m and n. Basis functions move with their atoms: d/dA of a function on
-A is minus its derivative with respect to the electron, and by translation d/dQ (mn|Q) = -(d/dm +
-d/dn)(mn|Q), so that three-centre integrals need the derivative of one function only. Integrals are
-those of PySCF (libcint); PySCF also makes h^x, with core potentials, in the spin-free X2C
-Hamiltonian too.
+A is minus its derivative with respect to the electron position, and by translational invariance
+d/dQ (mn|Q) = -(d/dm + d/dn)(mn|Q), so three-centre integrals need the derivative of only one
+function. Integrals come from PySCF (libcint), as does h^x, with core potentials, also for the
+spin-free X2C Hamiltonian.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dfmp2.scf import hamiltonian
 Array = NDArray[np.float64]
 Block = tuple[int, int, Array]  # p0, p1 and (p1-p0, nao, nao) numbers, symmetric in the last two
 
-SHELLS_PER_CALL = 64  # of fitting functions P, of which derivatives of (P|Q) are held at a time
-CHARGES_PER_CALL = 64  # whose field integrals are held at a time
+SHELLS_PER_CALL = 64  # of fitting functions P, whose derivatives of (P|Q) are in memory at a time
+CHARGES_PER_CALL = 64  # whose field integrals are in memory at a time
 
 
 def by_atom(mole: Any, values: Array) -> Array:
@@ -39,13 +39,13 @@ def by_atom(mole: Any, values: Array) -> Array:
 
 
 def nuclear_repulsion_gradient(mole: Any, charges: Array | None) -> tuple[Array, Array | None]:
-    """Of the nuclei among themselves and with point charges: on the atoms (natom, 3), on the
+    """Gradient of the repulsion of the nuclei and point charges: on the atoms (natom, 3), on the
     charges (n, 3), Eh/bohr.
 
     Parameters
     ----------
     charges : array, optional
-        (n, 4) x, y, z in bohr and charge in e, None for none.
+        (n, 4) x, y, z in bohr and charge in e, or None.
     """
     places = mole.atom_coords()
     z = mole.atom_charges().astype(np.float64)
@@ -85,15 +85,15 @@ def one_electron(mole: Any, relativity: str, density: Array, weighted: Array) ->
 
 
 def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Array, Array]:
-    """Of the electrons in the field of point charges: on the atoms (natom, 3), on the charges (n,
-    3), Eh/bohr.
+    """Gradient of the energy of the electrons in the field of point charges: on the atoms (natom,
+    3), on the charges (n, 3), Eh/bohr.
 
     Parameters
     ----------
     charges : array
         (n, 4) x, y, z in bohr and charge in e.
     density : array
-        Sum over spins, (nao, nao).
+        Summed over spins, (nao, nao).
     """
     on_functions = np.zeros((3, mole.nao))
     on_charges = np.empty((len(charges), 3))
@@ -132,9 +132,9 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
     Parameters
     ----------
     densities : iterable of Block
-        G in blocks of whole shells of fitting functions, as of `blocks`.
+        G in blocks of whole shells of fitting functions, as cut by `blocks`.
     threads : int
-        Workers of the contraction.
+        Number of workers for the contraction.
     """
     on_functions = np.zeros((3, mole.nao))
     on_fitting = np.zeros((3, auxmole.nao))
@@ -163,7 +163,7 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
                 cintopt=optimiser,
                 out=work[:size],
             )
-            found = found.transpose(0, 3, 2, 1)  # in memory (x, Q, n, m): dm/dr
+            found = found.transpose(0, 3, 2, 1)  # memory order (x, Q, n, m): dm/dr
             parts = np.empty((3, p1 - p0, mole.nao))
 
             def contract(
@@ -178,8 +178,8 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
 
 
 def blocks(mole: Any, auxmole: Any, packed_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of fitting functions that one block of densities and derivatives holds: whole
-    shells."""
+    """Ranges of fitting functions, whole shells, for one block of densities and derivatives
+    each."""
     edges = auxmole.ao_loc_nr()
     return [
         (int(edges[p]), int(edges[q]))
@@ -202,7 +202,8 @@ def four_center(
     exchange: list[Array],
     weight: float,
 ) -> Array:
-    """Coulomb of D with X and exchange of D with Y, four-centre integrals: (natom, 3) Eh/bohr.
+    """Gradient of the Coulomb energy of D with X and the exchange energy of D with Y, from
+    four-centre integrals, (natom, 3) Eh/bohr.
 
     sum (mn|ls)^x X^T_mn D^T_ls - w sum_s (ml|ns)^x Y^s_mn D^s_ls, where T is w times the sum over
     spins
@@ -210,13 +211,13 @@ def four_center(
     Parameters
     ----------
     mole : pyscf.gto.Mole
-        PySCF molecule, for integrals of a long-range operator one with that set.
+        PySCF molecule; for integrals of a long-range operator, one with the operator set.
     density : list of array
         D of each spin, symmetric (nao, nao).
     coulomb, exchange : list of array
-        X and Y of each spin, symmetric (nao, nao); empty where that part is not wanted.
+        X and Y of each spin, symmetric (nao, nao); empty if that part is not wanted.
     weight : float
-        w, 2 where one spin stands for both.
+        w; 2 if one spin stands for both.
     """
     from pyscf.grad import rhf
 
@@ -225,7 +226,7 @@ def four_center(
     if coulomb:
         totals = [weight * np.sum(density, axis=0), weight * np.sum(coulomb, axis=0)]
     parts = np.zeros((3, mole.nao))
-    with shielded():  # matrices of dm/dr, with the sign of dm/dA; one pass over the integrals
+    with shielded():  # matrices of dm/dr with the sign of dm/dA, in one pass over the integrals
         fields, exchanged = rhf.get_jk(mole, np.stack([*others, *totals]))
     if coulomb:
         parts += np.einsum("xmn,mn->xm", fields[-2], totals[1])

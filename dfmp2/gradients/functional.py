@@ -2,16 +2,16 @@
 
     E = sum_g w_g f(r_g),        Phi = sum_g w_g sum_k v_k p_k,  v_k = df/dr_k                  (1)
 
-r holds the variables of the functional at a point, density, its gradient and tau, of each spin (of
-all electrons where both are the same); p holds those of P, the relaxed density of the correlation
-energy. E is of the functional of the energy, v in Phi of that of the SCF, so that Phi is the part
-of sum P F that goes with V_xc. With the kernel f_kl = d2f/dr_k dr_l of the SCF and u_k = v_k of the
-energy + sum_l f_kl p_l,
+r holds the variables of the functional at a point (density, its gradient and tau) for each spin, or
+for all electrons if both spins are equal; p holds those of P, the relaxed density of the
+correlation energy. E belongs to the functional of the energy, v in Phi to that of the SCF, so Phi
+is the part of sum P F that belongs to V_xc. With the kernel f_kl = d2f/dr_k dr_l of the SCF and
+u_k = v_k of the energy + sum_l f_kl p_l,
 
     E^x + Phi^x = sum_g w_g^x (f + sum_k v_k p_k) + sum_g w_g sum_k [u_k r_k^x + v_k p_k^x]      (2)
 
 where functions and points move with their atoms, as in energies of displaced molecules. A weight is
-that of its atom's own quadrature times P_B / sum_A P_A with the cell functions
+the weight in its atom's own quadrature times P_B / sum_A P_A with the cell functions
 
     P_A = prod_C s(nu_AC),  nu = mu + a (1 - mu^2),  mu_AC = (r_A - r_C) / R_AC                   (3)
 
@@ -46,10 +46,10 @@ from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
 
-# Numbers of a point while derivatives of weights are made: of two atoms, of one
+# Numbers per point while derivatives of weights are computed: for two atoms, for one
 CELL_PAIRS, CELL_ATOMS = 2, 16
 NOTHING = 1e-300  # added to denominators that may vanish
-SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF has d2/dxdy of a function
+SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF puts d2/dxdy of a function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class Functionals:
 
     Attributes
     ----------
-    scf, energy : of the SCF and of the energy, in libxc's terms
+    scf, energy : functionals of the SCF and of the energy, in libxc's terms
     scf_exact, energy_exact : their exact exchange
     grid : pyscf.dft.gen_grid.Grids, built
     """
@@ -84,9 +84,9 @@ class Functionals:
         xc : str
             The functional, in libxc's terms.
         occupied : sequence of (nao, nocc)
-            Occupied orbitals of each spin; one spin stands for both.
+            Occupied orbitals of each spin; a single entry stands for both.
         threads : int
-            Workers.
+            Number of workers.
         """
         density: Any = np.stack([c @ c.T for c in occupied])
         if len(occupied) == 1:
@@ -126,21 +126,21 @@ def functional_gradient(
 ) -> tuple[Array, Array]:
     """E^x + Phi^x of Eq. 2, (natom, 3) Eh/bohr, and the torque on the spheres of the grid, (3,) Eh.
 
-    The energy does not depend on the orientation of molecule and spheres together, so that this
-    torque and that of the forces on the atoms add up to zero.
+    The energy does not depend on the orientation of molecule and spheres together, so this torque
+    and that of the forces on the atoms add up to zero.
 
     Parameters
     ----------
     mole : pyscf.gto.Mole
         The molecule.
     grid : pyscf.dft.gen_grid.Grids
-        A grid that has been built, of PySCF's own cells.
+        A built grid with PySCF's own cells.
     functionals : (str, str)
-        That of the energy and that of the SCF, in libxc's terms.
+        Functional of the energy and that of the SCF, in libxc's terms.
     densities, changes : sequence of (nao, nao)
-        D and P of each spin, symmetric; one spin stands for both.
+        D and P of each spin, symmetric; a single entry stands for both.
     threads : int
-        Workers.
+        Number of workers.
     """
     with shielded():
         quadrature = _quadrature(mole, grid, functionals, densities, changes)
@@ -163,13 +163,13 @@ def functional_gradient(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Quadrature:
-    """What the blocks of points share.
+    """Data shared by the blocks of points.
 
     Attributes
     ----------
-    codes : functional of the energy and of the SCF, as PySCF calls them
-    counts : variables of each of them
-    densities, changes : D and P of each set of variables, (nao, nao)
+    codes : functionals of the energy and of the SCF, as PySCF spells them
+    counts : number of variables of each of them
+    densities, changes : D and P for each set of variables, (nao, nao)
     """
 
     mole: Any
@@ -182,7 +182,7 @@ class _Quadrature:
 
     @property
     def variables(self) -> int:
-        """Variables of a spin at a point."""
+        """Number of variables per spin at a point."""
         return max(1, *self.counts)
 
 
@@ -193,7 +193,7 @@ def _quadrature(
     densities: Sequence[Array],
     changes: Sequence[Array],
 ) -> _Quadrature:
-    """The quadrature with densities of all electrons where both spins are the same."""
+    """The quadrature, with densities of all electrons if both spins are equal."""
     from pyscf.dft import numint
 
     integrator = numint.NumInt()
@@ -211,8 +211,8 @@ def _quadrature(
 
 
 def _of_points(quadrature: _Quadrature, points: slice) -> tuple[Array, Array, Array]:
-    """What a block of points adds to the gradient, (natom, 3) Eh/bohr, and to the torque, and f + v
-    p at them, Eh."""
+    """Contributions of a block of points to the gradient, (natom, 3) Eh/bohr, and to the torque,
+    and f + v p at the points, Eh."""
     from pyscf import lib
     from pyscf.dft import gen_grid
 
@@ -223,7 +223,7 @@ def _of_points(quadrature: _Quadrature, points: slice) -> tuple[Array, Array, Ar
         mask = gen_grid.make_mask(mole, grid.coords[points])
         values = quadrature.numint.eval_ao(mole, grid.coords[points], deriv=order, non0tab=mask)
     present = np.repeat(mask.any(axis=0), np.diff(mole.ao_loc_nr()))
-    values = values.transpose(0, 2, 1)[:, present]  # in the order that PySCF has in memory
+    values = values.transpose(0, 2, 1)[:, present]  # PySCF's memory order
     inside = np.ix_(present, present)
     spins = len(quadrature.densities)
     matrices = [one[inside] for one in (*quadrature.densities, *quadrature.changes)]
@@ -238,7 +238,7 @@ def _of_points(quadrature: _Quadrature, points: slice) -> tuple[Array, Array, Ar
     on_functions = np.zeros((3, mole.nao))
     on_functions[:, present] = moved.sum(axis=2)
     on_points = moved.sum(axis=1)
-    real = parents >= 0  # PySCF adds points of no weight and no atom
+    real = parents >= 0  # PySCF adds points without weight and atom
     on_atoms, torque = _of_moving_points(
         mole.atom_coords(), grid.coords[points][real], parents[real], on_points[:, real].T
     )
@@ -246,14 +246,14 @@ def _of_points(quadrature: _Quadrature, points: slice) -> tuple[Array, Array, Ar
 
 
 def _variables(values: Array, half: Array, count: int) -> Array:
-    """Density, its gradient and tau at points, as many as asked for, (count, n).
+    """Density, its gradient and tau at points, the first `count` of these variables, (count, n).
 
     Parameters
     ----------
     values : array
         Functions and their derivatives, (4 or 10, nao, n).
     half : array
-        A density matrix times the functions, and times their derivatives where tau is asked for.
+        A density matrix times the functions, and times their derivatives if tau is requested.
     """
     found = np.empty((count, values.shape[2]))
     found[0] = np.einsum("mg,mg->g", values[0], half[0])
@@ -267,7 +267,7 @@ def _variables(values: Array, half: Array, count: int) -> Array:
 def _of_functionals(
     quadrature: _Quadrature, density: Array, change: Array
 ) -> tuple[Array, Array, Array]:
-    """f + v p of Eq. 2, u and v at points, (n,), (spins, variables, n) and the same.
+    """f + v p of Eq. 2 at points, (n,), u, (spins, variables, n), and v, likewise.
 
     Parameters
     ----------
@@ -318,8 +318,8 @@ def _evaluated(
 def _moved(
     values: Array, matrices: Sequence[Array], halves: Sequence[Array], factors: Array
 ) -> Array:
-    """What the derivatives of functions with the electron's position make of variables times
-    factors, (3, nao, n), summed over density matrices.
+    """Derivative of variables times factors when functions move with the electron position, (3,
+    nao, n), summed over density matrices.
 
     Parameters
     ----------
@@ -328,9 +328,9 @@ def _moved(
     matrices : sequence of (nao, nao)
         The density matrices.
     halves : sequence of (1 or 4, nao, n)
-        As `_variables` takes them, of each matrix.
+        For each matrix, as in `_variables`.
     factors : (matrices, variables, n)
-        Of the variables of each matrix.
+        Factors of the variables of each matrix.
     """
     variables = factors.shape[1]
     inner = np.zeros(values[0].shape)
@@ -393,12 +393,12 @@ def _weight_gradient(mole: Any, grid: Any, energy: Array, threads: int) -> tuple
 def _of_weights(
     places: Array, shift: Array, coords: Array, parents: Any, energy: Array
 ) -> tuple[Array, Array]:
-    """What some points add to the derivative of the weights, (natom, 3) Eh/bohr, and to the
+    """Contributions of some points to the derivative of the weights, (natom, 3) Eh/bohr, and to the
     torque.
 
     Parameters
     ----------
-    places : of the atoms, (natom, 3) bohr
+    places : positions of the atoms, (natom, 3) bohr
     shift : a of Eq. 3, (natom, natom)
     coords, parents : points (n, 3), and the atom that each belongs to
     energy : e times the weight in its atom's own quadrature, (n,)
@@ -409,19 +409,19 @@ def _of_weights(
     distance = np.sqrt((away**2).sum(axis=2))
     away /= distance[:, :, None] + NOTHING
     cells = np.ones((natm, len(coords)))
-    slopes, shares = [], []  # of each atom with those behind it: s'(nu) dnu/dmu, s of both cells
+    slopes, shares = [], []  # each atom with all later ones: s'(nu) dnu/dmu, s of both cells
     for atom in range(natm - 1):
         behind = slice(atom + 1, natm)
         mu = (distance[atom] - distance[behind]) / apart[atom, behind, None]
         a = shift[atom, behind, None]
         smooth, slope = _smoothed(mu + a * (1 - mu**2))
         slopes.append(slope * (1 - 2 * a * mu))
-        shares.append((1 - smooth, 1 + smooth))  # twice that: nu is antisymmetric
+        shares.append((1 - smooth, 1 + smooth))  # twice s: nu is antisymmetric
         cells[atom] *= shares[atom][0].prod(axis=0)
         cells[behind] *= shares[atom][1]
     total = cells.sum(axis=0)
     own = cells[parents, numbers]
-    # Derivative of sum_g e_g P_B / sum_A P_A with each P_A, times that P_A.
+    # Derivative of sum_g e_g P_B / sum_A P_A with respect to each P_A, times that P_A.
     by_cell = -energy * own / total**2 * cells
     by_cell[parents, numbers] += energy * own / total
     of_distance = np.zeros_like(distance)
@@ -447,8 +447,8 @@ def _of_weights(
 def _of_moving_points(
     places: Array, coords: Array, parents: Any, forces: Array
 ) -> tuple[Array, Array]:
-    """Derivatives with the positions of points, (n, 3), for each atom that they move with (natom,
-    3), and their torque about these atoms, (3,)."""
+    """Derivatives with respect to the positions of points, (n, 3), summed for the atom that each
+    point moves with (natom, 3), and their torque about these atoms, (3,)."""
     gradient = np.empty_like(places)
     for axis in range(3):
         gradient[:, axis] = np.bincount(parents, weights=forces[:, axis], minlength=len(places))

@@ -1,4 +1,4 @@
-"""The gradient of the DF-MP2 energy of a molecule: the method section.
+"""The gradient of the DF-MP2 energy of a molecule: the equations and the code that follows them.
 
     E^x = E_nuc^x + sum_mn (D + P)_mn h^x_mn - sum_mn (W_HF + W)_mn S^x_mn                                          (1)
           + [ (D/2 + P) with D: Coulomb - exchange ]^x                      JK fitting set, or four-centre           (2)
@@ -7,18 +7,18 @@
 
 D and W_HF are the densities of Hartree-Fock (W_HF = sum_i e_i C_i C_i^T), Z and g the three- and
 two-index densities of the correlation energy, P and W its relaxed and its energy-weighted density.
-(ia|Q)^x is the derivative of the integrals over basis functions; that of the orbitals is in P and
-W:
+(ia|Q)^x is the derivative of the integrals over basis functions; that of the orbitals is contained
+in P and W:
 
     amplitudes -> Y, P of correlated orbitals      `amplitudes`
     Y -> Z, g, T                                   `correlation`     Eq. 3
     T -> P, W: Z-vector equations                  `response`
     D, P -> Eq. 2                                  `mean_field`, `derivatives`
 
-It is the gradient of the energy that `dfmp2.mp2.energy` computes, with its fitting sets, its frozen
-orbitals and the factors of its spin components. That of a double hybrid has the exact exchange of
-its functionals in Eq. 2, which may be range-separated, its quadrature (`functional`) and its
-dispersion correction beside it. Sources: Weigend and Haeser, Theor. Chem. Acc. 97,
+It is the gradient of the energy that `dfmp2.mp2.energy` computes, with the same fitting sets,
+frozen orbitals and spin-component factors. For a double hybrid, Eq. 2 has the exact exchange of its
+functionals, which may be range-separated, and the quadrature (`functional`) and the dispersion
+correction are added. Sources: Weigend and Haeser, Theor. Chem. Acc. 97,
 331 (1997); DiStasio, Steele, Rhee, Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
 """
 
@@ -109,7 +109,7 @@ class GradientResult:
 
     Raises
     ------
-    ResultFileError : from the properties, where the result is an energy alone
+    ResultFileError : by the properties, if the result is only an energy
     """
 
     result: MP2Result
@@ -131,7 +131,7 @@ class GradientResult:
 
     @property
     def certificate(self) -> GradientCertificate:
-        """What the parts of the gradient say about each other."""
+        """The consistency checks of the gradient."""
         return self._stored(self.result.gradient_certificate)
 
     def to_dataframe(self) -> Any:
@@ -184,15 +184,15 @@ def mp2_gradient(
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
 
-    They are those of the method; kappa-MP2 and ROHF have none. Amplitudes are in the precision of
-    the pair energies.
+    They belong to the requested method; kappa-MP2 and ROHF have none. Amplitudes have the precision
+    of the pair energies.
 
     Parameters
     ----------
-    molecule, options : what to compute and how; with options.check the gradient is compared with
-        energies along one direction, too
-    separate : also the gradient of the SCF energy alone
-    how : as of `dfmp2.mp2.energy.mp2_energy`; a checkpoint holds what is done of the energy
+    molecule, options : what to compute and how; options.check also compares the gradient along one
+        direction with energies
+    separate : also return the gradient of the SCF energy alone
+    how : as in `dfmp2.mp2.energy.mp2_energy`; a checkpoint covers only the energy
 
     Raises
     ------
@@ -211,8 +211,8 @@ def mp2_properties(
     """Energy and relaxed densities of one molecule without its gradient: no derivatives of
     integrals.
 
-    Parameters and errors are those of `mp2_gradient`; the fields `properties` and
-    `gradient_certificate` of the result are set, with options.polarizability that field, too.
+    Parameters and errors as in `mp2_gradient`. It sets the fields `properties` and
+    `gradient_certificate` of the result, and with options.polarizability also that field.
     """
     return _with_densities(molecule, options, _Extent(), **how)
 
@@ -224,7 +224,7 @@ def certified_gradient(
     doubt_units: bool = True,
     **how: Unpack[CalculationKeywords],
 ) -> MP2Result:
-    """The result of `mp2_gradient`, whose certificate holds; for studies and batches.
+    """The result of `mp2_gradient` after requiring its certificate; for studies and batches.
 
     Parameters
     ----------
@@ -233,16 +233,16 @@ def certified_gradient(
     options : Options
         How to compute it.
     doubt_units : bool
-        Not used; energies have it.
+        Unused; energies have it.
     **how
-        As of `mp2_gradient`.
+        As in `mp2_gradient`.
 
     Raises
     ------
     ComparisonFailed
-        The certificate of the gradient does not hold.
+        The certificate of the gradient fails.
     Dfmp2Error
-        As of `mp2_gradient`.
+        As in `mp2_gradient`.
     """
     return mp2_gradient(molecule, options, **how).result.require_certified()
 
@@ -250,18 +250,18 @@ def certified_gradient(
 def certified_properties(
     molecule: Molecule, options: Options, **how: Unpack[CalculationKeywords]
 ) -> MP2Result:
-    """The result of `mp2_properties`, whose certificates hold; parameters and errors are those of
+    """The result of `mp2_properties` after requiring its certificates; parameters and errors as in
     `certified_gradient`."""
     return mp2_properties(molecule, options, **how).require_certified()
 
 
 def require_gradient(molecule: Molecule, options: Options) -> None:
-    """Refuse a calculation that has no gradient.
+    """Raise for a calculation that has no gradient.
 
     Raises
     ------
     InputError
-        The method, the reference or the device has none.
+        Gradients are not available for the method, the reference or the device.
     """
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
@@ -273,13 +273,13 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
         raise InputError(
             Option("solvent", options.solvent),
             " has no gradient or relaxed density: they need the response of the reaction field. "
-            "Compute them in the gas phase and the energy in the solvent after it, or take "
+            "Compute them in the gas phase and the energy in the solvent afterwards, or use "
             "energies of displaced molecules (scan, ASE with displacement=)",
         )
     if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),
-            " has no gradient or relaxed density: take ",
+            " has no gradient or relaxed density: use ",
             Option("method", "mp2"),
             " (also with scaled components), a double hybrid such as ",
             Option("method", "b2plyp"),
@@ -294,7 +294,7 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
 
 
 class _Extent(NamedTuple):
-    """What is computed beside energy and densities; `field` and `separate` as of `Calculation`."""
+    """What else to compute with energy and densities; `field`, `separate` as in `Calculation`."""
 
     gradient: bool = False
     field: Array | None = None
@@ -311,7 +311,7 @@ def _with_densities(
     command: str = "dfmp2.run",
     checkpoint: Checkpoint = NOTHING,
 ) -> MP2Result:
-    """The result with its densities, and what else is asked for."""
+    """The result with its densities, and whatever else was requested."""
     options = options.settled(molecule.multiplicity)
     require_gradient(molecule, options)
     kind = reference_kind(options, molecule.multiplicity)
@@ -346,7 +346,7 @@ def _with_densities(
 
 
 def _polarizability(result: MP2Result, listener: Listener, command: str) -> Polarizability:
-    """That of a result, from runs in fields that start from its orbitals."""
+    """The polarizability of a result, from runs in fields that start from its orbitals."""
     reference = result.reference
     asked = (result.molecule, density.options_in_fields(result))
     start = StartOrbitals(
@@ -364,17 +364,17 @@ def _polarizability(result: MP2Result, listener: Listener, command: str) -> Pola
 def gradient_on_reference(
     calculation: Calculation, reference: Reference, kept: list[Any]
 ) -> MP2Result:
-    """Energy and densities on a converged reference, and the gradient where it was planned.
+    """Energy and densities on a converged reference, and the gradient if it was planned.
 
     Parameters
     ----------
     kept : list
-        As of `differentiate`.
+        As in `differentiate`.
 
     Raises
     ------
     Dfmp2Error
-        As of `mp2_gradient`.
+        As in `mp2_gradient`.
     """
     memory = calculation.plan.memory.gradient
     if calculation.plan.work.task == "gradient":
@@ -386,8 +386,7 @@ def gradient_on_reference(
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
-    """Put the fitted SCF integrals of a mean field, where it has any, where the response finds
-    them."""
+    """Keep the fitted SCF integrals of a mean field, if it has any, for the response."""
     fitted = fitting_object(mf)
     if fitted is not None:
         kept.append(fitted)
@@ -400,14 +399,14 @@ def differentiate(
     kept: list[Any],
     memory: GradientMemory,
 ) -> MP2Result:
-    """The densities of an energy whose B is still there, and the gradient where it was planned.
+    """The densities of an energy while its B exists, and the gradient if it was planned.
 
     Parameters
     ----------
     b : list
         (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied.
     kept : list
-        The SCF's builder of J and K with its integrals, or nothing; emptied.
+        The SCF's builder of J and K with its integrals, if kept; emptied.
     memory : GradientMemory
         Which arrays are in memory.
     """
@@ -500,7 +499,7 @@ def _scf_gradient(
     Parameters
     ----------
     total : array
-        Of the method, which is that of the SCF where there is no correlation energy.
+        Gradient of the method, which equals that of the SCF if there is no correlation energy.
 
     Raises
     ------
@@ -514,7 +513,7 @@ def _scf_gradient(
         raise InputError(
             Option("method", calculation.options.method),
             " has a gradient that cannot be extrapolated, since its functional is not what the "
-            "orbitals make stationary: take one basis set, or ",
+            "orbitals make stationary: use one basis set, or ",
             Option("method", "mp2"),
         )
     nothing = [np.zeros_like(o.energy) for o in spins]
@@ -523,7 +522,7 @@ def _scf_gradient(
 
 
 def _tell(calculation: Calculation, memory: GradientMemory, done: int) -> None:
-    """Say which part of the predicted time is over when `done` stages of it are, of those of
+    """Report the predicted share of the time that has passed after `done` stages of
     `GradientTimes`."""
     expected = list(
         asdict(gradient_seconds(calculation.plan.work, calculation.plan.rates, memory)).values()
@@ -540,7 +539,8 @@ def _correlation(
     *,
     single: bool,
 ) -> tuple[CorrelationPart, list[Array]]:
-    """Eq. 3 and what drives the response, and P of correlated orbitals, (nmo, nmo) per spin."""
+    """Eq. 3, the driving terms of the response, and P of correlated orbitals, (nmo, nmo) per
+    spin."""
     system, options, threads = calculation.system, calculation.options, calculation.setup.active
     mole, auxmole = system.mole, system.auxmole
     calculation.listener.stage("amplitudes and their densities")
@@ -588,7 +588,7 @@ def _correlation(
 def _no_correlation(
     calculation: Calculation, spaces: list[ActiveSpace], spins: list[Orbitals]
 ) -> tuple[CorrelationPart, list[Array]]:
-    """The same where there is no correlation energy: zero."""
+    """The same without correlation energy: zeros."""
     gradient = None
     if calculation.plan.work.task == "gradient":
         gradient = np.zeros((calculation.system.mole.natm, 3))
@@ -603,7 +603,7 @@ def _no_correlation(
 
 
 def _release_kept(kept: list[Any]) -> None:
-    """Free the SCF integrals that were kept for a response, where there is none."""
+    """Free the SCF integrals that were kept for a response, when none is computed."""
     while kept:
         kept.pop().discard()
 
@@ -635,7 +635,7 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
 
 
 def _require_complete(reference: Reference) -> None:
-    """Refuse orbitals that do not span the basis: how those left out would respond is not known."""
+    """Raise unless the orbitals span the basis: the response of missing orbitals is unknown."""
     _, nao, nmo = reference.mo_coeff.shape
     if nmo < nao:
         raise NumericalError(
@@ -649,7 +649,7 @@ def _require_complete(reference: Reference) -> None:
 
 
 def _placed(o: Orbitals, occupied: Array, virtual: Array) -> Array:
-    """P of correlated orbitals among all of them, (nmo, nmo)."""
+    """P of correlated orbitals, embedded in all orbitals, (nmo, nmo)."""
     p = np.zeros((len(o.energy),) * 2)
     p[o.core : o.occupied, o.core : o.occupied] = occupied
     p[o.occupied : o.last, o.occupied : o.last] = virtual
@@ -665,8 +665,8 @@ def _response(
     memory: GradientMemory,
     functionals: Functionals | None,
 ) -> tuple[list[Relaxed], float, float]:
-    """P and W of each spin, the residual of the Z-vector equations, and what an SCF that ended
-    early left, Eh."""
+    """P and W of each spin, the residual of the Z-vector equations, and the error of E(corr) from
+    an SCF that stopped early, Eh."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, correlation.occupied, strict=True)]
     virtual = [o.coeff.T @ t for o, t in zip(spins, correlation.virtual, strict=True)]
     with shielded():
@@ -728,8 +728,8 @@ def _response(
 
 
 def _builder(calculation: Calculation, fitted: Any, memory: GradientMemory) -> Any:
-    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF; `fitted` holds
-    them, or None."""
+    """A PySCF mean field with our Coulomb and exchange matrices, as in the SCF; `fitted` holds
+    their integrals, or is None."""
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
@@ -751,14 +751,14 @@ def _assemble(
     memory: GradientMemory,
     functionals: Functionals | None,
 ) -> tuple[Array, Array | None]:
-    """Eqs. 1 and 2: on the atoms (natom, 3), and on the point charges (n, 3)."""
+    """Eqs. 1 and 2: gradient on the atoms (natom, 3) and on the point charges (n, 3)."""
     system, threads = calculation.system, calculation.setup.active
     mole, charges = system.mole, system.molecule.point_charges
     weight = 2.0 if len(spins) == 1 else 1.0
     scf = [o.density for o in spins]
     change = [o.in_functions(p.relaxed) for o, p in zip(spins, relaxed, strict=True)]
     weighted = [o.in_functions(p.weighted) for o, p in zip(spins, relaxed, strict=True)]
-    if functionals is None or functionals.stationary:  # else W is that of the whole energy
+    if functionals is None or functionals.stationary:  # otherwise W is that of the whole energy
         of_scf = [o.in_functions(np.diag(_occupied(o))) for o in spins]
         weighted = [one + more for one, more in zip(of_scf, weighted, strict=True)]
     density = weight * np.sum([*scf, *change], axis=0)
@@ -795,15 +795,15 @@ def _assemble(
                 where,
                 threads,
             )
-        others = []  # Coulomb is that of the full operator alone
+        others = []  # Coulomb only with the full operator
     return on_atoms, on_charges
 
 
 def _exchanged(
     scf: list[Array], change: list[Array], functionals: Functionals | None
 ) -> dict[float, list[Array]]:
-    """What D exchanges with, (nao, nao) per spin, by omega of the operator, the full one, 0, first;
-    empty where there is no exact exchange of it."""
+    """Densities Y that D exchanges with, (nao, nao) per spin, keyed by omega of the operator: first
+    0, the full one, empty if it has no exact exchange."""
     exact = energy = HARTREE_FOCK
     if functionals is not None:
         exact, energy = functionals.scf_exact, functionals.energy_exact

@@ -1,20 +1,19 @@
-"""Coulomb of the density D of the SCF with X, and exchange of D with Y: derivatives of their fitted
-integrals.
+"""Coulomb energy of the SCF density D with X, and exchange energy of D with Y: derivatives of their
+fitted integrals.
 
     E = sum_mnls X^T_mn (mn|ls) D^T_ls - sum_s sum_mnls Y^s_mn (ml|ns) D^s_ls         T: sum over the spins s
 
-With X = Y = D/2 this is the energy of Hartree-Fock, with P the term P f of the correlation energy.
-A functional has c D/2 and c P in Y, c being its exact exchange, and integrals of the long-range
-operator, without Coulomb, where it is range-separated. In the Coulomb-exchange fitting set, with V
-= (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
+With X = Y = D/2 this is the energy of Hartree-Fock; with P it is the term P f of the correlation
+energy. For a functional, Y contains c D/2 and c P, c being its exact exchange; a range-separated
+one also needs integrals of the long-range operator, without Coulomb. In the Coulomb-exchange
+fitting set, with V = (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
 
     dE = sum_Q [ X^T_mn c_Q(D^T) + D^T_mn c_Q(X^T) ] d(mn|Q) - sum_PQ c_P(X^T) c_Q(D^T) dV_PQ
          - sum_s [ 2 sum_i C_mi t_iQ,n d(mn|Q) - sum_iPQ c_iP,n t_iQ,n dV_PQ ]         t_iQ,m = sum_n Y^s_mn c_iQ,n
 
-The half-transformed (in|Q) of all occupied orbitals are held, (nocc, nao, naux), in memory or on
-disk; t takes their place. Source: Weigend,
-Phys. Chem. Chem. Phys. 4, 4285 (2002), for the fitted matrices; the derivative is that of the
-expression above.
+The half-transformed (in|Q) of all occupied orbitals are kept, (nocc, nao, naux), in memory or on
+disk, and overwritten by t. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002), for the fitted
+matrices; the derivative follows from the expression above.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ def mean_field_part(
     Parameters
     ----------
     mole, auxmole : pyscf.gto.Mole
-        PySCF molecules carrying the orbital and the Coulomb-exchange fitting functions, for
-        integrals of a long-range operator ones with that set.
+        PySCF molecules with the orbital and the Coulomb-exchange fitting functions; for integrals
+        of a long-range operator, ones with the operator set.
     occupied : sequence of array
-        Occupied orbitals per spin (nao, nocc), whose D is C C^T; one spin stands for two.
+        Occupied orbitals per spin (nao, nocc), with D = C C^T; a single entry stands for both.
     others, exchanged : sequence of array
-        X and Y per spin, (nao, nao) symmetric; empty where that part is not wanted.
+        X and Y per spin, (nao, nao) symmetric; empty if that part is not wanted.
     packed_bytes : int
-        Of packed integrals per block.
+        Bytes of packed integrals per block.
     space : Space, optional
-        Scratch space for the half-transformed integrals, None to hold them.
+        Scratch space for the half-transformed integrals, None to keep them in memory.
     threads : int
-        Workers.
+        Number of workers.
     """
     weight = 2.0 if len(occupied) == 1 else 1.0
     nao, naux = mole.nao, auxmole.nao

@@ -1,13 +1,13 @@
-"""What the energy gains when the orbitals respond: relaxed densities, and the Z-vector equations.
+"""The response of the orbitals: relaxed densities, and the Z-vector equations.
 
-The energy of second order is made stationary with the Fock matrix f and the overlap S of the
-orbitals,
+The second-order energy is made stationary with respect to the Fock matrix f and the overlap S of
+the orbitals,
 
     L = E2 + sum_pq P_pq f_pq - sum_pq W_pq (S_pq - d_pq)                in each spin
 
 P_ik and P_ac of correlated orbitals come from the amplitudes (`dfmp2.gradients.amplitudes`). With
-dC = C U, the integrals (pq|Q) and Z_iaQ = sum_P Y_iaP L^-1_PQ, the derivative dL/dU_pq - 2 W_pq = 0
-has
+dC = C U, the integrals (pq|Q) and Z_iaQ = sum_P Y_iaP L^-1_PQ, the condition dL/dU_pq - 2 W_pq = 0
+involves
 
     M_pi = 2 sum_aQ (pa|Q) Z_iaQ + 2 e_p P_pi + 2 G_pi                   i correlated
     M_pc = 2 e_p P_pc + 2 G_pc                                           c frozen core
@@ -15,7 +15,7 @@ has
     M_pv = 2 e_p P_pv                                                    v frozen virtual
     G = J[sum of P over spins] - K[P of the spin]
 
-and M_pq = M_qp for every pair of orbitals. That gives, with T the first terms,
+and M_pq = M_qp for every pair of orbitals. With T the first terms, this gives
 
     P_ci = T_ci / (2 (e_i - e_c))         P_va = T_va / (2 (e_a - e_v))
     (e_a - e_i) P_ai + G_ai[P_ov] = -(T_ai - T_ia) / 2 - G_ai[all other P]          Z-vector
@@ -25,14 +25,14 @@ With Kohn-Sham orbitals f is the Fock matrix of the functional of the SCF, and
 
     G = J[sum of P over spins] - X[P of the spin] + f_xc[P of both spins]
 
-with its exact exchange X and its kernel f_xc. Where the energy has another functional, with the Fock
-matrix F', which the orbitals do not make stationary, M_pi of all occupied i gains 2 F'_pi; W is then
-that of the whole energy. Neese, Schwabe, Grimme, J. Chem. Phys. 126, 124115 (2007).
+with its exact exchange X and its kernel f_xc. If the energy has another functional, with Fock
+matrix F', which the orbitals do not make stationary, 2 F'_pi is added to M_pi of all occupied i; W
+then belongs to the whole energy. Neese, Schwabe, Grimme, J. Chem. Phys. 126, 124115 (2007).
 
-The Z-vector equations are solved in the space of preconditioned residuals with the least residual,
-one Coulomb and exchange build for each, in float32 where the SCF has used it, and a functional's
-kernel on a coarser grid in float32. The residual is made again in float64, of matrices of the SCF's own
-kind. Their matrix is that of the stability analysis
+The Z-vector equations are solved by minimising the residual in the space of preconditioned
+residuals, with one Coulomb and exchange build for each, in float32 if the SCF used it, and a
+functional's kernel on a coarser grid in float32. The residual is recomputed in float64 with the
+matrices of the SCF. The matrix of the equations is that of the stability analysis
 (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
 Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
 """
@@ -56,11 +56,11 @@ from dfmp2.units import counted_text
 
 Array = NDArray[np.float64]
 
-# Eh, largest norm of the residual of the Z-vector equations: up to 1e-9 Eh/bohr in a gradient
+# Eh, largest norm of the Z-vector residual: an error of up to 1e-9 Eh/bohr in a gradient
 RESIDUAL = 5e-11
-GAIN = 1e-5  # of the residual that iterations are trusted with until it is made anew, in float64
+GAIN = 1e-5  # reduction of the residual by iterations before it is recomputed in float64
 MOST_CYCLES = 60
-SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
+SMALLEST = 0.05  # Eh, smallest denominator in the preconditioner
 DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
 # Largest part of x along one eigenvector of the orbital Hessian: 0.01 to 0.03 in CH3, H2O, LiH, OH;
 # 0.2 in O3, 0.3 in C2H3, 0.5 in HNO+, 0.6 in CN, 1.4 in NO, whose frequencies are known to be wrong
@@ -69,14 +69,15 @@ STRONG = 0.25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Orbitals:
-    """Orbitals of a spin: occupied ones first, by energy; frozen core, correlated, virtual, frozen
+    """Orbitals of a spin, occupied ones first, by energy: frozen core, correlated, virtual, frozen
     virtual.
 
     Attributes
     ----------
-    coeff : (nao, nmo); energy : (nmo,) Eh
-    core, nocc, nvir, virtual : frozen core, correlated occupied and virtual, and frozen virtual
-        orbitals
+    coeff : (nao, nmo)
+    energy : (nmo,) Eh
+    core, nocc, nvir, virtual : numbers of frozen core, correlated occupied, correlated virtual and
+        frozen virtual orbitals
     """
 
     coeff: Array
@@ -88,12 +89,12 @@ class Orbitals:
 
     @property
     def occupied(self) -> int:
-        """Occupied orbitals."""
+        """Number of occupied orbitals."""
         return self.core + self.nocc
 
     @property
     def last(self) -> int:
-        """Where the correlated virtual orbitals end."""
+        """End of the correlated virtual orbitals."""
         return self.occupied + self.nvir
 
     @property
@@ -103,7 +104,7 @@ class Orbitals:
         return np.asarray(c @ c.T)
 
     def in_functions(self, matrix: Array) -> Array:
-        """C X C^T, (nao, nao), of X (nmo, nmo)."""
+        """C X C^T, (nao, nao), for X (nmo, nmo)."""
         return np.asarray(self.coeff @ matrix @ self.coeff.T)
 
 
@@ -125,17 +126,16 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FockBuilder:
-    """What the Fock matrix of the SCF gains when the density changes.
+    """Response of the SCF's Fock matrix to a change of the density.
 
     Attributes
     ----------
-    mf : PySCF mean field that makes Coulomb and exchange matrices
-    exact : exact exchange of the functional, that of Hartree-Fock where there is none
-    kernel : V_xc of changes of the density, None for Hartree-Fock
-    quick_kernel : the same on a coarser grid, for iterations whose residual is made anew
-    single : whether fitted exchange matrices of these iterations are in float32; the residual never
-        is
-    held : whether there is room for integrals of the occupied orbitals
+    mf : PySCF mean field that provides Coulomb and exchange matrices
+    exact : exact exchange of the functional, or that of Hartree-Fock
+    kernel : V_xc for changes of the density, None for Hartree-Fock
+    quick_kernel : the same on a coarser grid, for iterations whose residual is recomputed
+    single : whether fitted exchange matrices of these iterations are float32; the residual never is
+    held : whether there is memory for integrals of the occupied orbitals
         (`dfmp2.scf.response_matrices`)
     """
 
@@ -161,13 +161,13 @@ def relax(
     Parameters
     ----------
     builder : FockBuilder
-        Of the Fock matrix of the SCF.
+        Response of the Fock matrix of the SCF.
     unrelaxed : sequence of array
         P of correlated orbitals, (nmo, nmo) per spin.
     occupied, virtual : sequence of array
         T, (nmo, nocc) and (nmo, nvir) Eh per spin.
     energy_fock : sequence of array, optional
-        F', (nmo, nmo) Eh per spin, where the energy has another functional.
+        F', (nmo, nmo) Eh per spin, if the energy has another functional.
 
     Raises
     ------
@@ -214,19 +214,19 @@ def relax(
 
 
 def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name: str) -> None:
-    """Put P between frozen and correlated orbitals into its places.
+    """Write P between frozen and correlated orbitals into `p`.
 
     Raises
     ------
     NumericalError
-        Two of them are degenerate, and the smallest displacement would mix them.
+        Two of them are degenerate, so that the smallest displacement would mix them.
     """
     gaps = o.energy[correlated] - o.energy[frozen, None]
     closest = float(np.abs(gaps).min())
     if closest < DEGENERATE:
         raise NumericalError(
             f"a frozen {name} orbital is degenerate with a correlated one ({closest:.0e} Eh "
-            "apart), so that the energy has no gradient: freeze one orbital more or less"
+            "apart), so that the energy has no gradient: freeze one orbital more or fewer"
         )
     p[frozen, correlated] = t[frozen, correlated] / (2 * gaps)
     p[correlated, frozen] = p[frozen, correlated].T
@@ -235,8 +235,8 @@ def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name
 def _fields(
     builder: FockBuilder, spins: Sequence[Orbitals], densities: Sequence[Array], weight: float
 ) -> list[Array]:
-    """G of each spin between its orbitals, (nmo, nmo) Eh; each density as the difference of two
-    with orbitals."""
+    """G of each spin between its orbitals, (nmo, nmo) Eh, writing each density as the difference of
+    two with orbitals."""
     orbitals = []
     for o, p in zip(spins, densities, strict=True):
         values, vectors = np.linalg.eigh(p)
@@ -254,8 +254,8 @@ def _fields_of_rotations(
     found: Sequence[Array],
     weight: float,
 ) -> list[Array]:
-    """G of P_ai and P_ia alone, as `_fields`: C_vir x C_occ^T + C_occ x^T C_vir^T is the difference
-    of two squares."""
+    """G of P_ai and P_ia alone, as in `_fields`: C_vir x C_occ^T + C_occ x^T C_vir^T is the
+    difference of two squares."""
     orbitals = []
     for rotation, x in zip(rotations, found, strict=True):
         turned = rotation.virtual @ x
@@ -266,8 +266,8 @@ def _fields_of_rotations(
 def _field_of_differences(
     builder: FockBuilder, spins: Sequence[Orbitals], orbitals: list[Array], weight: float
 ) -> list[Array]:
-    """G between the orbitals of each spin of densities A A^T - B B^T, `orbitals` being A, B of the
-    first spin, ..."""
+    """G between the orbitals of each spin, for densities A A^T - B B^T; `orbitals` lists A and B of
+    the first spin, then of the second."""
     j, k = coulomb_exchange(builder.mf, orbitals, builder.exact)
     coulomb = weight * (j[0::2] - j[1::2]).sum(axis=0)
     fields = [coulomb - own for own in k[0::2] - k[1::2]]
@@ -289,12 +289,12 @@ def solve(
     weight: float,
     listener: Listener,
 ) -> tuple[list[Array], list[Array], float]:
-    """x of H x = b, (nvir, nocc) per spin, G of it as of `_fields`, and the norm of b - H x, Eh.
+    """x of H x = b, (nvir, nocc) per spin, its G as in `_fields`, and the norm of b - H x, Eh.
 
     Parameters
     ----------
     rotations, right : orbitals and b, (nvir, nocc) per spin
-    weight : of J in H, as of `dfmp2.scf.rotations.hessian_product`
+    weight : weight of J in H, as in `dfmp2.scf.rotations.hessian_product`
 
     Raises
     ------
@@ -341,7 +341,7 @@ def solve(
                     Option("stability", "follow"),
                 )
             v = residual / diagonal
-            for _ in range(2):  # orthogonal to rounding
+            for _ in range(2):  # twice, to be orthogonal to rounding
                 for u in vectors:
                     v -= u * (u @ v)
             v /= np.linalg.norm(v)
@@ -366,12 +366,12 @@ def solve(
 def _warn_of_strong_response(
     vectors: Sequence[Array], images: Sequence[Array], x: Array, listener: Listener
 ) -> None:
-    """Warn where much of x lies along one eigenvector of the orbital Hessian.
+    """Warn if much of x lies along one eigenvector of the orbital Hessian.
 
     Parameters
     ----------
     vectors, images : sequence of array
-        Orthonormal vectors, in whose space x lies, and H times each.
+        Orthonormal vectors that span x, and H times each.
     """
     space = np.stack(vectors)
     hessian = space @ np.stack(images, axis=1)
@@ -388,18 +388,19 @@ def _warn_of_strong_response(
 
 
 def _joined(parts: Sequence[Array]) -> Array:
-    """One vector of the matrices of all spins."""
+    """The matrices of all spins, flattened into one vector."""
     return np.concatenate([part.ravel() for part in parts])
 
 
 def convergence_error(
     fock: Sequence[Array], spins: Sequence[Orbitals], relaxed: Sequence[Relaxed]
 ) -> float:
-    """What E(corr) has too much because the SCF ended early, to first order, Eh.
+    """First-order error of E(corr) because the SCF stopped early, Eh.
 
-    L is stationary, so that it is the energy of the converged orbitals but for terms of second
-    order: E(corr) is off by -sum_pq P_pq (F_pq - e_p d_pq), with F of the density that the orbitals
-    make. Where the energy has another functional than the SCF, so is that of the functional.
+    L is stationary, so it equals the energy of the converged orbitals up to second-order terms. The
+    error of E(corr) is -sum_pq P_pq (F_pq - e_p d_pq), with F for the density of the orbitals. If
+    the energy has another functional than the SCF, the same holds for the energy of that
+    functional.
 
     Parameters
     ----------
@@ -421,12 +422,12 @@ def fock_matrices(
     exact: ExactExchange,
     potential: Sequence[Array] | None = None,
 ) -> list[Array]:
-    """Fock matrix of each spin of the density that the orbitals make, (nao, nao) Eh.
+    """Fock matrix of each spin for the density of the orbitals, (nao, nao) Eh.
 
     Parameters
     ----------
     mf : Any
-        As of `FockBuilder`.
+        As in `FockBuilder`.
     core : array
         One-electron part, (nao, nao), Eh.
     exact : ExactExchange

@@ -1,18 +1,17 @@
-"""Numbers in a file: flat float64 arrays read and written by position, and B(i,a,P) kept in one of
-them.
+"""Arrays on disk: flat float64 arrays accessed by position, and B(i,a,P) stored in one of them.
 
 B is written raw by blocks of fitting functions and fitted in place by groups of orbitals. A group
-of occupied orbitals i0:i1 owns a range of the file. Raw integrals arrive as pieces (i1-i0, nvir,
-p1-p0) one after another in it; the fit reads the pieces of a group, solves, and writes the group
-back as (i1-i0, nvir, naux). Afterwards the file holds (nocc, nvir, naux) in C order.
+of occupied orbitals i0:i1 owns a range of the file. Raw integrals are stored there in consecutive
+pieces (i1-i0, nvir, p1-p0); the fit reads the pieces of a group, solves, and writes the group back
+as (i1-i0, nvir, naux). Afterwards the file holds (nocc, nvir, naux) in C order.
 
-Below: tensors (n, width, naux) that are written one way and read another: by rows, or by blocks of
-fitting functions.
+Tensors (n, width, naux) can be written by rows and read by blocks of fitting functions, or vice
+versa:
 
     in memory     one array
     on disk       blocks of fitting functions one after another, each (n, width, functions) in C order
 
-so that a block is one run of the file, and a row one run in each block.
+A block is thus contiguous in the file, and a row is contiguous within each block.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ PIECE_ELEMENTS = 1 << 17  # of raw integrals read at a time: 1 MB
 
 
 class FileRegion:
-    """Numbers in an open file, little-endian as the hosts are; several threads may read and write
-    at once.
+    """Numbers in an open file, little-endian like the hosts; several threads may read and write at
+    once.
 
     Parameters
     ----------
-    descriptor : of the file
-    offset : of the first number, bytes
-    name : of the file, for errors
+    descriptor : file descriptor
+    offset : offset of the first number, bytes
+    name : file name, for errors
 
     Attributes
     ----------
-    bytes_read, bytes_written : so far; a little less where threads met
+    bytes_read, bytes_written : so far; slightly too low if threads collided
     """
 
     def __init__(self, descriptor: int, offset: int, name: str) -> None:
@@ -60,7 +59,7 @@ class FileRegion:
         self.bytes_read = self.bytes_written = 0
 
     def write(self, start: int, values: Array) -> None:
-        """Store `values` of any shape, in C order, from number `start` on.
+        """Store `values` of any shape, in C order, beginning at number `start`.
 
         Raises
         ------
@@ -84,7 +83,7 @@ class FileRegion:
         Raises
         ------
         ResourceError : the disk fails
-        ResultFileError : the file is shorter than it was
+        ResultFileError : the file has become shorter
         """
         if not out.size:
             return
@@ -101,7 +100,7 @@ class FileRegion:
         self.bytes_read += out.nbytes
 
     def failure(self, error: OSError | None) -> Dfmp2Error:
-        """The error for a failed access; None where the file ends too soon."""
+        """The error for a failed access; None means that the file ends too soon."""
         if error is None:
             return ResultFileError(f"{self._name} has become shorter: prepare it again")
         return disk_refusal(error)(
@@ -110,8 +109,8 @@ class FileRegion:
 
 
 def allocate(group: h5py.Group, name: str, shape: tuple[int, ...]) -> int:
-    """Room in an open HDF5 file for float64 numbers of any content, contiguous; the place of the
-    first one, bytes."""
+    """Allocate contiguous, uninitialised float64 numbers in an open HDF5 file; returns the offset
+    of the first, bytes."""
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
@@ -126,10 +125,10 @@ class StoredTensor:
 
     Parameters
     ----------
-    array : room for its numbers, or those that lie there, fitted
+    array : space for its numbers, or existing fitted numbers
     shape : (nocc, nvir, naux)
     groups : [(i0, i1)], covering all occupied orbitals in order
-    signed : whether each fitted group gets its SHA-256
+    signed : whether to compute the SHA-256 of each fitted group
 
     Attributes
     ----------
@@ -157,7 +156,7 @@ class StoredTensor:
         return tuple(self._digests[i0] for i0, _ in self._groups if i0 in self._digests)
 
     def agrees(self, digests: Sequence[str]) -> bool:
-        """Whether the numbers on disk are those that were fitted; reads them once."""
+        """Whether the numbers on disk match these hashes; reads them once."""
         if len(digests) != len(self._groups):
             return False
         for (i0, i1), digest in zip(self._groups, digests, strict=True):
@@ -181,11 +180,11 @@ class StoredTensor:
 
         Parameters
         ----------
-        workers : groups in memory at a time
-        shrinks : rows may come back shorter; groups are then done in order, so that none is
-            overwritten unread
+        workers : number of groups in memory at a time
+        shrinks : whether rows may become shorter; groups are then processed in order, so that none
+            is overwritten before it is read
         """
-        return_memory()  # the integrals are done
+        return_memory()  # the integrals are complete
         if not shrinks:
             each(len(self._groups), lambda number: self._fit(solve, *self._groups[number]), workers)
             return self
@@ -203,7 +202,7 @@ class StoredTensor:
         self._array.read(i0 * self.shape[1] * self.shape[2], out)
 
     def __getitem__(self, i: int) -> Array:
-        """B of one occupied orbital, (nvir, naux), as of an array in memory."""
+        """B of one occupied orbital, (nvir, naux), as for an array in memory."""
         return np.asarray(self._rows(i, i + 1)[0])
 
     def _rows(self, i0: int, i1: int) -> Array:
@@ -212,7 +211,7 @@ class StoredTensor:
         return out
 
     def _fit(self, solve: Callable[[Array], Array], i0: int, i1: int, parts: int = 1) -> int:
-        """Fit a group, its rows in so many parts; returns the length of a row afterwards."""
+        """Fit a group, with its rows in `parts` parts; returns the new length of a row."""
         _, nvir, naux = self.shape
         count = (i1 - i0) * nvir
         rows = np.empty((count, naux))
@@ -245,13 +244,13 @@ def numbers_hash(rows: Array) -> str:
 
 
 class ScratchTensor:
-    """Numbers float64 in memory or in scratch space.
+    """A float64 tensor in memory or scratch space.
 
     Parameters
     ----------
     shape : (n, width, naux)
-    blocks : ranges of fitting functions, covering 0..naux once
-    space : scratch space they go to, None for memory
+    blocks : ranges of fitting functions that cover 0..naux once
+    space : scratch space for the numbers, None for memory
     name : of the file
     """
 
@@ -269,7 +268,7 @@ class ScratchTensor:
         self._file: Any = None if space is None else space.array(name, int(np.prod(shape)))
 
     def rows(self, i: int) -> Array:
-        """(width, naux) of one i; in memory the numbers themselves, which may be overwritten."""
+        """(width, naux) of one i; in memory this is a view, which may be overwritten."""
         if self._file is None:
             return np.asarray(self._array[i])
         rows = np.empty(self.shape[1:])
@@ -309,6 +308,6 @@ class ScratchTensor:
             self._file.close()
 
     def _place(self, p0: int, p1: int, i: int) -> int:
-        """Where the numbers of i begin in a block."""
+        """Offset of the numbers of i in a block."""
         n, width, _ = self.shape
         return n * width * p0 + i * width * (p1 - p0)

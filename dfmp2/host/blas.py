@@ -1,10 +1,10 @@
-"""Products of triangular and symmetric matrices on SciPy's BLAS, in place and with the GIL
+"""Products of triangular and symmetric matrices by SciPy's BLAS, in place and with the GIL
 released.
 
-SciPy's own wrapper of `trmm` holds the GIL and copies operands that are not contiguous, so workers
-would wait for each other. SciPy publishes the addresses of the routines for compiled callers
+SciPy's own wrapper of `trmm` holds the GIL and copies non-contiguous operands, so workers would
+wait for each other. SciPy publishes the addresses of the routines for compiled callers
 (`scipy.linalg.cython_blas` and `cython_lapack`, documented there); calling them through ctypes
-releases the GIL and takes a leading dimension. Delete this when the wrappers release the GIL.
+releases the GIL and allows a leading dimension. Remove this when the wrappers release the GIL.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def multiply_rows(lower: Array, rows: Array, *, transposed: bool = False) -> Non
     rows : (count, n) float64, C order; overwritten
     """
     count, n = rows.shape
-    # In Fortran's eyes rows is (n, count): T X, or T^T X.
+    # In Fortran order rows is (n, count): T X, or T^T X.
     _multiply(b"L", b"T" if transposed else b"N", n, count, lower, rows, n)
 
 
@@ -111,12 +111,12 @@ def multiply_columns(lower: Array, block: Array, start: int, stop: int) -> None:
     block : (n, count) float64, C order; its columns start:stop are overwritten
     """
     n, count = block.shape
-    # In Fortran's eyes block is (count, n), with the columns as a range of its rows: X T^T.
+    # In Fortran order block is (count, n), with the columns as a range of its rows: X T^T.
     _multiply(b"R", b"T", stop - start, n, lower, block[:, start:stop], count)
 
 
 def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
-    """Add rows^T rows to `matrix[start:stop, start:]`, but below its diagonal.
+    """Add rows^T rows to `matrix[start:stop, start:]`, except below its diagonal.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
     m, k = (_int(stop - start), _int(count))
     first, rest = (rows.ctypes.data + 8 * column for column in (start, stop))
     corner, beside = (matrix.ctypes.data + 8 * (start * n + column) for column in (start, stop))
-    # In Fortran's eyes rows is (n, count), and what lies above the diagonal lies below it.
+    # In Fortran order rows is (n, count), and the part above the diagonal is below it.
     _syrk(b"L", b"N", m, k, one.ctypes.data, first, leading, one.ctypes.data, corner, leading)
     if stop < n:
         ends = (_int(n - stop), m, k)
@@ -153,8 +153,8 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
 
 
 def add_projection(rows: Array, vector: Array, sums: Array) -> None:
-    """Add rows^T (rows vector) to `sums`: NumPy would write the product first, as long as a row,
-    and read it again.
+    """Add rows^T (rows vector) to `sums`; NumPy would first store the product, as long as a row,
+    and read it back.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def add_projection(rows: Array, vector: Array, sums: Array) -> None:
     zero = np.zeros(1)
     first = rows.ctypes.data
     leading = _int(n)
-    # In Fortran's eyes rows is (n, count).
+    # In Fortran order rows is (n, count).
     products = (one.ctypes.data, first, leading)
     _gemv(
         b"T", *ends, *products, vector.ctypes.data, unit, zero.ctypes.data, along.ctypes.data, unit
@@ -184,8 +184,7 @@ def add_projection(rows: Array, vector: Array, sums: Array) -> None:
 class SymmetricProducts:
     """Products of packed symmetric matrices with rows of vectors, in reused work space.
 
-    The calls are all there is between two matrices: what Python does in between, workers do one at
-    a time.
+    Between matrices there are only these calls, because workers execute Python code one at a time.
 
     Parameters
     ----------
@@ -206,7 +205,7 @@ class SymmetricProducts:
         ----------
         packed : lower triangles of A_k, (k, n (n + 1) / 2) float64 in C order, rows one after
             another
-        out : of each set (k, count, n) in C order
+        out : (k, count, n) for each set, in C order
         """
         size = self._n * (self._n + 1) // 2
         if (
@@ -230,7 +229,7 @@ class SymmetricProducts:
         ]
         first, stride = packed.ctypes.data, packed.strides[0]
         for k in range(len(packed)):
-            # Rows of a lower triangle are, in Fortran's eyes, columns of an upper one.
+            # Rows of a lower triangle are, in Fortran order, columns of an upper one.
             _spread(b"U", n, first + k * stride, square, n, info)
             for count, source, result, step in places:
                 _symm(b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n)

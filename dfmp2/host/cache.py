@@ -1,7 +1,7 @@
-"""What was measured on this host, kept between runs: `calibration.json` in `$XDG_CACHE_HOME/dfmp2`.
+"""Measurements on this host, stored between runs in `calibration.json` in `$XDG_CACHE_HOME/dfmp2`.
 
-One JSON object; keys name machine, versions and what was measured, values are objects of numbers
-and texts. The folder is `~/.cache/dfmp2` when XDG_CACHE_HOME is not set.
+The file is a JSON object; keys consist of machine, versions and quantity, values are objects of
+numbers and texts. The folder is `~/.cache/dfmp2` if XDG_CACHE_HOME is not set.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dfmp2.host.provenance import installed_version
 
 
 def cache_key(what: str, libraries: Sequence[str]) -> str:
-    """Key of a measurement on this machine with these versions of the libraries; "absent" where
-    there is none."""
+    """Key of a measurement on this machine with the installed versions of the libraries, "absent"
+    if missing."""
     versions = [f"{library}-{installed_version(library) or 'absent'}" for library in libraries]
     return f"{platform.node()} {platform.machine()} {what} {' '.join(versions)}"
 
@@ -37,7 +37,7 @@ def load_cached(name: str) -> dict[str, Any] | None:
 
 
 def store_cached(name: str, value: Mapping[str, Any]) -> None:
-    """Keep a value; a folder that cannot be written only costs the next measurement."""
+    """Store a value; if the folder cannot be written, it will only be measured again."""
     file = path()
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
@@ -58,6 +58,6 @@ def store_cached(name: str, value: Mapping[str, Any]) -> None:
 
 
 def path() -> Path:
-    """The file."""
+    """Path of the file."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "dfmp2" / "calibration.json"

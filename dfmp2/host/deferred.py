@@ -1,11 +1,10 @@
-"""Modules that others import for features a run never uses: loaded when something in them is asked
-for.
+"""Lazy loading of modules that libraries import for features a run never uses.
 
 PySCF's DIIS imports `scipy.optimize` for two variants we do not call; that import takes a fifth of
-the time of a whole run on water. Its SCF package imports the classes for point groups, which we
-never use. SciPy's array-API layer asks NumPy for every name it has, which loads `numpy.f2py`,
-`numpy.testing` and others. Only processes of our own, the command line and workers, defer anything.
-Delete a name when its importer asks for it where it is used.
+the time of a whole run on water. Its SCF package imports the point-group classes, which we never
+use. SciPy's array-API layer requests every name in NumPy, which loads `numpy.f2py`, `numpy.testing`
+and others. Only our own processes, the command line and workers, defer anything. Remove a name once
+its importer imports it lazily.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ UNUSED = (
     "pyscf.scf.ghf_symm",
 )
 NUMPY_EXTRAS = ("f2py", "testing", "polynomial", "char", "rec")
-# By tools that walk through all modules; no use of this one
+# Requested by tools that walk through all modules; not a real use
 ASKED_OF_ALL = {"__file__", "__wrapped__"}
-_presentations: list[Callable[[], ModuleType]] = []  # one, once it is registered
+_presentations: list[Callable[[], ModuleType]] = []  # at most one, after registration
 
 
 class _Deferred(ModuleType):
-    """Becomes the module when one of its names is asked for."""
+    """A placeholder that becomes the module when one of its names is accessed."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ASKED_OF_ALL:
             raise AttributeError(f"module {self.__name__!r} is not loaded yet and has no {name!r}")
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        # Which also takes this one's place in its parent
+        # This also replaces the placeholder in its parent
         real = importlib.import_module(self.__name__)
         self.__dict__.update(real.__dict__)
         return getattr(real, name)
 
 
 def defer(name: str) -> None:
-    """Let `import name` succeed at once and load the module at its first use; no effect if it is
+    """Let `import name` succeed at once and load the module on first use; no effect if already
     loaded.
 
-    A parent package that makes its submodules on request, as NumPy does, must be loaded already.
+    A parent package that creates its submodules on request, such as NumPy, must already be loaded.
     """
     if name in sys.modules:
         return
@@ -58,13 +57,13 @@ def defer(name: str) -> None:
 
 
 def register_presentation(load: Callable[[], ModuleType]) -> None:
-    """Register how the module of `presentation` is loaded; its room calls this."""
+    """Register the loader of the module returned by `presentation`; called by its own package."""
     _presentations[:] = [load]
 
 
 def presentation() -> ModuleType:
-    """The functions that show what the rooms below `output` have made, as text, dictionaries and
-    tables: the module `dfmp2.output.presentation`, loaded now.
+    """The module `dfmp2.output.presentation`, loaded on demand, whose functions present objects of
+    lower layers as text, dictionaries and tables.
 
     Raises
     ------
@@ -76,13 +75,14 @@ def presentation() -> ModuleType:
 
 
 def defer_unused() -> None:
-    """Defer what a run on the host never uses; before PySCF is loaded."""
+    """Defer modules that a run on the host never uses; call before PySCF is loaded."""
     for name in UNUSED:
         defer(name)
 
 
 def defer_numpy_extras() -> None:
-    """Load NumPy without what SciPy makes it load; after the thread variables are set."""
+    """Load NumPy without the modules that SciPy makes it load; call after the thread variables are
+    set."""
     importlib.import_module("numpy")
     for name in NUMPY_EXTRAS:
         defer(f"numpy.{name}")

@@ -1,8 +1,7 @@
-"""Write files so that a reader never sees half of one: beside the target, flushed to disk,
-renamed.
+"""Write files atomically: to a temporary file beside the target, flushed to disk and renamed.
 
-Below: one process at a time works on a result: an exclusive lock on `.NAME.lock` beside it, which ends
-with the process.
+Only one process at a time works on a result: it holds an exclusive lock on `.NAME.lock` beside it,
+which ends with the process.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from dfmp2.units import format_bytes
 NO_FILE = (0, 0)
 
 OUTPUT = Option("output")
-LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
+LEAST_FREE = 10**6  # bytes of disk space required to start anything
 
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
-    """Write `content` to `target`; on any failure or interrupt the old file is there still, and
-    nothing beside it.
+    """Write `content` to `target`; after any failure or interrupt the old file is unchanged, with
+    nothing left beside it.
 
     Raises
     ------
-    FileExistsError : the target is there and `overwrite` is false
+    FileExistsError : the target exists and `overwrite` is false
     OSError : the disk is full or fails, or the folder cannot be written
     """
     part = beside(target)
@@ -54,12 +53,12 @@ def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
 
 
 def move(part: Path, target: Path, *, overwrite: bool) -> None:
-    """Give the finished file `part` its name; where the system cannot rename without replacing,
-    `part` stays as well.
+    """Rename the finished file `part` to `target`; if the system cannot rename without replacing,
+    `part` remains as well.
 
     Raises
     ------
-    FileExistsError : the target is there and `overwrite` is false
+    FileExistsError : the target exists and `overwrite` is false
     OSError : the disk fails, or the folder cannot be written
     """
     if overwrite:
@@ -69,7 +68,7 @@ def move(part: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def beside(target: Path) -> Path:
-    """A name in the same folder that nobody else uses."""
+    """A unique name in the same folder."""
     return target.with_name(f".{target.name[:200]}.part-{uuid.uuid4().hex[:12]}")
 
 
@@ -79,14 +78,14 @@ def _rename_new(part: Path, target: Path) -> None:
         os.link(part, target)
     except FileExistsError:
         raise
-    except OSError:  # a file system without hard links
+    except OSError:  # file system without hard links
         if target.exists():
             raise FileExistsError(errno.EEXIST, "exists", str(target)) from None
         os.replace(part, target)
 
 
 def disk_refusal(error: OSError) -> type[ResourceError]:
-    """DiskFull where nothing can be written to the disk any more, else ResourceError."""
+    """DiskFull if the disk has no more space, otherwise ResourceError."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return DiskFull
     return ResourceError
@@ -95,11 +94,11 @@ def disk_refusal(error: OSError) -> type[ResourceError]:
 def require_writable(
     target: Path, *, overwrite: bool, expected_bytes: int = LEAST_FREE, option: Option = OUTPUT
 ) -> None:
-    """Check, before any computing, that `target`, named with `option`, can be written; leaves
-    nothing behind.
+    """Check, before any computing, that `target`, given by `option`, can be written; leaves nothing
+    behind.
 
-    Commands ask twice: for the place (`overwrite` true) at once, for a file that is there when
-    nothing else is wrong.
+    Commands check twice: the location (`overwrite` true) at once, and an existing file after all
+    other checks.
 
     Raises
     ------
@@ -147,11 +146,11 @@ def require_writable(
 
 
 def make_folder(folder: Path, option: Option = OUTPUT) -> None:
-    """Make a folder, and those above it.
+    """Create a folder and its parents.
 
     Raises
     ------
-    ResourceError : it cannot be made
+    ResourceError : it cannot be created
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,11 +161,11 @@ def make_folder(folder: Path, option: Option = OUTPUT) -> None:
 
 
 def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
-    """Put `content` into `target`, all or nothing; on any failure or interrupt nothing is left.
+    """Write `content` to `target`, all or nothing; failures and interrupts leave nothing behind.
 
     Raises
     ------
-    ResultExists : the target appeared meanwhile and `overwrite` is false
+    ResultExists : the target has appeared meanwhile and `overwrite` is false
     ResourceError : the disk is full or the folder cannot be written
     """
     with settled(target):
@@ -175,11 +174,11 @@ def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
 
 @contextmanager
 def settled(target: Path) -> Iterator[None]:
-    """Put something into `target` in the block, and see that the system has it on disk.
+    """Context in which `target` is written, after which it is flushed to disk.
 
     Raises
     ------
-    ResultExists : the target appeared meanwhile
+    ResultExists : the target has appeared meanwhile
     ResourceError : the disk is full or the folder cannot be written
     """
     try:
@@ -210,7 +209,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change of a file, NO_FILE when there is none."""
+    """Size and modification time of a file, NO_FILE if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -220,25 +219,26 @@ def stamp(path: Path) -> tuple[int, int]:
 
 # --- locks ----------------------------------------------------------------------------------------
 
-PATIENCE = 0.3  # s: another process that only looks who holds a lock has it for a moment
-UNNAMED = 3.0  # s: which is longer on a busy machine; nobody who computes is named meanwhile
+PATIENCE = 0.3  # s; a process that only checks who holds a lock takes it briefly
+UNNAMED = 3.0  # s; longer on a busy machine, while no computing process is named
 LARGEST = 4096  # bytes of a lock file
 
 _held: dict[
     tuple[int, str], list[FileLock]
-] = {}  # (process, lock file) -> its lock, once for each time it was taken
+] = {}  # (process, lock file) -> its lock, repeated for each time it was taken
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that holds a lock: its number, its machine, and since when (ISO 8601)."""
+    """A process that holds a lock: its id, its machine, and since when (ISO 8601)."""
 
     pid: int
     host: str
     since: str
 
     def computes(self) -> bool:
-        """Whether it is known and may be alive, rather than a process that only looks."""
+        """Whether it is a known process that may be alive, rather than one that only checks the
+        lock."""
         return self.pid > 0 and (self.host != socket.gethostname() or is_alive(self.pid))
 
     def __str__(self) -> str:
@@ -248,13 +248,13 @@ class Holder:
 
 
 def lock_file(target: Path) -> Path:
-    """Where the lock of a result lies."""
+    """Path of the lock file of a result."""
     return target.with_name(f".{target.name.removesuffix('.h5')}.lock")
 
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Hold the lock of `target` in the block.
+    """Hold the lock of `target` during the block.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def acquire_lock(target: Path) -> Holder | None:
 
     Returns
     -------
-    None when it was taken, else the process that holds it
+    None if it was taken, otherwise the process that holds it
 
     Raises
     ------
@@ -305,27 +305,27 @@ def acquire_lock(target: Path) -> Holder | None:
 
 
 def release_lock(target: Path) -> None:
-    """Give the lock back, if this process holds it."""
+    """Release the lock, if this process holds it."""
     path = lock_file(target)
     locks = _held.get(_key(path), [])
     if locks:
         lock = locks.pop()
         if not locks:
             with contextlib.suppress(OSError):
-                # while it is held: whoever has opened it meanwhile sees that it has lost its name
+                # while it is held, so that others who have opened it see that it lost its name
                 path.unlink()
             lock.release()
 
 
 def discard_lock(target: Path) -> None:
-    """Remove the lock file that a dead process has left."""
+    """Remove the lock file left by a dead process."""
     with contextlib.suppress(ResourceError):
         if lock_file(target).exists() and acquire_lock(target) is None:
             release_lock(target)
 
 
 def lock_holder(target: Path) -> Holder | None:
-    """The living process that holds the lock of `target`, or None."""
+    """The live process that holds the lock of `target`, or None."""
     path = lock_file(target)
     if _held.get(_key(path)):
         return _read(path)
@@ -335,8 +335,8 @@ def lock_holder(target: Path) -> Holder | None:
     try:
         other = _take(lock, path, 0)
         if other is None and not path.stat().st_size:
-            path.unlink()  # it names nobody: this look has made it, as the holder left
-    except OSError:  # it is gone, or its folder cannot be written: nobody can hold it then
+            path.unlink()  # it names nobody: this check created it just as the holder left
+    except OSError:  # it is gone, or its folder cannot be written, so nobody can hold it
         return None
     finally:
         lock.release()
@@ -344,8 +344,8 @@ def lock_holder(target: Path) -> Holder | None:
 
 
 def _take(lock: FileLock, path: Path, patience: float) -> Holder | None:
-    """The process that has a lock; None where this one has taken it, within `patience` seconds or
-    the longer ones for those that only look."""
+    """Try to take a lock; returns its holder, or None if it was taken within `patience` seconds, or
+    longer if the holder only checks the lock."""
     other = None
     for seconds in (patience, UNNAMED):
         try:
@@ -363,7 +363,7 @@ def _key(path: Path) -> tuple[int, str]:
 
 
 def _read(path: Path) -> Holder:
-    """What a lock file says."""
+    """The content of a lock file."""
     try:
         with open(path, encoding="utf-8") as stream:
             value = json.loads(stream.read(LARGEST))

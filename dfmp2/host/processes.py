@@ -19,7 +19,7 @@ from typing import Any
 from dfmp2.errors import Interrupted
 from dfmp2.host import threads
 
-REAPED = 10.0  # s that the thread which has waited for a process has to say how it ended
+REAPED = 10.0  # s allowed for the thread that waited for a process to report how it ended
 
 
 class OneProcess(SpawnContext):
@@ -28,7 +28,7 @@ class OneProcess(SpawnContext):
     process: SpawnProcess
 
     def Process(self, *given: Any, **named: Any) -> SpawnProcess:  # type: ignore[override] # noqa: N802
-        """As of `multiprocessing`."""
+        """As in `multiprocessing`."""
         self.process = SpawnProcess(*given, **named)
         return self.process
 
@@ -39,16 +39,16 @@ def start_process(
     first: Callable[..., Any],
     *arguments: Any,
 ) -> tuple[ProcessPoolExecutor, Future[Any], SpawnProcess]:
-    """Start a process that does what it is given, one call after the other.
+    """Start a process that executes calls one after another.
 
     Parameters
     ----------
-    initializer : called in the process with `given`, its signals blocked
+    initializer : called in the process with `given`, while its signals are blocked
     first : its first call, with `arguments`
 
     Returns
     -------
-    the executor that leads to the process, the future of the first call, and the process
+    The executor of the process, the future of the first call, and the process.
     """
     context = OneProcess()
     with clean_start():
@@ -58,15 +58,15 @@ def start_process(
 
 
 def has_ended(process: SpawnProcess) -> bool:
-    """Whether a process is no more, also where nobody has been told yet how it ended."""
+    """Whether a process has ended, even if nobody has been told how."""
     return bool(connection.wait([process.sentinel], 0))
 
 
 def exit_code(process: SpawnProcess) -> int | None:
-    """How a process ended, once it has; negative for a signal.
+    """Exit code of a process that has ended; negative for a signal.
 
-    Several threads may wait for it, the executor's and this one: the system tells one of them, which
-    notes it for the others a moment later. None where somebody else was told.
+    Several threads may wait for it, the executor's and this one; the system notifies one of them,
+    which records the code for the others a moment later. None if the code went elsewhere.
     """
     connection.wait([process.sentinel])
     deadline = time.monotonic() + REAPED
@@ -77,11 +77,11 @@ def exit_code(process: SpawnProcess) -> int | None:
 
 @contextmanager
 def clean_start() -> Iterator[None]:
-    """Start processes that do not run __main__ again, find no modules in the working directory, and
-    have their signals blocked until they can listen.
+    """Context for starting processes that do not rerun __main__, find no modules in the working
+    directory, and have signals blocked until they can handle them.
 
-    Python starts one that removes the semaphores of a parent that is killed, which it says with a
-    warning: that is what it is for, and nothing for the user to do.
+    Python starts a resource tracker that removes the semaphores of a killed parent with a warning,
+    which is irrelevant to the user.
     """
     main = sys.modules["__main__"]
     before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONWARNINGS")}
@@ -101,10 +101,10 @@ def clean_start() -> Iterator[None]:
 
 
 def begin_quietly(variables: Mapping[str, str]) -> None:
-    """Set the variables and one thread before any library is loaded: the initializer of a process
+    """Set the variables and one thread before any library is loaded; the initializer of a process
     that serves a device.
 
-    What it prints goes to standard error; Ctrl-C is the parent's, and it ends when that ends.
+    Its output goes to standard error, Ctrl-C is left to the parent, and it ends with the parent.
     """
     os.environ.update(variables)
     threads.set_environment(1)

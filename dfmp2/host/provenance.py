@@ -1,4 +1,4 @@
-"""Where, when and with what a result was made."""
+"""The place, time and software with which a result was made."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from importlib import metadata
 from dfmp2.host.threads import kernels
 from dfmp2.units import quantity as _q
 
-KERNELS = "; "  # between the BLAS and its kernels, which files of earlier versions lack
+KERNELS = "; "  # between BLAS and kernels, which are missing in files of earlier versions
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where, when and with what the result was made."""
+    """The place, time and software with which the result was made."""
 
     version: str = _q("", "dfmp2 version")
     command: str = _q("", "command line, or the Python entry point")
@@ -37,7 +37,8 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Preparation(Provenance):
-    """Where, when and with what B was made, when another process made it (`dfmp2 prepare`)."""
+    """The place, time and software with which B was made, when another process made it (`dfmp2
+    prepare`)."""
 
     file: str = _q("", "file that B was read from")
     sha256: str = _q("", "hash of that file's content")
@@ -45,10 +46,10 @@ class Preparation(Provenance):
     measured_peak: int = _q("byte", "measured peak resident memory of the preparation")
 
 
-@cache  # reading one takes a millisecond or two
+@cache  # each lookup takes a millisecond or two
 def installed_version(distribution: str) -> str | None:
-    """Version of an installed distribution by its metadata, without importing it; None if there is
-    none."""
+    """Version of an installed distribution from its metadata, without importing it; None if
+    missing."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -62,7 +63,7 @@ def version() -> str:
 
 def blas() -> str:
     """Name and version of the BLAS that NumPy was built with."""
-    import numpy as np  # which the doctor finds missing
+    import numpy as np  # may be missing, which the doctor reports
 
     config = np.show_config(mode="dicts")
     if isinstance(config, dict):
@@ -73,12 +74,12 @@ def blas() -> str:
 
 
 def blas_and_kernels() -> str:
-    """The BLAS of NumPy, and the kernels that each BLAS has chosen for the processor."""
+    """The BLAS of NumPy, and the kernels that each BLAS uses on this processor."""
     return f"{blas()}{KERNELS}{kernels()}"
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that computes."""
+    """Versions of all software used in the computation."""
     return {"dfmp2": version()} | {
         name: str(installed_version(name.lower())) for name in ("PySCF", "NumPy", "SciPy")
     }
@@ -87,13 +88,13 @@ def versions() -> dict[str, str]:
 def collect_provenance(
     command: str, threads: int, backend_details: Mapping[str, str]
 ) -> Provenance:
-    """Provenance of a run that ends now.
+    """Provenance of a run that is ending now.
 
     Parameters
     ----------
     command : command line or entry point
-    threads : threads the run was given
-    backend_details : what the backend says of its device and libraries
+    threads : number of threads of the run
+    backend_details : the backend's description of its device and libraries
     """
     return Provenance(
         version=version(),

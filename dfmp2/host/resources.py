@@ -1,7 +1,7 @@
-"""What the machine can give: memory, cores, disk. Linux files are read; elsewhere POSIX answers.
+"""Resources of the machine: memory, cores, disk; read from Linux system files, elsewhere from
+POSIX.
 
-Below: one accelerator per process: which devices there are, and the variables that show a process only
-its own.
+Each process gets one accelerator, by variables that make only its own device visible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
 )
 
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
-LARGE_BYTES = 10**6  # of an array that is given back when it is freed
+LARGE_BYTES = 10**6  # of an array that is returned to the system when freed
 
 
 def available_memory() -> int:
@@ -42,8 +42,8 @@ def available_memory() -> int:
 
 
 def usable_memory() -> int:
-    """Bytes this process may hold in all where nobody says how many: what it has, and most of what
-    is free."""
+    """Default limit for the memory of this process, bytes: what it has, and most of the free
+    memory."""
     return resident_memory() + int(0.9 * available_memory())
 
 
@@ -62,7 +62,7 @@ def peak_resident_memory() -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number on this host."""
+    """Whether a process with this id exists on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,39 +73,38 @@ def is_alive(pid: int) -> bool:
 
 
 def peak_of_process(pid: int) -> int | None:
-    """Largest resident size of another process so far, bytes; None where it has ended or the system
-    does not say."""
+    """Largest resident size of another process so far, bytes; None if it has ended or the system
+    does not tell."""
     return _kilobytes(f"/proc/{pid}/status", "VmHWM")
 
 
 def return_memory() -> None:
-    """Give what was freed back to the system: the C library keeps blocks of up to 32 MB for
-    itself."""
+    """Return freed memory to the system, because the C library retains blocks of up to 32 MB."""
     gc.collect()  # PySCF's objects refer to each other
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # not the GNU library
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # not the GNU C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_nothing_back() -> None:
-    """Let arrays go back to the system when they are freed, from now on and in the whole process.
+    """From now on, in the whole process, return the memory of freed arrays to the system.
 
-    The GNU C library learns from the first large array that is freed to keep blocks of up to 32 MB,
-    for every thread by itself: half of a small budget. Setting the threshold of `mmap` ends that.
+    After the first large array is freed, the GNU C library retains blocks of up to 32 MB per
+    thread, which may be half of a small budget. Setting the threshold of `mmap` prevents that.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def restart_peak() -> None:
-    """Let `peak_resident_memory` count from now on, so that a run in a long-lived process reports
-    its own peak."""
-    # Not Linux, or forbidden: the peak is that of the whole process
+    """Restart `peak_resident_memory`, so that a run in a long-lived process reports its own
+    peak."""
+    # Not Linux, or not permitted: the peak is that of the whole process
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def usable_cores() -> int:
-    """Threads a process should use: OMP_NUM_THREADS if set, else its cores."""
+    """Number of threads a process should use: OMP_NUM_THREADS if set, otherwise its cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
@@ -113,7 +112,7 @@ def usable_cores() -> int:
 
 
 def cores() -> int:
-    """Cores this process may use: affinity capped by the CPU quota."""
+    """Number of cores this process may use: its affinity, limited by the CPU quota."""
     if hasattr(os, "sched_getaffinity"):
         found = len(os.sched_getaffinity(0))
     else:
@@ -131,7 +130,7 @@ def free_disk(folder: Path) -> int:
 
 
 def _kilobytes(file: str, key: str) -> int | None:
-    """Bytes that a line `KEY: NUMBER kB` of a system file says."""
+    """Bytes from a line `KEY: NUMBER kB` of a system file."""
     words = _words(file)
     if f"{key}:" in words:
         return int(words[words.index(f"{key}:") + 1]) * 1024
@@ -153,13 +152,13 @@ def _words(file: str) -> list[str]:
 
 
 class Others:
-    """What other processes use from here on."""
+    """Processor use of other processes from now on."""
 
     def __init__(self) -> None:
         self._begun = self._now()
 
     def used(self) -> float:
-        """Cores; 0 where the system does not say."""
+        """Cores used on average; 0 if the system does not tell."""
         seconds, busy, own = (
             now - before for now, before in zip(self._now(), self._begun, strict=True)
         )
@@ -167,12 +166,11 @@ class Others:
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        return time.perf_counter(), busy_seconds(), sum(os.times()[:4])  # with processes waited for
+        return time.perf_counter(), busy_seconds(), sum(os.times()[:4])  # including child processes
 
 
 def busy_seconds() -> float:
-    """Processor seconds of the whole machine spent on anything but idling; 0 where the system does
-    not say."""
+    """Busy processor seconds of the whole machine; 0 if the system does not tell."""
     try:
         fields = [
             int(word)
@@ -180,8 +178,7 @@ def busy_seconds() -> float:
         ]
     except (OSError, ValueError):
         return 0.0
-    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first
-    # two
+    # user, nice, system, idle, iowait, irq, softirq, steal; the rest is included in the first two
     return (sum(fields[:8]) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -202,12 +199,12 @@ def pinning(
     nvidia: Path = NVIDIA,
     devices: Path = DEVICES,
 ) -> dict[str, str]:
-    """Variables that give a worker its device, from those of this process or folders that list the
-    machine's devices.
+    """Variables that assign a worker its device, based on those of this process or on the machine's
+    device folders.
 
     Raises
     ------
-    InputError : fewer Trainium cores than workers; a core belongs to one process
+    InputError : fewer Trainium cores than workers, since a core belongs to one process
     """
     if backend in ("cuda", "cuda-tf32", "auto"):
         if CUDA in environment:
@@ -234,7 +231,7 @@ def pinning(
 
 
 def _names(text: str) -> list[str]:
-    """Devices as they are named: numbers, or identifiers such as GPU-8f2c...; -1 ends the list."""
+    """Names of devices: numbers, or identifiers such as GPU-8f2c...; -1 ends the list."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if "-1" in names:
         return names[: names.index("-1")]
@@ -242,7 +239,7 @@ def _names(text: str) -> list[str]:
 
 
 def _numbered(folder: Path, pattern: str, each: int = 1) -> list[str]:
-    """Numbers of the devices of a folder, `each` for each file that is named so."""
+    """Numbers of the devices in a folder, `each` per file that matches the pattern."""
     found = [path for path in folder.glob("*") if re.fullmatch(pattern, path.name)]
     return [str(number) for number in range(each * len(found))]
 

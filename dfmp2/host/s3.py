@@ -1,9 +1,8 @@
-"""Files of a folder and their copies in S3, Amazon's object store; and who asks AWS for anything,
-by boto3.
+"""Copies of files in S3, Amazon's object store, and the interface to AWS through boto3.
 
-An object appears whole or not at all, and the newest version is seen at once (S3 documentation,
-"data consistency model"). Credentials and region come from where boto3 looks for them; it is
-imported here only.
+An object appears completely or not at all, and the newest version is visible at once (S3
+documentation, "data consistency model"). Credentials and region come from boto3's usual places;
+boto3 is imported only here.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from typing import Any, BinaryIO
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.host.files import stamp
 
-# Which error an answer of AWS or an error of boto3 becomes, by its code or name; ResourceError
-# where it is another one. Sources: AWS documentation, "Common error types" and "S3 error
-# responses".
+# Our error for a response of AWS or an error of boto3, by its code or name; ResourceError for all
+# others. Sources: AWS documentation, "Common error types" and "S3 error responses".
 ERRORS: dict[type[Dfmp2Error], str] = {
     BackendUnavailable: r"\w*(NoRegion|Token|Credential|AccessKeyId|Signature|Profile|AuthFailure|Unrecognized)\w*",
     InputError: r"301|40[04]|ClientException|InvalidBucketName|NoSuch\w*|NotFound|Param\w*|Permanent\w*|Validation\w*",
@@ -29,7 +27,7 @@ ERRORS: dict[type[Dfmp2Error], str] = {
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Translate what goes wrong in the block, by ERRORS."""
+    """Translate errors in the block, as given in ERRORS."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -53,7 +51,7 @@ def asking(what: str) -> Iterator[None]:
 
 
 def connect(service: str, region: str | None = None, profile: str | None = None) -> Any:
-    """A client of a service of AWS, as "s3"; BackendUnavailable where boto3 or the region is
+    """A client of an AWS service such as "s3"; raises BackendUnavailable if boto3 or the region is
     missing."""
     try:
         import boto3
@@ -68,8 +66,7 @@ def connect(service: str, region: str | None = None, profile: str | None = None)
 class Copies:
     """Copies below s3://BUCKET/PREFIX of the files of a folder whose names match `kind`.
 
-    Lock files stay on the host, so two jobs that compute one item do it twice, with the same
-    result.
+    Lock files stay on the host, so two jobs may compute the same item twice, with the same result.
     """
 
     def __init__(self, client: Any, place: str, folder: Path, kind: re.Pattern[str]) -> None:
@@ -78,7 +75,7 @@ class Copies:
         self._known, self._lock = dict[str, tuple[int, int]](), threading.Lock()
 
     def names(self) -> set[str]:
-        """Of all objects."""
+        """Names of all objects."""
         with asking(f"listing {self._place}"):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
@@ -90,7 +87,7 @@ class Copies:
             }
 
     def put(self, name: str, content: BinaryIO) -> None:
-        """Put what is read into an object."""
+        """Store the content in an object."""
         with asking(f"writing {self._place}/{name}"):
             self._client.upload_fileobj(content, self._bucket, self._prefix + name)
 
@@ -100,8 +97,8 @@ class Copies:
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     def fetch(self, names: Iterable[str]) -> int:
-        """Get what the folder lacks of these objects, each all or nothing; how many were asked
-        for."""
+        """Fetch those of these objects that the folder lacks, each all or nothing; returns the
+        number requested."""
         before = len(self._known)
         with self._lock:
             for name in names:
@@ -114,25 +111,25 @@ class Copies:
             return len(self._known) - before
 
     def save(self) -> None:
-        """Bring S3 to what the host holds."""
+        """Bring S3 up to date with the host."""
         with self._lock:
-            # A result is there before its checkpoint or error goes: what is gone is looked for
-            # first, and goes last.
+            # A result must arrive before its checkpoint or error is removed, so missing files are
+            # listed first and deleted last.
             gone = self._known.keys() - set(self._files())
             for name in self._files():
                 path = self._folder / name
                 seen = stamp(path)
                 if seen != self._known.get(name):
-                    # One version of it; the next look
+                    # A file that has vanished meanwhile is handled by the next call.
                     with suppress(FileNotFoundError), open(path, "rb") as stream:
-                        self.put(name, stream)  # sees one that went since
+                        self.put(name, stream)
                         self._known[name] = seen
             for name in gone:
                 self.delete(name)
                 del self._known[name]
 
     def _files(self) -> list[str]:
-        """Names of the files there are; a program comes before its record, NAME.neff before
+        """Names of the existing files; a program comes before its record, NAME.neff before
         .json."""
         paths = [path for path in sorted(self._folder.rglob("*"), reverse=True) if path.is_file()]
         return [
@@ -144,12 +141,11 @@ class Copies:
 
 @contextmanager
 def kept(copies: Sequence[Copies], every: float, warn: Callable[[str], None]) -> Iterator[None]:
-    """Save copies every so many seconds while the block runs, and at its end.
+    """Save copies every `every` seconds during the block, and at its end.
 
     Raises
     ------
-    Interrupted : the last copies could not be made; earlier ones are tried again, and `warn` is
-        told
+    Interrupted : the final copies failed; earlier failures only cause a warning and are retried
     """
     over = threading.Event()
 

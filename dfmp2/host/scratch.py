@@ -1,11 +1,11 @@
-"""A run's own scratch folder: made when arrays go to disk, gone when the run ends, however it ends.
+"""A run's own scratch folder, created when arrays go to disk and removed however the run ends.
 
     DIR/dfmp2-scratch-HOST-PID-RANDOM/   lock   *.raw
 
 The owner holds a lock on `lock` while it lives; a killed process loses it, and the next run removes
-the folder. Removed is only what bears such a name, belongs to this user and this host, whose
-process is dead and whose lock is free; of its content only files of ours, never through a symbolic
-link.
+the folder. A folder is removed only if it has such a name, belongs to this user and host, its
+process is dead and its lock is free; only our own files are deleted in it, and never through a
+symbolic link.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from dfmp2.units import format_bytes
 VARIABLE = "DFMP2_SCRATCH"
 PREFIX = "dfmp2-scratch"
 LOCK = "lock"
-KEEPER = "checkpoint"  # file that names the checkpoint which a folder is kept for
+KEEPER = "checkpoint"  # file that names the checkpoint for which a folder is kept
 SUFFIX = ".raw"
-HEAD_BYTES = 8192  # of a checkpoint: where it names its folder
-# Bytes to leave free beside what the plan needs: directories, others' small files
+HEAD_BYTES = 8192  # of a checkpoint, which contain the name of its folder
+# Bytes to leave free beyond the needs of the plan: directories, others' small files
 RESERVE = 16 * 10**6
 
 _NAME = re.compile(rf"{PREFIX}-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[a-z0-9_]{{8}}")
 
 
 def choose_root(given: str | None) -> Path:
-    """The folder scratch goes to: `--scratch`, else $DFMP2_SCRATCH, else $TMPDIR or what the system
-    uses for it.
+    """The folder for scratch files: `--scratch`, else $DFMP2_SCRATCH, else $TMPDIR or the system's
+    default.
 
     Raises
     ------
-    InputError : a folder that was named is none
+    InputError : the given path is not a folder
     """
     asked: tuple[tuple[Part, str | None], ...] = (
         (Option("scratch", given), given),
@@ -62,16 +62,16 @@ def choose_root(given: str | None) -> Path:
             return folder.absolute()
     try:
         return Path(tempfile.gettempdir())
-    except FileNotFoundError:  # no folder can be written; it matters only if this run needs one
+    except FileNotFoundError:  # no writable folder; matters only if this run needs one
         return Path(os.environ.get("TMPDIR") or "/tmp")
 
 
 def require_space(root: Path, needed: int) -> None:
-    """Refuse a folder that cannot be written or has too little space.
+    """Raise if a folder cannot be written or has too little space.
 
     Raises
     ------
-    ResourceError : names the folder, the space needed and the space that is free
+    ResourceError : names the folder, the space needed and the free space
     """
     try:
         free = free_disk(root)
@@ -97,8 +97,7 @@ def require_space(root: Path, needed: int) -> None:
 
 
 def in_memory(root: Path) -> bool:
-    """Whether the folder is on a file system that keeps its files in memory; False where that
-    cannot be told."""
+    """Whether the folder is on an in-memory file system; False if unknown."""
     try:
         device = os.stat(root).st_dev
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -118,12 +117,12 @@ class Space:
 
     Parameters
     ----------
-    root : folder to make the run's own folder in; nothing is made before the first array
-    needed : bytes the run will write, checked on entry; 0 when all fits into memory
+    root : parent of the run's own folder, which is created with the first array
+    needed : bytes the run will write, checked on entry; 0 if everything fits into memory
 
     Attributes
     ----------
-    folder : the run's own folder, None while there is none
+    folder : the run's own folder, None if not yet created
     """
 
     def __init__(self, root: Path, needed: int) -> None:
@@ -162,25 +161,25 @@ class Space:
         self.close()
 
     def array(self, name: str, size: int, *, existing: bool = False) -> ScratchArray:
-        """A new array of `size` numbers in a file of its own, or one of an adopted folder.
+        """A new array of `size` numbers in its own file, or an existing one in an adopted folder.
 
         Raises
         ------
-        ResourceError : the folder or the file cannot be made
+        ResourceError : the folder or file cannot be created
         """
         path = self.own_folder() / f"{name}{SUFFIX}"
         if self._adopted and not existing:
-            path.unlink(missing_ok=True)  # the run that was stopped had one, too
+            path.unlink(missing_ok=True)  # left by the stopped run
         array = ScratchArray(self, path, existing=existing)
         self._arrays.append(array)
         return array
 
     def own_folder(self) -> Path:
-        """The run's own folder, made if there is none yet.
+        """The run's own folder, created if necessary.
 
         Raises
         ------
-        ResourceError : it cannot be made
+        ResourceError : the folder cannot be created
         """
         if self.folder is None:
             try:
@@ -197,15 +196,13 @@ class Space:
         return self.folder
 
     def keep(self, checkpoint: str) -> None:
-        """Leave the folder behind if this run is stopped, as long as the file `checkpoint` names
-        it."""
-        with contextlib.suppress(OSError):  # where that cannot be noted in it, the folder goes
+        """Keep the folder if this run is stopped, as long as the file `checkpoint` refers to it."""
+        with contextlib.suppress(OSError):  # if this cannot be recorded, the folder is removed
             (self.own_folder() / KEEPER).write_bytes(os.fsencode(os.path.abspath(checkpoint)))
             self._kept = True
 
     def adopt(self, folder: Path) -> bool:
-        """Take the folder that a stopped run has left; false when it is gone or somebody else has
-        it."""
+        """Take over the folder of a stopped run; false if it is gone or in use."""
         if self.folder is None:
             lock = _taken_over(folder)
         else:
@@ -216,7 +213,7 @@ class Space:
         return True
 
     def close(self) -> None:
-        """Remove everything; a signal that comes meanwhile is raised afterwards."""
+        """Remove everything; signals that arrive meanwhile take effect afterwards."""
         stopped: BaseException | None = None
         while True:
             try:
@@ -260,14 +257,14 @@ class Space:
 
 
 class Room(NamedTuple):
-    """Where the SCF integrals go, and what may be held of them.
+    """Where the SCF integrals are stored, and how much of them may be held in memory.
 
     Attributes
     ----------
     space : scratch space of the run
-    pair_bytes : of raw integrals per block of pairs when they are made (one shell at least)
-    read_bytes : of all blocks of fitting functions together when they are read (a few rows at
-        least)
+    pair_bytes : bytes of raw integrals per block of pairs when they are made (at least one shell)
+    read_bytes : bytes of all blocks of fitting functions together when they are read (at least a
+        few rows)
     """
 
     space: Space
@@ -276,7 +273,7 @@ class Room(NamedTuple):
 
 
 class ScratchArray(FileRegion):
-    """A flat array of float64 numbers in a file of its own; made by `Space.array`."""
+    """A flat float64 array in its own file, created by `Space.array`."""
 
     def __init__(self, space: Space, path: Path, *, existing: bool) -> None:
         self._space, self._path = space, path
@@ -290,13 +287,13 @@ class ScratchArray(FileRegion):
             raise space.failure(error) from error
 
     def failure(self, error: OSError | None) -> Dfmp2Error:
-        """As of Region, with the space needed and left."""
+        """As in Region, with the space needed and left."""
         if error is None:
             return self._space.failure(f"{self._name} is shorter than what was written to it")
         return self._space.failure(error)
 
     def close(self, *, delete: bool = True) -> None:
-        """Close and delete the file; harmless when repeated."""
+        """Close and delete the file; may be called repeatedly."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -305,11 +302,10 @@ class ScratchArray(FileRegion):
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove our files and then the folder; what somebody else put there stays, and so does the
-    folder then."""
+    """Remove our files and then the folder, which stays if it contains files of others."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # gone, or no longer a folder of ours
+    except OSError:  # gone, or no longer our folder
         return
     try:
         for name in sorted(os.listdir(handle), key=lambda name: name == LOCK):  # the lock last
@@ -325,7 +321,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_kept(folder: Path) -> None:
-    """Remove a folder that a stopped run has left, unless somebody has it."""
+    """Remove a folder left by a stopped run, unless it is in use."""
     lock = _taken_over(folder)
     if lock >= 0:
         remove_folder(folder)
@@ -333,7 +329,7 @@ def remove_kept(folder: Path) -> None:
 
 
 def remove_stale(root: Path) -> list[str]:
-    """Remove folders that dead processes of this user left on this host; returns their names."""
+    """Remove folders left on this host by dead processes of this user; returns their names."""
     removed = []
     try:
         entries = sorted(os.listdir(root))
@@ -350,7 +346,7 @@ def remove_stale(root: Path) -> list[str]:
 
 
 def _is_kept(folder: Path) -> bool:
-    """Whether a checkpoint still names the folder."""
+    """Whether a checkpoint still refers to the folder."""
     try:
         with open(folder / KEEPER, "rb") as keeper:
             checkpoint = os.fsdecode(keeper.read(HEAD_BYTES))
@@ -361,8 +357,8 @@ def _is_kept(folder: Path) -> bool:
 
 
 def _taken_over(folder: Path) -> int:
-    """The descriptor that holds the lock of a folder of this user that a dead process left, -1 if
-    it cannot be had."""
+    """Take the lock of a folder left by a dead process of this user; returns its descriptor, or -1
+    if that fails."""
     try:
         status = os.stat(folder, follow_symlinks=False)
     except OSError:
@@ -377,8 +373,8 @@ def _taken_over(folder: Path) -> int:
 
 
 def _locked(folder: Path) -> int:
-    """The descriptor that holds the lock of a folder, -1 if somebody else has it or there are no
-    locks."""
+    """Take the lock of a folder; returns its descriptor, or -1 if it is held by another process or
+    locks are unsupported."""
     try:
         lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:

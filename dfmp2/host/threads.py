@@ -1,10 +1,10 @@
-"""One thread setting for everything: BLAS libraries, OpenMP, our own workers.
+"""A common thread setting for BLAS libraries, OpenMP and our own workers.
 
-NumPy, SciPy and PySCF bring one OpenBLAS each, and PySCF an OpenMP runtime; left alone they start
-several times as many threads as there are cores and spin against each other. Here every OpenBLAS
-runs single-threaded and all parallelism is PySCF's OpenMP loops and our workers, which never run at
-the same time. The settings of a process that imports dfmp2 are put back afterwards. Our workers:
-`Workers`, `each`, `prefetched`.
+NumPy, SciPy and PySCF each bring their own OpenBLAS, and PySCF an OpenMP runtime; by default they
+start several times as many threads as there are cores, which compete with each other. Here every
+OpenBLAS runs single-threaded, and the only parallelism is PySCF's OpenMP loops and our workers,
+which never run at the same time. The settings of a process that imports dfmp2 are restored
+afterwards. Our workers are `Workers`, `each` and `prefetched`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from typing import Any, ClassVar, TypeVar
 
 Loaded = TypeVar("Loaded")
 
-# OpenBLAS exports its controls under the name of the build: plain, SciPy's and NumPy's 64-bit
-# build.
+# Names under which OpenBLAS exports its controls: plain, SciPy's and NumPy's 64-bit builds.
 _OPENBLAS_NAMES = ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_")
 _OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp5")
 
 
 def set_environment(threads: int) -> None:
-    """Set the thread variables; only of use before NumPy and PySCF are loaded."""
+    """Set the thread variables; only effective before NumPy and PySCF are loaded."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    # Waiting threads sleep: spinning ones take the cores from our workers (glycine, SCF: 1.0 s
-    # against 0.4 s).
+    # Waiting threads sleep, because spinning ones would take cores from our workers (glycine, SCF:
+    # 1.0 s against 0.4 s).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         os.environ[name] = "1"
@@ -39,7 +38,7 @@ def set_environment(threads: int) -> None:
 
 @contextmanager
 def limited(threads: int, blas: int = 1) -> Iterator[None]:
-    """Give OpenMP `threads` threads and every loaded OpenBLAS `blas`, for the time of the block."""
+    """Give OpenMP `threads` threads and every loaded OpenBLAS `blas`, during the block."""
     undo: list[Callable[[], None]] = []
     try:
         undo += [_limit_openblas(library, blas) for library in _loaded("openblas")]
@@ -51,17 +50,17 @@ def limited(threads: int, blas: int = 1) -> Iterator[None]:
 
 
 def openblas() -> dict[str, int | None]:
-    """Threads of every loaded OpenBLAS, by its path; None where it does not tell."""
+    """Number of threads of every loaded OpenBLAS, by path; None if it does not tell."""
     controls = {path: _openblas_controls(path) for path in _loaded("openblas")}
     return {path: int(found[0]()) if found else None for path, found in controls.items()}
 
 
 def kernels() -> str:
-    """What the last bits of a product depend on beside its sizes: the kernels of each OpenBLAS,
-    NumPy's instructions.
+    """A description of everything other than sizes that affects the last bits of a product: the
+    kernels of each OpenBLAS, and NumPy's instructions.
 
     For instance "SkylakeX (NumPy, SciPy), Prescott (PySCF), AVX512_ICL". OpenBLAS and NumPy choose
-    by the processor; where neither tells, the kind of processor stands alone.
+    by the processor; if neither tells, only the kind of processor is given.
     """
     users: dict[str, list[str]] = {}
     for path in _loaded("openblas"):
@@ -71,7 +70,7 @@ def kernels() -> str:
 
 
 def _openblas_kernels(path: str) -> str:
-    """The processor whose kernels an OpenBLAS has chosen."""
+    """The processor type whose kernels an OpenBLAS uses."""
     library = ctypes.CDLL(path)
     for pattern in _OPENBLAS_NAMES:
         get = getattr(library, pattern.format("get_corename"), None)
@@ -82,7 +81,8 @@ def _openblas_kernels(path: str) -> str:
 
 
 def _library_of(path: str) -> str:
-    """The library that brought an OpenBLAS, by its folder; otherwise the file's own name."""
+    """The library that an OpenBLAS belongs to, judged by its folder; otherwise the file's own
+    name."""
     for name in ("NumPy", "SciPy", "PySCF"):
         if f"/{name.lower()}" in path:
             return name
@@ -91,7 +91,7 @@ def _library_of(path: str) -> str:
 
 def _vector_instructions() -> str:
     """The widest group of instructions that NumPy uses here, or the kind of processor."""
-    import numpy as np  # which sets up its OpenBLAS when it is loaded
+    import numpy as np  # which initialises its OpenBLAS when loaded
 
     config = np.show_config(mode="dicts")
     if isinstance(config, dict):
@@ -104,7 +104,7 @@ def _vector_instructions() -> str:
 
 
 def _openblas_controls(path: str) -> tuple[Any, Any] | None:
-    """The functions that tell and set the number of threads."""
+    """The functions that get and set the number of threads."""
     library = ctypes.CDLL(path)
     for pattern in _OPENBLAS_NAMES:
         get = getattr(library, pattern.format("get_num_threads"), None)
@@ -143,7 +143,7 @@ _Visitor = ctypes.CFUNCTYPE(
 
 
 def _loaded(*names: str) -> list[str]:
-    """Paths of the shared libraries of this process whose file name holds one of `names`."""
+    """Paths of the shared libraries of this process whose file name contains one of `names`."""
     paths = set()
 
     def visit(loaded: Any, _size: int, _data: None) -> int:
@@ -153,8 +153,8 @@ def _loaded(*names: str) -> list[str]:
             paths.add(os.path.realpath(path))
         return 0
 
-    # With the interpreter's lock held: the system has a lock of its own meanwhile, and a thread
-    # that imports a library takes them in this order.
+    # Keep holding the GIL, because the system takes its own lock here, and a thread that imports a
+    # library takes them in this order.
     iterate = getattr(ctypes.PyDLL(None), "dl_iterate_phdr", None)
     if iterate is not None:
         iterate(_Visitor(visit), None)
@@ -162,11 +162,11 @@ def _loaded(*names: str) -> list[str]:
 
 
 class Workers(ThreadPoolExecutor):
-    """The pool that all work of ours is shared out with.
+    """The thread pool for all of our work.
 
     Attributes
     ----------
-    watch : where set, called by the worker with its name, the task, its begin and end
+    watch : if set, called by the worker with its name, the task, its start and end
         (`time.perf_counter`, s)
     """
 
@@ -176,7 +176,7 @@ class Workers(ThreadPoolExecutor):
         super().__init__(workers, name)
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
-        """As of `concurrent.futures`."""
+        """As in `concurrent.futures`."""
         watch = Workers.watch
         return super().submit(work if watch is None else _watched(work, watch), *given, **named)
 
@@ -197,8 +197,8 @@ def _watched(
 
 
 def each(count: int, work: Callable[[int], object], workers: int) -> None:
-    """Call work(0) .. work(count - 1) in threads; after an error or a signal nothing more is
-    begun."""
+    """Call work(0) .. work(count - 1) in threads; after an error or a signal, no further call is
+    started."""
     with Workers(workers) as pool:
         try:
             futures = [pool.submit(work, number) for number in range(count)]
@@ -209,9 +209,10 @@ def each(count: int, work: Callable[[int], object], workers: int) -> None:
 
 
 def prefetched(load: Callable[[int], Loaded], count: int) -> Iterator[Loaded]:
-    """load(0), load(1), ...: each is fetched by a thread while the caller works on the one before.
+    """Yield load(0), load(1), ..., each loaded by a thread while the caller works on the previous
+    one.
 
-    `load(k)` must leave what `load(k - 1)` returned as it is.
+    `load(k)` must not modify the value returned by `load(k - 1)`.
     """
     with Workers(1, "reader") as pool:
         coming = [pool.submit(load, 0)] if count else []

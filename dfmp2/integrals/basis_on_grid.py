@@ -1,17 +1,16 @@
-"""Values of the basis functions, and of their first derivatives, at the points of an integration
-grid:
+"""Values and first derivatives of the basis functions at the points of an integration grid:
 
     chi[k, m, g] = d_k chi_m(r_g)        k: none, d/dx, d/dy, d/dz                              (1)
 
-The points are put into blocks that lie close together, and a block has only the functions that
-matter there, those of the shells with
+The points are grouped into compact blocks, and a block has only the functions that matter there:
+those of the shells with
 
     E(R) (sum_g |w_g|)^1/2 > cutoff,      E(R) = max |chi[k, m]| at R or farther from its atom  (2)
 
-where R is the distance from the atom to the nearest point: the left side bounds the root of the
-block's part of an overlap integral. PySCF evaluates the functions; as many blocks are kept as there
-is room for, and the others are evaluated again for each density, into the same memory: the bits are
-the same. Source of the screening: Stratmann, Scuseria, Frisch, Chem. Phys. Lett. 257, 213 (1996).
+where R is the distance from the atom to the nearest point; the left side bounds the square root of
+the block's contribution to an overlap integral. PySCF evaluates the functions. As many blocks as
+fit are kept; the others are evaluated again for each density, into the same memory, with the same
+bits. Source of the screening: Stratmann, Scuseria, Frisch, Chem. Phys. Lett. 257, 213 (1996).
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ BLOCK_POINTS = 1008  # a multiple of the 56 points that PySCF screens together
 CUTOFF = 1e-9  # of Eq. 2: V_xc to 1e-11 Eh
 SINGLE_CUTOFF = 1e-6  # for values in float32
 DERIVATIVES = 4  # a value and three first derivatives
-RADII = np.geomspace(1e-3, 60.0, 320)  # bohr, where the envelopes of Eq. 2 are known
+RADII = np.geomspace(1e-3, 60.0, 320)  # bohr, at which the envelopes of Eq. 2 are tabulated
 DIRECTIONS = np.array(
     [place for place in np.ndindex(3, 3, 3) if place != (1, 1, 1)], dtype=np.float64
 )
 DIRECTIONS -= 1
-DIRECTIONS /= np.linalg.norm(DIRECTIONS, axis=1)[:, None]  # 26, along which they are looked for
+DIRECTIONS /= np.linalg.norm(DIRECTIONS, axis=1)[:, None]  # the 26 directions that are sampled
 
 
 @dataclass(frozen=True, slots=True)
 class PointBlock:
-    """Points that lie close together, with the functions that matter there.
+    """Neighbouring points, with the functions that matter there.
 
     Attributes
     ----------
@@ -67,13 +66,13 @@ class BasisOnGrid:
     mole : pyscf.gto.Mole
         The molecule.
     grid : pyscf.dft.gen_grid.Grids
-        A grid that has been built.
+        A built grid.
     derivatives : bool
-        Whether first derivatives are wanted.
+        Whether first derivatives are needed.
     single : bool
         Whether values are rounded to float32.
     room : int
-        Bytes that may be taken for values that are kept.
+        Bytes available for keeping values.
     """
 
     def __init__(
@@ -101,11 +100,11 @@ class BasisOnGrid:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the values that are kept now."""
+        """Bytes of the values kept at present."""
         return sum(block.values.nbytes for block in self._kept if block is not None)
 
     def block(self, number: int) -> PointBlock:
-        """The block of that number, from 0 to `count` - 1; several threads may ask at once."""
+        """The block with a number from 0 to `count` - 1; safe to call from several threads."""
         kept = self._kept[number]
         if kept is not None:
             return kept
@@ -117,13 +116,14 @@ class BasisOnGrid:
     def blocks(self, numbers: range) -> Iterator[tuple[int, PointBlock]]:
         """Blocks with their numbers, one after the other.
 
-        The values of a block that is not kept are there until the next one is asked for: all have
-        the same memory, since the first touch of new memory costs more than the values.
+        The values of a block that is not kept are valid until the next one is requested: all such
+        blocks share the same memory, since touching new memory for the first time costs more than
+        computing the values.
 
         Parameters
         ----------
         numbers : range
-            Of the blocks, from 0 to `count` - 1.
+            Block numbers, from 0 to `count` - 1.
         """
         most = BLOCK_POINTS * int(self._mole.nao)
         if self.derivatives:
@@ -138,14 +138,14 @@ class BasisOnGrid:
     def share_out(
         self, work: Callable[[int, Iterator[tuple[int, PointBlock]]], Result], threads: int
     ) -> list[Result]:
-        """What each worker makes of its share of the blocks, with PySCF's own threads held to one.
+        """Results of all workers on their shares of the blocks, with one PySCF thread each.
 
         Parameters
         ----------
         work : callable
             Takes the number of the worker and its `blocks`.
         threads : int
-            Workers.
+            Number of workers.
         """
         from pyscf import lib
 
@@ -157,7 +157,7 @@ class BasisOnGrid:
             return list(pool.map(one_thread, range(threads)))
 
     def _evaluate(self, number: int, buffer: Array | None) -> PointBlock:
-        """The block of that number, made by PySCF, in new memory or in that of a buffer."""
+        """The block with that number, evaluated by PySCF into new memory or into a buffer."""
         from pyscf.dft import gen_grid, numint
 
         part = slice(number * BLOCK_POINTS, (number + 1) * BLOCK_POINTS)
@@ -165,7 +165,7 @@ class BasisOnGrid:
         weights = self._weights[part]
         shells = self._shells(coordinates, weights)
         functions = np.flatnonzero(np.isin(self._shell_of_function, shells))
-        if not len(shells):  # PySCF would read the first one all the same
+        if not len(shells):  # PySCF would read the first shell anyway
             components = 1 + (DERIVATIVES - 1) * self.derivatives
             nothing: NDArray[Any] = np.empty((components, 0, len(weights)), dtype=self._kind)
             return PointBlock(functions=functions, values=nothing, weights=weights)
@@ -181,7 +181,7 @@ class BasisOnGrid:
         )
         if not self.derivatives:
             values = values[None]
-        values = values.transpose(0, 2, 1)  # as PySCF has them in memory
+        values = values.transpose(0, 2, 1)  # PySCF's memory order
         values = values.astype(self._kind, copy=False)
         return PointBlock(functions=functions, values=values, weights=weights)
 
@@ -196,7 +196,7 @@ class BasisOnGrid:
 
 
 def with_shells(mole: Any, shells: NDArray[np.intp]) -> Any:
-    """The molecule with some of its shells of basis functions alone, which shares all else with
+    """The molecule with only some of its shells of basis functions; everything else is shared with
     it."""
     part = mole.copy(deep=False)
     part._bas = mole._bas[shells]
@@ -204,21 +204,21 @@ def with_shells(mole: Any, shells: NDArray[np.intp]) -> Any:
 
 
 def envelopes(mole: Any, *, derivatives: bool) -> Array:
-    """E of Eq. 2 of each shell at RADII, (shells, radii).
+    """E of Eq. 2 for each shell at RADII, (shells, radii).
 
     Parameters
     ----------
     mole : pyscf.gto.Mole
         The molecule.
     derivatives : bool
-        Whether first derivatives count as well.
+        Whether first derivatives are included.
     """
     from pyscf.dft import numint
 
     places = (RADII[:, None, None] * DIRECTIONS).reshape(-1, 3)
     centres = mole.atom_coords()
     largest = np.empty((mole.nbas, len(RADII)))
-    # Equal shells, of atoms of the same element, have the same exponents and coefficients.
+    # Equal shells of atoms of one element have the same exponents and coefficients.
     _, first, kinds = np.unique(mole._bas[:, 1:], axis=0, return_index=True, return_inverse=True)
     for kind, shell in enumerate(first):
         values = numint.eval_ao(
@@ -233,7 +233,7 @@ def envelopes(mole: Any, *, derivatives: bool) -> Array:
 
 
 def values_bytes(points: int, nao: int, *, derivatives: bool, single: bool) -> int:
-    """Bytes of all values at so many points, at most."""
+    """Upper bound on the bytes of all values at this number of points."""
     count = points * nao
     if derivatives:
         count *= DERIVATIVES
@@ -243,10 +243,10 @@ def values_bytes(points: int, nao: int, *, derivatives: bool, single: bool) -> i
 
 
 def compact_order(coordinates: Array, size: int) -> NDArray[np.intp]:
-    """Order of points in which each `size` of them lie close together.
+    """Order of points in which every `size` of them lie close together.
 
-    The points are halved along the longest edge of their box, in multiples of `size`, until there
-    are no more than that.
+    The points are halved along the longest edge of their box, in multiples of `size`, until at most
+    `size` are left.
 
     Parameters
     ----------

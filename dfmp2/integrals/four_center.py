@@ -1,15 +1,15 @@
-"""Four-centre integrals of which few are kept: (mn|mn) of pairs of basis functions, and (ia|jb) of
-a few orbitals i.
+"""Selected four-centre integrals: (mn|mn) of pairs of basis functions, and (ia|jb) of a few
+orbitals i.
 
-(ia|jb) with all others j come from integrals made in passing:
+(ia|jb) with all other orbitals j are computed from integrals that are not stored:
 
     (ia|ls) = sum_mn C_mi C_na (mn|ls)        l >= s, a range of pairs at a time
     H_i(j,a,s) = sum_l C_lj (ia|ls)           l and s in both orders
     (ia|jb) = sum_s C_sb H_i(j,a,s)
 
-No (mn|ls) is kept, and H of one orbital i at least: with less memory fewer orbitals go through a
-pass, and there are more passes. Integrals below PySCF's Schwarz bounds (1e-14 Eh) and negligible
-pairs l, s (`dfmp2.integrals.screening`) are left out. Everything is float64 on the host. Source of
+No (mn|ls) is stored, only H, for at least one orbital i: with less memory fewer orbitals go through
+a pass, and there are more passes. Integrals below PySCF's Schwarz bounds (1e-14 Eh) and negligible
+pairs l, s (`dfmp2.integrals.screening`) are skipped. Everything is float64 on the host. Source of
 direct transformations: Head-Gordon, Pople, Frisch, Chem. Phys. Lett. 153, 503 (1988).
 """
 
@@ -32,19 +32,19 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 BLOCK_BYTES = 32 * 10**6  # of (mn|ls) at a time
-WORK_BYTES = 16 * 10**6  # of products that are added to H, for each worker
+WORK_BYTES = 16 * 10**6  # of products that are added to H, per worker
 
 
 def pair_diagonals(mole: Any, wanted: NDArray[np.bool_]) -> Array:
     """(mn|mn) of some pairs of shells, (nao, nao), 0 for the others, Eh.
 
-    PySCF has no loop over them, and a call of its own for each takes ten times as long as the
-    integrals: libcint is called directly.
+    PySCF has no loop over them, and calling it for each pair takes ten times as long as the
+    integrals, so libcint is called directly.
 
     Parameters
     ----------
     wanted : array
-        (nshell, nshell) which pairs.
+        (nshell, nshell) mask of the pairs.
     """
     with shielded():
         from pyscf.gto import moleintor
@@ -89,10 +89,11 @@ def exact_rows(
     Parameters
     ----------
     mole : PySCF molecule
-    space : orbitals i and a; chosen : of its occupied orbitals, from 0
+    space : orbitals i and a
+    chosen : indices of its occupied orbitals, from 0
     others : orbitals j and b of each spin
-    threads : workers
-    at_once : orbitals i in one pass over the integrals
+    threads : number of workers
+    at_once : number of orbitals i in one pass over the integrals
 
     Yields
     ------
@@ -139,12 +140,12 @@ def _half_transformed(
             inside = sig >= l0
             x[sig[inside] - l0, lam[inside]] = values[inside]
         _add(h, x, c_others, l0, l1, threads)
-        del x  # before the next one is made
+        del x  # before the next one is allocated
     return h.reshape(nao, c_others.shape[1], len(chosen), space.nvir)
 
 
 def _add(h: Array, x: Array, c_others: Array, l0: int, l1: int, threads: int) -> None:
-    """Add what the pairs l, s of a shell contribute, l in l0:l1 and s in 0:l1; s < l0 counts in
+    """Add the contribution of the pairs l, s of a shell, l in l0:l1 and s in 0:l1; s < l0 counts in
     both orders."""
     step = max(1, WORK_BYTES // h[0].nbytes)
     left = np.ascontiguousarray(c_others[l0:l1].T)
@@ -162,8 +163,8 @@ def _add(h: Array, x: Array, c_others: Array, l0: int, l1: int, threads: int) ->
 def _shells(
     mole: Any, block_bytes: int
 ) -> Iterator[tuple[int, Iterator[tuple[Index, Index, Array]]]]:
-    """Each shell with the integrals of its functions l and all s <= l that are not negligible:
-    blocks of l, s and (mn|ls), (count, npair) float64, valid until the next is taken."""
+    """Each shell with the integrals of its functions l and all s <= l that are not negligible, in
+    blocks of l, s and (mn|ls), (count, npair) float64, valid until the next is requested."""
     with shielded():
         from pyscf.ao2mo import _ao2mo
 
@@ -200,8 +201,8 @@ def _shells(
 
 
 def _runs(kept: NDArray[np.bool_], ends: Index, shell: int, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of shells s <= l that are kept, with at most `most` pairs of functions (one pair of
-    shells at least)."""
+    """Ranges of kept shells s <= l with at most `most` pairs of functions (or a single pair of
+    shells)."""
     width = int(ends[shell + 1] - ends[shell])
     first, held = -1, 0
     for other, here in enumerate([*kept, False]):

@@ -1,10 +1,10 @@
-"""The integration grid of a functional: points and weights around each atom, made by PySCF.
+"""The integration grid of a functional: points and weights around each atom, built by PySCF.
 
     E_xc = sum_g w_g f(r_g)                                                                    (1)
 
-Each atom has NRAD spheres around it with up to NANG points, fewer near the nucleus and far from
-it, and weights that fade where the cells of atoms meet. A grid is named as `--grid` names it: "3"
-is a level of PySCF, whose NRAD and NANG depend on the period of the atom; "99,590" is the same
+Each atom has NRAD spheres around it with up to NANG points, fewer near the nucleus and far from it,
+and weights that fade where the cells of atoms meet. A grid has the name used for `--grid`: "3" is a
+PySCF level, whose NRAD and NANG depend on the period of the atom; "99,590" means the same
 NRAD and NANG for every atom. Sources: Treutler and Ahlrichs, J. Chem. Phys. 102, 346 (1995);
 Lebedev and Laikov, Dokl. Math. 59, 477 (1999); Becke, J. Chem. Phys. 88, 2547 (1988).
 """
@@ -19,26 +19,26 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options.values import GRID_LEVELS, LEBEDEV_POINTS, RADIAL_POINTS, parse_grid
 
-LEVEL = 3  # of PySCF, for functionals that are not in LEVELS
+LEVEL = 3  # PySCF level, for functionals that are not in LEVELS
 # Functionals whose integrand varies faster than the density, by the beginning of libxc's names:
-# SCAN switches with an essential singularity, the others are high powers of a ratio of kinetic
-# energy densities. What each level leaves is measured in docs/project/validation/kohn-sham.md.
+# SCAN switches with an essential singularity, the others contain high powers of a ratio of kinetic
+# energy densities. docs/project/validation/kohn-sham.md has the measured error of each level.
 LEVELS = {
     **dict.fromkeys(("SCAN", "REVSCAN"), 5),
     **dict.fromkeys(("RSCAN", "R2SCAN", "R4SCAN", "RPPSCAN"), 4),
     **dict.fromkeys(("M05", "M06", "REVM06", "M08", "M11", "REVM11", "MN12", "MN15"), 4),
 }
 PREFIXES = tuple(f"{hybrid}MGGA_{part}_" for hybrid in ("", "HYB_") for part in ("XC", "X", "C"))
-FINER_LEVELS = 2  # from a grid to the one that its error is measured with
-FINER_RADIUS = 1.4  # times the points along the radius, as PySCF has it for two levels
+FINER_LEVELS = 2  # from a grid to the one used to measure its error
+FINER_RADIUS = 1.4  # factor on the radial points, as in PySCF over two levels
 COARSE_LEVEL = 1  # of the grid that an SCF begins with
 LAST_LEVEL = 200, 1454  # NRAD, NANG of level 9
-SPHERES = (50, 86, 110, 194, 302, 434, 590, 770, 974, 1202, 1454, 1730, 2030)  # one a level
+SPHERES = (50, 86, 110, 194, 302, 434, 590, 770, 974, 1202, 1454, 1730, 2030)  # one per level
 
 
 @cache
 def default_level(xc: str) -> int:
-    """Level of the grid where none is asked for: the highest that a part of the functional needs.
+    """Default level of the grid: the highest that any part of the functional needs.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def grid_name(asked: str | None, xc: str) -> str:
     Parameters
     ----------
     asked : str or None
-        `--grid`, None where it was not given.
+        `--grid`, or None.
     xc : str
         The functional.
     """
@@ -79,14 +79,14 @@ def grid_name(asked: str | None, xc: str) -> str:
 
 
 def make_grid(mole: Any, name: str) -> Any:
-    """A PySCF grid of the molecule, whose points are made when they are first needed.
+    """A PySCF grid for the molecule, whose points are built when first needed.
 
     Parameters
     ----------
     mole : pyscf.gto.Mole
         The molecule.
     name : str
-        Of the grid.
+        Name of the grid.
     """
     with shielded():
         from pyscf.dft import gen_grid
@@ -101,20 +101,20 @@ def make_grid(mole: Any, name: str) -> Any:
 
 
 def build_unsorted(grid: Any) -> None:
-    """Make the points of a PySCF grid without sorting them into boxes, which takes PySCF three times
-    as long as the rest: `dfmp2.integrals.basis_on_grid` has an order of its own."""
+    """Build the points of a PySCF grid without sorting them into boxes, which takes PySCF three
+    times as long as the rest; `dfmp2.integrals.basis_on_grid` has its own order."""
     grid.build(with_non0tab=False, sort_grids=False)
 
 
 def count_points(mole: Any, name: str) -> int:
-    """Number of points of a grid, without making it for the molecule.
+    """Number of points of a grid, without building it for the molecule.
 
     Parameters
     ----------
     mole : pyscf.gto.Mole
         The molecule.
     name : str
-        Of the grid.
+        Name of the grid.
     """
     grid = make_grid(mole, name)
     with shielded():
@@ -133,8 +133,8 @@ def name_of_grid(grid: Any) -> str:
     Raises
     ------
     InputError
-        It has no name: atoms have different numbers of points, or its points or weights are made
-        in another way.
+        It has no name: atoms have different numbers of points, or its points or weights follow
+        another scheme.
     """
     plain = make_grid(grid.mol, str(LEVEL))
     for part in ("prune", "radi_method", "becke_scheme", "radii_adjust"):
@@ -162,12 +162,12 @@ def name_of_grid(grid: Any) -> str:
 
 
 def coarse_name(grid: Any) -> str:
-    """Name of the grid that an SCF which ends on this one begins with: no finer than it.
+    """Name of the grid with which an SCF begins that ends on this one; no finer than it.
 
     Parameters
     ----------
     grid : pyscf.dft.gen_grid.Grids
-        The grid of the end.
+        The final grid.
     """
     name = name_of_grid(grid)
     coarse = str(COARSE_LEVEL)
@@ -177,16 +177,16 @@ def coarse_name(grid: Any) -> str:
 
 
 def finer_name(mole: Any, name: str, xc: str) -> str:
-    """Name of the grid that the error of a grid is measured with.
+    """Name of the grid used to measure the error of a grid.
 
-    It is two levels up, and no coarser than the default of the functional.
+    It is two levels up, and no coarser than the functional's default.
 
     Parameters
     ----------
     mole : pyscf.gto.Mole
         The molecule.
     name : str
-        Of the grid.
+        Name of the grid.
     xc : str
         The functional.
     """
@@ -195,7 +195,7 @@ def finer_name(mole: Any, name: str, xc: str) -> str:
 
 
 def _two_levels_up(name: str) -> str:
-    """Name of a grid with FINER_RADIUS times the points along the radius, and larger spheres."""
+    """Name of a grid with FINER_RADIUS times the radial points, and larger spheres."""
     if "," in name:
         radial, angular = (int(number) for number in name.split(","))
     elif int(name) < GRID_LEVELS[-1]:

@@ -1,10 +1,10 @@
 """Density fitting of (ia|jb) in the Coulomb metric: (ia|jb) = sum_P B_iaP B_jbP.
 
-With the metric (P|Q) = L L^T,  B_iaP = sum_Q L^-1_PQ (Q|ia). L is inverted once: a product with a
-triangle is faster than a solve. Everything here is float64: fitting integrals that were rounded to
-float32 first costs up to 3e-3 Eh. When the metric is not numerically positive definite its small
-eigenvalues are cut instead, B_iaP = sum_Q (Q|ia) U_QP s_P^-1/2, and the number of dropped functions
-is stored.
+With the metric (P|Q) = L L^T,  B_iaP = sum_Q L^-1_PQ (Q|ia). L is inverted once, because a
+triangular product is faster than a solve. Everything here is float64: rounding the integrals to
+float32 before the fit costs up to 3e-3 Eh. If the metric is not numerically positive definite, its
+small eigenvalues are cut instead, B_iaP = sum_Q (Q|ia) U_QP s_P^-1/2, and the number of dropped
+functions is stored.
 
 Source: Vahtras, Almloef, Feyereisen, Chem. Phys. Lett. 213, 514 (1993); Feyereisen, Fitzgerald,
 Komornicki, Chem. Phys. Lett. 208, 359 (1993).
@@ -14,12 +14,12 @@ Below: the inverse of a fitting metric V = (P|Q), and its change with the metric
     V = L L^T            V^-1 = L^-T L^-1                        dV^-1 = -V^-1 dV V^-1
     V = U s U^T, cut:    V^+ = sum_k u_k u_k^T / s_k over s_k kept
 
-A cut inverse changes also because kept and dropped eigenvectors u_k, u_d mix:
+A cut inverse also changes because kept and dropped eigenvectors u_k, u_d mix:
 
     dV^+ = -V^+ dV V^+ + sum_kd (u_k u_d^T + u_d u_k^T) (u_k^T dV u_d) / (s_k (s_k - s_d))
 
-which first-order perturbation theory of the eigenvectors gives; with it the derivative is exact
-while the number of dropped functions stays what it is. The factors are those that B was made with.
+by first-order perturbation theory of the eigenvectors. With this term the derivative is exact as
+long as the number of dropped functions does not change. The factors are those used for B.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from dfmp2.host.threads import each
 
 Array = NDArray[np.float64]
 
-CONDITION_LIMIT = 1e12  # of the metric; beyond it Cholesky loses the digits MP2 needs
+CONDITION_LIMIT = 1e12  # of the metric; beyond this, Cholesky loses the digits that MP2 needs
 EIGENVALUE_CUT = 1e-12  # relative to the largest eigenvalue
-# Of B per triangular product: 16 MB, so that workers share even small cases
+# Elements of B per triangular product: 16 MB, so that workers share even small cases
 SOLVE_ELEMENTS = 1 << 21
 
 
@@ -65,23 +65,23 @@ class MetricFactor:
 
     @property
     def naux(self) -> int:
-        """Fitting functions left."""
+        """Number of fitting functions kept."""
         return int(self.factor.shape[1])
 
     def of_rows(self) -> Array:
-        """(naux, n) that makes B of rows of raw integrals by one product."""
+        """(naux, n) matrix that turns rows of raw integrals into B by one product."""
         if self.triangular:
             return np.ascontiguousarray(np.tril(self.factor).T)
         return np.ascontiguousarray(self.factor)
 
     @property
     def threshold(self) -> float:
-        """Relative eigenvalue cut in force, 0 for Cholesky."""
+        """Relative eigenvalue cut applied, 0 for Cholesky."""
         return 0.0 if self.triangular else EIGENVALUE_CUT
 
 
 def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
-    """Inverse of the Cholesky factor of (P|Q), or a cut eigenvector factor when it is not positive
+    """Inverse of the Cholesky factor of (P|Q), or a cut eigenvector factor if it is not positive
     definite.
 
     Parameters
@@ -89,7 +89,7 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     metric : array
         (naux, naux) float64, Eh bohr^... in the normalisation of the fitting functions.
     overwrite : bool
-        Use its memory for the factor.
+        Whether the factor may overwrite it.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     if not overwrite or not metric.flags.f_contiguous:
         metric = metric.copy(order="F")
     diagonal = metric.diagonal().copy()
-    # The factor takes the lower triangle; the strict upper one keeps the metric until success is
+    # The factor goes to the lower triangle; the strict upper one keeps the metric until success is
     # certain.
     factor, info = scipy.linalg.lapack.dpotrf(metric, lower=1, clean=0, overwrite_a=1)
     if info == 0:
@@ -125,7 +125,7 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     for column in range(len(metric)):
         metric[column + 1 :, column] = metric[column, column + 1 :]
     np.fill_diagonal(metric, diagonal)
-    eigenvalues, vectors = scipy.linalg.eigh(metric, overwrite_a=True)  # two matrices in all
+    eigenvalues, vectors = scipy.linalg.eigh(metric, overwrite_a=True)  # two matrices in memory
     dropped = int(np.searchsorted(eigenvalues, EIGENVALUE_CUT * eigenvalues[-1], side="right"))
     condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))
     cut = vectors[:, dropped:]
@@ -134,13 +134,13 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
 
 
 def _estimate(condition: float) -> float:
-    """Without the digits that depend on where in memory the matrix happened to lie."""
+    """The condition number without the digits that depend on the matrix's place in memory."""
     return float(f"{condition:.6g}")
 
 
 def orbital_groups(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
-    """Ranges of occupied orbitals that are fitted together; a matter of sizes alone, wherever B is
-    kept."""
+    """Ranges of occupied orbitals that are fitted together; they depend only on sizes, not on where
+    B is stored."""
     step = max(1, SOLVE_ELEMENTS // max(1, nvir * naux))
     return [(i0, min(i0 + step, nocc)) for i0 in range(0, nocc, step)]
 
@@ -160,19 +160,18 @@ def fit(
     blocks : iterable
         (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), covering 0..naux once.
     factor : MetricFactor
-        Of the inverse metric.
+        Factor of the inverse metric.
     shapes : list of tuple[int, int]
         (nocc, nvir) per spin.
     workers : int
         Threads for the triangular products.
     stored : sequence of StoredTensor
-        Tensors on disk that take B of the first spins; the others are made in memory.
+        Tensors on disk for B of the first spins; the others are built in memory.
 
     Returns
     -------
     list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin;
-        arrays, or what is in
-    `stored`
+        arrays, or the tensors in `stored`
     """
     targets: list[Array | StoredTensor] = [
         *stored,
@@ -184,13 +183,13 @@ def fit(
                 target.add(p0, p1, part)
             else:
                 target[:, :, p0:p1] = part.transpose(1, 2, 0)
-        del block, part  # not held during the fit
+        del block, part  # free them before the fit
     return [_fitted(factor, target, workers) for target in targets]
 
 
 def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int) -> Array | StoredTensor:
-    """Turn raw (Q|ia), shape (nocc, nvir, naux), into B group by group of orbitals, in the same
-    space."""
+    """Turn raw (Q|ia), shape (nocc, nvir, naux), into B, one group of orbitals after another, in
+    place."""
     nocc, nvir, naux = raw.shape
     groups, kept = orbital_groups(nocc, nvir, naux), factor.naux
     if isinstance(raw, StoredTensor):
@@ -225,18 +224,17 @@ def _solve(factor: MetricFactor, rows: Array) -> Array:
 
 
 class InverseMetric:
-    """The inverse of a metric, or its inverse where eigenvalues are cut.
+    """The inverse of a metric, or its pseudo-inverse if eigenvalues are cut.
 
     Parameters
     ----------
     metric : (naux, naux) float64, symmetric
-    threads : workers of the products
+    threads : number of workers for the products
 
     Attributes
     ----------
     metric : (naux, naux) float64, V itself
-    dropped : (naux, ndropped) float64, eigenvectors that were cut; none where V has a Cholesky
-        factor
+    dropped : (naux, ndropped) float64, eigenvectors that were cut; none if V has a Cholesky factor
     """
 
     def __init__(self, metric: Array, threads: int) -> None:
@@ -251,12 +249,12 @@ class InverseMetric:
             self._gaps = values[count:, None] - values[:count]
 
     def unfit(self, rows: Array) -> Array:
-        """y L^-1 of each row y: from the fitted functions of B back to (P|.
+        """y L^-1 for each row y: from the fitted functions of B back to (P|.
 
         Parameters
         ----------
-        rows : (n, naux or as many as are kept) float64 in C order, overwritten where there is a
-            Cholesky factor
+        rows : (n, naux or the number kept) float64 in C order, overwritten if there is a Cholesky
+            factor
 
         Returns
         -------
@@ -267,19 +265,20 @@ class InverseMetric:
         return self._multiply(rows, transposed=True)
 
     def apply(self, rows: Array) -> Array:
-        """V^-1 x of each row x, (n, naux) float64 in C order, overwritten where there is a Cholesky
+        """V^-1 x for each row x, (n, naux) float64 in C order, overwritten if there is a Cholesky
         factor."""
         if not self._factor.triangular:
             return np.asarray(rows @ self._factor.factor) @ self._factor.factor.T
         return self._multiply(self._multiply(rows, transposed=False), transposed=True)
 
     def mixing(self, products: Array) -> Array:
-        """What kept and dropped eigenvectors add to the factors g of dV in dE = sum_PQ g_PQ dV_PQ.
+        """Contribution to the factors g in dE = sum_PQ g_PQ dV_PQ from the mixing of kept and
+        dropped eigenvectors.
 
         Parameters
         ----------
-        products : (naux, ndropped), sum_m c_mP (x_m u_d): all places where E has x V^+ x' with c' =
-            V^+ x' in one, and the unfitted x in the other
+        products : (naux, ndropped), sum_m c_mP (x_m u_d) over all terms x V^+ x' of E, with c' =
+            V^+ x' from one side and the unfitted x from the other
 
         Returns
         -------

@@ -1,12 +1,12 @@
-"""The pairs of basis functions worth keeping: products too small to matter are neither stored nor
+"""The significant pairs of basis functions: products too small to matter are neither stored nor
 fitted.
 
     |(mn|P)| <= Q_mn (P|P)^1/2        sum_P B_P,mn^2 <= Q_mn^2        Q_mn = (mn|mn)^1/2
 
 so a pair with Q_mn below NEGLIGIBLE changes no element of J or K by more than a few times that. In
-an extended molecule most pairs are negligible; in a compact one few are, and all are kept, since
-then the bookkeeping costs more than it saves. For the exchange, functions are grouped into compact
-clusters, each with the list of functions it overlaps with; where all pairs are kept, into ranges of
+an extended molecule most pairs are negligible. In a compact one few are, and all are kept, because
+the bookkeeping would cost more than it saves. For the exchange, functions are grouped into compact
+clusters, each with the list of functions it overlaps with; if all pairs are kept, into ranges of
 WIDTH functions. Source: Häser and Ahlrichs, J. Comput. Chem. 10, 104 (1989).
 """
 
@@ -24,22 +24,22 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 NEGLIGIBLE = 1e-12  # Eh^1/2
-WORTH_DROPPING = 0.7  # of all pairs: with more left, all are kept
-CLUSTER = 48  # basis functions in the largest cluster (one atom at least)
-# basis functions in a cluster where all pairs are kept: BLAS multiplies narrow rectangles without
+WORTH_DROPPING = 0.7  # of all pairs: if more are significant, all are kept
+CLUSTER = 48  # basis functions in the largest cluster (at least one atom)
+# Basis functions per cluster if all pairs are kept: BLAS multiplies narrow rectangles without
 # copying them first
 WIDTH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Neighbouring basis functions, and where their integrals are.
+    """Neighbouring basis functions, and the location of their integrals.
 
     Attributes
     ----------
-    functions : (n,) the functions of the cluster; partners : (m,) those any of them makes a pair
-        with
-    source : (m, n) column of B for each pair, or the number of columns where the pair is negligible
+    functions : (n,) the functions of the cluster
+    partners : (m,) all functions that form a pair with any of them
+    source : (m, n) column of B for each pair, or the number of columns if the pair is negligible
     """
 
     functions: Index
@@ -49,12 +49,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class PairList:
-    """Columns of B: places in the packed lower triangle, rows one after another, ascending.
+    """Columns of B: positions in the packed lower triangle, row by row, ascending.
 
     Attributes
     ----------
-    nao : basis functions; columns : (ncolumn,); clusters : in the order of the functions where all
-        pairs are kept
+    nao : number of basis functions
+    columns : (ncolumn,) positions
+    clusters : in the order of the functions if all pairs are kept
     """
 
     nao: int
@@ -68,11 +69,11 @@ class PairList:
 
     @property
     def rectangles(self) -> int:
-        """Numbers of a fitting function in the rectangles of all clusters with their partners."""
+        """Elements per fitting function in the rectangles of all clusters with their partners."""
         return sum(cluster.source.size for cluster in self.clusters)
 
     def compress(self, packed: Array, out: Array) -> None:
-        """Keep the columns of (n, npair) packed triangles, into (n, ncolumn)."""
+        """Keep the columns of packed triangles (n, npair), writing them to `out` (n, ncolumn)."""
         np.take(packed, self.columns, axis=1, out=out, mode="clip")
 
     def expand(self, block: Array) -> Array:
@@ -92,7 +93,7 @@ def every_pair(nao: int) -> PairList:
 
 
 def pair_list(mole: Any) -> PairList:
-    """The pairs of a PySCF molecule that are not negligible, or all of them if most are not."""
+    """The pairs of a PySCF molecule that are not negligible, or all pairs if most are not."""
     nao = mole.nao
     kept = significant(mole)
     if not 0 < np.count_nonzero(kept) < WORTH_DROPPING * len(kept):
@@ -102,7 +103,7 @@ def pair_list(mole: Any) -> PairList:
 
 
 def _with_partners(nao: int, columns: Index, groups: list[Index]) -> tuple[Cluster, ...]:
-    """The clusters of groups of functions, of the pairs that are kept."""
+    """The clusters for groups of functions, over the pairs that are kept."""
     column = np.full((nao, nao), len(columns), dtype=np.intp)
     lower = np.tril_indices(nao)
     mu, nu = lower[0][columns], lower[1][columns]
@@ -116,8 +117,8 @@ def _with_partners(nao: int, columns: Index, groups: list[Index]) -> tuple[Clust
 
 
 def significant(mole: Any) -> NDArray[np.bool_]:
-    """Whether Q_mn >= NEGLIGIBLE, (npair,) in packed order; the largest of a pair of shells speaks
-    for all of it."""
+    """Whether Q_mn >= NEGLIGIBLE, (npair,) in packed order; the largest Q_mn of a pair of shells
+    decides for all its functions."""
     shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
     kept = _significant_shells(mole)[np.ix_(shell, shell)]
     return np.asarray(kept[np.tril_indices(mole.nao)])
@@ -129,8 +130,8 @@ def _significant_shells(mole: Any) -> NDArray[np.bool_]:
 
 
 def pair_count(mole: Any) -> tuple[int, int]:
-    """Columns and `rectangles` that `pair_list` has, counted by shells: no array of all pairs of
-    functions is made."""
+    """Number of columns and `rectangles` of `pair_list`, counted by shells, without an array of all
+    pairs of functions."""
     nao = mole.nao
     widths = np.diff(mole.ao_loc_nr())
     kept = _significant_shells(mole)
@@ -146,8 +147,7 @@ def pair_count(mole: Any) -> tuple[int, int]:
 
 
 def schwarz_bounds(mole: Any) -> Array:
-    """Largest Q_mn of each pair of shells, (nshell, nshell), Eh^1/2: PySCF's own, as its direct SCF
-    uses them."""
+    """Largest Q_mn of each pair of shells, (nshell, nshell), Eh^1/2, as in PySCF's direct SCF."""
     with shielded():
         from pyscf.scf import _vhf
 
@@ -157,7 +157,7 @@ def schwarz_bounds(mole: Any) -> Array:
 
 
 def _clusters(mole: Any) -> list[Index]:
-    """Functions of compact groups of atoms: halves along the longest axis until CLUSTER is met."""
+    """Functions of compact groups of atoms, halved along the longest axis down to CLUSTER."""
     slices = mole.aoslice_by_atom()[:, 2:]
     sizes = slices[:, 1] - slices[:, 0]
     places = mole.atom_coords()

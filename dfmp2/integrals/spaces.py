@@ -16,7 +16,7 @@ from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Message, Option
 
 SMALL_GAP = 0.1  # Eh, warned: perturbation theory becomes questionable
-# Eh, between a frozen orbital and one that is not: what an SCF has left mixes them by 1e-5 / gap
+# Eh, between a frozen orbital and another one: an unconverged SCF mixes them by 1e-5 / gap
 DEGENERATE = 1e-3
 REFUSED_GAP = 0.02  # Eh, refused unless --allow-small-gap: near-degenerate, MP2 is meaningless
 
@@ -58,13 +58,14 @@ def active_space(
 
     Parameters
     ----------
-    mo_coeff : (nao, nmo) float64; mo_energy : (nmo,) float64, Eh; mo_occ : (nmo,) float64, 0 or
-        more
+    mo_coeff : (nao, nmo) float64
+    mo_energy : (nmo,) float64, Eh
+    mo_occ : (nmo,) float64, 0 or more
     frozen_core, frozen_virtual : number of lowest occupied / highest virtual orbitals left out
 
     Raises
     ------
-    InputError : nothing is left to correlate into
+    InputError : no virtual orbitals are left
     """
     occupied = np.flatnonzero(mo_occ > 0)
     virtual = np.flatnonzero(mo_occ == 0)
@@ -95,11 +96,11 @@ def arbitrary_cut(
     frozen_core: int,
     frozen_virtual: int,
 ) -> Message:
-    """Says of numbers of frozen orbitals that part orbitals of nearly the same energy; "" where
-    they do not.
+    """Warning if the numbers of frozen orbitals separate orbitals of nearly the same energy, else
+    "".
 
-    Of F2 as a triplet with one of two core orbitals frozen, 2e-4 Eh apart, E(corr) changes by 5e-5
-    Eh with the convergence of the SCF.
+    For triplet F2 with one of two core orbitals frozen, 2e-4 Eh apart, E(corr) changes by 5e-5 Eh
+    with the convergence of the SCF.
 
     Parameters
     ----------
@@ -119,8 +120,8 @@ def arbitrary_cut(
             ):
                 return Message(
                     Option(name, count),
-                    f" parts orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) "
-                    "depends on how the SCF has mixed them; freeze one more or one less",
+                    f" separates orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) "
+                    "depends on how the SCF has mixed them; freeze one more or one fewer",
                 )
     return Message()
 
@@ -142,7 +143,7 @@ def homo_lumo_gap(mo_energy: NDArray[np.float64], mo_occ: NDArray[np.float64]) -
 
 
 def smallest_denominator(spaces: list[ActiveSpace]) -> float:
-    """Smallest e_a + e_b - e_i - e_j of any amplitude, Eh (inf when there are none).
+    """Smallest e_a + e_b - e_i - e_j of any amplitude, Eh (inf if there are none).
 
     One space (restricted) or two (alpha, beta). Opposite-spin amplitudes may repeat an orbital in
     both spins; same-spin amplitudes need two different occupied and two different virtual ones.
@@ -165,13 +166,13 @@ def smallest_denominator(spaces: list[ActiveSpace]) -> float:
 def guard_gap(
     gap: float, denominator: float, allow_small_gap: bool, method: str = "MP2"
 ) -> str | None:
-    """Refuse denominators MP2 cannot be trusted with; return a warning for doubtful ones.
+    """Raise for denominators too small for MP2; return a warning for doubtful ones.
 
     Parameters
     ----------
     gap, denominator : smallest ones, Eh
-    allow_small_gap : whether to go on with a gap below 0.02 Eh
-    method : as people write it
+    allow_small_gap : whether to accept a gap below 0.02 Eh
+    method : name for the message
 
     Raises
     ------
@@ -192,8 +193,9 @@ def guard_gap(
     if gap < REFUSED_GAP and not allow_small_gap:
         raise NumericalError(
             (
-                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: {method} is "
-                "not meaningful for a nearly degenerate reference; "
+                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: the reference is "
+                f"nearly degenerate, and another one may lie close by, so {method} on it is "
+                "unreliable; "
             ),
             Option("allow_small_gap", True),
             " continues anyway",

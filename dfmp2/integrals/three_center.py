@@ -1,8 +1,8 @@
 """Three-centre integrals (mu nu|P) in shell blocks, and their transformation to (ia|P).
 
-The integrals of a block of fitting functions are evaluated with mu >= nu only, transformed at once
-and forgotten: (mu nu|P) is never held as a whole. Both steps are float64 on the host. Blocks are
-cut by size alone, so the memory budget never changes a number.
+The integrals of a block of fitting functions are evaluated with mu >= nu only, transformed
+immediately and discarded: (mu nu|P) is never in memory as a whole. Both steps are float64 on the
+host. Blocks depend on sizes alone, so the memory budget never changes a number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 
 Array = NDArray[np.float64]
 
-BLOCK_BYTES = 64 * 10**6  # of packed AO integrals per block, unless the memory budget asks for less
+BLOCK_BYTES = 64 * 10**6  # of packed AO integrals per block, unless memory is too short for that
 EXPONENT_CUT = 33.0  # primitive pairs below e^-33 are skipped: errors of 2e-15 (libcint's own: 60)
 
 
@@ -29,8 +29,8 @@ def coulomb_metric(auxmole: Any) -> Array:
 
 
 def smallest_overlap(mole: Any) -> float:
-    """Smallest eigenvalue of the overlap of the basis functions: small where they are nearly
-    linearly dependent."""
+    """Smallest eigenvalue of the overlap of the basis functions; small if they are nearly linearly
+    dependent."""
     with shielded():
         return float(np.linalg.eigvalsh(mole.intor("int1e_ovlp", hermi=1))[0])
 
@@ -38,20 +38,20 @@ def smallest_overlap(mole: Any) -> float:
 def transformed_blocks(
     blocks: Iterable[tuple[int, int, Array]], spaces: list[ActiveSpace], threads: int
 ) -> Iterator[tuple[int, int, list[Array]]]:
-    """(ia|P) of blocks of fitting functions.
+    """(ia|P) for blocks of fitting functions.
 
     Parameters
     ----------
     blocks : iterable of tuple[int, int, array]
-        Of `packed_blocks`.
+        As from `packed_blocks`.
     spaces : list of ActiveSpace
         Active space of each spin; all spins share one evaluation of the integrals.
     threads : int
-        Workers.
+        Number of workers.
 
     Yields
     ------
-    (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), valid until the next is taken
+    (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), valid until the next is requested
     """
     from dfmp2.integrals.transform import Transformation
 
@@ -68,10 +68,10 @@ def packed_blocks(
     Parameters
     ----------
     out : array, optional
-        (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for
-        work space that the next block overwrites.
+        (naux, nao (nao + 1) / 2) float64, C order, to which the blocks are written; None for work
+        space that the next block overwrites.
     block_bytes : int
-        Of a block; it changes no number.
+        Size of a block; it changes no number.
 
     Yields
     ------
@@ -104,7 +104,7 @@ def packed_blocks(
                 ao_loc=ao_loc,
                 cintopt=optimiser,
                 out=work[: p1 - p0] if out is None else out[p0:p1],
-            ).T  # memory order is (P, mu >= nu) already
+            ).T  # the memory order is (P, mu >= nu) already
             yield p0, p1, packed
 
 
@@ -121,15 +121,15 @@ def pair_integrals(mole: Any, auxmole: Any, first: int, last: int) -> Array:
 
 
 def shell_blocks(functions: NDArray[np.int32], nao: int, block_bytes: int) -> list[tuple[int, int]]:
-    """Cut fitting shells into blocks of at most `block_bytes` of packed integrals (one shell at
-    least).
+    """Cut fitting shells into blocks of at most `block_bytes` of packed integrals (at least one
+    shell).
 
     Parameters
     ----------
     functions : array
         Number of functions of each shell.
     nao : int
-        Orbital basis functions.
+        Number of orbital basis functions.
     """
     most = max(1, block_bytes // (8 * nao * (nao + 1) // 2))
     blocks, first, held = [], 0, 0
@@ -143,7 +143,7 @@ def shell_blocks(functions: NDArray[np.int32], nao: int, block_bytes: int) -> li
 
 
 def block_functions(auxmole: Any, nao: int, block_bytes: int = BLOCK_BYTES) -> int:
-    """Fitting functions in the largest block, for the memory plan; 0 for a set without any."""
+    """Fitting functions in the largest block, for the memory plan; 0 for an empty set."""
     functions = np.diff(auxmole.ao_loc_nr())
     blocks = shell_blocks(functions, nao, block_bytes)
     return max((int(functions[first:last].sum()) for first, last in blocks), default=0)

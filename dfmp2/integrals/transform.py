@@ -2,10 +2,10 @@
 
     X_Pi,m = sum_n (P|mn) C_ni from packed triangles, m >= n        (ia|P) = sum_m X_Pi,m C_ma
 
-Each route has its own work space that is reused, so that a worker touches fresh memory once. Where
-all pairs are kept, in float64, a triangle is spread with LAPACK's `tpttr` and multiplied with BLAS
-`symm`, which reads that triangle alone, so that the mirrored half is never made. In float32, and
-where negligible pairs were dropped, each cluster of functions is multiplied with its partners: a
+Each implementation reuses its own work space, so that a worker touches fresh memory only once. If
+all pairs are kept, in float64, a triangle is unpacked with LAPACK's `tpttr` and multiplied with
+BLAS `symm`, which reads only that triangle, so that the mirrored half is never built. In float32,
+and if negligible pairs were dropped, each cluster of functions is multiplied with its partners: a
 rectangle that is gathered from the kept pairs before each product, or once for all of them
 (`ClusterRectangles`). Workers are our own single-threaded ones, each with its own share of a block.
 """
@@ -30,8 +30,8 @@ class HalfTransform(Protocol):
     """One worker's transformation of a block of fitting functions to several sets of orbitals."""
 
     def put(self, place: int, rows: Array, number: int) -> None:
-        """Transform rows of B, (count, ncolumn) float64, C order, as number `place` and following
-        of the block; the first of them is fitting function `number` of the worker."""
+        """Transform rows of B, (count, ncolumn) float64, C order, as functions `place` and
+        following of the block; the first has index `number` in the worker's share."""
         ...
 
     def halves(self, count: int) -> list[NDArray[Any]]:
@@ -48,9 +48,9 @@ class ClusterRectangles:
     b : (naux, ncolumn) float64
         Fitted integrals, Eh^1/2.
     pairs : PairList
-        What the columns of `b` are.
+        Meaning of the columns of `b`.
     bounds : list of int
-        Where the fitting functions of each worker begin, and the end of the last.
+        First fitting function of each worker, and the end of the last share.
     """
 
     def __init__(self, b: Array, pairs: PairList, bounds: list[int]) -> None:
@@ -61,7 +61,7 @@ class ClusterRectangles:
         ]
 
         def gather(worker: int) -> None:
-            columns = np.zeros(b.shape[1] + 1, dtype=np.float32)  # the last is the negligible pair
+            columns = np.zeros(b.shape[1] + 1, dtype=np.float32)  # the last is for negligible pairs
             for number in range(bounds[worker], bounds[worker + 1]):
                 columns[:-1] = b[number]
                 for cluster, rectangles in zip(self._clusters, self._rectangles, strict=True):
@@ -71,7 +71,7 @@ class ClusterRectangles:
         each(workers, gather, workers)
 
     def share(self, start: int, stop: int) -> list[Single]:
-        """Those of some fitting functions, (stop - start, partners, functions) of each cluster."""
+        """Rectangles of some fitting functions, (stop - start, partners, functions) per cluster."""
         return [rectangles[start:stop] for rectangles in self._rectangles]
 
 
@@ -83,18 +83,19 @@ def half_transform(
     single: bool,
     rectangles: list[Single] | None = None,
 ) -> HalfTransform:
-    """The route for these pairs and this precision.
+    """The implementation for these pairs and this precision.
 
     Parameters
     ----------
     orbitals : list of array
-        Sets of them, (nao, n) float64 each.
+        Sets of orbitals, (nao, n) float64 each.
     most : int
-        Fitting functions in the largest block.
+        Number of fitting functions in the largest block.
     single : bool
-        float32.
+        Whether to use float32.
     rectangles : list of Single, optional
-        Of the worker's fitting functions, from `ClusterRectangles`; None to gather them anew.
+        Rectangles of the worker's fitting functions, from `ClusterRectangles`; None to gather them
+        each time.
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
     if pairs.complete and not single:
@@ -105,26 +106,25 @@ def half_transform(
 
 
 class TriangleTransform:
-    """All pairs in float64; parameters as of `half_transform`."""
+    """All pairs in float64; parameters as in `half_transform`."""
 
     def __init__(self, orbitals: list[Array], most: int) -> None:
-        # (n, nao) in C order is (nao, n) in Fortran order, which is what symm wants and gives.
+        # (n, nao) in C order is (nao, n) in Fortran order, as symm reads and writes it.
         rows = [np.ascontiguousarray(c.T) for c in orbitals]
         self._work = [np.empty((most, *c.shape)) for c in rows]
         self._products = SymmetricProducts(rows)
 
     def put(self, place: int, rows: Array, number: int) -> None:
-        """As of HalfTransform; a triangle is spread once for all sets."""
+        """As in HalfTransform; a triangle is unpacked once for all sets."""
         self._products(rows, [work[place : place + len(rows)] for work in self._work])
 
     def halves(self, count: int) -> list[NDArray[Any]]:
-        """As of HalfTransform."""
+        """As in HalfTransform."""
         return [work[:count] for work in self._work]
 
 
 class ClusterTransform:
-    """Kept pairs, or all in float32; the columns of X are the functions of one cluster after
-    another."""
+    """Kept pairs, or all in float32; the columns of X are ordered by cluster."""
 
     def __init__(
         self, orbitals: list[Array], most: int, pairs: PairList, dtype: np.dtype[np.floating[Any]]
@@ -134,13 +134,13 @@ class ClusterTransform:
             [np.ascontiguousarray(c[part.partners].T, dtype=dtype) for part in pairs.clusters]
             for c in orbitals
         ]
-        # The last is the negligible pair
+        # The last column is for negligible pairs
         self._columns = np.zeros(len(pairs.columns) + 1, dtype=dtype)
         self._parts = [np.empty(part.source.shape, dtype=dtype) for part in pairs.clusters]
         self._work = [np.empty((most, c.shape[1], len(c)), dtype=dtype) for c in orbitals]
 
     def put(self, place: int, rows: Array, number: int) -> None:
-        """As of HalfTransform."""
+        """As in HalfTransform."""
         for position, values in enumerate(rows, place):
             self._columns[:-1] = values
             stop = 0
@@ -153,12 +153,12 @@ class ClusterTransform:
                     )
 
     def halves(self, count: int) -> list[NDArray[Any]]:
-        """As of HalfTransform."""
+        """As in HalfTransform."""
         return [work[:count] for work in self._work]
 
 
 class GatheredTransform:
-    """The same in float32 with the rectangles of the clusters at hand; no bit differs from
+    """The same in float32 with gathered rectangles of the clusters; bit for bit equal to
     `ClusterTransform`."""
 
     def __init__(
@@ -173,7 +173,7 @@ class GatheredTransform:
         self._work = [np.empty((most, c.shape[1], len(c)), dtype=np.float32) for c in orbitals]
 
     def put(self, place: int, rows: Array, number: int) -> None:
-        """As of HalfTransform; of `rows` only their number counts."""
+        """As in HalfTransform; of `rows` only the length is used."""
         stop = 0
         for index, part in enumerate(self._clusters):
             start = stop
@@ -184,11 +184,11 @@ class GatheredTransform:
                 np.matmul(orbitals[index], integrals, out=half)
 
     def halves(self, count: int) -> list[NDArray[Any]]:
-        """As of HalfTransform."""
+        """As in HalfTransform."""
         return [work[:count] for work in self._work]
 
 
-ROWS = 8  # of half-transformed integrals in a product, or a multiple
+ROWS = 8  # half-transformed integrals in a product are a multiple of this
 HALF_BYTES = 12 * 10**6  # of half-transformed integrals per product; stays in the shared cache
 
 
@@ -197,9 +197,9 @@ class Transformation:
 
     Parameters
     ----------
-    spaces : each a pair of orbital ranges, such as the active space of a spin; what is a part of a
-        wider first range is not made again
-    threads : workers
+    spaces : pairs of orbital ranges, such as the active space of a spin; a first range that is part
+        of a wider one is not transformed again
+    threads : number of workers
     """
 
     def __init__(self, spaces: list[ActiveSpace], threads: int) -> None:
@@ -207,7 +207,7 @@ class Transformation:
         width = sum(c.shape[1] for c in ranges)
         self._step = max(1, HALF_BYTES // (8 * max(1, len(ranges[0]) * width)))
         self._threads = threads
-        # Reused: touched first once
+        # Reused, so that fresh memory is touched only once
         self._parts = [np.empty((0, space.nocc, space.nvir)) for space in spaces]
         self._virtual = [np.ascontiguousarray(space.c_vir) for space in spaces]
         self._transforms = [TriangleTransform(ranges, self._step) for _ in range(threads)]
@@ -248,8 +248,8 @@ class Transformation:
 
 
 def _multiply(x: Array, virtual: Array, out: Array) -> None:
-    """out = x virtual, each row with the same bits among however many: BLAS has other kernels for
-    the last few."""
+    """out = x virtual, with the same bits for a row however many rows there are: BLAS uses other
+    kernels for the last few."""
     left = len(x) % ROWS
     whole = len(x) - left
     np.matmul(x[:whole], virtual, out=out[:whole])
@@ -262,10 +262,10 @@ def _multiply(x: Array, virtual: Array, out: Array) -> None:
 def _shared_ranges(
     orbitals: list[Array],
 ) -> tuple[list[Array], list[tuple[int, slice]]]:
-    """Ranges of orbitals to transform, and where each of the given sets is among their columns.
+    """Ranges of orbitals to transform, and the location of each given set in their columns.
 
-    Frontier orbitals are a part of the occupied ones of their spin, copied with the same bits: what
-    is a part of a wider range is not transformed again.
+    Frontier orbitals are part of the occupied ones of their spin, copied bit for bit: a set that is
+    part of a wider range is not transformed again.
 
     Parameters
     ----------
@@ -275,8 +275,9 @@ def _shared_ranges(
     Returns
     -------
     ranges : list of (nao, n) float64
-        Sets none of which is a part of another one.
+        Sets none of which is part of another one.
     places : list of (number, columns)
+        For each set, the number of its range and its columns there.
         For each set, the number of its range and its columns there.
     """
     ranges: list[Array] = []
@@ -288,8 +289,8 @@ def _shared_ranges(
 
 
 def _place(orbitals: Array, ranges: list[Array]) -> tuple[int, slice] | None:
-    """Number of the range and its columns that equal these orbitals, (nao, n); None if there are
-    none."""
+    """Number of the range that contains these orbitals, (nao, n), and their columns; None if there
+    is none."""
     count = orbitals.shape[1]
     for number, wider in enumerate(ranges):
         for first in range(wider.shape[1] - count + 1):

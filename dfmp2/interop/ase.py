@@ -1,4 +1,4 @@
-"""An ASE calculator: total DF-MP2 energies in eV of molecules (https://ase-lib.org).
+"""An ASE calculator (https://ase-lib.org): total DF-MP2 energies of molecules in eV.
 
     from ase.build import molecule
     from dfmp2.interop.ase import DFMP2
@@ -6,10 +6,10 @@
     atoms.calc = DFMP2(basis="cc-pvdz", frozen_core="auto")
     atoms.get_potential_energy()
 
-Forces are analytic (`dfmp2.gradients`); `DFMP2(..., displacement=0.002)` has them by central
-differences instead, at 6 energies an atom. (ASE's FiniteDifferenceCalculator wants a stress, hence
-a cell.) The dipole moment is the relaxed one. Positions are turned into bohr with the constant
-dfmp2 reads xyz files with, energies into eV with ASE's.
+Forces are analytic (`dfmp2.gradients`); `DFMP2(..., displacement=0.002)` computes them by central
+differences instead, with 6 energies per atom. (ASE's FiniteDifferenceCalculator asks for a stress,
+hence for a cell.) The dipole moment is the relaxed one. Positions are converted to bohr with the
+constant that dfmp2 uses for xyz files, energies to eV with ASE's.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ OWN = ("basis", "method", "charge", "multiplicity", "displacement", *FIELD)
 
 
 class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
-    """Total energy of DF-MP2, or of another method of `dfmp2 methods`.
+    """Total energy of DF-MP2, or of another method listed by `dfmp2 methods`.
 
     Parameters
     ----------
     basis : orbital basis
-    method : a name of `dfmp2 methods`; "custom-scs-mp2" takes `os_scale` and `ss_scale`,
-        "custom-dh" `xc` too
+    method : a name from `dfmp2 methods`; "custom-scs-mp2" takes `os_scale` and `ss_scale`,
+        "custom-dh" also `xc`
     charge : total charge; None for the sum of the atoms' initial charges
     multiplicity : 2S + 1; None for 1 plus the sum of their initial magnetic moments
-    displacement : angstrom; forces by central differences of the energy, None for analytic ones.
-        Methanol/cc-pVDZ, largest error in eV/angstrom: 5e-5 at 0.001, 2e-4 at 0.002, 1e-3 at 0.005;
-        in mixed precision 1e-4, 2e-4, 1e-3
-    point_charges : rows of x, y, z and charge around the atoms, None for none
-    point_charge_units : of x, y, z, "angstrom" or "bohr"
+    displacement : angstrom; for forces by central differences of the energy, None for analytic
+        forces. Largest error for methanol/cc-pVDZ in eV/angstrom: 5e-5 at 0.001, 2e-4 at 0.002,
+        1e-3 at 0.005; in mixed precision 1e-4, 2e-4, 1e-3
+    point_charges : rows of x, y, z and charge around the atoms, or None
+    point_charge_units : unit of x, y, z: "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
     parameters : any other field of `dfmp2.Options`; checked at once
 
     Attributes
     ----------
-    result : MP2Result of the last calculation, None before
+    result : MP2Result of the last calculation, None before the first
 
     Raises
     ------
@@ -87,17 +87,16 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     ) -> None:
         self.result: MP2Result | None = None
         self._listener = listener
-        # ASE takes some names for itself
+        # ASE uses some of these names itself
         _understood({**self.default_parameters, "basis": basis, **parameters})
         super().__init__(atoms=atoms, basis=basis, **parameters)
 
     def set(self, **parameters: Any) -> dict[str, Any]:
-        """Change parameters; all are checked together before any is changed, and results are
-        discarded.
+        """Change parameters; all are checked before any is changed, and results are discarded.
 
         Raises
         ------
-        InputError : unknown, or of another type or value than expected
+        InputError : an unknown parameter, or a value of the wrong type or range
         """
         _understood({**self.parameters, **parameters})
         changed: dict[str, Any] = super().set(**parameters)
@@ -115,7 +114,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = all_changes,
     ) -> None:
-        """Compute the energy; ASE calls this when atoms or parameters have changed.
+        """Compute the energy; ASE calls this if atoms or parameters have changed.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Many molecules for Python: `dfmp2.batch`, and what became of them."""
+"""Many molecules in Python: `dfmp2.batch`, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 class BatchResult(Mapping[str, MP2Result]):
-    """Outcome of a batch: the results of its complete items by name, each read when it is needed.
+    """Outcome of a batch: the results of its complete items by name, each read when needed.
 
     Attributes
     ----------
     output : folder of the results
-    rows : all items, also those that failed (`dfmp2.execution.items.ItemStatus`)
+    rows : all items, including those that failed (`dfmp2.execution.items.ItemStatus`)
     """
 
     def __init__(self, output: Path, rows: Sequence[ItemStatus]) -> None:
@@ -50,7 +50,7 @@ class BatchResult(Mapping[str, MP2Result]):
 
     @property
     def failed(self) -> dict[str, str]:
-        """Message of each item that failed, by name."""
+        """Message of each failed item, by name."""
         return {
             row.name: in_words(row.error or "", PYTHON)
             for row in self.rows
@@ -58,7 +58,7 @@ class BatchResult(Mapping[str, MP2Result]):
         }
 
     def to_dataframe(self) -> DataFrame:
-        """A row for each item as a pandas DataFrame, whose index is its name; units are in
+        """A pandas DataFrame with one row per item, indexed by name; units are in
         `attrs["units"]`.
 
         Raises
@@ -113,7 +113,7 @@ class BatchResult(Mapping[str, MP2Result]):
 
 
 class BatchKeywords(Keywords, total=False):
-    """Of a batch: options of the calculation, and what a manifest says beside them."""
+    """Keywords of a batch: options of the calculation, and the other entries of a manifest."""
 
     task: str
     keep: str
@@ -130,8 +130,8 @@ def batch(
     listener: Listener | None = None,
     **options: Unpack[BatchKeywords],
 ) -> BatchResult:
-    """Many molecules in processes of this host, isolated from each other; complete items are not
-    computed again.
+    """Compute many molecules in separate processes of this host; complete items are not computed
+    again.
 
     Parameters
     ----------
@@ -143,25 +143,24 @@ def batch(
         What each result contains: "all", "properties" (no orbitals and densities), or "energies"
         (with forces).
     basis, options : for all molecules; a manifest has its own, and accepts only memory, threads and
-        scratch
+        scratch here
     output : str or path
-        Folder of the results, None for that of the manifest.
-    workers : processes; `memory` is shared by all of them, `threads` are those of each
+        Folder of the results, None for the one in the manifest.
+    workers : number of processes; `memory` is shared by all of them, `threads` are per process
     chained : bool, optional
         Start each SCF from the orbitals of the previous item if it has the same atoms.
     listener : Listener, optional
-        Receives an event for each item, a warning for one that failed.
+        Receives an event for each item, and a warning for each that failed.
 
     Returns
     -------
     BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed`
-    those that failed
+    lists the failed ones
 
     Raises
     ------
-    dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
-    dfmp2.DiskFull : nothing can be written any more; complete items are kept, and the same call
-        continues
+    dfmp2.Dfmp2Error : only before anything is computed; the failure of an item is in its row
+    dfmp2.DiskFull : the disk is full; complete items are kept, and the same call continues
 
     Examples
     --------
@@ -177,7 +176,7 @@ def batch(
     else:
         if output is None:
             raise InputError("output was not given: name the folder of the results")
-        # Wrong options are refused before a file is written.
+        # Wrong options are rejected before a file is written.
         make_options(**{name: values[name] for name in values if name not in OF_THE_ITEM})
         files = _files(molecules, Path(output) / "molecules")
         batch = make_batch(files, values, Path(output))
@@ -207,7 +206,7 @@ def batch(
 def _manifest(
     file: str | os.PathLike[str], values: Mapping[str, Any], output: str | os.PathLike[str] | None
 ) -> Batch:
-    """The batch of a manifest, beside which there are options of the machine alone."""
+    """The batch of a manifest; only options of the machine may be given besides."""
     foreign = sorted(set(values) - set(OF_THE_MACHINE))
     if foreign:
         raise InputError(f"{foreign[0]} with a manifest: write it into {os.fspath(file)}")
@@ -218,7 +217,7 @@ def _manifest(
 
 
 def _files(molecules: Any, folder: Path) -> list[str]:
-    """The xyz file of each molecule, written where it has none."""
+    """The xyz file of each molecule, written if there is none."""
     named = [(None, molecule) for molecule in molecules]
     if isinstance(molecules, Mapping):
         named = list(molecules.items())
@@ -243,19 +242,19 @@ def _files(molecules: Any, folder: Path) -> list[str]:
 def read_many(
     source: str | os.PathLike[str], *, only: Sequence[str] = (), verify: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """Name and result of each complete item of a batch, read one after the other.
+    """Name and result of each complete item of a batch, read one at a time.
 
     Parameters
     ----------
     source : output folder of a batch, or any folder of result files
     only : attributes of a result, such as ("total_energy", "gradient.mp2_total_gradient",
-        "molecule.coordinates"): a dict of them is given instead of the result, None where a result
-        does not have one
+        "molecule.coordinates"): yields a dict of them instead of the result, None where a result
+        lacks one
     verify : check the stored hashes
 
     Raises
     ------
-    InputError : there is no such folder, or no result has an attribute of such a name
+    InputError : the folder does not exist, or no result has an attribute of that name
     ResultFileError : a file is damaged
 
     Examples
@@ -285,7 +284,7 @@ def _read_each(
 
 
 def _part_of(result: MP2Result, attribute: str) -> Any:
-    """An attribute of a result, or of a part of it; None where it does not have the part."""
+    """An attribute of a result, or of a part of it; None if the part is missing."""
     value: Any = result
     for name in attribute.split("."):
         if value is None:

@@ -1,4 +1,4 @@
-"""Stored results for Python: their thermochemistry at other conditions, and conformers ranked."""
+"""Stored results in Python: thermochemistry at other conditions, and ranking of conformers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def thermo(
 
     Returns
     -------
-    Study; its values are those of the first temperature and pressure, its table has a row for each
+    Study; its values refer to the first temperature and pressure, its table has a row for each
 
     Examples
     --------
@@ -103,11 +103,11 @@ def rank(
     scale, quasi_harmonic, cutoff : optional
         Treatment of the Gibbs energies, as in `thermo`.
     degeneracies : mapping of str to int, optional
-        How often a conformer counts, by the name of its file; 1 by default.
+        Weight factor of a conformer, by the name of its file; 1 by default.
 
     Returns
     -------
-    Ranking; `ranking.conformers` has names, energies, weights, the lowest first
+    Ranking; `ranking.conformers` has names, energies and weights, the lowest energy first
 
     Examples
     --------
@@ -136,7 +136,7 @@ def complete_files(
     Parameters
     ----------
     warn : callable
-        Told how many items of a batch are not complete.
+        Called with a message if items of a batch are incomplete.
     """
     files: list[Path] = []
     for source in sources:

@@ -1,16 +1,17 @@
-"""DF-MP2 as PySCF's own post-SCF classes are used: on a converged RHF or UHF, density-fitted or
+"""DF-MP2 as a post-SCF class in the style of PySCF: on a converged RHF or UHF, density-fitted or
 not.
 
     from pyscf import gto
     from dfmp2.interop.pyscf import DFMP2
-    mf = gto.M(atom="O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47",
-    basis="cc-pvdz").RHF().density_fit().run() mp = mf.apply(DFMP2, frozen=1).run()
+    water = gto.M(atom="O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47", basis="cc-pvdz")
+    mf = water.RHF().density_fit().run()
+    mp = mf.apply(DFMP2, frozen=1).run()
     mp.e_corr, mp.e_corr_ss, mp.e_corr_os, mp.e_tot
     mp.nuc_grad_method().kernel(), mp.make_rdm1(relaxed=True)
 
-Names are those of `pyscf.mp.dfmp2_native` and of `gpu4pyscf.mp.dfmp2`; `kernel` returns E(corr), as
-theirs do. What these and `pyscf.mp.dfmp2` have besides is refused with the reason, also when it is
-set. Importing this module changes nothing in PySCF.
+Names are those of `pyscf.mp.dfmp2_native` and `gpu4pyscf.mp.dfmp2`; as there, `kernel` returns
+E(corr). Other attributes of these classes and of `pyscf.mp.dfmp2` raise an error with the reason,
+also when set. Importing this module changes nothing in PySCF.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dfmp2.options import MeanFieldKeywords
 from dfmp2.progress import Listener
 
 import_pyscf()
-from pyscf import lib  # noqa: E402 - after the shield, which is what must import it first
+from pyscf import lib  # noqa: E402 - after the shield, which must import it first
 
 Array = NDArray[np.float64]
 
@@ -46,13 +47,13 @@ ELSEWHERE = {
     "auxbasis": "it is auxbasis=",
     "frozen_core": "it is frozen=",
 }
-ABSENT = {  # names of PySCF's and GPU4PySCF's classes, and why they are not here
+ABSENT = {  # names in PySCF's and GPU4PySCF's classes, and why they are missing here
     **dict.fromkeys(
         ("t2", "with_t2"), "amplitudes are not kept, pair energies are: mp.result.pairs"
     ),
     **dict.fromkeys(
         ("make_rdm2", "make_fno", "init_amps", "update_amps"),
-        "it takes amplitudes, which are not kept",
+        "it needs amplitudes, which are not kept",
     ),
     **dict.fromkeys(("ao2mo", "eris"), "integrals over orbitals are not kept"),
     **dict.fromkeys(("with_df", "auxmol"), "the MP2 fitting set is auxbasis=, the name of one"),
@@ -73,7 +74,7 @@ ABSENT = {  # names of PySCF's and GPU4PySCF's classes, and why they are not her
 
 
 def _energy(name: str, what: str) -> Any:
-    """An energy of the result, None before there is one."""
+    """An energy of the result, None before there is a result."""
     return property(lambda mp: None if mp.result is None else getattr(mp.result, name), doc=what)
 
 
@@ -82,10 +83,10 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
     Parameters
     ----------
-    mf : converged PySCF RHF or UHF of a molecule, spherical functions, also sf-X2C-1e and among
-        point charges; what cannot be recorded and repeated is refused by name
+    mf : converged PySCF RHF or UHF of a molecule with spherical functions, also with sf-X2C-1e or
+        point charges; anything that cannot be recorded and repeated is rejected by name
     frozen : orbitals per spin left uncorrelated, or a dialect ("auto", "pyscf", "psi4", "orca");
-        None for none. Lists of orbitals are refused
+        None for none. Lists of orbitals are rejected
     auxbasis : MP2 fitting set by name; None for the partner of the orbital basis
     options : other fields of `dfmp2.Options` that concern the MP2 step (precision, backend, memory,
         threads, ...)
@@ -94,15 +95,15 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     ----------
     e_corr, emp2 : correlation energy of the method, Eh, None before `kernel`
     e_corr_ss, e_corr_os : its same-spin and opposite-spin parts
-    e_hf, e_tot : of the mean field, and with e_corr
-    emp2_scs, e_tot_scs : of SCS-MP2, whatever the method is
-    max_memory : MB, as PySCF counts; where it is not that of the mean field it is the option
-        `memory`
+    e_hf, e_tot : energy of the mean field, without and with e_corr
+    emp2_scs, e_tot_scs : the same for SCS-MP2, whatever the method
+    max_memory : MB, as PySCF counts; if it differs from that of the mean field, it is used as the
+        option `memory`
     result : the MP2Result, which `dfmp2.write` stores
 
     Raises
     ------
-    dfmp2.Dfmp2Error : when run, or at once for settings that cannot be taken
+    dfmp2.Dfmp2Error : when run, or immediately for settings that are not supported
     """
 
     _keys: ClassVar[set[str]] = {
@@ -124,7 +125,9 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         **options: Unpack[MeanFieldKeywords],
     ) -> None:
         if not hasattr(mf, "mol"):
-            raise InputError(f"a {type(mf).__name__} is no mean field: expected a PySCF RHF or UHF")
+            raise InputError(
+                f"a {type(mf).__name__} is not a mean field: expected a PySCF RHF or UHF"
+            )
         self._scf = mf
         self.mol = mf.mol
         self.verbose, self.stdout, self.max_memory = mf.verbose, mf.stdout, mf.max_memory
@@ -169,7 +172,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         return self.e_hf + self.result.scs_mp2_correlation_energy
 
     def set_frozen(self) -> DFMP2:
-        """Freeze the chemical core, as PySCF's method of this name does."""
+        """Freeze the chemical core, like PySCF's method of this name."""
         return self.set(frozen="pyscf")
 
     def set(self, **settings: Any) -> DFMP2:
@@ -178,7 +181,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
         Raises
         ------
-        InputError : unknown, or not of the MP2 step
+        InputError : unknown, or not a setting of the MP2 step
         """
         for name in ("verbose", "stdout"):
             if name in settings:
@@ -191,7 +194,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         return self
 
     def kernel(self) -> float:
-        """Compute, and return E(corr), Eh.
+        """Compute and return E(corr), Eh.
 
         Raises
         ------
@@ -208,8 +211,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         return self.result.correlation_energy
 
     def differentiate(self) -> MP2Result:
-        """The result with gradient and densities; computed, with the energy, where it is not there
-        yet.
+        """The result with gradient and densities, computed together with the energy if they do not
+        exist yet.
 
         Raises
         ------
@@ -230,19 +233,19 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     Gradients = nuc_grad_method
 
     def make_rdm1(self, relaxed: bool = False, ao_repr: bool = False) -> Array:
-        """One-particle density as of `pyscf.mp.dfmp2_native`; the gradient is computed where it is
-        not there yet.
+        """One-particle density as in `pyscf.mp.dfmp2_native`; computes the gradient if it does not
+        exist yet.
 
         Parameters
         ----------
-        relaxed : with the response of the orbitals: of dipole moments that are derivatives of the
-            energy
-        ao_repr : between basis functions, C D C^T; else between the orbitals of the mean field, in
-            its order
+        relaxed : include the response of the orbitals, so that dipole moments are derivatives of
+            the energy
+        ao_repr : in basis functions, C D C^T; else in the orbitals of the mean field, in their
+            order
 
         Returns
         -------
-        (nao, nao) or (nmo, nmo), the sum over spins, on RHF; (2, ...) on UHF, alpha and beta
+        (nao, nao) or (nmo, nmo), the sum over spins, for RHF; (2, ...), alpha and beta, for UHF
         """
         properties: Any = self.differentiate().properties
         if relaxed:
@@ -252,12 +255,12 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         return self._represented(density, ao_repr=ao_repr)
 
     def as_scanner(self) -> Any:
-        """A function of a molecule that runs the SCF from the last orbitals, then DF-MP2, and returns
-        the energy."""
+        """A function of a molecule that runs the SCF from the last orbitals, then DF-MP2, and
+        returns the energy."""
         return _scanner(_EnergyScanner, self)
 
     def reset(self, mol: Any = None) -> DFMP2:
-        """Forget the result, for another geometry of `mol` where one is given."""
+        """Discard the result; `mol`, if given, becomes the new geometry."""
         if mol is not None:
             self.mol = mol
             self._scf.reset(mol)
@@ -269,20 +272,20 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     mo_occ = property(lambda mp: mp._scf.mo_occ, doc="Their occupations.")
 
     def _mean_field(self) -> Any:
-        """The mean field; run, as PySCF does, where nobody has yet."""
+        """The mean field; run first, as in PySCF, if that has not been done yet."""
         if self._scf.mo_coeff is None:
             return self._scf.run()
         return self._scf
 
     def _chosen(self) -> dict[str, Any]:
-        """Keywords of `from_mean_field`."""
+        """Keywords for `from_mean_field`."""
         options = _checked(self.frozen, self.auxbasis, self.options)
         if self.max_memory != self._scf.max_memory:
             options = {"memory": int(self.max_memory * MEGABYTE), **options}
         return options
 
     def _represented(self, density: Array, *, ao_repr: bool) -> Array:
-        """A density of spins as `make_rdm1` returns it."""
+        """A density per spin in the form that `make_rdm1` returns."""
         coeff = np.asarray(self.mo_coeff)
         if coeff.ndim == 2:
             density = 2 * density
@@ -306,12 +309,13 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
 
 class Gradients(lib.StreamObject):  # type: ignore[misc]
-    """Gradient of a `DFMP2`, as PySCF's drivers use one; not a PySCF `GradientsBase`, whose import
-    changes classes.
+    """Gradient of a `DFMP2`, with the interface that PySCF's drivers expect; not a PySCF
+    `GradientsBase`, whose import changes classes.
 
     Attributes
     ----------
-    base : the DFMP2; atmlst : atoms whose gradient is wanted, None for all
+    base : the DFMP2
+    atmlst : atoms whose gradient is wanted, None for all
     de : (natom, 3) float64, Eh/bohr, None before `kernel`
     """
 
@@ -340,11 +344,11 @@ class Gradients(lib.StreamObject):  # type: ignore[misc]
         return gradient
 
     def nuc_grad_method(self) -> Gradients:
-        """Itself: PySCF's drivers take a method or its gradient."""
+        """Itself, because PySCF's drivers take a method or its gradient."""
         return self
 
     def optimizer(self, solver: str = "geometric") -> Any:
-        """PySCF's optimiser of that name, on the DFMP2."""
+        """PySCF's optimiser of that name for the DFMP2."""
         from importlib import import_module
 
         return import_module(f"pyscf.geomopt.{solver}_solver").GeometryOptimizer(self.base)
@@ -357,7 +361,7 @@ class Gradients(lib.StreamObject):  # type: ignore[misc]
 
 
 class _EnergyScanner(lib.SinglePointScanner):  # type: ignore[misc]
-    """Made with the attributes of a DFMP2; its mean field is a scanner."""
+    """Created with the attributes of a DFMP2; its mean field is a scanner."""
 
     def __init__(self, mp: Any) -> None:
         self.__dict__.update(mp.__dict__)
@@ -370,7 +374,7 @@ class _EnergyScanner(lib.SinglePointScanner):  # type: ignore[misc]
 
 
 class _GradientScanner(lib.GradScanner):  # type: ignore[misc]
-    """Made with the attributes of a `Gradients`; its base is a scanner."""
+    """Created with the attributes of a `Gradients`; its base is a scanner."""
 
     def __call__(self, geometry: Any) -> tuple[float, Array]:
         self.mol = _moved(self.base, geometry)
@@ -379,19 +383,19 @@ class _GradientScanner(lib.GradScanner):  # type: ignore[misc]
 
     @property
     def converged(self) -> bool:
-        """Whether the SCF is."""
+        """Whether the SCF has converged."""
         return bool(self.base._scf.converged)
 
 
 def _scanner(kind: Any, method: Any) -> Any:
-    """The method as a scanner, by PySCF's way of mixing classes."""
+    """The method as a scanner, mixing classes as PySCF does."""
     return lib.set_class(
         kind(method), (kind, type(method)), type(method).__name__ + kind.__name_mixin__
     )
 
 
 def _moved(mp: Any, geometry: Any) -> Any:
-    """Run the SCF of a scanner at a geometry, a Mole or (natom, 3); the molecule."""
+    """Run the SCF of a scanner at a geometry, a Mole or (natom, 3); returns the molecule."""
     if hasattr(geometry, "atom_coords"):
         mol = geometry
     else:
@@ -402,7 +406,7 @@ def _moved(mp: Any, geometry: Any) -> Any:
 
 
 class _Logger(Listener):
-    """Stages and warnings through PySCF's logger, at its verbosity."""
+    """Sends stages and warnings to PySCF's logger, at its verbosity."""
 
     def __init__(self, speaker: Any) -> None:
         self._speaker = speaker
@@ -416,7 +420,7 @@ class _Logger(Listener):
 
 @speaking(PYTHON)
 def _checked(frozen: Any, auxbasis: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `from_mean_field`, their names and types checked."""
+    """Keyword arguments for `from_mean_field`, with names and types checked."""
     frozen = plain(frozen)
     if isinstance(frozen, bool) or not isinstance(frozen, int | str | None):
         raise InputError(

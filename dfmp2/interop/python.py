@@ -1,8 +1,8 @@
-"""The Python interface: what `import dfmp2` offers, but for studies and batches
+"""The Python interface: everything in `import dfmp2` except studies and batches
 (`interop.studies`).
 
-Errors name keywords of Python, `frozen_core=` where the command line has `--frozen-core`, and
-suggest the keyword that a misspelt one resembles.
+Errors name Python keywords, `frozen_core=` for `--frozen-core` on the command line, and suggest the
+keyword that a misspelt one resembles.
 """
 
 from __future__ import annotations
@@ -69,34 +69,34 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MoleculeLike = Molecule | str | os.PathLike[str] | Atoms | Mole  # what a molecule may be given as
-OF_THE_SCF = {"basis", *ScfKeywords.__annotations__}  # what a mean field leaves no choice about
+MoleculeLike = Molecule | str | os.PathLike[str] | Atoms | Mole  # accepted as a molecule
+OF_THE_SCF = {"basis", *ScfKeywords.__annotations__}  # options that a mean field has already fixed
 
 
 class NoKeywords(TypedDict):
-    """Of a function that has parameters alone."""
+    """Keywords of a function that has only parameters."""
 
 
 class RunKeywords(MoleculeKeywords, Keywords):
-    """Of a calculation: its molecule, and its options."""
+    """Keywords of a calculation: its molecule and its options."""
 
 
 class PrepareKeywords(MoleculeKeywords, PreparedKeywords):
-    """Of the first part of a calculation."""
+    """Keywords of the first part of a calculation."""
 
 
 class OptionKeywords(Keywords, total=False):
-    """All options, also of what has its basis already and says why it takes no other."""
+    """All options, also for functions that have a basis already and reject another one."""
 
     basis: str
 
 
 def public(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function one of Python's: unknown keywords and errors are spoken of in its words.
+    """Make a function public in Python: its errors, unknown keywords included, use Python's syntax.
 
     Parameters
     ----------
-    keywords : the TypedDict of what it takes beside its parameters
+    keywords : the TypedDict of the keywords it accepts besides its parameters
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -118,7 +118,7 @@ def number_of_workers(given: Any) -> int:
 
     Raises
     ------
-    InputError : it is none
+    InputError : it is not a positive whole number
     """
     count = plain(given)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -128,7 +128,7 @@ def number_of_workers(given: Any) -> int:
 
 @contextmanager
 def speaking(words: Words) -> Iterator[None]:
-    """Errors of the block, or of the function that is decorated with it, are in these words."""
+    """Word the errors of a block, or of a decorated function, for a front end."""
     try:
         yield
     except Dfmp2Error as error:
@@ -137,7 +137,7 @@ def speaking(words: Words) -> Iterator[None]:
 
 
 class TranslatingListener(Relay):
-    """Passes events on, warnings in the words of Python."""
+    """Passes events on, with warnings in Python's syntax."""
 
     def __init__(self, listener: Listener | None) -> None:
         super().__init__(listener or Listener())
@@ -168,29 +168,30 @@ def run(
     Parameters
     ----------
     molecule : str, path, Molecule, ase.Atoms or pyscf.gto.Mole
-        Path of an xyz file (or .mol, .sdf, .pdb, by ASE), a Molecule, ASE's Atoms or PySCF's Mole,
-        whose basis is ignored.
+        Path of an xyz file (or .mol, .sdf, .pdb, through ASE), a Molecule, ASE's Atoms or PySCF's
+        Mole, whose basis is ignored.
     basis : str
         Name of the orbital basis.
     charge, multiplicity : int, optional
         They override the file; the default for a Molecule is its own values.
     units : str, optional
-        Unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr.
+        Unit of the coordinates in the file, "angstrom" (also for None) or "bohr"; a Molecule is in
+        bohr.
     point_charges : path or (n, 4) array, optional
-        Charges around the molecule: path of a file of lines x, y, z, charge, or rows of the same;
-        None for those of a Molecule.
+        Charges around the molecule: path of a file with lines of x, y, z, charge, or rows of these
+        numbers; None for those of a Molecule.
     point_charge_units : str, optional
         Unit of their positions, "angstrom" or "bohr".
     listener : Listener, optional
         Receives progress and warnings; by default warnings are raised as Python warnings.
     checkpoint : str or path, optional
         Result file beside which CHECKPOINT.checkpoint is kept during the run. If an earlier run of
-        the same calculation was stopped, this one continues from it; None for no checkpoint.
+        the same calculation was interrupted, this one continues from it; None for no checkpoint.
     resume : bool, optional
-        Say so if there is no checkpoint to continue from.
+        Report it if there is no checkpoint to continue from.
     require_proofs : bool, optional
-        Raise if the check that was asked for, or the certificate of properties, fails; with False
-        this is a warning, and the result is returned.
+        Raise if the requested check, or the certificate of properties, fails; with False this is
+        only a warning, and the result is returned.
     options : keywords
         Any field of `dfmp2.Options`.
 
@@ -220,7 +221,7 @@ def run(
 
 
 def _proven(result: MP2Result, listener: Listener, *, required: bool) -> MP2Result:
-    """The result whose check or certificate fails is refused, or unless `required` warned of."""
+    """The result; if its check or certificate fails, raise, or warn unless `required`."""
     if required:
         result.require_proofs("; with require_proofs=False it is returned with this as a warning")
         return result
@@ -237,7 +238,7 @@ def _checkpointed(
     listener: Listener,
     compute: Callable[[Checkpoint], MP2Result],
 ) -> MP2Result:
-    """The result, with a checkpoint beside CHECKPOINT while it is computed where one is wanted."""
+    """The result; while it is computed, a checkpoint is kept beside CHECKPOINT if one is given."""
     if checkpoint is None:
         if resume:
             raise InputError(
@@ -255,28 +256,28 @@ def _checkpointed(
 def molecule_and_options(
     molecule: MoleculeLike, basis: str, keywords: Mapping[str, Any]
 ) -> tuple[Molecule, Options]:
-    """What is to be computed and how, from the keywords of a calculation."""
+    """The molecule and the options, from the keywords of a calculation."""
     chosen = make_options(**options_among(keywords), basis=basis)
     return read_molecule(molecule, keywords), chosen
 
 
 def options_among(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a calculation among keywords."""
+    """Those keywords that are options of a calculation."""
     return {name: value for name, value in keywords.items() if name in Options.__slots__}
 
 
 def read_molecule(molecule: Any, keywords: Mapping[str, Any]) -> Molecule:
-    """The molecule that is meant.
+    """The molecule, read or converted from what was given.
 
     Parameters
     ----------
     molecule : MoleculeLike
     keywords : mapping
-        Those of MoleculeKeywords among them, as of `run`.
+        May contain MoleculeKeywords, as in `run`.
 
     Raises
     ------
-    InputError : it is nothing that can be read as a molecule, or a keyword does not belong to it
+    InputError : it cannot be read as a molecule, or a keyword does not apply to it
     """
     field = read_point_charges(
         keywords.get("point_charges"), keywords.get("point_charge_units", "angstrom")
@@ -303,7 +304,7 @@ def read_molecule(molecule: Any, keywords: Mapping[str, Any]) -> Molecule:
 
 
 def _converted(molecule: Any, state: Mapping[str, Any]) -> Molecule:
-    """The Molecule of an object, with the charge and multiplicity of `state` where it has them."""
+    """The Molecule for an object, with the charge and multiplicity in `state` if given."""
     if hasattr(molecule, "get_chemical_symbols"):
         molecule = Molecule.from_ase(molecule, **state)
     elif hasattr(molecule, "atom_pure_symbol"):
@@ -327,7 +328,7 @@ def run_options(
     options: Options,
     **how: Unpack[CalculationKeywords],
 ) -> MP2Result:
-    """The same with options already made (the command line's way in)."""
+    """The same with ready-made options, for the command line."""
     asked: CalculationKeywords = {"start": hdf5.start_of(options), **how}
     if options.properties:
         from dfmp2.gradients.gradient import mp2_properties
@@ -347,18 +348,18 @@ def gradient(
     require_proofs: bool = True,
     **options: Unpack[RunKeywords],
 ) -> GradientResult:
-    """Energy, gradient, relaxed densities and dipole moments of a molecule; other parameters are
-    those of `run`.
+    """Energy, gradient, relaxed densities and dipole moments of a molecule; other parameters as in
+    `run`.
 
     Parameters
     ----------
     checkpoint, resume : optional
         Checkpoint of the energy; the gradient is computed again.
     options : keywords
-        Any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the scaled
-        energy, with check it is compared with energies along one direction.
+        Any field of `dfmp2.Options`. With os_scale or ss_scale the gradient is that of the scaled
+        energy; with check it is compared with energies along one direction.
     require_proofs : bool, optional
-        Raise if the certificate of the gradient fails; with False this is a warning, and the
+        Raise if the certificate of the gradient fails; with False this is only a warning, and the
         gradient is returned.
 
     Returns
@@ -393,7 +394,7 @@ def gradient_options(
     options: Options,
     **how: Unpack[CalculationKeywords],
 ) -> GradientResult:
-    """The same with options already made (the command line's way in)."""
+    """The same with ready-made options, for the command line."""
     from dfmp2.gradients.gradient import mp2_gradient
 
     asked: CalculationKeywords = {"start": hdf5.start_of(options), **how}
@@ -410,25 +411,25 @@ def plan(
     listener: Listener | None = None,
     **options: Unpack[RunKeywords],
 ) -> Outlook:
-    """Memory, scratch space and time that a run would need; other parameters are those of `run`.
+    """Memory, scratch space and time that a run would need; other parameters as in `run`.
 
     Parameters
     ----------
     gradient : bool, optional
         Plan `dfmp2.gradient` instead of `dfmp2.run`.
     calibrate : bool, optional
-        Measure the rates of this host and of the scratch folder again; they are measured at the
-        first use.
+        Measure the rates of this host and of the scratch folder again; they are measured on first
+        use.
 
     Returns
     -------
     Outlook
-        `print` shows it, `to_dict` gives bytes, operations and seconds, `change` what would make it
-        fit.
+        `print` shows it, `to_dict` gives bytes, operations and seconds, `change` tells how to make
+        it fit.
 
     Raises
     ------
-    dfmp2.Dfmp2Error : the run itself would be refused, for any reason but memory
+    dfmp2.Dfmp2Error : the run itself would fail, for any reason except memory
 
     Examples
     --------
@@ -446,7 +447,7 @@ def plan(
 
 
 def available_backends() -> list[str]:
-    """Names of the backends that can be used here; `dfmp2 backends` says why others cannot.
+    """Names of the backends available here; `dfmp2 backends` says why others are not.
 
     Examples
     --------
@@ -465,7 +466,7 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
     result : MP2Result
     path : str or path
     overwrite : bool, optional
-        Replace an existing file, in one step.
+        Replace an existing file, atomically.
 
     Raises
     ------
@@ -494,10 +495,10 @@ def prepare(
     resume: bool = False,
     **options: Unpack[PrepareKeywords],
 ) -> Prepared:
-    """SCF, integrals and B of a molecule, written to a file from which `energy` continues, here or
-    on another machine.
+    """Compute SCF, integrals and B of a molecule, and write them to a file from which `energy`
+    continues, here or on another machine.
 
-    Other parameters are those of `run`.
+    Other parameters as in `run`.
 
     Parameters
     ----------
@@ -576,7 +577,7 @@ def energy(
     require_proofs: bool = True,
     **options: Unpack[EnergyKeywords],
 ) -> MP2Result:
-    """DF-MP2 energy from a file of `prepare`: the pair energies alone.
+    """DF-MP2 energy from a file written by `prepare`; only the pair energies are computed.
 
     Parameters
     ----------
@@ -590,7 +591,7 @@ def energy(
 
     Raises
     ------
-    dfmp2.Dfmp2Error : the file is damaged or foreign, or what `run` refuses
+    dfmp2.Dfmp2Error : the file is damaged or foreign, or any error of `run`
     """
     from dfmp2.mp2.prepared import options_for, prepared_energy
     from dfmp2.output.prepared import opened
@@ -621,8 +622,8 @@ def from_mean_field(
     Parameters
     ----------
     mean_field : pyscf.scf.hf.SCF
-        Converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point charges
-        (`qmmm.mm_charge`) are recorded.
+        Converged PySCF mean field of a molecule with spherical functions; sf-X2C-1e and point
+        charges (`qmmm.mm_charge`) are recorded.
     auxbasis : str, optional
         MP2 fitting set; None for the partner of the orbital basis.
     require_proofs : bool, optional
@@ -637,8 +638,8 @@ def from_mean_field(
     Raises
     ------
     dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell,
-        periodic, Cartesian functions, and whatever cannot be recorded and repeated: solvent,
-        fractional occupations, other integrals, orbitals not canonical
+        periodic, Cartesian functions, or anything that cannot be recorded and repeated: solvent,
+        fractional occupations, other integrals, non-canonical orbitals
     """
     if options.get("properties"):
         task = "properties"
@@ -663,12 +664,12 @@ def gradient_from_mean_field(
     require_proofs: bool = True,
     **options: Unpack[MeanFieldKeywords],
 ) -> GradientResult:
-    """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as of
+    """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as in
     `from_mean_field`.
 
     Raises
     ------
-    dfmp2.Dfmp2Error : as of `from_mean_field` and `gradient`
+    dfmp2.Dfmp2Error : as in `from_mean_field` and `gradient`
     """
     from dfmp2.gradients.gradient import GradientResult, gradient_on_reference
 
@@ -693,7 +694,7 @@ def _on_mean_field(
     options: Mapping[str, Any],
     task: str,
 ) -> Iterator[tuple[Calculation, Reference]]:
-    """A calculation with the orbitals of a mean field; `task` as of
+    """A calculation with the orbitals of a mean field; `task` as in
     `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
     hybrid = double_hybrid_of(str(options.get("method") or "mp2"), mean_field)

@@ -3,8 +3,8 @@
     from dfmp2.interop.qcengine import register
     register()
 
-Keywords are the options of `dfmp2.Options`; cores and memory come from QCEngine's task
-configuration. QCEngine takes QCSchema of both versions and hands over version 2; its Molecule
+Keywords are the fields of `dfmp2.Options`; cores and memory come from QCEngine's task
+configuration. QCEngine accepts both versions of QCSchema and passes on version 2; its Molecule
 rounds coordinates to 8 decimals of a bohr.
 """
 
@@ -42,7 +42,7 @@ EXCEPTIONS = {
 
 
 class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no types
-    """What QCEngine calls."""
+    """The harness that QCEngine calls."""
 
     _defaults: ClassVar[dict[str, Any]] = {
         "name": NAME,
@@ -79,8 +79,8 @@ class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no type
                 memory = None
             else:
                 memory = int(config.memory * GIBIBYTE)
-            # Warnings are part of the result (`stdout`, `extras["dfmp2"]`): the process may belong
-            # to somebody else.
+            # Warnings are part of the result (`stdout`, `extras["dfmp2"]`), because the process may
+            # belong to somebody else.
             result = qcschema.run(
                 request,
                 memory=memory,
@@ -91,18 +91,18 @@ class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no type
             answer = qcschema.answer(request, result)
         except Dfmp2Error as error:
             raise EXCEPTIONS[qcschema.error_type(error)](str(error)) from error
-        # The objects as they came: reading the molecule again would round its coordinates again.
+        # The original objects: reading the molecule again would round its coordinates again.
         return v2.AtomicResult(
             **{**answer, "input_data": input_data, "molecule": input_data.molecule}
         )
 
 
 def register() -> None:
-    """Make `dfmp2` known to QCEngine in this process; once or several times.
+    """Register `dfmp2` with QCEngine in this process; may be called repeatedly.
 
     Raises
     ------
-    InputError : another program of this name is registered
+    InputError : another program is registered under this name
     """
     if NAME in qcengine.list_all_programs():
         if isinstance(qcengine.get_program(NAME, check=False), Dfmp2Harness):

@@ -1,10 +1,10 @@
 """QCSchema in, QCSchema out: an AtomicInput of version 1 or 2 becomes a calculation, its result an
 AtomicResult.
 
-Only dictionaries of JSON types: no package of the QCArchive family is needed. Nothing is guessed
-and nothing is dropped: an unknown field, keyword, method or driver is refused. The geometry is
-taken in bohr, digit by digit, and never moved, so `fix_com`, `fix_orientation` and `fix_symmetry`
-have nothing to forbid.
+Documents are dictionaries of JSON types; no package of the QCArchive family is needed. Nothing is
+guessed and nothing ignored: an unknown field, keyword, method or driver is rejected. The geometry
+is read in bohr, digit by digit, and never moved, so `fix_com`, `fix_orientation` and `fix_symmetry`
+have no effect.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from dfmp2.progress import Listener
 def read_keywords(
     basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]
 ) -> Options:
-    """Options of a basis set, a method and keywords.
+    """Options from a basis set, a method and keywords.
 
     Parameters
     ----------
-    method : as `read_method` takes it
+    method : as in `read_method`
     keywords : names and values of `dfmp2.Options`
-    refused : keyword -> why this program cannot give it
+    refused : keyword -> why it is not supported here
 
     Raises
     ------
-    InputError : unknown or refused keyword, a value of another type, or another method
+    InputError : a keyword is unknown, not supported or of another type, or the method is unknown
     """
     if not isinstance(basis, str):
         raise InputError(f"basis {basis!r}: expected the name of a basis set, such as cc-pvdz")
@@ -72,12 +72,12 @@ def read_keywords(
 
 
 def read_field(keywords: dict[str, Any]) -> Any:
-    """Point charges (n, 4) in bohr and e, or None, from `point_charges` and `point_charge_units`,
-    which are taken out.
+    """Point charges (n, 4) in bohr and e, or None; removes `point_charges` and
+    `point_charge_units` from the keywords.
 
     Raises
     ------
-    InputError : not rows of x, y, z and charge, or another unit
+    InputError : not rows of x, y, z and charge, or an unknown unit
     """
     charges = keywords.pop("point_charges", None)
     units = keywords.pop("point_charge_units", "angstrom")
@@ -87,12 +87,12 @@ def read_field(keywords: dict[str, Any]) -> Any:
 
 
 DRIVERS = ("energy", "gradient", "hessian", "properties")
-# The MP2 step is always density-fitted: a prefix that says so may be left out.
+# The MP2 step is always density-fitted, so a prefix that says so is optional.
 PREFIXES = ("df-", "ri-")
 
 
 def read_method(text: object, *, scaled: bool) -> str:
-    """The method of `dfmp2.Options` that a text means in any case, with or without df- or ri-.
+    """The method of `dfmp2.Options` named by a text in any case, with or without df- or ri-.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def read_method(text: object, *, scaled: bool) -> str:
 
     Raises
     ------
-    InputError : another method, or one that does not go with factors
+    InputError : an unknown method, or one that does not accept factors
     """
     written = ""
     if isinstance(text, str):
@@ -135,7 +135,7 @@ def read_method(text: object, *, scaled: bool) -> str:
     return name
 
 
-OLD_NAME = "qc_schema_input"  # another spelling that version 1 allows
+OLD_NAME = "qc_schema_input"  # alternative spelling allowed by version 1
 ANYWHERE = {
     "id": object,
     "schema_name": object,
@@ -164,7 +164,7 @@ NO_KEYWORDS = {
     "charge": "it is molecule.molecular_charge",
     "multiplicity": "it is molecule.molecular_multiplicity",
 }
-# QCEngine's classification of errors: what may help, rather than what went wrong.
+# QCEngine's classification of errors: by what may help, not by what went wrong.
 ERROR_TYPES: tuple[tuple[type[Exception], str], ...] = (
     (InputError, "input_error"),
     (ConvergenceError, "convergence_error"),
@@ -177,14 +177,14 @@ ERROR_TYPES: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An AtomicInput that has been understood.
+    """A validated AtomicInput.
 
     Attributes
     ----------
-    document : as it came
-    version : of its schema
+    document : the original document
+    version : version of its schema
     molecule, options : what to compute
-    wavefunction : the protocol of this name, how much of it is returned
+    wavefunction : the protocol of this name: how much of it is returned
     driver : one of DRIVERS
     """
 
@@ -201,7 +201,7 @@ def parse(text: str) -> Any:
 
     Raises
     ------
-    InputError : not JSON, or JSON with NaN, infinities or a key given twice
+    InputError : not JSON, or JSON with NaN, infinities or a duplicate key
     """
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
@@ -212,16 +212,16 @@ def parse(text: str) -> Any:
     except (
         ValueError,
         RecursionError,
-    ) as error:  # a number of thousands of digits, nesting without end
+    ) as error:  # a number with thousands of digits, or endless nesting
         raise InputError(f"not usable JSON ({error}): expected a QCSchema AtomicInput") from error
 
 
 def schema_version(document: Any) -> int:
-    """Version of an AtomicInput: as it says, else 2 if it has a `specification` and 1 if not.
+    """Version of an AtomicInput: as stated, else 2 if it has a `specification` and 1 if not.
 
     Raises
     ------
-    InputError : not an AtomicInput, or of another version
+    InputError : not an AtomicInput, or one of another version
     """
     if not isinstance(document, Mapping):
         raise InputError(
@@ -244,11 +244,11 @@ def schema_version(document: Any) -> int:
 
 @speaking(QCSCHEMA)
 def read_request(document: Any) -> Request:
-    """Understand an AtomicInput completely, before anything is computed.
+    """Validate an AtomicInput completely, before anything is computed.
 
     Raises
     ------
-    InputError : it names the field
+    InputError : names the field
     """
     version = schema_version(document)
     if version == 1:
@@ -300,16 +300,16 @@ def run(
     listener: Listener | None = None,
     command: str = "dfmp2.interop.qcschema.run",
 ) -> MP2Result | Study:
-    """Compute what was asked for: a result, with its gradient where that is wanted, or frequencies
-    for a Hessian.
+    """Compute what was requested: a result, with its gradient if needed, or frequencies for a
+    Hessian.
 
     Parameters
     ----------
-    memory, threads : bytes and number given from outside; refused when the keywords name them too
+    memory, threads : bytes and number given from outside; an error if the keywords contain them too
 
     Raises
     ------
-    Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also when PySCF's energy differs
+    Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also if PySCF's energy differs
     """
     options = request.options
     listener = TranslatingListener(listener)
@@ -358,12 +358,12 @@ def answer(request: Request, computed: MP2Result | Study) -> dict[str, Any]:
 
 
 def failure(error: Dfmp2Error | MemoryError, document: Any, version: int) -> dict[str, Any]:
-    """The FailedOperation that says what went wrong.
+    """The FailedOperation that reports an error.
 
     Parameters
     ----------
     document : the input as far as it could be read
-    version : of its schema; 1 when it is not known, as in QCEngine
+    version : version of its schema; 1 if unknown, as in QCEngine
     """
     extras = {
         "exception": type(error).__name__,

@@ -1,5 +1,4 @@
-"""Studies for Python, as `interop.python` offers single calculations and `interop.batch` many of
-them."""
+"""Studies in Python, as `interop.python` offers single calculations and `interop.batch` many."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
 
 class FileKeywords(TypedDict, total=False):
-    """Where runs go, and who hears of them."""
+    """Where runs are stored, and who is notified of them."""
 
     output: str | os.PathLike[str] | None
     overwrite: bool
@@ -68,7 +67,7 @@ class FileKeywords(TypedDict, total=False):
 
 
 class CompositeKeywords(TypedDict, total=False):
-    """What makes a level several runs of a molecule: a pair of basis sets, a correction."""
+    """Keywords of a level with several runs per molecule: basis-set pairs and corrections."""
 
     scf_formula: str | None
     correlation_formula: str | None
@@ -77,25 +76,25 @@ class CompositeKeywords(TypedDict, total=False):
 
 
 class SharedKeywords(TypedDict, total=False):
-    """Of a study whose runs do not need each other."""
+    """Keywords of a study with independent runs."""
 
     workers: int | None
 
 
 class StudyKeywords(MoleculeKeywords, Keywords, FileKeywords):
-    """Of several calculations of a molecule that go into one file."""
+    """Keywords of several calculations of a molecule that go into one file."""
 
 
 class LevelKeywords(StudyKeywords, CompositeKeywords):
-    """Of a study at a level that may take several runs of a molecule."""
+    """Keywords of a study at a level that may take several runs per molecule."""
 
 
 class SharedStudyKeywords(StudyKeywords, SharedKeywords):
-    """Of runs that several processes may share."""
+    """Keywords of a study whose runs several processes may share."""
 
 
 class SharedLevelKeywords(LevelKeywords, SharedKeywords):
-    """Of such runs at a level that may take several of a molecule."""
+    """Keywords of such a study at a level that may take several runs per molecule."""
 
 
 @public(LevelKeywords)
@@ -113,8 +112,8 @@ def optimize(
     start_hessian: str | os.PathLike[str] | None = None,
     **options: Unpack[LevelKeywords],
 ) -> Study:
-    """The geometry of a stationary point, or with `verify` of a minimum or a transition state;
-    other parameters are those of `run`.
+    """Optimise to a stationary point, with `verify` to a minimum or a transition state; other
+    parameters as in `run`.
 
     Parameters
     ----------
@@ -130,7 +129,7 @@ def optimize(
     max_steps : int, optional
         Limit on the number of steps after the first geometry.
     transition_state : bool, optional
-        Look for a first-order saddle point.
+        Search for a first-order saddle point.
     verify : bool, optional
         Compute the Hessian of the final geometry, and continue along imaginary modes that should
         not exist.
@@ -148,8 +147,8 @@ def optimize(
 
     Raises
     ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not
-        converged is `dfmp2.Unfinished`, whose `study` holds the steps
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; without
+        convergence it is `dfmp2.Unfinished`, whose `study` holds the steps
 
     Examples
     --------
@@ -184,7 +183,7 @@ def _stored_hessian(path: str | os.PathLike[str] | None) -> StoredHessian | None
 
 
 def _units(keywords: Mapping[str, Any]) -> str:
-    """Of the lengths among keywords."""
+    """Unit of the lengths in keywords."""
     return keywords.get("units") or "angstrom"
 
 
@@ -199,7 +198,7 @@ def irc(
     **options: Unpack[StudyKeywords],
 ) -> Study:
     """The intrinsic reaction coordinate from a transition state to the minima on both sides; other
-    parameters are those of `optimize`.
+    parameters as in `optimize`.
 
     Parameters
     ----------
@@ -214,7 +213,7 @@ def irc(
 
     Returns
     -------
-    Study; its table has a row per geometry, `study.path` the results, its values the barriers
+    Study; its table has a row per geometry, `study.path` has the results, its values the barriers
 
     Examples
     --------
@@ -239,7 +238,7 @@ def frequencies(
     allow_gradient: bool = False,
     **options: Unpack[SharedStudyKeywords],
 ) -> Study:
-    """Harmonic frequencies, infrared intensities and thermochemistry; other parameters are those of
+    """Harmonic frequencies, infrared intensities and thermochemistry; other parameters as in
     `optimize`.
 
     Parameters
@@ -254,7 +253,7 @@ def frequencies(
         Continue at a geometry that is not a stationary point.
     workers : int, optional
         Number of processes that share the displaced runs, None for this process alone; `memory` is
-        shared by all of them, `threads` are those of each.
+        shared by all of them, `threads` are per process.
 
     Returns
     -------
@@ -288,12 +287,12 @@ def interaction(
     **options: Unpack[SharedLevelKeywords],
 ) -> Study:
     """Interaction energy of fragments, with and without counterpoise correction; other parameters
-    are those of `optimize`.
+    as in `optimize`.
 
     Parameters
     ----------
     fragments : str or sequence of sequences of int
-        Atoms of each fragment, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
+        Atoms of each fragment, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": from bonds.
     charges, multiplicities : sequence of int or str, optional
         Charge and multiplicity of each fragment; None for 0 and 1.
     workers : int, optional
@@ -301,7 +300,7 @@ def interaction(
 
     Returns
     -------
-    Study; its values are listed at `dfmp2.studies.interaction.interaction_energy`
+    Study; for its values see `dfmp2.studies.interaction.interaction_energy`
 
     Examples
     --------
@@ -323,7 +322,7 @@ def interaction(
 
 
 def _with_commas(numbers: Sequence[int] | str | None) -> str | None:
-    """Numbers as the command line has them."""
+    """Numbers in the form of the command line."""
     if numbers is None or isinstance(numbers, str):
         return numbers
     return ",".join(map(str, numbers))
@@ -331,25 +330,25 @@ def _with_commas(numbers: Sequence[int] | str | None) -> str | None:
 
 @public(LevelKeywords)
 def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) -> Study:
-    """Energy at the basis set limit, from runs in two basis sets; other parameters are those of
+    """Energy at the basis-set limit, from runs in two basis sets; other parameters as in
     `optimize`.
 
     Parameters
     ----------
     basis : str
-        A pair of neighbours in brackets, such as "cc-pv[tq]z", which `interaction`, `scan` and
-        `optimize` accept too. With `delta` also a single basis.
+        A pair of neighbouring basis sets in brackets, such as "cc-pv[tq]z", which `interaction`,
+        `scan` and `optimize` accept too. With `delta` also a single basis.
     scf_formula, correlation_formula : str, optional
         Names of formulas, see `dfmp2.mp2.composite`; None for the SCF energy in the larger basis
-        and X^-3, for def2 its own exponent.
+        and X^-3, or for def2 its own exponent.
     delta : str, optional
         A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not available in `optimize`.
     delta_program : str, optional
-        "pyscf", with fitted integrals, or "psi4", by QCEngine.
+        "pyscf", with fitted integrals, or "psi4", through QCEngine.
 
     Returns
     -------
-    Study; its values are listed at `dfmp2.studies.cbs.basis_set_limit`
+    Study; for its values see `dfmp2.studies.cbs.basis_set_limit`
 
     Examples
     --------
@@ -362,13 +361,13 @@ def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) ->
 def _molecule_and_level(
     molecule: MoleculeLike, basis: str, keywords: Mapping[str, Any]
 ) -> tuple[Molecule, Options]:
-    """What is to be computed, and the options of its level."""
+    """The molecule, and the options of its level."""
     level = _level(basis, keywords)
     return read_molecule(molecule, keywords), level
 
 
 def _level(basis: str, keywords: Mapping[str, Any]) -> Options:
-    """The options of a level that may take several runs, among keywords."""
+    """The options of a level that may take several runs, from keywords."""
     chosen = make_options(**options_among(keywords), basis=basis)
     return at_level(
         chosen,
@@ -392,12 +391,12 @@ def scan(
     **options: Unpack[SharedLevelKeywords],
 ) -> Study:
     """Energies along one or two coordinates, or of several geometries of one molecule; other
-    parameters are those of `optimize`.
+    parameters as in `optimize`.
 
     Parameters
     ----------
     molecule : str, path, Molecule, or a sequence of them
-        Without a coordinate the path of a file of several frames (xyz, sdf, pdb), or a list of
+        Without a coordinate, the path of a file with several frames (xyz, sdf, pdb), or a list of
         molecules.
     coordinate : (str, str, str or sequence of float), optional
         As ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or
@@ -418,12 +417,12 @@ def scan(
 
     Returns
     -------
-    Study; its table has a row for each point, NaN and the exit code of its error for one that
-    failed, which is also a warning; its values hold the minimum
+    Study; its table has a row for each point; a point that failed has NaN and the exit code of its
+    error, and gives a warning. Its values hold the minimum
 
     Raises
     ------
-    dfmp2.Dfmp2Error : the calculation would be refused for the first point already
+    dfmp2.Dfmp2Error : the calculation would fail at the first point already
 
     Examples
     --------
@@ -475,7 +474,7 @@ def scan(
 
 
 class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, SharedKeywords, total=False):
-    """Of a reaction: what its species are, and what is computed of each."""
+    """Keywords of a reaction: its species, and what is computed for each."""
 
     charges: Mapping[str, int] | None
     multiplicities: Mapping[str, int] | None
@@ -502,18 +501,18 @@ def reaction(
     basis: str | None = None,
     **options: Unpack[ReactionKeywords],
 ) -> Study:
-    """Energy of a reaction, and with Hessians its enthalpy and Gibbs energy; other parameters are
-    those of `optimize`.
+    """Energy of a reaction, and with Hessians its enthalpy and Gibbs energy; other parameters as in
+    `optimize`.
 
     Parameters
     ----------
     reactants, products : str or sequence
-        Files with coefficients, as "2*h2.xyz,o2.xyz"; or a list of such texts, of molecules, and of
+        Files with coefficients, as "2*h2.xyz,o2.xyz"; or a list of such texts, of molecules, or of
         pairs (coefficient, file or molecule).
     basis : str, optional
-        May be left out if all species are files of results.
+        May be omitted if all species are result files.
     charges, multiplicities, symmetry_numbers : mapping of str to int, optional
-        Values by the name of a file without its ending, or of a molecule.
+        Values by name of a molecule, or of a file without its ending.
     transition_states : sequence of str, optional
         Names of species that `optimize` takes to saddle points.
     optimize, frequencies : bool, optional
@@ -531,11 +530,11 @@ def reaction(
     workers : int, optional
         Number of processes that share the runs, as in `frequencies`.
     scf_formula, correlation_formula, delta, delta_program : str, optional
-        As in `cbs`; a correction is available for energies alone, without geometries and Hessians.
+        As in `cbs`; a correction is available only for energies, without geometries and Hessians.
 
     Returns
     -------
-    Study; its values are listed at `dfmp2.studies.reaction.reaction_energy`
+    Study; for its values see `dfmp2.studies.reaction.reaction_energy`
 
     Examples
     --------
@@ -580,7 +579,7 @@ def reaction(
 
 
 def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
-    """Coefficients and what they belong to, of one side."""
+    """Coefficients and what they belong to, for one side."""
     option = Option(side)
     if isinstance(written, str):
         return parse_terms(written, option)
@@ -600,7 +599,7 @@ def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
 
 
 def _frames(source: Any, keywords: Mapping[str, Any]) -> list[Molecule]:
-    """The geometries of a scan without a coordinate: those of a file, or of several molecules."""
+    """The geometries of a scan without a coordinate: the frames of a file, or several molecules."""
     if not isinstance(source, str | os.PathLike):
         molecules = source
         if not isinstance(source, Sequence):
@@ -619,11 +618,11 @@ def _frames(source: Any, keywords: Mapping[str, Any]) -> list[Molecule]:
 
 
 def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords:
-    """Keeper, listener, command and workers of a study, from the keywords of studies."""
+    """Keeper, listener, command and workers of a study, from its keywords."""
     output = keywords.get("output")
     resume = keywords.get("resume", False)
     if output is None and resume:
-        raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
+        raise InputError("resume=True needs output=FILE: the file of the study to continue")
     path = None
     if output is not None:
         path = Path(output)

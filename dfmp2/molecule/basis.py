@@ -1,15 +1,14 @@
-"""Basis sets as explicit values, the exponents themselves with their origin and hash, and the names
-of sets.
+"""Basis sets as explicit numbers with their origin and hash, and the names of sets.
 
-One comparison key per name, and what a set is for:
+Each name has one comparison key, which also tells what the set is for:
 
     "cc-pVDZ-RIFIT", "cc-pvdz_ri", "CC-PVDZ MP2FIT"  ->  "ccpvdzri"
     "6-31G(d,p)", "6-31gss"                          ->  "631g**"
 
 A name is only ever compared with names from the libraries' own tables; it never becomes a path.
 
-A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.basis_library`); from then on the
-numbers travel, so that a result can be recomputed when a library changes what the name means.
+A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.basis_library`). From then on the
+numbers are passed on, so that a result can be reproduced even if a library redefines the name.
 
 Shells are ((l, (exponent, c1, c2, ...), ...), ...) with exponents in bohr^-2. A potential is
 (core electrons, ((l, (terms of r^0, terms of r^1, ...)), ...)) with terms (exponent, coefficient);
@@ -43,7 +42,7 @@ _SPELLINGS = {  # PySCF's spelling of cc-pV(D+d)Z
     "augccpvdpdz": "augccpv(d+d)z",
 }
 
-# What a set that is no orbital basis is for; the first pattern that matches the key counts.
+# Purpose of a set that is no orbital basis; the first pattern that matches the key counts.
 _KINDS: tuple[tuple[str, str, str], ...] = (
     (r".*optri\+?", "optri", "a complementary set for explicitly correlated methods"),
     (r".*ri", "ri", "an MP2 fitting set"),
@@ -57,13 +56,13 @@ FITTING_KINDS = frozenset({"ri", "jk", "j"})  # kinds that can expand orbital pr
 
 
 def normalise(name: str) -> str:
-    """Comparison key of a name: case, spaces, underscores and dashes do not count.
+    """Comparison key of a name: case, spaces, underscores and dashes are ignored.
 
-    `-ri`, `-rifit` and `-mp2fit` are one spelling, so are `*`, `s` and `(d)` of the Pople sets.
+    `-ri`, `-rifit` and `-mp2fit` are equivalent, as are `*`, `s` and `(d)` of the Pople sets.
 
     Raises
     ------
-    InputError : empty, too long or with characters no basis set name has
+    InputError : empty, too long, or with characters that no basis set name contains
     """
     if re.search(r"\[\w{2}\]", name):
         raise InputError(
@@ -87,7 +86,7 @@ def normalise(name: str) -> str:
 
 
 def squash(name: str) -> str:
-    """`normalise` without its check, for names that come from a library."""
+    """`normalise` without its check, for names from a library."""
     key = re.sub(r"[\s_-]", "", name.lower().replace("_st_", "*").replace("_sl_", "/"))
     key = _MP2_SUFFIX.sub("ri", key)
     if pople := _POPLE.fullmatch(key):
@@ -96,7 +95,7 @@ def squash(name: str) -> str:
 
 
 def readable(key: str) -> str:
-    """A key as people write it, for sets whose library gives no better spelling: "631g*" is
+    """A key in readable form, for sets whose library gives no better spelling: "631g*" becomes
     "6-31g*"."""
     return re.sub(r"^(\d)(\d{2,3}\+{0,2}g)", r"\1-\2", key)
 
@@ -114,7 +113,7 @@ def purpose(name: str) -> str:
 
 
 def is_mp2_fitting_set(name: str) -> bool:
-    """Whether a set is made for MP2 fitting (a generated set is); others fit, but less well."""
+    """Whether a set is made for MP2 fitting, like a generated set; others work, but less well."""
     return squash(name) == GENERATED or kind(name) == "ri"
 
 
@@ -158,10 +157,11 @@ class BasisSet:
     Attributes
     ----------
     role : "orbital", "jk" (SCF fitting set) or "ri" (MP2 fitting set)
-    name : what was asked for, or "default" when the set was chosen from the orbital basis
-    elements : symbol -> ElementBasis; of an atom with a set of its own symbol and number, as in O3
-    errors : the same -> what a fitting set misses for one atom, Eh (`dfmp2.fitting.atomic_error`); {}
-        where unknown
+    name : the requested name, or "default" if the set was chosen from the orbital basis
+    elements : ElementBasis by symbol, or by symbol and number, as in O3, for an atom with its own
+        set
+    errors : by the same keys, the error of a fitting set for one atom, Eh
+        (`dfmp2.fitting.atomic_error`); {} if unknown
     """
 
     role: str
@@ -171,7 +171,7 @@ class BasisSet:
 
     @property
     def names(self) -> str:
-        """Of its sets, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
+        """Names of its sets, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
         return ", ".join(dict.fromkeys(element.name for element in self.elements.values()))
 
     @property
@@ -181,11 +181,11 @@ class BasisSet:
 
     @property
     def by_atom(self) -> bool:
-        """Whether an atom has a set of its own."""
+        """Whether any atom has its own set."""
         return any(key != element.symbol for key, element in self.elements.items())
 
     def keys(self, molecule: Molecule) -> tuple[str, ...]:
-        """Key in `elements` of every centre of a molecule."""
+        """Key in `elements` for every centre of a molecule."""
         found = []
         for number, symbol in enumerate(molecule.symbols, start=1):
             numbered = f"{symbol}{number}"
@@ -196,12 +196,12 @@ class BasisSet:
         return tuple(found)
 
     def real_keys(self, molecule: Molecule) -> tuple[str, ...]:
-        """Those of the atoms that are no ghosts."""
+        """Keys of the atoms that are not ghosts."""
         centres = zip(self.keys(molecule), molecule.ghost, strict=True)
         return tuple(key for key, ghost in centres if not ghost)
 
     def error_of(self, keys: Iterable[str]) -> float | None:
-        """What a fitting set misses for these atoms one by one, Eh; None where that was not
+        """Sum of the errors of a fitting set for these atoms taken singly, Eh; None if one was not
         measured."""
         found = [self.errors.get(key) for key in keys]
         known = [error for error in found if error is not None]
@@ -220,13 +220,13 @@ class BasisSet:
         ]
 
 
-NO_FUNCTIONS = BasisSet("ri", "none", {})  # the MP2 fitting set of what has no second order
+NO_FUNCTIONS = BasisSet("ri", "none", {})  # MP2 fitting set of a method without a second-order term
 
 
 def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
-    """Shells from PySCF's form, sorted by l, without primitives no function uses.
+    """Shells from PySCF's form, sorted by l, without primitives that no function uses.
 
-    The order of functions within one l is kept. A spinor set (kappa other than 0) gives ().
+    The order of functions of the same l is kept. A spinor set (kappa other than 0) gives ().
     """
     tidy = []
     for momentum, *rows in shells:
@@ -242,19 +242,19 @@ def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def nested_tuples(nested: Any) -> Any:
-    """Lists within lists as tuples."""
+    """Nested lists as nested tuples."""
     if isinstance(nested, list | tuple):
         return tuple(nested_tuples(item) for item in nested)
     return nested
 
 
 def to_pyscf(element: ElementBasis) -> list[Any]:
-    """Shells as PySCF takes them in `Mole.basis`: [[l, [exponent, c1, ...], ...], ...]."""
+    """Shells in the form of PySCF's `Mole.basis`: [[l, [exponent, c1, ...], ...], ...]."""
     return [[shell[0], *(list(row) for row in shell[1:])] for shell in element.shells]
 
 
 def to_pyscf_ecp(element: ElementBasis) -> list[Any]:
-    """Core potential as PySCF takes it in `Mole.ecp`; [] if the element has none."""
+    """Core potential in the form of PySCF's `Mole.ecp`; [] if the element has none."""
     potential: list[Any] = _nested_lists(element.ecp or ())
     return potential
 

@@ -1,4 +1,4 @@
-"""Basis sets and core potentials of files in the formats of NWChem and Gaussian94.
+"""Basis sets and core potentials from files in the formats of NWChem and Gaussian94.
 
     NWChem                          Gaussian94
     BASIS "ao basis" SPHERICAL      ****
@@ -12,11 +12,11 @@
     I S                               1
     0  ...                          2  1.0  0.0
 
-All functions are spherical, as those of a set by its name, whatever the file says: the Basis Set
-Exchange calls Pople's sets Cartesian. SP shells share their exponents. Of an NWChem shell each
-further column is another contraction. A term of a core potential is r^(n-2) coefficient
-exp(-exponent r^2) in both formats, written as n, exponent, coefficient. What is neither is refused
-with its line.
+All functions are spherical, as in a set used by name, whatever the file says: the Basis Set
+Exchange calls Pople's sets Cartesian. SP shells share their exponents. In an NWChem shell, each
+additional column is another contraction. A term of a core potential is r^(n-2) coefficient
+exp(-exponent r^2) in both formats, written as n, exponent, coefficient. A line in neither format is
+an error that quotes it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from dfmp2.errors.messages import Option
 from dfmp2.molecule.basis import ElementBasis, nested_tuples, tidy_shells
 from dfmp2.molecule.elements import normalise_symbol
 
-LETTERS = "SPDFGHIKLMNO"  # of angular momenta; J is none
+LETTERS = "SPDFGHIKLMNO"  # of angular momenta; J is skipped
 MOST_SHOWN = 60  # characters of a line in a message
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EeDd][+-]?\d+)?")
-KINDS = ("spherical", "cartesian")  # words of a file about its functions
+KINDS = ("spherical", "cartesian")  # words in a file for its kind of functions
 NWCHEM, GAUSSIAN = "NWChem", "Gaussian94"
 
 
 @dataclass
 class _Element:
-    """What was read of an element: shells and core potential in PySCF's form."""
+    """Data read for an element: shells and core potential in PySCF's form."""
 
     shells: list[Any] = field(default_factory=list)
     core: int | None = None
@@ -49,7 +49,7 @@ class _Element:
 
 
 class _Lines:
-    """The lines of a file with their numbers, without comments and blank ones."""
+    """The lines of a file with their numbers, without comments and blank lines."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -85,20 +85,20 @@ class _Lines:
         )
 
     def numbers(self, words: list[str], expected: str) -> list[float]:
-        """The words of the last line as numbers, of which D may mark the exponent."""
+        """The words of the last line as numbers, in which D may mark the exponent."""
         if not words or not all(NUMBER.fullmatch(word) for word in words):
             self.refuse(expected)
         return [float(word.upper().replace("D", "E")) for word in words]
 
     def momentum(self, letter: str) -> int:
-        """The angular momentum of a letter of the last line."""
+        """The angular momentum for a letter of the last line."""
         found = LETTERS.find(letter.upper())
         if len(letter) != 1 or found < 0:
             self.refuse("a shell such as S, P, SP or D")
         return found
 
     def symbol(self, word: str) -> str:
-        """The element of a word of the last line."""
+        """The element named by a word of the last line."""
         try:
             return normalise_symbol(word)
         except InputError:
@@ -106,17 +106,17 @@ class _Lines:
 
 
 def parse_basis_file(name: str, text: str) -> dict[str, ElementBasis]:
-    """The elements of a file.
+    """The elements in a file.
 
     Parameters
     ----------
     name : str
-        Of the file, without its folder.
+        Name of the file, without its folder.
     text : str
 
     Raises
     ------
-    InputError : it is in neither format, with the line that is not
+    InputError : it is in neither format; names the offending line
     """
     lines = _Lines(name, text)
     if not lines.lines:
@@ -155,7 +155,7 @@ def parse_basis_file(name: str, text: str) -> dict[str, ElementBasis]:
 
 
 def _is_nwchem(lines: _Lines) -> bool:
-    """Whether a file is NWChem's, by its first line that is one of a format."""
+    """Whether a file is in NWChem's format, by the first line that belongs to either format."""
     for words in lines:
         first = words[0].upper()
         if first in ("BASIS", "ECP"):
@@ -198,7 +198,7 @@ def _read_nwchem(lines: _Lines, found: dict[str, _Element]) -> None:
 
 
 def _rows(lines: _Lines, least: int) -> list[list[float]]:
-    """Rows of numbers up to a line that is none."""
+    """Rows of numbers, up to a line that is not one."""
     rows: list[list[float]] = []
     for words in lines:
         if not NUMBER.fullmatch(words[0]):
@@ -217,7 +217,7 @@ def _rows(lines: _Lines, least: int) -> list[list[float]]:
 
 
 def _add_shells(element: _Element, momenta: list[int], rows: list[list[float]]) -> None:
-    """A shell of one angular momentum with all its columns, or one for each momentum."""
+    """Add a shell of one angular momentum with all columns, or one shell per angular momentum."""
     if len(momenta) == 1:
         element.shells.append([momenta[0], *rows])
         return
@@ -256,7 +256,7 @@ def _term(lines: _Lines, words: list[str]) -> list[float]:
 
 
 def _by_power(lines: _Lines, terms: list[list[float]]) -> list[list[tuple[float, float]]]:
-    """The terms of a channel by their power of r, as PySCF has them."""
+    """The terms of a channel by power of r, in PySCF's form."""
     if not terms:
         lines.refuse("a power, an exponent and a coefficient after it")
     powers: list[list[tuple[float, float]]] = [
@@ -278,7 +278,7 @@ def _read_gaussian(lines: _Lines, found: dict[str, _Element]) -> None:
 
 
 def _read_gaussian_element(lines: _Lines, element: _Element) -> None:
-    """Shells up to ****, or the core potential of an element."""
+    """Read shells up to ****, or the core potential of an element."""
     for words in lines:
         if set(words[0]) == {"*"}:
             return

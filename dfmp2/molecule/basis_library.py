@@ -1,17 +1,16 @@
-"""From the name of a basis set to the numbers: from PySCF's data files, else from the Basis Set
-Exchange.
+"""Numbers of a basis set from its name: from PySCF's data files, else from the Basis Set Exchange.
 
-Each element is resolved on its own, to explicit shells with their origin. Fitting sets:
+Each element is resolved separately, to explicit shells with their origin. For fitting sets, see
 `dfmp2.fitting.sets`.
 
-PySCF's `gto.basis.load` would look for a file of the set's name in the working directory first.
-Here a name is looked up in PySCF's alias table, which leads to a file inside its package, and
-nowhere else.
+PySCF's `gto.basis.load` would first look for a file of the set's name in the working directory.
+Here a name is only looked up in PySCF's alias table, which leads to a file inside its package.
 
-The package `basis-set-exchange` is optional and large: it is imported when PySCF lacks something.
+The package `basis-set-exchange` is optional and large: it is imported only if PySCF lacks
+something.
 
-A set made for a core potential is useless without it, yet some of PySCF's files hold the functions
-only. Such an element counts as missing (`_is_complete`) rather than being run with all its
+A set made for a core potential is useless without it, yet some of PySCF's files contain only the
+functions. Such an element counts as missing (`_is_complete`) instead of being treated with all its
 electrons.
 """
 
@@ -44,8 +43,8 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import no_imports_from_working_directory, pyscf_version, shielded
 
 # Sets whose core potential PySCF keeps in another file: (set, set with the potential or None if
-# PySCF has none, first Z that needs it). minao and qavg-vszps are no basis sets for MP2 beyond that
-# Z.
+# PySCF has none, first Z that needs it). minao and qavg-vszps are unsuitable for MP2 from that Z
+# on.
 SEPARATE_POTENTIALS: tuple[tuple[str, str | None, int], ...] = (
     (r"ccpwcv([dtq5])zpp", r"ccpv\1zpp", 1),
     (r"ccecp(he|reg|28|36|)(aug)?ccpv[dtq56]z", r"ccecp\1", 1),
@@ -58,9 +57,9 @@ SEPARATE_POTENTIALS: tuple[tuple[str, str | None, int], ...] = (
 
 INSTALL_EXCHANGE = "pip install 'dfmp2[bse]'"
 
-# Families defined as additions to another set: (family, elements it leaves to the other set, other
-# set). Core functions mean nothing for H and He; -PP sets begin at Cu; heavy-aug has no diffuse
-# functions on H.
+# Families defined as additions to another set: (family, elements it takes from the other set, other
+# set). H and He have no core functions; -PP sets begin at Cu; heavy-aug has no diffuse functions on
+# H.
 _LEFT_TO: tuple[tuple[str, range, str], ...] = (
     (r"(aug)?ccpw?cv([dtq56])z", range(1, 3), r"\1ccpv\2z"),
     (r"(aug)?ccp(w?c|)v([dtq5])zpp", range(1, 29), r"\1ccp\2v\3z"),
@@ -68,8 +67,8 @@ _LEFT_TO: tuple[tuple[str, range, str], ...] = (
     (r"heavyaug(ccpv[dtq56]z)", range(3, 119), r"aug\1"),
 )
 
-# Sets with many elements, for molecules that another set lacks an element of; the first few are
-# named.
+# Sets with many elements, suggested if another set lacks an element of the molecule; the first few
+# that fit are named.
 COVERING = (
     "def2-svp",
     "def2-tzvp",
@@ -86,17 +85,17 @@ _POPLE = re.compile(r"(\d)(\d{2,3})(\+{0,2})g(?:\*{1,2}|\(((?:\d?[a-z])+)(?:,((?
 
 
 def resolve_orbital(name: str, symbols: Sequence[str]) -> BasisSet:
-    """Orbital basis of some elements, with the effective core potentials that belong to it.
+    """Orbital basis for some elements, with the effective core potentials that belong to it.
 
     Parameters
     ----------
     name : name of a set, in any usual spelling
-    symbols : element symbols; a ghost is given by its element, and it is the caller's part to leave
-        out its core potential
+    symbols : element symbols; a ghost is given by its element, and the caller must leave out its
+        core potential
 
     Raises
     ------
-    InputError : not a name, no such set, a fitting set, or a set without one of the elements
+    InputError : not a name, an unknown set, a fitting set, or a set that lacks one of the elements
     """
     key = normalise(name)
     with shielded():
@@ -118,7 +117,7 @@ def resolve_orbital(name: str, symbols: Sequence[str]) -> BasisSet:
 
 
 def load_pyscf_element(name: str, symbol: str) -> list[Any]:
-    """Shells of one element from PySCF's data files alone, in PySCF's form.
+    """Shells of one element from PySCF's own data files, in PySCF's form.
 
     Raises
     ------
@@ -132,7 +131,7 @@ def load_pyscf_element(name: str, symbol: str) -> list[Any]:
 
 
 def _others(symbols: Iterable[str], symbol: str) -> str:
-    """Sets to take where one lacks an element: those of `COVERING` that have all elements."""
+    """Sets to suggest if one lacks an element: those of `COVERING` that have all elements."""
     wanted = [symbol, *dict.fromkeys(symbols)]
     names = []
     for name in COVERING:
@@ -153,7 +152,7 @@ def _orbital_element(key: str, symbol: str) -> ElementBasis | None:
 
 
 def _with_left_to(key: str, symbol: str) -> Iterator[str]:
-    """The set itself, then the sets its family leaves the element to."""
+    """The set itself, then the sets from which its family takes the element."""
     yield key
     for pattern, numbers, other in _LEFT_TO:
         if (match := re.fullmatch(pattern, key)) and atomic_number(symbol) in numbers:
@@ -161,7 +160,7 @@ def _with_left_to(key: str, symbol: str) -> Iterator[str]:
 
 
 def require_known(key: str, name: str, option: Option, *, fitting: bool) -> None:
-    """Refuse a name no library has, with similar names."""
+    """Raise for a name unknown to all libraries, with similar names."""
     if any(is_known(other) for other in _family(key)):
         return
     if exchange_would_help(key):
@@ -184,10 +183,10 @@ def require_known(key: str, name: str, option: Option, *, fitting: bool) -> None
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Names that differ least from a misspelt one, at most three; none where all differ much.
+    """Up to three names closest to a misspelt one; none if all differ too much.
 
-    A letter too many, missing, other, or two in the wrong order count as one difference each; parts
-    between hyphens may stand in another order, as in ri-cc-pvdz.
+    An extra, missing or wrong letter, or two letters swapped, count as one difference each; parts
+    between hyphens may be in another order, as in ri-cc-pvdz.
     """
     wrong, wrong_parts = squash(name), _in_order(name)
     most = max(1, len(wrong) // 4)
@@ -205,14 +204,14 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _in_order(name: str) -> str:
-    """The parts of a name between hyphens, in the order of the alphabet."""
+    """A name with its parts between hyphens in alphabetical order."""
     return "".join(sorted(re.findall(r"[a-z0-9+*(),]+", name.lower())))
 
 
 def edits(wrong: str, right: str) -> int:
-    """Smallest number of single letters put in, left out, replaced or swapped with the next one.
+    """Smallest number of single letters inserted, deleted, replaced or swapped with the next one.
 
-    Source: Damerau, Commun. ACM 7, 171 (1964), without edits of letters that were swapped.
+    Source: Damerau, Commun. ACM 7, 171 (1964), without further edits of swapped letters.
     """
     before: list[int] = []
     row = list(range(len(right) + 1))
@@ -247,8 +246,8 @@ def lacks(key: str, symbol: str) -> str:
 
 @cache
 def find_pyscf_element(key: str, symbol: str) -> ElementBasis | None:
-    """Element of a set from PySCF's data files, with the core potential found there; None if PySCF
-    lacks it."""
+    """Element of a set from PySCF's data files, with its core potential if found there; None if
+    PySCF lacks it."""
     for entry in pyscf_entries(key, symbol):
         parts = [_pyscf_shells(part, symbol) for part in entry]
         if all(parts):
@@ -271,8 +270,8 @@ def find_pyscf_element(key: str, symbol: str) -> ElementBasis | None:
 
 @cache
 def exchange_listing() -> Mapping[str, Any]:
-    """Key -> (name, Z with core potential, partners): what PySCF knows of the Basis Set Exchange
-    without having it."""
+    """Key -> (name, Z with core potential, partners): the table of the Basis Set Exchange's sets
+    that is used without the package."""
     from pyscf.gto import mole
 
     return {squash(entry[0]): entry for entry in getattr(mole, "BSE_META", {}).values()}
@@ -282,7 +281,7 @@ def exchange_listing() -> Mapping[str, Any]:
 def pyscf_index() -> Mapping[str, tuple[tuple[str, ...], ...]]:
     """Key -> entries, each the files (relative to the data folder) or modules that make up the set.
 
-    More than one entry: PySCF has the set under two spellings with different elements.
+    More than one entry means that PySCF has the set under two spellings with different elements.
     """
     from pyscf.gto.basis import ALIAS
 
@@ -299,7 +298,7 @@ def pyscf_index() -> Mapping[str, tuple[tuple[str, ...], ...]]:
 
 
 def pyscf_entries(key: str, symbol: str) -> tuple[tuple[str, ...], ...]:
-    """Entries of a set, with Pople sets such as 6-31G(2df,p) composed from their polarisation
+    """Entries of a set; Pople sets such as 6-31G(2df,p) are composed from their polarisation
     functions."""
     entries = pyscf_index().get(key, ())
     if match := _POPLE.fullmatch(key):
@@ -322,8 +321,8 @@ def pyscf_entries(key: str, symbol: str) -> tuple[tuple[str, ...], ...]:
 
 
 def pyscf_name(key: str) -> str:
-    """Readable name: the published one of an orbital set, the file name of a fitting set, else the
-    key."""
+    """Readable name: the published one of an orbital set, the file name of a fitting set, or else
+    the key."""
     if kind(key) is None and (listed := exchange_listing().get(key)):
         return str(listed[0]).lower()
     for entry in pyscf_index().get(key, ()):
@@ -340,7 +339,7 @@ def _data_folder() -> Path:
 
 
 def _pyscf_shells(part: str, symbol: str) -> list[Any]:
-    """Shells of an element in one file or module, in PySCF's form; [] if it lacks the element."""
+    """Shells of an element from one file or module, in PySCF's form; [] if it lacks the element."""
     from pyscf.gto.basis import parse_nwchem
     from pyscf.lib.exceptions import BasisNotFoundError
 
@@ -348,7 +347,7 @@ def _pyscf_shells(part: str, symbol: str) -> list[Any]:
         module = importlib.import_module("pyscf.gto.basis." + part)
         return list(getattr(module, symbol, ()))
     try:
-        # optimize=False: the form PySCF itself uses, which keeps the order of the functions
+        # optimize=False, as PySCF itself does, keeps the order of the functions
         return list(parse_nwchem.load(str(_data_folder() / part), symbol, False))
     except BasisNotFoundError:
         return []
@@ -357,7 +356,7 @@ def _pyscf_shells(part: str, symbol: str) -> list[Any]:
 def _pyscf_potential(
     key: str, symbol: str, entry: tuple[str, ...]
 ) -> tuple[tuple[Any, ...] | None, str]:
-    """Core potential of an element and the file it is in."""
+    """Core potential of an element and the file that contains it."""
     from pyscf.gto.basis import parse_nwchem_ecp
     from pyscf.lib.exceptions import BasisNotFoundError
 
@@ -450,7 +449,7 @@ def _exchange_shells(group: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _exchange_potential(data: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Core potential in PySCF's form: per projector the terms by power of r; the local part is l =
+    """Core potential in PySCF's form: terms of each projector by power of r; the local part has l =
     -1."""
     potentials = data.get("ecp_potentials", [])
     if not potentials:
@@ -472,13 +471,13 @@ _SHARPEST = 0.5  # least s exponent over Z^2 of an all-electron set; STO-2G, the
 
 
 def find_element(key: str, symbol: str) -> ElementBasis | None:
-    """Functions (and core potential) of an element in a set, from PySCF, else the Basis Set
+    """Functions (and core potential) of an element in a set, from PySCF or else the Basis Set
     Exchange.
 
     Parameters
     ----------
     key : normalised name (`dfmp2.molecule.basis.normalise`)
-    symbol : element symbol, also for a ghost: leaving its potential out is the caller's part
+    symbol : element symbol, also for a ghost, whose potential the caller must leave out
     """
     element = find_pyscf_element(key, symbol)
     if element is None or not _is_complete(key, element):
@@ -494,7 +493,7 @@ def is_known(key: str) -> bool:
 
 
 def known_names(*, fitting: bool) -> dict[str, str]:
-    """Key -> readable name of all fitting (or orbital) sets of the libraries at hand."""
+    """Key -> readable name of all fitting (or orbital) sets in the installed libraries."""
     names = {key: str(entry["display_name"]).lower() for key, entry in exchange_index().items()}
     names |= {key: pyscf_name(key) for key in pyscf_index()}
     return {key: name for key, name in names.items() if (kind(key) is not None) == fitting}
@@ -506,7 +505,7 @@ def exchange_would_help(key: str) -> bool:
 
 
 def exchange_partners(key: str) -> tuple[str, ...]:
-    """MP2 fitting set the Basis Set Exchange names for an orbital set; () if none."""
+    """MP2 fitting set that the Basis Set Exchange names for an orbital set; () if none."""
     _, _, partners = exchange_listing().get(key, (key, (), {}))
     partner = partners.get("rifit") or exchange_index().get(key, {}).get("auxiliaries", {}).get(
         "rifit"
@@ -515,8 +514,8 @@ def exchange_partners(key: str) -> tuple[str, ...]:
 
 
 def _is_complete(key: str, element: ElementBasis) -> bool:
-    """Whether the functions can carry all electrons the element has left beside its core
-    potential."""
+    """Whether the functions can describe all electrons of the element that its core potential does
+    not replace."""
     if element.ecp is not None or kind(key) is not None:
         return True
     number = atomic_number(element.symbol)

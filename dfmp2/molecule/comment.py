@@ -1,11 +1,11 @@
-"""Charge and spin in the comment line of an xyz file: read where a statement has one meaning, else
-refused.
+"""Charge and spin from the comment line of an xyz file: accepted if the meaning is unique, else
+rejected.
 
     charge: -1          net charge 1          chg=+1, mult 2          {"charge": -1}          read
     doublet             2S+1=3                unpaired=1              spin 1/2                read
     spin 1              q -1                  charge 0.5              anion                   refused
 
-A statement is a word of charge or spin beside a number, or a word such as triplet. Words without
+A statement is a word for charge or spin next to a number, or a word such as triplet. Words without
 a number (charge-transfer complex, spin-coated, q-chem output) state nothing.
 """
 
@@ -33,7 +33,7 @@ SPIN_STATES = {
     "nonet": 9,
 }
 IONS = {"mono": 1, "di": 2, "tri": 3, "tetra": 4}
-# What may stand before a word: joined to it by _ or -, so that it is still the molecule's.
+# Prefixes joined to a word by _ or - that leave it a property of the molecule.
 OF_THE_MOLECULE = {
     "total",
     "net",
@@ -54,7 +54,7 @@ OF_THE_MOLECULE = {
     "job",
     "input",
 }
-# What may not stand before it, joined or apart: these charges and spins are no molecule's.
+# Words before it, joined or separate, that make it the charge or spin of something else.
 OF_SOMETHING_ELSE = {
     "nuclear",
     "core",
@@ -92,7 +92,7 @@ OF_SOMETHING_ELSE = {
     "zinc",
     "oxygen",
 }
-# Joined behind a word by _ or -, these make a quantity that is neither charge nor multiplicity.
+# Joined after a word by _ or -, these make a quantity that is neither charge nor multiplicity.
 OTHER_QUANTITIES = {
     "transfer",
     "density",
@@ -174,7 +174,7 @@ _UNNUMBERED = {
     ),
 }
 _WHOLE = re.compile(r"[+-]?\d{1,9}(?:\.0*)?(?:e[+-]?0+)?")
-# Psi4 and QCElemental write charge, multiplicity and a name; others the two alone.
+# Psi4 and QCElemental write charge, multiplicity and a name; others only the two numbers.
 _NUMBERS_ALONE = re.compile(
     r"(?:\*\s?xyz(?:file)?\s|\$molecule\s)?[\s(\[]*([+-]?\d{1,2})(?:\s*[,/;|]\s*|\s+)([1-9]\d?)[\s)\]]*(?:\s[a-z(\[][^\s=:]*\s*)?"
 )
@@ -182,16 +182,16 @@ _NUMBERS_ALONE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a piece of a comment line says of charge or spin.
+    """What part of a comment line says about charge or spin.
 
     Attributes
     ----------
     quantity : "charge", "multiplicity" or "electrons"
-    words : the piece, for errors
-    meanings : values that it may have, none where no number can be made of it
-    certain : whether it is taken; if not, it is held against what is taken
-    why : what is wrong with it where it is not certain
-    quoted : whether it stands in the text of another key, and gives way to any other statement
+    words : the part of the line, for errors
+    meanings : possible values, empty if no number can be derived
+    certain : whether it is used; if not, it is only compared with the value used
+    why : what is wrong with it if it is not certain
+    quoted : whether it is part of the text of another key, so that any other statement overrides it
     """
 
     quantity: str
@@ -203,12 +203,12 @@ class Statement:
 
 
 def statements(comment: str, hidden: list[str] | None = None) -> list[Statement]:
-    """What a comment line says of charge and spin.
+    """What a comment line says about charge and spin.
 
     Parameters
     ----------
     comment : the line, without quoted values of other keys
-    hidden : those values; what they state is never taken, but may not contradict
+    hidden : those values; their statements are never used, but must not contradict the others
 
     Raises
     ------
@@ -234,18 +234,18 @@ def statements(comment: str, hidden: list[str] | None = None) -> list[Statement]
 def settle(
     quantity: str, listed: list[Statement], option: int | None, default: int
 ) -> tuple[int, str]:
-    """Charge or multiplicity, and where it came from: "option", "comment line" or "default".
+    """Charge or multiplicity, and its origin: "option", "comment line" or "default".
 
     Parameters
     ----------
     quantity : "charge" or "multiplicity"
-    listed : all that the file says
-    option : wins where it is not None, but the comment must make sense
-    default : where nothing is said
+    listed : all statements in the file
+    option : takes precedence if not None, but the comment must still make sense
+    default : used if nothing is stated
 
     Raises
     ------
-    InputError : statements contradict each other, or one of them has several meanings
+    InputError : statements contradict each other, or one of them is ambiguous
     """
     concerned = [one for one in listed if one.quantity == quantity]
     certain = [one for one in concerned if one.certain]
@@ -273,11 +273,11 @@ def settle(
 
 
 def require_electrons(listed: list[Statement], nuclear_charge: int, charge: int) -> None:
-    """Raise for a number of electrons that another charge would give.
+    """Raise if a stated number of electrons disagrees with the charge.
 
     Parameters
     ----------
-    nuclear_charge : of all atoms but ghosts, e
+    nuclear_charge : of all atoms except ghosts, e
     """
     for one in listed:
         if one.quantity == "electrons" and nuclear_charge - charge not in one.meanings:
@@ -309,7 +309,7 @@ def shown(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text in small letters, with one kind of minus and without quotation marks."""
+    """The text in lower case, with one kind of minus sign and without quotation marks."""
     text = unicodedata.normalize("NFKC", text).translate(MINUS)
     return " ".join(re.sub("[\"'`{}]", " ", text.lower()).split()).replace(" :", ":")
 
@@ -337,7 +337,7 @@ def _statements(text: str) -> Iterator[Statement]:
 
 
 def _of_a_word(text: str) -> Iterator[Statement]:
-    """Statements of a word with a number behind it."""
+    """Statements made by a word followed by a number."""
     for match in _STATEMENT.finditer(text):
         kind = next(name for name in KINDS if match[name] is not None)
         quantity = KINDS[kind]
@@ -393,7 +393,7 @@ NOT_OF_THE_MOLECULE = "does not seem to be the molecule's"
 
 
 def _is_symbol_of_state(word: str, number: str | None, match: re.Match[str], text: str) -> bool:
-    """Whether a symbol that has other uses stands for charge or spin here."""
+    """Whether a symbol that has other uses means charge or spin here."""
     if number is None:
         return False
     if word == "q":
@@ -412,12 +412,12 @@ def _is_symbol_of_state(word: str, number: str | None, match: re.Match[str], tex
 
 
 def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Iterator[Statement]:
-    """What `charge=neutral`, `spin: doublet` or `charge=` say."""
+    """The statement made by `charge=neutral`, `spin: doublet` or `charge=`."""
     other = match["other"].strip("()[].|")
     if kind == "charge" and other in ("neutral", "none", "zero"):
         yield Statement("charge", words, frozenset({0}))
     elif KINDS[kind] == "multiplicity" and other in SPIN_STATES:
-        return  # found by its own name
+        return  # found under its own name
     elif "=" in match["equals"] or not re.match("[a-z_]{2}", other) or other in SPELT:
         raise InputError(
             f"{word}={shown(other)}: expected a whole number; ", _spelling(KINDS[kind])
@@ -428,7 +428,7 @@ SPELT = {"minus", "plus", "negative", "positive", "one", "two", "three", "four"}
 
 
 def _statement(kind: str, words: str, number: str) -> Statement:
-    """What a number beside a word says.
+    """The statement made by a number next to a word.
 
     Raises
     ------
@@ -437,12 +437,12 @@ def _statement(kind: str, words: str, number: str) -> Statement:
     quantity = KINDS[kind]
     meanings, why = _meanings(kind, number)
     if kind == "electrons" and not meanings:
-        return _unread("charge", words, "is no number of electrons")
+        return _unread("charge", words, "is not a number of electrons")
     return Statement(quantity, words, meanings, certain=not why, why=why)
 
 
 def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
-    """Values of the quantity that a number may stand for, and why they are not certain."""
+    """Values of the quantity that a number may mean, and why they are not certain."""
     number = number.replace(" ", "")
     if kind == "spin":
         return _meanings_of_spin(number)
@@ -452,7 +452,7 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
         else:
             moment = 0.5
         if abs(moment - round(moment)) > 0.05:
-            return frozenset(), "is no whole number of unpaired electrons"
+            return frozenset(), "is not a whole number of unpaired electrons"
         return frozenset({round(moment) + 1}), ""
     if number[-1] in "+-":
         trailing = number[-1]
@@ -495,19 +495,19 @@ def _meanings_of_spin(number: str) -> tuple[frozenset[int], str]:
     try:
         spin = Fraction(number)
     except (ValueError, ZeroDivisionError):
-        return frozenset(), "is no spin"
+        return frozenset(), "is not a spin"
     if spin < 0 or spin > 100:
-        return frozenset(), "is no spin"
+        return frozenset(), "is not a spin"
     if spin == 0 or spin.denominator == 2:
         return frozenset({int(2 * spin) + 1}), ""
     if spin.denominator > 2:
-        return frozenset(), "is no spin"
+        return frozenset(), "is not a spin"
     whole = int(spin)
     return frozenset({whole, whole + 1, 2 * whole + 1}), "is ambiguous (S, 2S or 2S + 1)"
 
 
 def _ahead(text: str) -> Iterator[Statement]:
-    """Statements of a number with its word behind it."""
+    """Statements made by a number followed by its word."""
     for match in _AHEAD.finditer(text):
         words = match[0]
         behind = text[match.end() :]

@@ -1,8 +1,8 @@
 """Chemical elements, hydrogen (1) to oganesson (118): symbols, atomic numbers, covalent radii,
 masses.
 
-Two atoms count as bonded when they are nearer than BOND times the sum of their radii. A drawing,
-the names of coordinates and a warning depend on it, no energy does.
+Two atoms count as bonded if they are closer than BOND times the sum of their radii. Drawings, names
+of coordinates and a warning depend on this, but no energy does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def normalise_symbol(symbol: str) -> str:
 
     Raises
     ------
-    InputError : no such element; the message offers similar symbols
+    InputError : unknown element; the message suggests similar symbols
     """
     if not isinstance(symbol, str):
         raise InputError(f"element {symbol!r}: expected a symbol such as H or Cl")
@@ -62,17 +62,17 @@ def normalise_symbol(symbol: str) -> str:
 
 
 def atomic_number(symbol: str) -> int:
-    """Atomic number Z of a symbol in any case.
+    """Atomic number Z of a symbol in upper or lower case.
 
     Raises
     ------
-    InputError : no such element
+    InputError : unknown element
     """
     return _NUMBERS[normalise_symbol(symbol).lower()]
 
 
 def element_symbol(number: int) -> str:
-    """Symbol of atomic number `number`.
+    """Symbol of the element with atomic number `number`.
 
     Raises
     ------
@@ -183,8 +183,8 @@ COVALENT = (
     1.80,
     1.69,
 )
-# u, hydrogen to tennessine: the most abundant isotope, of radioactive elements the longest-lived
-# one (NIST, Atomic Weights and Isotopic Compositions, SRD 144, as QCElemental 0.50 has them).
+# u, hydrogen to tennessine: the most abundant isotope, or the longest-lived one of a radioactive
+# element (NIST, Atomic Weights and Isotopic Compositions, SRD 144, as in QCElemental 0.50).
 MASSES = (
     1.007825,
     4.0026033,
@@ -304,14 +304,14 @@ MASSES = (
     293.20449,
     294.21046,
 )
-HEAVIEST = 1.69  # angstrom, for the elements beyond, of which none was measured
+HEAVIEST = 1.69  # angstrom, for heavier elements, for which none was measured
 BOND = 1.25
 PAULING = 0.71  # angstrom, by which a bond of a tenth of the order is longer
-LEAST_ORDER = 0.02  # of a bond that counts
+LEAST_ORDER = 0.02  # smallest bond order that counts
 SHORTEST, LONGEST = 0.6, 1.35  # bonds, in sums of the radii; N2 has 0.77 and F2 1.24
 PM_PER_ANGSTROM = 100.0
-UNBOUND = ("He", "Ne", "Ar", "Kr", "Xe", "Rn")  # nothing need be near them
-ROWS = 256  # of the distance matrix held at once
+UNBOUND = ("He", "Ne", "Ar", "Kr", "Xe", "Rn")  # need no neighbour
+ROWS = 256  # of the distance matrix in memory at once
 
 
 def radius(symbol: str) -> float:
@@ -333,12 +333,12 @@ def mass(symbol: str) -> float:
 
     Raises
     ------
-    InputError : none was ever measured (oganesson)
+    InputError : no mass has been measured (oganesson)
     """
     place = SYMBOLS.index(symbol)
     if place >= len(MASSES):
         raise InputError(
-            f"{symbol} has no measured mass, so nothing that moves with it has frequencies"
+            f"{symbol} has no measured mass, so no frequencies can be computed with it"
         )
     return MASSES[place]
 
@@ -365,14 +365,14 @@ def bonds(
 def bond_orders(
     symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]
 ) -> dict[tuple[str, str], float]:
-    """Orders of all bonds between real atoms, added up for each pair of elements.
+    """Orders of all bonds between real atoms, summed for each pair of elements.
 
-    A bond of order n is by PAULING log10(n) shorter than the sum of the radii (Pauling, The Nature
+    A bond of order n is shorter than the sum of the radii by PAULING log10(n) (Pauling, The Nature
     of the Chemical Bond, 3rd ed. (1960), chapter 7). Pairs are in alphabetical order.
 
     Parameters
     ----------
-    symbols : of the atoms, (natom,)
+    symbols : element symbols of the atoms, (natom,)
     positions : (natom, 3) float64, angstrom
     ghost : whether an atom is a ghost, (natom,)
     """
@@ -392,11 +392,11 @@ def bond_orders(
 def unit_doubt(
     symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]
 ) -> str:
-    """What speaks for coordinates read in the wrong unit, for people; "" where nothing does.
+    """Evidence that coordinates were read in the wrong unit, as text; "" if there is none.
 
-    Two atoms are too near for any bond; or none is near enough to any other, and in bohr or in pm
-    some would be. Atoms further apart, atoms beside a molecule, and noble gases are what the user
-    wanted.
+    Either two atoms are too close for any bond, or no atom is close enough to another one but in
+    bohr or pm some would be. Larger distances, separate atoms, and noble gases are assumed
+    to be intended.
 
     Parameters
     ----------
@@ -444,11 +444,11 @@ def unit_doubt(
 
 
 def internal_coordinate(points: NDArray[np.float64]) -> float:
-    """Distance of two points, in their unit; angle of three at the second, or dihedral of four, in
-    radians.
+    """Distance of two points, in their unit; angle of three points at the second, or dihedral of
+    four, in radians.
 
-    A dihedral is positive when, seen from the second point to the third, the fourth is clockwise of
-    the first.
+    A dihedral is positive if the fourth point is clockwise of the first, viewed from the second to
+    the third.
     """
     if len(points) == 2:
         return float(np.linalg.norm(points[1] - points[0]))

@@ -1,18 +1,17 @@
-"""Molecules from files: xyz, and .mol, .sdf and .pdb by ASE; what ASE passes over in silence is
-refused or read here.
+"""Molecules from files: xyz, and .mol, .sdf and .pdb through ASE; what ASE silently ignores is read
+or rejected here.
 
-ASE takes symbols and positions. Charges (`M  CHG`, columns 79-80 of a PDB atom) are added up, and the valences of a mol
-block must be filled (`dfmp2.molecule.mol_block`); drawings in two dimensions, V3000, alternate
-locations and PDB atoms whose element is not certain are refused, several molecules or models where
-one is expected too.
+ASE provides symbols and positions. Charges (`M  CHG`, columns 79-80 of a PDB atom) are added up,
+and the valences of a mol block must be filled (`dfmp2.molecule.mol_block`). Two-dimensional
+drawings, V3000, alternate locations and PDB atoms of uncertain element are rejected, as are several
+molecules or models if one is expected.
 
-Below: single frames of files that hold several molecules: xyz, .sdf and .pdb files, and databases of
-ASE.
+Below: single frames of files with several molecules: xyz, .sdf and .pdb files, and ASE databases.
 
 Frames count from 1. Those of a database (`ase.db`, .db) are its rows by their `id`. The charge of a
-row is its key `total_charge` or the `charge` of its data (ASE fills a key `charge` with the sum of
-the initial charges), the multiplicity its key or data of that name; else the initial charges and
-magnetic moments of the atoms add up to both. A row may have a `name`.
+row is its key `total_charge` or `charge`, or the `charge` of its data, the multiplicity its key or
+data of that name; else the initial charges and magnetic moments of the atoms add up to both. A row
+may have a `name`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 import io
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -44,8 +43,8 @@ from dfmp2.molecule.xyz import (
 )
 from dfmp2.units import BOHR_PER_ANGSTROM
 
-FORMATS = {".mol": "mol", ".sdf": "sdf", ".pdb": "proteindatabank"}  # end of the name -> ASE's name
-ENDS = {".sdf": r"^\$\$\$\$.*\n?", ".pdb": r"^ENDMDL.*\n?"}  # of a molecule, of a model
+FORMATS = {".mol": "mol", ".sdf": "sdf", ".pdb": "proteindatabank"}  # file ending -> ASE's name
+ENDS = {".sdf": r"^\$\$\$\$.*\n?", ".pdb": r"^ENDMDL.*\n?"}  # end of a molecule or model
 
 
 def read_file(
@@ -56,18 +55,18 @@ def read_file(
     multiplicity: int | None = None,
     called: str | None = None,
 ) -> XyzFile:
-    """Read one molecule from a file, whose format is known by the end of its name: .mol, .sdf,
-    .pdb, else xyz.
+    """Read one molecule from a file, whose format follows from its ending: .mol, .sdf, .pdb, else
+    xyz.
 
     Parameters
     ----------
     path : "-" is an xyz file on standard input
-    units, charge, multiplicity : as of `dfmp2.molecule.xyz.read_xyz`; only xyz files may be in bohr
+    units, charge, multiplicity : as in `dfmp2.molecule.xyz.read_xyz`; only xyz files may be in bohr
     called : its name in errors and in the result, None for the path
 
     Raises
     ------
-    InputError : it cannot be read, or is not one molecule in three dimensions
+    InputError : it cannot be read, or does not contain exactly one molecule in three dimensions
     BackendUnavailable : ASE is not installed
     """
     end, file, text = _read(path, TOO_LARGE)
@@ -88,8 +87,8 @@ def read_frames(
 
     Raises
     ------
-    InputError : the file cannot be read, or a frame is no molecule; the frame and its first line
-        are named
+    InputError : the file cannot be read, or a frame is not a molecule; names the frame and its
+        first line
     BackendUnavailable : ASE is not installed
     """
     end, file, text = _read(path, f"{MORE}: split it")
@@ -114,7 +113,7 @@ def read_frames(
 
 
 def blocks_of(path: str | Path) -> list[str]:
-    """The text of each frame, molecule or model of a file; errors are those of `read_frames`."""
+    """The text of each frame, molecule or model of a file; errors as in `read_frames`."""
     end, _, text = _read(path, f"{MORE}: split it")
     if end in FORMATS:
         return [block for _, block in _blocks(text, end)]
@@ -122,7 +121,7 @@ def blocks_of(path: str | Path) -> list[str]:
 
 
 def _read(path: str | Path, too_large: str) -> tuple[str, str, str]:
-    """End of the name in small letters, name for errors, text."""
+    """File ending in lower case, name for errors, text."""
     end = Path(path).suffix.lower()
     return end, *read_text(
         path, MAX_BYTES, too_large, f"a {end} file" if end in FORMATS else "an xyz file"
@@ -141,7 +140,7 @@ def _blocks(text: str, end: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> XyzFile:
-    """The one molecule of a text in the format of the end of a name; `file` names it in errors."""
+    """The one molecule in a text, in the format of a file ending; `file` names it in errors."""
     kind = FORMATS.get(end)
     if kind is None:
         return parse_xyz(text, file=file, **of_the_user)
@@ -183,7 +182,7 @@ def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> 
 
 
 def _state_of_pdb(text: str, charge: int | None) -> tuple[int, str]:
-    """Charge, and where it came from: "option", "file" or "default"."""
+    """Charge, and its origin: "option", "file" or "default"."""
     written = _charge_of_pdb(text)
     if charge is not None:
         return charge, "option"
@@ -191,7 +190,7 @@ def _state_of_pdb(text: str, charge: int | None) -> tuple[int, str]:
 
 
 def _atoms(text: str, kind: str) -> Any:
-    """The one set of atoms that ASE finds."""
+    """The single set of atoms that ASE finds."""
     try:
         from ase.io import read
     except ImportError as absent:
@@ -200,7 +199,7 @@ def _atoms(text: str, kind: str) -> Any:
             "'dfmp2[ase]', or give an xyz file"
         ) from absent
     if kind == "proteindatabank":
-        text = f"{text}\nEND\n"  # of atoms behind the last END, ASE would say nothing
+        text = f"{text}\nEND\n"  # ASE would silently ignore atoms after the last END
     try:
         found = [atoms for atoms in read(io.StringIO(text), index=":", format=kind) if len(atoms)]
     except (
@@ -210,7 +209,7 @@ def _atoms(text: str, kind: str) -> Any:
         TypeError,
         AttributeError,
         OSError,
-    ) as error:  # of a damaged file
+    ) as error:  # from a damaged file
         raise InputError(
             f"ASE cannot read it as {kind} ({type(error).__name__}: {error}): give an xyz file"
         ) from error
@@ -220,14 +219,14 @@ def _atoms(text: str, kind: str) -> Any:
 
 
 def _require_elements(text: str) -> None:
-    """Refuse atoms of a PDB file whose element is not certain.
+    """Raise for atoms of a PDB file whose element is uncertain.
 
-    Columns 77 and 78 have it. Without them the name of the atom may be read in two ways: CA is an
-    alpha carbon or calcium. A name of one letter, and numbers, has one meaning.
+    It is in columns 77 and 78. Without them, the name of the atom is ambiguous: CA is an alpha
+    carbon or calcium. A name of one letter, with or without digits, is unique.
 
     Raises
     ------
-    InputError : columns 77 and 78 hold no element, and the name has several letters
+    InputError : columns 77 and 78 contain no element, and the name has several letters
     """
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith(("ATOM", "HETATM")):
@@ -245,12 +244,12 @@ def _require_elements(text: str) -> None:
 
 
 def _charge_of_pdb(text: str) -> int:
-    """Sum of the charges in columns 79 and 80, such as 2+ or 1-, in either order of sign and
-    number.
+    """Sum of the charges in columns 79 and 80, such as 2+ or 1-, with sign and digit in either
+    order.
 
     Raises
     ------
-    InputError : something else stands there, or atoms have alternate locations
+    InputError : the columns contain something else, or atoms have alternate locations
     """
     total = 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -273,23 +272,23 @@ def _charge_of_pdb(text: str) -> int:
 
 # --- single frames --------------------------------------------------------------------------------
 
-DATABASE = ".db"  # end of the name
+DATABASE = ".db"  # file ending
 COUNT = re.compile(r"\s*[0-9]{1,9}\s*")
-KEPT_FILES = 8  # whose texts are held
+KEPT_FILES = 8  # whose texts are kept in memory
 
 
 class Frame(NamedTuple):
-    """A frame by its number, and its own name, "" where it has none."""
+    """A frame by number, and its own name, "" if it has none."""
 
     number: int
     name: str
 
 
 def frames_in(path: Path) -> list[Frame]:
-    """The frames of a file of several molecules; none where it is a file of one.
+    """The frames of a file of several molecules; empty for a file of one molecule.
 
-    A file that cannot be read, or is no file of molecules, counts as one: reading its molecule says
-    what is wrong.
+    A file that cannot be read, or contains no molecules, counts as a file of one: the error appears
+    when its molecule is read.
 
     Raises
     ------
@@ -321,12 +320,12 @@ def read_frame(
     Parameters
     ----------
     number : int
-        From 1; of a database the `id` of a row.
-    units, charge, multiplicity, called : as of `dfmp2.molecule.files.read_file`
+        From 1; in a database the `id` of a row.
+    units, charge, multiplicity, called : as in `dfmp2.molecule.files.read_file`
 
     Raises
     ------
-    InputError : there is no such frame, or it is no molecule
+    InputError : the frame does not exist, or is not a molecule
     BackendUnavailable : ASE is missing
     """
     file = f"{called or path}, frame {number}"
@@ -345,12 +344,12 @@ def read_frame(
 
 @lru_cache(maxsize=KEPT_FILES)
 def _kept_blocks(path: Path, _changed: tuple[int, int]) -> list[str]:
-    """The texts of all frames; `_changed` tells one state of the file from another."""
+    """The texts of all frames; `_changed` distinguishes versions of the file in the cache."""
     return blocks_of(path)
 
 
 def _state_of_file(path: Path) -> tuple[int, int]:
-    """Size and time of the last change, ns; 0 and 0 of a file that is not there."""
+    """Size and time of the last change, ns; 0 and 0 if the file does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -359,7 +358,7 @@ def _state_of_file(path: Path) -> tuple[int, int]:
 
 
 def _count(path: Path) -> int:
-    """How many frames there are where there are several, else 0."""
+    """Number of frames if there are several, else 0."""
     try:
         blocks = _kept_blocks(path, _state_of_file(path))
     except InputError:
@@ -368,7 +367,7 @@ def _count(path: Path) -> int:
         return 0
     of_xyz = path.suffix.lower() not in (".sdf", ".pdb", ".mol")
     if of_xyz and not COUNT.fullmatch(blocks[1].partition("\n")[0]):
-        return 0  # what follows the first frame is no frame
+        return 0  # the text after the first frame is not a frame
     return len(blocks)
 
 
@@ -406,9 +405,9 @@ def _of_database(
         raise InputError("there is no row with this id", file=file)
     row = rows[0]
     if charge is None:
-        charge = _whole(row, "total_charge", "charge", file)
+        charge = _stated(row, ("total_charge", "charge"), file)
     if multiplicity is None:
-        multiplicity = _whole(row, "multiplicity", "multiplicity", file)
+        multiplicity = _stated(row, ("multiplicity",), file)
     try:
         molecule = Molecule.from_ase(row.toatoms(), charge=charge, multiplicity=multiplicity)
     except InputError as error:
@@ -417,13 +416,27 @@ def _of_database(
     return replace(molecule, name=name, source=printable(file))
 
 
-def _whole(row: Any, key: str, in_data: str, file: str) -> int | None:
-    """A whole number among the keys of a row or in its data; None where neither has it."""
-    value = row.key_value_pairs.get(key)
-    if value is None:
-        value = row.data.get(in_data)
-    if value is None:
-        return None
-    if isinstance(value, bool | str) or value != int(value):
-        raise InputError(f"{key} is {value!r}: expected a whole number", file=file)
-    return int(value)
+def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
+    """A whole number among the keys of a row or, by the last of these names, in its data; None
+    where neither has it.
+
+    ASE's rows have an attribute `charge`, the sum of the initial charges, which hides a key of that
+    name from `key_value_pairs`: `vars` has what was written.
+
+    Raises
+    ------
+    InputError : it is no whole number, or two of them differ
+    """
+    stated = {key: vars(row)[key] for key in keys if key in row.key_value_pairs}
+    in_data = row.data.get(keys[-1])
+    if in_data is not None:
+        stated[f"{keys[-1]} of its data"] = in_data
+    for key, value in stated.items():
+        if isinstance(value, bool | str) or value != int(value):
+            raise InputError(f"{key} is {value!r}: expected a whole number", file=file)
+    if len(set(stated.values())) > 1:
+        said = ", ".join(f"{key} = {value}" for key, value in stated.items())
+        raise InputError(f"{said} contradict each other: correct one", file=file)
+    for value in stated.values():
+        return int(value)
+    return None

@@ -1,8 +1,9 @@
 """Molecules of other programs: ASE's Atoms, PySCF's Mole, QCSchema documents.
 
-Read by their methods, so that ASE and QCElemental need not be there. Charge and multiplicity of a
-QCSchema molecule follow from its fragments where they are missing, as far as these leave no choice,
-else from the schema's defaults 0 and 1. Masses, labels and bonds have no part in the energy.
+They are read through their methods, so ASE and QCElemental need not be installed. If charge and
+multiplicity of a QCSchema molecule are missing, they follow from its fragments as far as these
+determine them, else from the schema's defaults 0 and 1. Masses, labels and bonds do not affect the
+energy.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 
 class Atoms(Protocol):
-    """What is asked of `ase.Atoms`."""
+    """The part of `ase.Atoms` that is used."""
 
     def get_chemical_symbols(self) -> Any: ...
     def get_positions(self) -> Any: ...
 
 
 class Mole(Protocol):
-    """What is asked of `pyscf.gto.Mole`."""
+    """The part of `pyscf.gto.Mole` that is used."""
 
     def atom_coords(self) -> Any: ...
     def atom_pure_symbol(self, atm_id: Any, /) -> Any: ...
@@ -67,11 +68,11 @@ def _sum(name: str, what: str, values: Any) -> int:
 
 
 def to_ase(molecule: Molecule) -> Any:
-    """The molecule as `ase.Atoms`; as of `Molecule.to_ase`."""
+    """The molecule as `ase.Atoms`; see `Molecule.to_ase`."""
     if any(molecule.ghost) or molecule.point_charges is not None:
         raise InputError(
-            f"{molecule.formula} has ghost atoms or point charges, which ase.Atoms have not: leave "
-            "them out first, or write the molecule with to_xyz()"
+            f"{molecule.formula} has ghost atoms or point charges, which ase.Atoms cannot hold: "
+            "remove them first, or write the molecule with to_xyz()"
         )
     try:
         from ase import Atoms as AseAtoms
@@ -96,7 +97,7 @@ def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
 
         if not isinstance(mole, gto.Mole) or hasattr(mole, "lattice_vectors"):
             raise InputError(
-                f"a {type(mole).__name__} is no PySCF Mole: periodic systems are not supported"
+                f"a {type(mole).__name__} is not a PySCF Mole: periodic systems are not supported"
             )
         if not mole._built:
             raise InputError("the Mole is not built: call mol.build() first")
@@ -118,7 +119,7 @@ def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
         )
 
 
-# Fields of a molecule -> their JSON type; those below have no part in the energy.
+# Fields of a molecule -> their JSON type; those below do not affect the energy.
 MOLECULE = {
     "schema_name": str,
     "schema_version": int,
@@ -200,7 +201,7 @@ def _geometry(given: Any, natom: int) -> Any:
 
 
 def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
-    """Charge and multiplicity; fragments made of ghosts alone carry none."""
+    """Charge and multiplicity; fragments that consist of ghosts have neither."""
     try:
         fragments = [[int(atom) for atom in fragment] for fragment in given["fragments"] or ()]
     except (TypeError, ValueError) as error:
@@ -242,7 +243,7 @@ def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
 
 
 def _list(given: Mapping[str, Any], name: str, length: int, kind: Any) -> list[Any] | None:
-    """A field with one value of a type for each atom or fragment, or None."""
+    """A field with one value of a given type per atom or fragment, or None."""
     value: list[Any] | None = given[name]
     if value is None:
         return None
@@ -254,7 +255,7 @@ def _list(given: Mapping[str, Any], name: str, length: int, kind: Any) -> list[A
 
 
 def _whole(name: str, value: float) -> int:
-    """A whole number that may be written as 1.0, as QCElemental does."""
+    """A whole number, which may be written as 1.0, as in QCElemental."""
     if not float(value).is_integer():
         raise InputError(f"molecule.{name} {value!r}: expected a whole number")
     return int(value)
@@ -265,7 +266,7 @@ def read_fields(place: str, given: Mapping[str, Any], types: Mapping[str, type])
 
     Raises
     ------
-    InputError : an unknown field, or one of another type
+    InputError : a field is unknown or of another type
     """
     for name, value in given.items():
         if value is None:

@@ -1,8 +1,8 @@
 """Frozen-core dialects: how many of the lowest orbitals each program leaves uncorrelated.
 
-"Frozen core" names different orbitals in different programs (sodium: 1 in PySCF and ORCA, 5 in
-Psi4), so a result states dialect and count. Ghost atoms have no core. Orbitals an effective core
-potential has replaced are gone already: they are subtracted, never below zero.
+"Frozen core" means different orbitals in different programs (sodium: 1 in PySCF and ORCA, 5 in
+Psi4), so a result states dialect and count. Ghost atoms have no core. Orbitals that an effective
+core potential has replaced are subtracted, down to zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.units import counted_text
 
-# dialect -> (last atomic number, core orbitals of an atom up to it), in rising order.
+# dialect -> (last atomic number, core orbitals of an atom up to it), in ascending order.
 CORE_ORBITALS: dict[str, tuple[tuple[int, int], ...]] = {
     # PySCF 2.14, pyscf/data/elements.py, chemcore_atm.
     "pyscf": (
@@ -47,7 +47,7 @@ CORE_ORBITALS: dict[str, tuple[tuple[int, int], ...]] = {
         (112, 50),
     ),
     # Psi4 1.11, libmints/basisset.cc, n_frozen_core with freeze_core true: the previous noble gas,
-    # and from Hf and Rf on the 14 f electrons as well.
+    # and from Hf and Rf on also the 14 f electrons.
     "psi4": (
         (2, 0),
         (10, 1),
@@ -86,7 +86,7 @@ class FrozenCore:
 
 
 def count_core(symbol: str, dialect: str, ecp_electrons: int) -> int:
-    """Core orbitals of one neutral atom, less those its core potential has replaced.
+    """Core orbitals of one neutral atom, minus those that its core potential has replaced.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def count_core(symbol: str, dialect: str, ecp_electrons: int) -> int:
 
     Raises
     ------
-    InputError : unknown dialect, or an element its table leaves out
+    InputError : unknown dialect, or an element missing in its table
     """
     if dialect == "none":
         return 0
@@ -127,7 +127,7 @@ def frozen_core_count(
     Parameters
     ----------
     dialect : "none", "auto" (pyscf), "psi4", "orca", "pyscf", or a number of orbitals per spin
-    ecp_electrons : symbol -> electrons replaced by its core potential; absent means none
+    ecp_electrons : symbol -> electrons replaced by its core potential; a missing one means none
     nalpha, nbeta : explicit electrons of each spin
 
     Raises
@@ -166,13 +166,12 @@ def frozen_core_count(
 def _psi4_orbitals(
     molecule: Molecule, real: tuple[str, ...], ecp_electrons: Mapping[str, int]
 ) -> tuple[int, str]:
-    """Psi4's count, made in electrons, with its rule for cations without a valence electron (Li+,
-    Na+).
+    """Psi4's count, in electrons, with its rule for cations without valence electrons (Li+, Na+).
 
-    That rule looks at the whole molecule and correlates one shell, once, that below the heaviest
-    period: two Li+ far apart keep one of their two core orbitals. Psi4 does not stop at zero where
-    a core potential has replaced that shell already; a negative count means nothing, so here it
-    stops.
+    That rule considers the whole molecule and correlates one shell, once, the one below the
+    heaviest period: two distant Li+ keep one of their two core orbitals. Psi4 goes below zero if a
+    core potential has already replaced that shell; since a negative count is meaningless, the count
+    here stops at zero.
     """
     cores = {symbol: 2 * count_core(symbol, "psi4", 0) for symbol in real}
     frozen = sum(max(cores[symbol] - ecp_electrons.get(symbol, 0), 0) for symbol in real)
@@ -219,13 +218,13 @@ def _require_correlated(
 def dialect_warning(
     core: FrozenCore, molecule: Molecule, ecp_electrons: Mapping[str, int], nalpha: int, nbeta: int
 ) -> str | None:
-    """What to tell the user when a dialect's count is not that of every program; None when they
+    """What to tell the user if a dialect's count differs from that of other programs; None if they
     agree."""
     if core.dialect in ("none", "explicit"):
         return None
     counts = {}
     for dialect in CORE_ORBITALS:
-        with suppress(InputError):  # it has no answer for this molecule
+        with suppress(InputError):  # that dialect has no answer for this molecule
             counts[dialect] = frozen_core_count(
                 molecule, dialect, ecp_electrons, nalpha, nbeta
             ).orbitals

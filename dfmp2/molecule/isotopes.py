@@ -1,10 +1,10 @@
-"""Masses of single atoms that are other isotopes than the most abundant one.
+"""Masses of single atoms that are not the most abundant isotope.
 
     1=2H        atom 1 is deuterium           H=2H      every hydrogen is
     3=13C       masses of QCElemental         3=13.5    a mass, u
 
-QCElemental (of the extra `qc`) has the masses of the Atomic Mass Evaluation; a mass that is given
-as a number needs no table.
+QCElemental (from the extra `qc`) has the masses of the Atomic Mass Evaluation; a mass given as a
+number needs no table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAVIEST = 400.0  # u
 def isotope_masses(
     molecule: Molecule, isotopes: Sequence[str]
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """Masses (natom,) in u, and what is said of each atom that is no isotope of the usual kind.
+    """Masses (natom,) in u, and a description of each atom that is an unusual isotope.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def isotope_masses(
 
     Raises
     ------
-    InputError : an atom or isotope that there is not, or the isotope of another element
+    InputError : the atom or isotope does not exist, or belongs to another element
     BackendUnavailable : QCElemental is missing
     """
     weights = np.array([mass(symbol) for symbol in molecule.symbols])
@@ -59,7 +59,7 @@ def isotope_masses(
 
 
 def _atoms(molecule: Molecule, who: str, option: Option) -> list[int]:
-    """Places, from 0, of an atom by its number or of all of an element."""
+    """Indices, from 0, of an atom given by number, or of all atoms of an element."""
     if who.isdigit():
         if not 1 <= int(who) <= molecule.natom:
             raise InputError(option, f": expected an atom from 1 to {molecule.natom}")

@@ -2,12 +2,12 @@
 
     counts line    atoms, bonds
     atom lines     x, y, z, symbol, mass difference, charge code, ..., valence
-    bond lines     two atoms, order (1 to 3; 4 aromatic; others say nothing of valences)
+    bond lines     two atoms, order (1 to 3; 4 aromatic; others do not determine valences)
     M  CHG         charges of atoms; M  RAD their radical centres: these replace the charge codes
-    > <NAME>       behind M  END of an .sdf: a value, among them charges and multiplicities
+    > <NAME>       after M  END of an .sdf: a value, possibly a charge or multiplicity
 
 A block is a formula as well as a geometry: an atom with fewer bonds than its valence has hydrogens
-that are not there, and the electrons of another molecule would be computed without them.
+that are not listed, and without them another molecule would be computed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RADICAL_ELECTRONS = {1: 2, 2: 1, 3: 2}  # M  RAD: singlet carbene, doublet, trip
 RADICAL_MULTIPLICITY = {1: 1, 2: 2, 3: 3}
 AROMATIC = 4
 ORDERS = (1, 2, 3)
-NO_VALENCE = 15  # of the valence field, where 0 says nothing
-# Valences of main-group elements; an ion has those of the element with as many electrons.
+NO_VALENCE = 15  # in the valence field, where 0 means unspecified
+# Valences of main-group elements; an ion has those of the isoelectronic element.
 VALENCES = {
     "H": (1,),
     **dict.fromkeys(("He", "Ne", "Ar"), (0,)),
@@ -49,7 +49,7 @@ VALENCES = {
     "I": (1, 3, 5, 7),
     "Xe": (0, 2, 4, 6, 8),
 }
-PERIOD_2 = ("B", "C", "N", "O", "F")  # these hold no more bonds than the first of their valences
+PERIOD_2 = ("B", "C", "N", "O", "F")  # have no more bonds than the first of their valences
 DATA_OF_STATE = re.compile(
     r"(?:.*[\s_-])?(?:charge|multiplicity|mult|spin|unpaired[\s_-]?electrons|uhf)", re.IGNORECASE
 )
@@ -73,9 +73,9 @@ class MolBlock:
     ----------
     atoms : in the order of the file
     bonds : two atoms, from 0, and the order as written
-    written_by : the program, as it says on the second line
-    listed : what title, comment and data say of charge and spin
-    charged : whether charges of atoms are stated
+    written_by : the program named on the second line
+    listed : statements of title, comment and data about charge and spin
+    charged : whether any atomic charges are stated
     """
 
     atoms: tuple[Atom, ...]
@@ -91,7 +91,7 @@ class MolBlock:
 
 
 def read_mol_block(text: str) -> MolBlock:
-    """The block of a text, which is one molecule in three dimensions.
+    """The block in a text, which must be one molecule in three dimensions.
 
     Raises
     ------
@@ -150,15 +150,15 @@ def read_mol_block(text: str) -> MolBlock:
 def state(
     block: MolBlock, charge: int | None, multiplicity: int | None
 ) -> tuple[tuple[int, str], tuple[int, str]]:
-    """Charge and multiplicity, each with where it came from: "option", "file" or "default".
+    """Charge and multiplicity, each with its origin: "option", "file" or "default".
 
     Parameters
     ----------
-    charge, multiplicity : options, which win where they are not None
+    charge, multiplicity : options, which take precedence if not None
 
     Raises
     ------
-    InputError : the file contradicts itself, or says what has several meanings
+    InputError : the file is contradictory or ambiguous
     """
     listed = list(block.listed)
     if block.charged:
@@ -187,11 +187,11 @@ def state(
 
 
 def require_hydrogens(block: MolBlock, charge: int | None, multiplicity: int | None) -> None:
-    """Raise for a block whose valences are unfilled, unless charge or spin as given explain it.
+    """Raise for a block with unfilled valences, unless the given charge or spin explains them.
 
     Parameters
     ----------
-    charge, multiplicity : options; None where they were not given
+    charge, multiplicity : options; None if they were not given
     """
     missing = unfilled(block)
     total = sum(missing.values())
@@ -212,7 +212,7 @@ def require_hydrogens(block: MolBlock, charge: int | None, multiplicity: int | N
 
 
 def _explained(block: MolBlock, charge: int | None, multiplicity: int | None) -> set[int]:
-    """Numbers of unfilled valences that charge and multiplicity given as options explain."""
+    """Numbers of unfilled valences that the given charge and multiplicity explain."""
     if charge is None and multiplicity is None:
         return set()
     if charge is None or block.charged:
@@ -228,14 +228,14 @@ def _explained(block: MolBlock, charge: int | None, multiplicity: int | None) ->
 
 
 def unfilled(block: MolBlock) -> dict[int, int]:
-    """Atoms, from 0, and the hydrogens that each of them lacks; nothing where bonds say nothing.
+    """Atoms, from 0, and the hydrogens that each of them lacks; empty if bonds are not informative.
 
-    Metals, their neighbours, and atoms with bonds of unknown order are passed over. An atom of
-    the second period with a bond too many, as in C#O or N(=O)O without charges, fills a valence of
-    a neighbour.
+    Metals, their neighbours, and atoms with bonds of unknown order are skipped. An atom of the
+    second period with a bond too many, as in C#O or N(=O)O without charges, fills a valence of a
+    neighbour.
     """
     if (len(block.atoms) > 1 and not block.bonds) or block.written_by == "ASE":
-        return {}  # ASE writes every bond as a single one
+        return {}  # ASE writes every bond as a single bond
     reach: list[list[tuple[int, int]]] = [[] for _ in block.atoms]
     for first, second, order in block.bonds:
         reach[first].append((second, order))
@@ -264,7 +264,7 @@ def unfilled(block: MolBlock) -> dict[int, int]:
 
 
 def _lack(atom: Atom, orders: list[int]) -> int:
-    """Hydrogens that an atom lacks, negative for bonds too many, 0 where nothing is known."""
+    """Hydrogens that an atom lacks, negative for excess bonds, 0 if unknown."""
     aromatic = orders.count(AROMATIC)
     least = sum(order for order in orders if order in ORDERS) + aromatic
     most = least + (aromatic > 0)  # one of them may be double
@@ -362,7 +362,7 @@ def _read_property(lines: list[str], name: str, natom: int) -> dict[int, int]:
 
 
 def _read_data(lines: list[str]) -> list[Statement]:
-    """What the data of an .sdf file say of charge and spin, such as those of PubChem."""
+    """Statements about charge and spin in the data of an .sdf file, such as PubChem's."""
     listed: list[Statement] = []
     for place, line in enumerate(lines[:-1]):
         name = re.match(r">.*<([^>]{1,200})>", line)

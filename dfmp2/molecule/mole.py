@@ -1,21 +1,21 @@
 """Build PySCF molecules from explicit values only: no user string reaches a PySCF parser.
 
-Atoms go in as (symbol, position in bohr), basis functions and potentials as numbers, keyed by the
-symbol of the atom; ghosts are `GHOST-X` and never carry an effective core potential.
+Atoms are passed as (symbol, position in bohr), basis functions and potentials as numbers, keyed by
+the symbol of the atom; ghosts are `GHOST-X` and never carry an effective core potential.
 
-Back to numbers: the atomic orbitals in the order of the rows of `mo_coeff`,
+And back to numbers: the atomic orbitals in the order of the rows of `mo_coeff`,
 
     chi_lm(r) = S_lm(r) sum_k c_k N_l(a_k) exp(-a_k r^2)      S_lm: real solid harmonic, |r^l Y_lm| normalised
 
 PySCF sorts the shells of an atom when a molecule is built, so the order is taken from the built
-molecule and not from the basis. Within a shell p functions come as x, y, z, all others from m = -l
-to +l.
+molecule and not from the basis. Within a shell, p functions are ordered x, y, z, all others from m
+= -l to +l.
 
-Below: the densities of a molecule's atoms, from which an SCF starts.
+Below: densities of a molecule's atoms, from which an SCF starts.
 
-Atomic natural orbitals with the occupations of the spherical ground state atoms: the recipe of
-PySCF's default guess, on data taken from PySCF's own file. PySCF itself looks for a file called
-`ano` in the working directory first. Core shells inside an effective core potential are left out;
+They consist of atomic natural orbitals with the occupations of spherical ground-state atoms, as in
+PySCF's default guess, from PySCF's own data file. PySCF itself would first look for a file called
+`ano` in the working directory. Core shells inside an effective core potential are left out;
 elements without ANO data get PySCF's atomic-SCF guess.
 """
 
@@ -41,7 +41,7 @@ def build_mole(molecule: Molecule, basis: BasisSet, memory: int) -> Any:
 
     Parameters
     ----------
-    memory : bytes PySCF may plan with
+    memory : bytes that PySCF may use
     """
     import_pyscf()
     with shielded():
@@ -72,7 +72,7 @@ def build_mole(molecule: Molecule, basis: BasisSet, memory: int) -> Any:
 
 
 def build_auxiliary(mole: Any, molecule: Molecule, basis: BasisSet) -> Any:
-    """PySCF Mole that carries a fitting set on the same centres; no functions where it has none."""
+    """PySCF Mole with a fitting set on the same centres; without functions if the set is empty."""
     if not basis.elements:
         without = mole.copy()
         without._bas = without._bas[:0]
@@ -84,7 +84,7 @@ def build_auxiliary(mole: Any, molecule: Molecule, basis: BasisSet) -> Any:
 
 
 def dump_mole(mole: Any) -> str:
-    """PySCF's own JSON form of a molecule, which makes a result file a PySCF checkpoint as well."""
+    """PySCF's own JSON form of a molecule, which makes a result file a PySCF checkpoint too."""
     with shielded():
         return str(mole.dumps())
 
@@ -94,15 +94,15 @@ def _pyscf_symbol(key: str, ghost: bool) -> str:
 
 
 def fitting_data(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
-    """Functions of each kind of atom, in the form PySCF's `Mole.basis` and
-    `density_fit(auxbasis=...)` take."""
+    """Functions of each kind of atom, in the form of PySCF's `Mole.basis` and
+    `density_fit(auxbasis=...)`."""
     labels = set(zip(basis.keys(molecule), molecule.ghost, strict=True))
     return {
         _pyscf_symbol(key, ghost): to_pyscf(basis.elements[key]) for key, ghost in sorted(labels)
     }
 
 
-SMALL = 10**9  # bytes PySCF may plan with: nothing here needs more
+SMALL = 10**9  # bytes that PySCF may use: nothing here needs more
 MOST_DEVIATION = 1e-6  # of C^T S C from the unit matrix; converged orbitals deviate by 1e-12
 
 
@@ -128,7 +128,7 @@ class Shell:
 
 
 def rebuilt_mole(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]) -> Any:
-    """PySCF Mole of stored orbitals; parameters and errors as of `ao_shells`."""
+    """PySCF Mole for stored orbitals; parameters and errors as in `ao_shells`."""
     mole = build_mole(molecule, basis, SMALL)
     with shielded():
         _require_orthonormal(np.array(mole.intor("int1e_ovlp")), mo_coeff)
@@ -139,15 +139,15 @@ def ao_shells(
     molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]
 ) -> tuple[Shell, ...]:
     """Shells of an orbital basis in the order of the rows of `mo_coeff`; general contractions are
-    taken apart.
+    segmented.
 
     Parameters
     ----------
-    mo_coeff : (nspin, nao, nmo) orbitals that must be orthonormal in this basis
+    mo_coeff : (nspin, nao, nmo) orbitals, which must be orthonormal in this basis
 
     Raises
     ------
-    NumericalError : they are not, so the order or normalisation of their rows is not what it seems
+    NumericalError : they are not, so their rows have another order or normalisation than assumed
     """
     mole = rebuilt_mole(molecule, basis, mo_coeff)
     with shielded():
@@ -187,7 +187,7 @@ def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.floa
 
 
 def primitive_functions(mole: Any) -> int:
-    """Primitive functions in all shells; contractions of a shell share them."""
+    """Number of primitive functions in all shells; contractions of a shell share them."""
     return sum(
         int(mole.bas_nprim(shell)) * (2 * int(mole.bas_angular(shell)) + 1)
         for shell in range(mole.nbas)
@@ -200,7 +200,7 @@ LAST_ANO_ELEMENT = 96  # Cm: the ANO-RCC data of PySCF end here
 
 
 def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
-    """Start density, total (nao, nao) for "rhf" or shared out over the spins (2, nao, nao) for
+    """Start density, total (nao, nao) for "rhf" or divided among the spins (2, nao, nao) for
     "uhf".
 
     It carries its orbitals and occupations as PySCF's tags, so that a fitted exchange can use them.
@@ -236,7 +236,7 @@ def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
 
 
 def _tagged(density: Any, mole: Any, kind: str) -> NDArray[np.float64]:
-    """A total density as the SCF class wants it."""
+    """A total density in the form that the SCF class expects."""
     from pyscf import lib
 
     total: NDArray[np.float64] = density
@@ -263,7 +263,7 @@ def _valence(symbol: str, core_electrons: int) -> tuple[list[Any], NDArray[np.fl
     data = load_pyscf_element("ano", symbol)
     core = gto.ecp.core_configuration(core_electrons, atom_symbol=symbol)
     shells, occupations = [], []
-    for l in range(4):  # noqa: E741 - the angular momentum is called l
+    for l in range(4):  # noqa: E741 - l is the usual symbol of an angular momentum
         doubly, fraction = atom_hf.frac_occ(symbol, l)
         if doubly < core[l]:
             continue

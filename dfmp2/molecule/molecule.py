@@ -1,9 +1,9 @@
 """Molecules: nuclei, ghost centres, charge and multiplicity, validated when built.
 
 Nuclear repulsion is E_nuc = sum_{A<B} Z_A Z_B / R_AB over real atoms, with Z the nuclear charge
-less the electrons an effective core potential replaces. Ghost atoms carry basis functions only.
-Point charges around the molecule belong to the Hamiltonian: they act on electrons and nuclei, not
-on each other.
+minus the electrons that an effective core potential replaces. Ghost atoms carry only basis
+functions. Point charges around the molecule are part of the Hamiltonian: they act on electrons and
+nuclei, not on each other.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from dfmp2.molecule.elements import atomic_number, internal_coordinate, normalis
 from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
-MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre it is a wrong unit or a broken file
+MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre, the unit is wrong or the file is broken
 MIN_DISTANCE = 0.2 * BOHR_PER_ANGSTROM  # bohr; the shortest bond, H2, is 0.74 angstrom
-LINE = np.array([0.41, 0.57, 0.71])  # just shorter than 1, along no axis or plane of a crystal
-ROWS_PER_BLOCK = 256  # rows of the distance matrix held at once: 20 MB at 10 000 atoms
+LINE = np.array([0.41, 0.57, 0.71])  # slightly shorter than 1, along no crystal axis or plane
+ROWS_PER_BLOCK = 256  # rows of the distance matrix in memory at once: 20 MB at 10 000 atoms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Molecule:
-    """One molecule; lengths in bohr. Equal when atoms, coordinates, point charges (to the last bit)
-    and state are.
+    """One molecule; lengths in bohr. Molecules are equal if atoms, coordinates, point charges (to
+    the last bit), charge and multiplicity are.
 
     Attributes
     ----------
@@ -49,8 +49,7 @@ class Molecule:
     name : short name for reports and output files
     source : file name, "stdin" or "python"
     text : input text verbatim, "" if there was none
-    point_charges : (n, 4) float64, read-only: x, y, z in bohr, charge in e; None for a molecule by
-        itself
+    point_charges : (n, 4) float64, read-only: x, y, z in bohr, charge in e; None if there are none
     """
 
     symbols: tuple[str, ...]
@@ -103,7 +102,7 @@ class Molecule:
             f"{self.multiplicity}{charges})"
         )
 
-    # The readers stand above this module, of which they make values: they are loaded by name.
+    # The readers build on this module, so they are loaded by name.
 
     @classmethod
     def from_xyz(
@@ -118,13 +117,13 @@ class Molecule:
 
         Parameters
         ----------
-        units : of the coordinates in the file, "angstrom" or "bohr"
+        units : unit of the coordinates in the file, "angstrom" or "bohr"
         charge, multiplicity : override the comment line if given
 
         Raises
         ------
-        InputError : the file cannot be read, or is not the xyz file of one molecule; it names file
-            and line
+        InputError : the file cannot be read, or is not an xyz file of one molecule; names file and
+            line
         """
         found: Molecule = (
             _reader("xyz")
@@ -142,14 +141,14 @@ class Molecule:
         charge: int | None = None,
         multiplicity: int | None = None,
     ) -> Molecule:
-        """The molecule of a text: that of an xyz file, or its atoms alone, as in "O 0 0 0; H 0 0
-        0.96; H 0.93 0 -0.24".
+        """The molecule in a text: an xyz file, or just the atoms, as in "O 0 0 0; H 0 0 0.96; H
+        0.93 0 -0.24".
 
-        Parameters are those of `from_xyz`.
+        Parameters as in `from_xyz`.
 
         Raises
         ------
-        InputError : it names the line
+        InputError : names the line
         """
         found: Molecule = _reader("xyz").parse_text(
             text, units=units, charge=charge, multiplicity=multiplicity
@@ -160,24 +159,23 @@ class Molecule:
     def from_ase(
         cls, atoms: Any, *, charge: int | None = None, multiplicity: int | None = None
     ) -> Molecule:
-        """The molecule of `ase.Atoms`.
+        """The molecule of an `ase.Atoms` object.
 
         Parameters
         ----------
-        charge, multiplicity : None for the sum of the initial charges, and 1 plus that of the
+        charge, multiplicity : None for the sum of the initial charges, and 1 plus the sum of the
             initial magnetic moments
 
         Raises
         ------
-        InputError : periodic atoms, or sums that are no whole numbers
+        InputError : the atoms are periodic, or the sums are not whole numbers
         """
         found: Molecule = _reader("foreign").from_ase(atoms, charge, multiplicity)
         return found
 
     @classmethod
     def from_pyscf(cls, mole: Any) -> Molecule:
-        """The molecule of a PySCF Mole that is built: atoms, ghosts, charge and spin; its basis is
-        not taken.
+        """The molecule of a built PySCF Mole: atoms, ghosts, charge and spin; its basis is ignored.
 
         Raises
         ------
@@ -205,12 +203,12 @@ class Molecule:
     def to_ase(self) -> Any:
         """The molecule as `ase.Atoms`, positions in angstrom.
 
-        Charge and unpaired electrons are initial charge and magnetic moment of the first atom,
-        whose sums `from_ase` reads.
+        Charge and unpaired electrons become the initial charge and magnetic moment of the first
+        atom; `from_ase` reads their sums.
 
         Raises
         ------
-        InputError : ASE is not installed, or cannot represent ghosts and point charges
+        InputError : ASE is not installed, or cannot represent ghosts or point charges
         """
         return _reader("foreign").to_ase(self)
 
@@ -219,26 +217,26 @@ class Molecule:
         return self._coordinate(i, j) * ANGSTROM_PER_BOHR
 
     def angle(self, i: int, j: int, k: int) -> float:
-        """Angle of three atoms, counted from 1, at the second, in degrees, 0 to 180."""
+        """Angle of three atoms at the second, counted from 1, in degrees, 0 to 180."""
         return math.degrees(self._coordinate(i, j, k))
 
     def dihedral(self, i: int, j: int, k: int, l: int) -> float:  # noqa: E741 - atoms i, j, k, l
         """Dihedral angle of four atoms, counted from 1, in degrees, -180 to 180.
 
-        It is positive when, seen from the second atom to the third, the fourth is clockwise of the
-        first.
+        It is positive if the fourth atom is clockwise of the first, viewed from the second to the
+        third.
         """
         return math.degrees(self._coordinate(i, j, k, l))
 
     def bonds(self) -> dict[tuple[int, int], float]:
-        """Lengths of the bonds in angstrom, by atoms counted from 1; real atoms near each other are
+        """Bond lengths in angstrom, by atoms counted from 1; real atoms close to each other are
         bonded."""
         found = _reader("structure").structure(self).bonds
         return {(i + 1, j + 1): length for (i, j), length in found}
 
     def angles(self) -> dict[tuple[int, int, int], float]:
-        """Angles between bonds that share an atom, in degrees, by atoms counted from 1, the shared
-        one second."""
+        """Angles between bonds that share an atom, in degrees, by atoms counted from 1, with the
+        shared one second."""
         found = _reader("structure").structure(self).angles
         return {(i + 1, j + 1, k + 1): angle for (i, j, k), angle in found}
 
@@ -247,7 +245,7 @@ class Molecule:
 
         Raises
         ------
-        InputError : an atom that there is not, or the same one twice
+        InputError : an atom does not exist, or is named twice
         """
         numbers = [_whole("atom", atom) for atom in atoms]
         if len(set(numbers)) < len(numbers) or not all(1 <= n <= self.natom for n in numbers):
@@ -264,7 +262,7 @@ class Molecule:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """(natom,) atomic numbers; a ghost keeps the number of its element."""
+        """(natom,) atomic numbers; a ghost has the number of its element."""
         return np.array([atomic_number(symbol) for symbol in self.symbols])
 
     @property
@@ -293,7 +291,7 @@ class Molecule:
 
     @property
     def formula(self) -> str:
-        """Formula in Hill order (C, H, then by letter); ghosts apart, as in "H2O + ghost HO"."""
+        """Formula in Hill order (C, H, then by letter), then ghosts, as in "H2O + ghost HO"."""
         real = hill_formula(self.real_symbols)
         ghosts = hill_formula(s for s, flag in zip(self.symbols, self.ghost, strict=True) if flag)
         if ghosts:
@@ -303,7 +301,7 @@ class Molecule:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of labels, coordinates and point charges (their bits), charge and multiplicity,
-        not of texts."""
+        but not of texts."""
         digest = hashlib.sha256(
             f"{' '.join(self.labels)}|{self.charge}|{self.multiplicity}|".encode()
         )
@@ -325,21 +323,21 @@ class Molecule:
         return dataclasses.replace(self, charge=charge, multiplicity=multiplicity)
 
     def in_field(self, point_charges: Any) -> Molecule:
-        """The same molecule among point charges, (n, 4) in bohr and e; None for by itself.
+        """The same molecule with point charges, (n, 4) in bohr and e; None for none.
 
         Raises
         ------
-        InputError : not such numbers, or a charge on top of a nucleus
+        InputError : the numbers are invalid, or a charge is on top of a nucleus
         """
         return dataclasses.replace(self, point_charges=point_charges)
 
     def electrons(self, ecp_electrons: Mapping[str, int]) -> int:
-        """Number of explicit electrons: sum over real atoms of (Z - core potential electrons) -
-        charge.
+        """Number of explicit electrons: the sum over real atoms of Z minus the core-potential
+        electrons, minus the charge.
 
         Parameters
         ----------
-        ecp_electrons : symbol -> electrons replaced by its core potential; absent means none
+        ecp_electrons : symbol -> electrons replaced by its core potential; a missing one means none
         """
         return self.nuclear_charge - self.charge - _replaced_electrons(self, ecp_electrons)
 
@@ -386,8 +384,8 @@ class Molecule:
 
 
 def nuclear_repulsion(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
-    """Nuclear repulsion energy E_nuc = sum_{A<B} Z_A Z_B / R_AB, Eh; ghosts and point charges take
-    no part.
+    """Nuclear repulsion energy E_nuc = sum_{A<B} Z_A Z_B / R_AB, Eh, without ghosts and point
+    charges.
 
     Parameters
     ----------
@@ -440,7 +438,7 @@ def _replaced_electrons(molecule: Molecule, ecp_electrons: Mapping[str, int]) ->
 
 
 def hill_formula(symbols: Iterable[str]) -> str:
-    """A formula in Hill order: C, H, then by letter."""
+    """A formula in Hill order: C, H, then alphabetically."""
     counts = Counter(symbols)
     if "C" in counts:
         first = [symbol for symbol in ("C", "H") if symbol in counts]
@@ -463,7 +461,7 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
             f"coordinates have shape {points.shape}: expected ({len(labels)}, 3) for {len(labels)} "
             "atoms"
         )
-    # A comparison that is false for NaN, so that one test finds NaN, infinity and far away.
+    # This comparison is false for NaN, so one test finds NaN, infinity and values too large.
     wrong = np.flatnonzero(~(np.abs(points) < MAX_COORDINATE).all(axis=1))
     if wrong.size:
         atom = int(wrong[0])
@@ -486,8 +484,8 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
 
 
 def _pair_too_close(points: NDArray[np.float64]) -> tuple[int, int] | None:
-    """Two atoms nearer than MIN_DISTANCE, or None; they are as near along a line, where only
-    neighbours need a look."""
+    """Two atoms closer than MIN_DISTANCE, or None. Such atoms are also close when projected
+    on a line, where only neighbours need to be checked."""
     along = points @ LINE
     order = np.argsort(along, kind="stable")
     for step in range(1, len(points)):

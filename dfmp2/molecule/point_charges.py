@@ -1,10 +1,10 @@
-"""Point charges around a molecule: checked numbers, and their energy with its nuclei.
+"""Point charges around a molecule: validated numbers, and their energy with its nuclei.
 
     V(r) = -sum_k q_k / |r - R_k|  per electron        E = sum_A sum_k Z_A q_k / |R_A - R_k|  with the nuclei
 
-Z is the nuclear charge less the electrons an effective core potential replaces; ghosts take no
-part. The energy of the charges among themselves is a constant of the surroundings and is left out,
-as in PySCF and Psi4.
+Z is the nuclear charge minus the electrons that an effective core potential replaces; ghosts do not
+contribute. The energy of the charges with each other is a constant of the surroundings and is left
+out, as in PySCF and Psi4.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 Array = NDArray[np.float64]
 
 MAX_POSITION = 1e4  # bohr, as for atoms
-MAX_CHARGE = 1e3  # e; larger than any nucleus', so it is a shifted column
-# bohr; a core orbital is larger, and nothing that a charge stands for (an atom, an ion) comes so
-# near a nucleus.
+MAX_CHARGE = 1e3  # e; larger than that of any nucleus, so a larger value is a shifted column
+# Bohr; a core orbital is larger, and nothing that a charge represents (an atom, an ion) comes this
+# close to a nucleus.
 LEAST_DISTANCE = 0.1 * BOHR_PER_ANGSTROM
-# Bohr; shorter than any bond to hydrogen but that of H2
+# Bohr; shorter than any bond to hydrogen except that in H2
 SUSPICIOUS_DISTANCE = 0.8 * BOHR_PER_ANGSTROM
-BLOCK = 2**20  # distances held at once: 8 MB
+BLOCK = 2**20  # distances in memory at once: 8 MB
 
 
 def checked(given: Any, scale: float = 1.0) -> Array:
@@ -35,11 +35,11 @@ def checked(given: Any, scale: float = 1.0) -> Array:
 
     Parameters
     ----------
-    scale : bohr per unit of the x, y, z given
+    scale : bohr per unit of the given x, y, z
 
     Raises
     ------
-    InputError : not rows of four finite numbers, or a value beyond reason
+    InputError : not rows of four finite numbers, or an unreasonable value
     """
     try:
         charges = np.array(given, dtype=np.float64, order="C")
@@ -52,7 +52,7 @@ def checked(given: Any, scale: float = 1.0) -> Array:
             f"point charges have shape {charges.shape}: expected (n, 4), rows of x, y, z and charge"
         )
     charges[:, :3] *= scale
-    # Comparisons that are false for NaN, so that one test finds NaN, infinity and nonsense.
+    # These comparisons are false for NaN, so one test finds NaN, infinity and nonsense.
     sound = (np.abs(charges[:, :3]) < MAX_POSITION).all(axis=1) & (
         np.abs(charges[:, 3]) < MAX_CHARGE
     )
@@ -72,11 +72,12 @@ def checked(given: Any, scale: float = 1.0) -> Array:
 def too_near(
     points: Array, symbols: Sequence[str], ghost: Sequence[bool], charges: Array, least: float
 ) -> str:
-    """Which charge is nearer than `least` bohr to which nucleus, in words; "" when none is.
+    """Description of a charge that is closer than `least` bohr to a nucleus; "" if there is none.
 
     Parameters
     ----------
-    points : (natom, 3) bohr; symbols, ghost : of the atoms, where ghosts have no nucleus
+    points : (natom, 3) bohr
+    symbols, ghost : of the atoms; ghosts have no nucleus
     charges : (m, 4)
     """
     real = np.flatnonzero(~np.array(ghost))
@@ -97,7 +98,9 @@ def nuclear_energy(points: Array, nuclear_charges: Array, charges: Array) -> flo
 
     Parameters
     ----------
-    points : (n, 3) bohr; nuclear_charges : (n,) e; charges : (m, 4)
+    points : (n, 3) bohr
+    nuclear_charges : (n,) e
+    charges : (m, 4)
     """
     return sum(
         float(charges[first : first + len(distance), 3] @ (1.0 / distance @ nuclear_charges))
@@ -106,7 +109,7 @@ def nuclear_energy(points: Array, nuclear_charges: Array, charges: Array) -> flo
 
 
 def _distances(points: Array, charges: Array) -> Iterator[tuple[int, Array]]:
-    """First charge of each block, and its distances (charge, point) in bohr."""
+    """Index of the first charge of each block, and its distances (charge, point) in bohr."""
     step = max(1, BLOCK // max(1, len(points)))
     for first in range(0, len(charges), step):
         block = charges[first : first + step, None, :3]

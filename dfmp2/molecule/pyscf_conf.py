@@ -1,7 +1,8 @@
-"""Configuration dfmp2 gives PySCF at import (see pyscf_shield.py); PySCF executes the first such
-file it finds.
+"""Configuration that dfmp2 gives PySCF at import (see pyscf_shield.py); PySCF executes the first
+such file it finds.
 
-Geometry, basis and potential parsers then refuse expressions instead of evaluating them as Python.
+With it, the parsers of geometries, bases and potentials reject expressions instead of evaluating
+them as Python.
 """
 
 DISABLE_EVAL = True

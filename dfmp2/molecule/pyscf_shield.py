@@ -1,11 +1,11 @@
 """Import PySCF safely: no configuration from the working directory, no evaluated input.
 
 PySCF executes the first of `PYSCF_CONFIG_FILE`, `./.pyscf_conf.py` and `~/.pyscf_conf.py` when it
-is imported, and its parsers evaluate what they cannot read as a number. `import_pyscf` puts our own
-configuration (`pyscf_conf.py`, which switches evaluation off) first; `shielded` holds the switches
-closed while our calls run, also when PySCF was imported earlier and left open.
+is imported, and its parsers evaluate whatever they cannot read as a number. `import_pyscf` puts our
+own configuration (`pyscf_conf.py`, which switches evaluation off) first; `shielded` keeps
+evaluation off while our calls run, even if PySCF was imported earlier with evaluation on.
 
-The settings `PYSCF_MAX_MEMORY` and `PYSCF_TMPDIR` stay in force; a personal `~/.pyscf_conf.py` is
+The settings `PYSCF_MAX_MEMORY` and `PYSCF_TMPDIR` remain in force; a personal `~/.pyscf_conf.py` is
 not read. Plugins are found where packages are installed, not through `PYSCF_EXT_PATH` or a folder
 `pyscf/` in the working directory.
 """
@@ -28,7 +28,7 @@ MINIMUM = (2, 13)
 INSTALL = "pip install 'pyscf>=2.13'"
 CONFIG = Path(__file__).with_name("pyscf_conf.py")
 
-# Each of these copies DISABLE_EVAL from the configuration when it is imported, so each has its own.
+# Each of these copies DISABLE_EVAL from the configuration at import, so each has its own switch.
 EVALUATING = (
     "pyscf.gto.mole",
     "pyscf.gto.basis.parse_nwchem",
@@ -39,12 +39,12 @@ EVALUATING = (
 FLAG = "DISABLE_EVAL"
 
 _lock = threading.RLock()
-_depth = 0  # calls of shielded() that are running, in all threads
-_found: list[tuple[ModuleType, bool]] = []  # switches as they were before the outermost call
+_depth = 0  # calls of shielded() in progress, in all threads
+_found: list[tuple[ModuleType, bool]] = []  # switches before the outermost call
 
 
 def import_pyscf() -> None:
-    """Import PySCF with evaluation switched off; does nothing when it is imported already.
+    """Import PySCF with evaluation switched off; does nothing if it is already imported.
 
     Raises
     ------
@@ -64,12 +64,12 @@ def import_pyscf() -> None:
 def shielded() -> Iterator[None]:
     """Keep PySCF's evaluation switched off while the block runs, then restore the switches.
 
-    Every entry into PySCF runs inside this block. It may be nested and used from several threads:
-    the first to enter closes the switches, the last to leave restores them.
+    Every call of PySCF runs inside this block. It may be nested and used from several threads: the
+    first one to enter sets the switches, the last one to leave restores them.
 
     Raises
     ------
-    InputError : as for `import_pyscf`
+    InputError : as in `import_pyscf`
     """
     global _depth
     import_pyscf()
@@ -99,7 +99,7 @@ def pyscf_version() -> str:
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except (ImportError, OSError) as error:  # OSError: its compiled libraries do not load
+    except (ImportError, OSError) as error:  # OSError: its compiled libraries cannot be loaded
         raise InputError(
             "PySCF, which computes the SCF and the integrals, is not installed or cannot be "
             f"imported ({error}; a copy in the working directory does not count): {INSTALL}"
@@ -107,8 +107,8 @@ def _import(name: str) -> ModuleType:
 
 
 def _require_settings() -> None:
-    """Refuse what would make PySCF fail, or run another configuration, half way through its
-    import."""
+    """Raise for settings that would make PySCF's import fail half-way, or run another
+    configuration."""
     if not CONFIG.is_file():
         raise InputError(
             f"{CONFIG.name}, a part of dfmp2, is missing from {CONFIG.parent}: install dfmp2 again"
@@ -129,7 +129,7 @@ def _require_version() -> None:
 
 
 def _evaluating_modules() -> list[ModuleType]:
-    """The modules with a switch; refuses a PySCF that lacks one."""
+    """The modules with a switch; raise if PySCF lacks one."""
     modules = [_import(name) for name in EVALUATING]
     for module in modules:
         if not hasattr(module, FLAG):
@@ -143,8 +143,8 @@ def _evaluating_modules() -> list[ModuleType]:
 
 @contextmanager
 def _our_configuration() -> Iterator[None]:
-    """The environment of PySCF's import, with our configuration instead of others; restored
-    afterwards."""
+    """Set the environment for PySCF's import, with our configuration instead of others; it is
+    restored afterwards."""
     before = {
         name: os.environ.pop(name, None)
         for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH", "PYSCF_ARGPARSE")
@@ -161,8 +161,8 @@ def _our_configuration() -> Iterator[None]:
 def no_imports_from_working_directory() -> Iterator[None]:
     """`sys.path` without the working directory.
 
-    `python -m` puts it first, so a folder `pyscf/` there would be imported in place of PySCF or
-    join its package path as a plugin.
+    `python -m` puts it first, so that a folder `pyscf/` there would be imported in place of PySCF
+    or join its package path as a plugin.
     """
     try:
         here = os.path.realpath(os.getcwd())

@@ -1,4 +1,4 @@
-"""Bonds, angles and contacts of a molecule, by the distances of its atoms
+"""Bonds, angles and contacts of a molecule, from the distances of its atoms
 (`dfmp2.molecule.elements.bonds`)."""
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ Angle = tuple[tuple[int, int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What a geometry looks like; atoms count from 0.
+    """Bonds, angles and contacts of a geometry; atoms count from 0.
 
     Attributes
     ----------
     bonds : tuple of ((i, j), length)
-        Angstrom.
+        In angstrom.
     angles : tuple of ((i, j, k), angle)
-        Of two bonds that meet at j, degrees.
+        Between two bonds that meet at j, degrees.
     contacts : tuple of ((i, j), distance)
-        For each fragment the atom that is nearest to another fragment, angstrom; none of one
-        fragment.
+        For each fragment its atom closest to another fragment, angstrom; empty for one fragment.
     """
 
     bonds: tuple[Bond, ...]
@@ -55,8 +54,8 @@ def structure(molecule: Molecule) -> Structure:
 
 
 def bonded_parts(molecule: Molecule) -> list[tuple[int, ...]]:
-    """Real atoms that bonds join, from 0: each part in rising order, the parts by their first
-    atom."""
+    """Sets of real atoms, from 0, that are connected by bonds: each in ascending order, the sets
+    ordered by their first atom."""
     pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
     part = {atom: {atom} for atom, ghost in enumerate(molecule.ghost) if not ghost}
     for i, j in pairs:
@@ -68,15 +67,15 @@ def bonded_parts(molecule: Molecule) -> list[tuple[int, ...]]:
 
 
 def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The rotation R (3, 3) with which places @ R.T lie nearest to the target (W. Kabsch, Acta
-    Cryst. A32, 922 (1976)).
+    """The rotation R (3, 3) for which places @ R.T is closest to the target (W. Kabsch, Acta Cryst.
+    A32, 922 (1976)).
 
     Parameters
     ----------
     places, target : (natom, 3) arrays
-        Around their centres.
+        Relative to their centres.
     weights : (natom,) array
-        Of the squared distances.
+        Weights of the squared distances.
     """
     left, _, right = np.linalg.svd((weights[:, None] * target).T @ places)
     if np.linalg.det(left @ right) < 0:
@@ -85,8 +84,7 @@ def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -
 
 
 def fragment_formulas(molecule: Molecule) -> str:
-    """Formulas of the fragments that are bonded in themselves, such as "CH3 + Cl"; a plus and a
-    space between."""
+    """Formulas of the separate fragments, joined by plus signs, such as "CH3 + Cl"."""
     return " + ".join(
         hill_formula(molecule.symbols[atom] for atom in part) for part in bonded_parts(molecule)
     )
@@ -95,8 +93,8 @@ def fragment_formulas(molecule: Molecule) -> str:
 def _contacts(
     molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
 ) -> tuple[Bond, ...]:
-    """The shortest distance of each fragment from the others, each pair of atoms once."""
-    # Loaded here: SciPy's graphs take 6 MB, and most runs need none.
+    """The shortest distance from each fragment to the others, each pair of atoms once."""
+    # Imported here: SciPy's graphs take 6 MB, and most runs do not need them.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,5 +1,5 @@
-"""Text of unknown origin: read from a file without reading more than is sensible, shown without
-control characters."""
+"""Text of unknown origin: read from a file up to a sensible size, shown without control
+characters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dfmp2.errors import InputError
 def read_text(
     path: str | Path, most: int, too_large: str, kind: str = "an xyz file"
 ) -> tuple[str, str]:
-    """Name for errors and text of a file, or of standard input for the path "-".
+    """Name for errors, and text, of a file or of standard input for the path "-".
 
     Parameters
     ----------
     most : largest size accepted, bytes
-    too_large : what to say of a larger one
+    too_large : message for a larger file
     kind : what is expected, for errors
 
     Raises
@@ -56,7 +56,7 @@ def _read_stdin(most: int) -> bytes:
 
 
 def _read_regular(path: str, most: int, too_large: str, kind: str) -> bytes:
-    """At most `most` + 1 bytes of a regular file; a pipe or device could block or never end."""
+    """At most `most` + 1 bytes of a regular file; a pipe or device might block or never end."""
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):

@@ -1,19 +1,20 @@
-"""Reader and writer of xyz and extended xyz files, strict: what is not understood is refused.
+"""Strict reader and writer of xyz and extended xyz files: anything not understood is rejected.
 
     3                                   number of atoms
-    charge=0 multiplicity=1             comment; what it says of charge and spin is taken or refused
+    charge=0 multiplicity=1             comment; charge and spin in it are used or rejected
     O   0.000000  0.000000  0.117300    symbol (or atomic number), x, y, z; @O or Gh(O) is a ghost
     H   0.000000  0.757200 -0.469200
     H   0.000000 -0.757200 -0.469200    numeric columns after the fourth are ignored
 
-In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which columns to read;
-initial_charges and initial_magmoms among them add up to the charge and the unpaired electrons.
-Text is never evaluated; size, number of atoms and line lengths are bounded before parsing.
+In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which columns to read; if
+initial_charges and initial_magmoms are among them, their sums give the charge and the unpaired
+electrons. Text is never evaluated; size, number of atoms and line lengths are bounded before
+parsing.
 
-Trajectories and scans hold several frames, one behind the other. A file of point charges has a line
-for each:
+Trajectories and scans contain several frames, one after another. A file of point charges has one
+line for each:
 
-    # water 2 of the cluster          a comment, also behind numbers; blank lines are skipped
+    # water 2 of the cluster          a comment, also after numbers; blank lines are skipped
     2.9117  0.0000  0.0592  -0.834    x, y, z, charge in e
 """
 
@@ -87,7 +88,7 @@ STATE_KEYS = {
     "s",
     "magmom",
 }
-# Columns of atoms -> what they add up to, and whether they are set by the user (not a result).
+# Columns of atoms -> what they add up to, and whether the user sets them (or they are results).
 SUMS = {
     "initial_charges": ("charge", True),
     "initial_magmoms": ("multiplicity", True),
@@ -95,8 +96,8 @@ SUMS = {
     "magmoms": ("multiplicity", False),
 }
 _COLUMNS = re.compile(rf"{_COLUMN.pattern}(?::{_COLUMN.pattern})*", re.ASCII)
-# key=value where a word begins. Quoted and braced values may contain anything, even "charge=";
-# the bound on the latter keeps the search linear.
+# key=value at the beginning of a word. Quoted and braced values may contain anything, even
+# "charge="; the bound on the latter keeps the search linear.
 _PAIR = re.compile(
     r"""(?<![^\s,;])["']?([A-Za-z_][\w-]*)["']?[ \t]*=[ \t]*("[^"]*"|'[^']*'|\{[^}]{0,1000}\}|[^\s,;]*)""",
     re.ASCII,
@@ -135,11 +136,11 @@ def read_xyz(
     Parameters
     ----------
     units : "angstrom" or "bohr", the unit of the coordinates in the file
-    charge, multiplicity : win over the comment line when given
+    charge, multiplicity : override the comment line if given
 
     Raises
     ------
-    InputError : the file cannot be read, or is not the xyz file of one molecule
+    InputError : the file cannot be read, or is not an xyz file of one molecule
     """
     file, text = read_text(path, MAX_BYTES, TOO_LARGE)
     return parse_xyz(text, file=file, units=units, charge=charge, multiplicity=multiplicity)
@@ -153,7 +154,7 @@ def parse_xyz(
     charge: int | None = None,
     multiplicity: int | None = None,
 ) -> XyzFile:
-    """Molecule from the text of an xyz file; `file` names it in errors, the rest is as in
+    """Molecule from the text of an xyz file; `file` names it in errors, other parameters as in
     `read_xyz`."""
     if units not in UNITS:
         raise InputError(f"units {units!r}: expected angstrom or bohr")
@@ -196,14 +197,13 @@ def parse_text(
     charge: int | None = None,
     multiplicity: int | None = None,
 ) -> Molecule:
-    """Molecule from a text: that of an xyz file, or atoms alone with line ends or semicolons
-    between them.
+    """Molecule from a text: an xyz file, or just atoms separated by line ends or semicolons.
 
-    Parameters are those of `read_xyz`.
+    Parameters as in `read_xyz`.
 
     Raises
     ------
-    InputError : it names the line; those of atoms alone count from 1
+    InputError : names the line; without the header, lines of atoms count from 1
     """
     given: dict[str, Any] = {
         "file": "text",
@@ -229,7 +229,7 @@ def parse_text(
 
 def write_xyz(molecule: Molecule) -> str:
     """Text of an xyz file, coordinates in angstrom with 12 decimals; `parse_xyz` reads it back to
-    1e-11 bohr."""
+    within 1e-11 bohr."""
     rows = (
         f"{label:<4s}{x:20.12f}{y:20.12f}{z:20.12f}"
         for label, (x, y, z) in zip(
@@ -241,12 +241,12 @@ def write_xyz(molecule: Molecule) -> str:
 
 
 def _unix_lines(text: str) -> str:
-    """The text with line ends of Unix, and no blank lines at its end."""
+    """The text with Unix line ends, and no blank lines at its end."""
     return text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
 
 
 def _split_frame(text: str) -> list[str]:
-    """Count, comment and exactly the announced number of atom lines; nothing is split before the
+    """Count, comment and exactly the announced number of atom lines; nothing is split until the
     counts agree."""
     body = _unix_lines(text)
     if not body:
@@ -300,7 +300,7 @@ def _read_count(header: str) -> int:
             f"{_show(header)}; convert other formats first (for example with Open Babel)",
             line=1,
         )
-    # 18 digits suffice to refuse, and int() has a limit
+    # 18 digits are enough to reject it, and int() has a limit
     natom = int(token.lstrip("+-0")[:18] or "0")
     if token.startswith("-") or natom == 0:
         raise InputError(f"{_show(token)} atoms: expected 1 or more", line=1)
@@ -313,7 +313,7 @@ def _read_count(header: str) -> int:
 
 def _read_pairs(comment: str) -> dict[str, list[str]]:
     """The key=value words of the comment line, keys in lower case; periodic structures are
-    refused."""
+    rejected."""
     pairs: dict[str, list[str]] = {}
     for key, value in _PAIR.findall(comment):
         pairs.setdefault(key.lower(), []).append(value.strip("\"'{} \t"))
@@ -331,13 +331,13 @@ def _read_pairs(comment: str) -> dict[str, list[str]]:
 def _read_states(
     lines: list[str], pairs: dict[str, list[str]], charge: int | None, multiplicity: int | None
 ) -> tuple[list[Statement], tuple[tuple[int, str], tuple[int, str]]]:
-    """All that the file says of charge and spin, and what is taken of it, each with its origin.
+    """All statements of the file about charge and spin, and the values used, each with its origin.
 
     Parameters
     ----------
-    lines : of the file
+    lines : lines of the file
     pairs : key=value words of the comment line
-    charge, multiplicity : options, which win where they are not None
+    charge, multiplicity : options, which take precedence if not None
     """
     try:
         listed = _read_state(lines[1]) + _read_sums(pairs, lines[2:])
@@ -351,7 +351,7 @@ def _read_states(
 
 
 def _read_state(comment: str) -> list[Statement]:
-    """What the comment line says of charge and spin; texts in quotation marks are read apart."""
+    """Statements of the comment line about charge and spin; quoted texts are read separately."""
     hidden = []
 
     def set_apart(match: re.Match[str]) -> str:
@@ -367,8 +367,7 @@ def _read_state(comment: str) -> list[Statement]:
 
 
 def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
-    """What the columns of charges and magnetic moments of the atoms add up to, where they do not
-    vanish."""
+    """Sums of the columns of atomic charges and magnetic moments that are not zero."""
     listed = []
     places = _column_places(pairs)
     for name, (place, width) in places.items():
@@ -388,7 +387,7 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
         if abs(total - whole) <= 1e-6 and exact:
             listed.append(Statement(quantity, said, frozenset({meaning})))
         elif abs(total - whole) < 0.1:
-            why = f"does not fit the {quantity} that is taken"
+            why = f"does not match the {quantity} used"
             listed.append(
                 Statement(
                     quantity=quantity,
@@ -399,7 +398,7 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
                 )
             )
         else:
-            why = "is no whole number"
+            why = "is not a whole number"
             listed.append(
                 Statement(
                     quantity=quantity, words=said, meanings=frozenset(), certain=False, why=why
@@ -409,19 +408,19 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
 
 
 def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
-    """Refuse a comment such as `-1 1` that other programs read as another charge and multiplicity
-    than these."""
+    """Raise for a comment such as `-1 1` that other programs read as a different charge and
+    multiplicity."""
     numbers = numbers_alone(comment)
     if numbers is not None and numbers != (charge, multiplicity):
         raise InputError(
-            f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name "
+            f"{_show(comment.strip())} looks like charge and multiplicity, which are read by name "
             f"only: write charge={numbers[0]} multiplicity={numbers[1]}, or pass both as options",
             line=2,
         )
 
 
 def _column_places(pairs: dict[str, list[str]]) -> dict[str, tuple[int, int]]:
-    """First column and width of each name in Properties=, nothing in plain xyz."""
+    """First column and width of each name in Properties=, {} in plain xyz."""
     places: dict[str, tuple[int, int]] = {}
     total = 0
     for name, _, width in _COLUMN.findall(":".join(pairs.get("properties", []))):
@@ -487,14 +486,14 @@ def _read_atom(
                 "units"
             )
         for word in words[4:] if columns is None else ():
-            read_number(word)  # text there means that the columns are not what they seem
+            read_number(word)  # text here means that the columns are shifted
     except InputError as error:
         raise error.placed(line=number) from error
     return symbol, ghost, point
 
 
 def _is_atom(line: str) -> bool:
-    """Whether a line is a symbol and three numbers, and perhaps more numbers."""
+    """Whether a line is a symbol and three numbers, possibly followed by more numbers."""
     words = line.replace("\u2212", "-").replace(",", ".").split()
     if len(words) < 4 or not all(map(_NUMBER.fullmatch, words[1:])):
         return False
@@ -523,11 +522,11 @@ def _read_symbol(word: str) -> tuple[str, bool]:
 
 
 def read_number(word: str) -> float:
-    """A decimal number, also with the D of Fortran.
+    """A decimal number, also with Fortran's D exponent.
 
     Raises
     ------
-    InputError : something else
+    InputError : it is not a number
     """
     if not _NUMBER.fullmatch(word):
         if "," in word and _NUMBER.fullmatch(word.replace(",", ".", 1)):
@@ -547,24 +546,24 @@ def frames_of(text: str) -> Iterator[tuple[int, str]]:
         if not word:
             place += 1  # blank lines between frames
             continue
-        # 0: the reader says what is wrong
+        # 0: the reader will say what is wrong
         count = int(word) if re.fullmatch("[0-9]{1,9}", word) else 0
         yield place + 1, "\n".join(lines[place : place + count + 2])
         place += count + 2
 
 
 def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
-    """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None for
-    None.
+    """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None if
+    `given` is None.
 
     Parameters
     ----------
-    given : path of a file with lines of x, y, z and charge, or rows of the same
-    units : of x, y, z: "angstrom" or "bohr"
+    given : path of a file with lines of x, y, z and charge, or rows of these numbers
+    units : unit of x, y, z: "angstrom" or "bohr"
 
     Raises
     ------
-    InputError : the file cannot be read, or is not what was expected; it names file and line
+    InputError : the file cannot be read or has another content; names file and line
     """
     if units not in UNITS:
         raise InputError(Option("point_charge_units", units), ": expected angstrom or bohr")
@@ -579,7 +578,7 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
             given = _charges(_unix_lines(text))
         return checked(given, UNITS[units])
     except InputError as error:
-        if file is None:  # numbers, or a file that `read_text` has named
+        if file is None:  # numbers, or a file already named by `read_text`
             raise
         raise error.placed(file=file, line=error.line) from error
 

@@ -1,8 +1,8 @@
-"""A calculation under way: what was settled before it began, what is saved of it, and what it keeps
-on disk.
+"""A calculation in progress: its settled options and plan, its checkpoint, and B on disk.
 
-The calculation reads the attributes of its `Checkpoint` before each stage and calls the methods
-after it. The class here keeps nothing; `dfmp2.output.checkpoint` has the one that writes a file.
+The calculation reads the attributes of its `Checkpoint` before each stage and calls its methods
+after the stage. The class here saves nothing; `dfmp2.output.checkpoint` has the one that writes a
+file.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from dfmp2.units import format_bytes
 
 Array = NDArray[np.float64]
 
-RUN = "run"  # name in the identity: which run of a study
+RUN = "run"  # key in the identity for the name of a run of a study
 
 
 @dataclass(frozen=True, slots=True)
 class StoredB:
-    """B in the scratch folder of a run that was stopped.
+    """B in the scratch folder of an interrupted run.
 
     Attributes
     ----------
@@ -68,15 +68,15 @@ class StoredB:
 
 @dataclass(eq=False)
 class State:
-    """What is done of a calculation.
+    """The finished part of a calculation.
 
     Attributes
     ----------
-    identity : which calculation it is, by name (`dfmp2.mp2.identity.identity`)
-    orbitals : of the last SCF iteration, while the SCF has not converged
-    reference : converged
-    b : where B lies on disk
-    tiles : pair terms of finished tiles, which hold for the B that they were made of
+    identity : name and value of everything that defines it (`dfmp2.mp2.identity.identity`)
+    orbitals : of the last SCF iteration, until the SCF has converged
+    reference : the converged reference
+    b : where B is on disk
+    tiles : pair terms of finished tiles; valid only for the B they were computed from
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -87,42 +87,42 @@ class State:
 
     @property
     def run(self) -> str:
-        """The run of a study that it belongs to, "" for a calculation by itself."""
+        """Name of the run if it belongs to a study, else ""."""
         return self.identity.get(RUN, "")
 
 
 class Checkpoint(State):
-    """The state of a calculation that goes on; this class saves nothing. `path` is that of the
-    file, "" for none."""
+    """The state of a running calculation; this base class saves nothing. `path` is the path of the
+    file, "" if there is none."""
 
     path: str = ""
 
     def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
-        """Say what is computed, before the first number is.
+        """Declare what will be computed, before any number is.
 
         Raises
         ------
-        ForeignCheckpoint : the state that was found belongs to another calculation
+        ForeignCheckpoint : the saved state belongs to another calculation
         """
 
     def add_orbitals(self, mo_coeff: Array, mo_occ: Array) -> None:
-        """Orbitals after an SCF iteration, (nspin, nao, nmo) and (nspin, nmo).
+        """Save the orbitals of an SCF iteration, (nspin, nao, nmo) and (nspin, nmo).
 
         Raises
         ------
-        Interrupted : the run was asked to stop; what was done is saved. The same holds for the
-            methods below
+        Interrupted : the run was asked to stop; finished work is saved. The methods below raise it
+            too
         """
 
     def add_reference(self, reference: Reference) -> None:
-        """The converged reference."""
+        """Save the converged reference."""
 
     def add_b(self, b: StoredB | None) -> None:
-        """B is complete, on disk, or in memory for None. Tiles of another B are dropped: a
-        conventional SCF that makes its integrals anew has orbitals with other last bits."""
+        """Record that B is complete: on disk, or in memory if None. Tiles of another B are dropped,
+        because a repeated conventional SCF gives orbitals with other last bits."""
 
     def add_tile(self, key: TileKey, terms: PairTerms) -> None:
-        """A tile is finished."""
+        """Save a finished tile."""
 
 
 NOTHING = Checkpoint()
@@ -139,18 +139,18 @@ class CalculationKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calculation:
-    """A planned run under way; made by `open_calculation`.
+    """A planned calculation in progress; created by `open_calculation`.
 
     Attributes
     ----------
-    system, setup, kind, core, plan : as of `dfmp2.planning.plan.PlannedRun`
+    system, setup, kind, core, plan : as in `dfmp2.planning.plan.PlannedRun`
     space : scratch space, entered
     listener, clock : progress and warnings, wall times
-    checkpoint : saves what is done, and may hold what a run that was stopped has done
-    identity : everything that the last bit of its result depends on, by name
-    field : uniform electric field, (3,) Eh/(e bohr), None for none
-    dispersion : dispersion correction of a double hybrid, None for none
-    separate : whether a gradient comes with that of the SCF energy alone
+    checkpoint : saves finished work, and may hold that of an interrupted run
+    identity : name and value of everything that the last bit of the result depends on
+    field : uniform electric field, (3,) Eh/(e bohr), or None
+    dispersion : dispersion correction of a double hybrid, or None
+    separate : whether the gradient of the SCF energy is also given by itself
     """
 
     system: System
@@ -169,7 +169,7 @@ class Calculation:
 
     @property
     def options(self) -> Options:
-        """Options of the calculation."""
+        """The options of the calculation."""
         return self.setup.options
 
     def spaces(self, reference: Reference) -> list[ActiveSpace]:
@@ -187,18 +187,18 @@ class Calculation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedIntegrals:
-    """B of each spin and the metric it was fitted in.
+    """B of each spin and the metric of its fitting functions.
 
     Attributes
     ----------
     b : list of arrays or of tensors on disk
         (nocc, nvir, naux) float64 per spin, Eh^1/2.
     metric : Metric
-        Of the fitting functions.
+        Metric of the fitting functions.
     frontier : list of arrays
-        B of the frontier orbitals, where it was asked for.
+        B of the frontier orbitals, if requested.
     stored : list of StoredTensor
-        What of `b` is on disk.
+        Those tensors of `b` that are on disk.
     """
 
     b: list[Any]
@@ -214,7 +214,7 @@ Settle = Callable[[System, Setup, str, Collector], PlannedRun]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """How a calculation is settled before its first number.
+    """How a calculation is set up before any number is computed.
 
     Attributes
     ----------
@@ -223,9 +223,9 @@ class Opening:
     settle : callable
         Plans the run, with its frozen core and its backend.
     choose_backend : callable, optional
-        Number of threads -> backend and reason, where the options do not choose it.
+        Number of threads -> backend and reason, if the options do not choose the backend.
     b_sha256 : str
-        Of B where it has been made, "" where it is still to be made.
+        Hash of a B that exists already, else "".
     """
 
     resolve: Resolve
@@ -245,10 +245,10 @@ def open_calculation(
     command: str,
     checkpoint: Checkpoint = NOTHING,
 ) -> Iterator[Calculation]:
-    """A calculation with its backend, bases, plan and scratch space, which are kept meanwhile, and
-    with what a checkpoint holds of it.
+    """Open a calculation with its backend, bases, plan and scratch space, and with what its
+    checkpoint holds.
 
-    All libraries are held to the threads that are put to use.
+    All numerical libraries are limited to the planned number of threads.
 
     Parameters
     ----------
@@ -265,12 +265,12 @@ def open_calculation(
     command : str
         Stored in the provenance.
     checkpoint : Checkpoint
-        Saves what is done, and may hold what a run that was stopped has done.
+        Saves finished work, and may hold that of an interrupted run.
 
     Raises
     ------
     Dfmp2Error
-        Whatever can be refused before a number is computed.
+        Any error that can be detected before a number is computed.
     """
     collector = Collector(listener or Listener())
     clock = Stopwatch(collector)
@@ -314,7 +314,7 @@ def open_calculation(
 
 
 def _tell_of_scratch(setup: Setup, plan: Plan, listener: Listener) -> None:
-    """Say what goes to the scratch folder, and warn of one that is itself in memory."""
+    """Report what goes to the scratch folder, and warn if that folder is itself in memory."""
     if not plan.memory.scratch:
         return
     listener.stage(
@@ -332,8 +332,8 @@ def _tell_of_scratch(setup: Setup, plan: Plan, listener: Listener) -> None:
 
 
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
-    """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may
-    take it over."""
+    """Room in scratch space for B of each spin, (nocc, nvir), with hashes if a later run may reuse
+    it."""
     naux = calculation.system.auxmole.nao
     signed = bool(calculation.checkpoint.path)
     room = (
@@ -347,7 +347,7 @@ def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[
 
 
 def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegrals | None:
-    """B as a run that was stopped has left it on disk, if it is there and has its hashes."""
+    """B left on disk by an interrupted run, if it is there and its hashes agree."""
     kept, space = calculation.checkpoint.b, calculation.space
     if kept is None:
         return None
@@ -362,7 +362,7 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
             array = space.array(f"b-{spin}", math.prod(shape), existing=True)
             tensor = StoredTensor(array, shape, groups, signed=True)
             if not tensor.agrees(digests):
-                raise ResourceError("the numbers do not have their hash")
+                raise ResourceError("the numbers do not match their hash")
             tensors.append(tensor)
     except ResourceError as error:
         calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
@@ -372,7 +372,7 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
 
 
 def save_b(calculation: Calculation, reference: Reference, fitted: FittedIntegrals) -> None:
-    """Tell the checkpoint that B is complete; one in scratch space is kept for a later run."""
+    """Tell the checkpoint that B is complete; a B in scratch space is kept for a later run."""
     checkpoint, space, stored = calculation.checkpoint, calculation.space, None
     if fitted.stored and checkpoint.path:
         space.keep(checkpoint.path)
@@ -394,7 +394,7 @@ def timings_of(clock: Stopwatch) -> Timings:
 
 
 def storage_of(calculation: Calculation) -> Storage:
-    """Where the large arrays lived, for the record."""
+    """Where the large arrays were stored, for the record."""
     memory, space = calculation.plan.memory, calculation.space
     if not memory.scf_disk:
         scf_integrals = "none"

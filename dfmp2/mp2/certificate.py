@@ -1,36 +1,36 @@
-"""Pair energies to a tolerance: in mixed precision with a certificate, in float64 where that fails.
+"""Pair energies to a given tolerance: in mixed precision with a certificate, else in float64.
 
-"fp64" uses no float32 anywhere. "mixed" refuses a result whose error may exceed the tolerance.
-"auto" then repeats in float64 as many of the largest pairs as bring it below, or all where these
-would be many, and says so.
+"fp64" uses no float32 anywhere. "mixed" rejects a result whose error may exceed the tolerance.
+"auto" then recomputes in float64 as many of the largest pairs as bring the error below it, or all
+pairs if that would be many, and reports it.
 
-The certificate redoes a random sample of pairs in float64 and bounds the error of the sum over all
-pairs. What is drawn is fixed before any difference is seen: the number of pairs follows from sizes
-(`planning.sizes.sampled_pairs`), the strata from the energies in mixed precision, the draw from a
-seed that is stored. The rounding error of a pair grows with its energy, so the pairs of each
-channel are cut by energy into strata of equal total energy, and equally many are drawn from each: a
-large share of the few large pairs, a small one of the many small ones. With N_h pairs and n_h drawn
-in stratum h, d the weighted difference mixed - float64 of a pair, e its energy and E the sum of all
-e, which is known,
+The certificate recomputes a random sample of pairs in float64 and bounds the error of the sum over
+all pairs. The sample is fixed before any difference is seen: the number of pairs follows from the
+problem size (`planning.sizes.sampled_pairs`), the strata from the mixed-precision energies, and the
+draw from a stored seed. The rounding error of a pair grows with its energy, so the pairs of each
+channel are divided by energy into strata of equal total energy, and equally many are drawn from
+each: a large share of the few large pairs, a small share of the many small ones. With N_h pairs and
+n_h drawn in stratum h, d the weighted difference mixed - float64 of a pair, e its energy and E the
+known sum of all e,
 
     D = sum_h N_h mean_h(d)      X = sum_h N_h mean_h(e)      R = D / X      error = R E
     V = sum_h v_h,   v_h = N_h (N_h - n_h) s_h^2 / n_h        s_h^2: variance of d - R e in the stratum
     nu = V^2 / sum_h v_h^2 / (n_h - 1)                        |error| <= |R E| + t_nu(0.975) sqrt(V)
 
-The bound is the end farther from zero of the 95 % confidence interval. It is exact where every pair
-is redone, as in small molecules, and where all pairs are off by one factor. Sources: Cochran,
-Sampling Techniques, 3rd ed. (1977), chapter 5 (strata) and chapter 6 (the ratio R of all strata
-combined); degrees of freedom: Satterthwaite, Biometrics Bull. 2, 110 (1946). An error has one sign,
-and t_nu(0.95) would do for normal differences; 0.975 makes up for those that are not, in strata of
-a dozen pairs (docs/explanation/certificate.md has the coverage).
+The bound is the endpoint of the 95 % confidence interval that is farther from zero. It is exact if
+every pair is recomputed, as in small molecules, or if all pairs are off by the same factor.
+Sources: Cochran, Sampling Techniques, 3rd ed. (1977), chapter 5 (strata) and chapter 6 (the ratio R
+of all strata combined); degrees of freedom: Satterthwaite, Biometrics Bull. 2, 110 (1946). An error
+has one sign, so t_nu(0.95) would do if differences were normal; 0.975 allows for those that are
+not, in strata of a dozen pairs (for the coverage, see docs/explanation/certificate.md).
 
-Float32 adds up fitting functions in the order of growing weight:
+Float32 adds up fitting functions in order of increasing weight:
 
     (ia|jb) = sum_P B_iaP B_jbP
 
-A sum that is large already loses the small contributions that follow, one by one, below its last
-digit, and the integrals come out too small on average. Added in the order of growing sum_ia
-B_iaP^2, the small ones meet before the large ones come. Float64 needs no order. Source: Higham,
+A partial sum that is already large loses the small contributions that follow, each below its last
+digit, so the integrals come out too small on average. In order of increasing sum_ia B_iaP^2, the
+small contributions are added up before the large ones. Float64 needs no order. Source: Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2.
 """
 
@@ -64,7 +64,7 @@ def pair_energies_to_tolerance(
     store: TileStore | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> tuple[PairEnergies, str, Certificate | None]:
-    """Pair energies, the precision they were really computed in, and the certificate.
+    """Pair energies, the precision they were actually computed in, and the certificate.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def pair_energies_to_tolerance(
         Largest accepted bound on the precision error of E(corr), Eh.
     listener : Listener
     store : TileStore, optional
-        Tiles that are finished; receives every other one.
+        Supplies the tiles that are finished and receives all others.
     elsewhere : callable, optional
         Computes tiles in other processes.
 
@@ -149,18 +149,18 @@ def pair_energies_to_tolerance(
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
 
 
-SEED = 1946  # of every first draw, so that the same pair energies always have the same certificate
-# of the tolerance, for the bound once the largest pairs are repeated: that of another sample
-# scatters
+SEED = 1946  # of every first draw, so that the same pair energies always get the same certificate
+# Part of the tolerance at which the bound is aimed when the largest pairs are repeated; the bound
+# comes from another sample, and scatters
 AIM = 0.6
-MOST_REPEATED = 0.4  # of the pairs; beyond, one pass over all is not much longer and certain
+MOST_REPEATED = 0.4  # of the pairs; beyond this, repeating all takes little longer and is certain
 STRATA = 4
 QUANTILE = 0.975
-# per factor of two of a pair's energy: pairs that are equal but for rounding share a stratum
+# Strata per factor of two in pair energy: pairs that are equal but for rounding share a stratum
 STEPS = 64
 
 Channel = tuple[int, int]
-Chosen = dict[Channel, NDArray[np.bool_]]  # which of the pairs of each channel
+Chosen = dict[Channel, NDArray[np.bool_]]  # selected pairs of each channel
 Redo = Callable[[Channel, NDArray[np.intp], NDArray[np.intp]], Array]
 
 
@@ -171,7 +171,7 @@ def certify_precision(
     tolerance: float,
     known: Chosen | None = None,
 ) -> Certificate:
-    """Bound the precision error of `pairs` by a sample redone in float64.
+    """Bound the precision error of `pairs` from a sample recomputed in float64.
 
     Parameters
     ----------
@@ -180,19 +180,19 @@ def certify_precision(
     exact : sequence of TileSource
         The same spin spaces in float64, resident, on disk or untransformed.
     backend : Backend
-        Device that redoes the sample in float64.
+        Device that recomputes the sample in float64.
     tolerance : float
-        Largest accepted bound on the correlation energy's error, Eh.
+        Largest accepted bound on the error of the correlation energy, Eh.
     known : Chosen, optional
-        Pairs that are in float64 already; the others are sampled by a draw of their own.
+        Pairs that are in float64 already; the others are sampled in a separate draw.
     """
     return bound_errors(pairs, partial(_redo, backend, exact), tolerance, SEED + bool(known), known)
 
 
 def largest_pairs(pairs: PairEnergies, certificate: Certificate) -> Chosen | None:
-    """The largest pairs whose error is to go for the bound to fall to AIM times the tolerance.
+    """The largest pairs to recompute so that the bound falls to AIM times the tolerance.
 
-    None where these are more than MOST_REPEATED of all: the error of a pair grows with its energy.
+    None if these are more than MOST_REPEATED of all. The error of a pair grows with its energy.
     """
     channels = _channels(pairs)
     size = np.concatenate([np.abs(one.energies().sum(axis=1)) * one.weight for one in channels])
@@ -209,8 +209,8 @@ def largest_pairs(pairs: PairEnergies, certificate: Certificate) -> Chosen | Non
 
 
 def repeat_pairs(pairs: PairEnergies, redo: Redo, chosen: Chosen) -> None:
-    """Put the float64 energies that `redo` gives of these pairs in the place of those in mixed
-    precision."""
+    """Replace the mixed-precision energies of the chosen pairs with the float64 energies from
+    `redo`."""
     for one in _channels(pairs):
         rows = one.rows[chosen[one.channel]]
         columns = one.columns[chosen[one.channel]]
@@ -225,21 +225,21 @@ def repeat_pairs(pairs: PairEnergies, redo: Redo, chosen: Chosen) -> None:
 def bound_errors(
     pairs: PairEnergies, redo: Redo, tolerance: float, seed: int = SEED, known: Chosen | None = None
 ) -> Certificate:
-    """The certificate of `pairs`, from the float64 energies that `redo` gives.
+    """The certificate of `pairs`, from float64 energies computed by `redo`.
 
     Parameters
     ----------
     redo : Redo
-        Takes a channel (spins of i and j) and n pairs, gives their energies (n, 2): same spin,
+        Takes a channel (spins of i and j) and n pairs; returns their energies (n, 2): same spin,
         opposite spin, Eh.
     seed : int
-        Of the draw.
+        Seed of the draw.
     known : Chosen, optional
         Pairs that are in float64 already.
 
     Returns
     -------
-    Certificate with a bound per component, Eh; NaN where an energy is NaN, which is not accepted
+    Certificate with a bound per component, Eh; NaN, and not accepted, if an energy is NaN
     """
     generator = np.random.Generator(np.random.PCG64(seed))
     strata: list[
@@ -282,8 +282,8 @@ def bound_errors(
 
 
 class ChannelPairs(NamedTuple):
-    """The pairs of a channel: the matrices that it contributes to, and for each its place and how
-    often it counts."""
+    """The pairs of a channel: the matrices it contributes to, and for each its indices and
+    weight."""
 
     channel: Channel
     same: Array | None
@@ -302,8 +302,8 @@ class ChannelPairs(NamedTuple):
 
 
 def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
-    """All pairs: i <= j within a spin, where i, j stands for j, i as well, and those of alpha with
-    beta."""
+    """All pairs: i <= j within a spin, where (i, j) also stands for (j, i), and all pairs of alpha
+    with beta."""
     within = [
         (same, pairs.opposite_spin if len(pairs.same_spin) == 1 else None)
         for same in pairs.same_spin
@@ -337,11 +337,11 @@ def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
 
 
 def _strata(size: NDArray[np.float64]) -> list[NDArray[np.intp]]:
-    """Pairs cut by size into strata of equal total size, the large ones first; pairs of one size
+    """Pairs divided by size into strata of equal total size, large ones first; pairs of equal size
     stay together.
 
-    Sizes are compared in steps of 1 %, so that the last digits, in which backends differ, do not
-    move a pair.
+    Sizes are compared in steps of 1 %, so that the last digits, which differ between backends, do
+    not move a pair.
     """
     steps = np.round(-STEPS * np.log2(np.maximum(size, np.finfo(float).tiny)))
     levels, level = np.unique(steps, return_inverse=True)
@@ -354,8 +354,8 @@ def _strata(size: NDArray[np.float64]) -> list[NDArray[np.intp]]:
 def _draw(
     strata: list[NDArray[np.intp]], wanted: int, generator: np.random.Generator
 ) -> list[tuple[int, NDArray[np.intp]]]:
-    """Size of each stratum and the pairs drawn from it at random, equally many; small strata leave
-    the rest to others.
+    """Size of each stratum and the pairs drawn from it at random, equally many; what a small
+    stratum cannot supply is drawn from the others.
 
     Every pair has one random number, whatever its stratum, and the smallest numbers of a stratum
     are drawn.
@@ -405,12 +405,12 @@ def _with_sum(components: Array) -> Array:
 
 
 def _bounds(strata: list[tuple[int, Array, Array]], energy: Array) -> Array:
-    """Ends farther from zero of the 95 % confidence intervals (3,), Eh.
+    """Endpoints, farther from zero, of the 95 % confidence intervals (3,), Eh.
 
     Parameters
     ----------
     strata : list of tuple[int, array, array]
-        Number of pairs, and of those drawn differences d and energies e, (n, 3), Eh.
+        Number of pairs, and the differences d and energies e of those drawn, (n, 3), Eh.
     energy : array
         Sums of e over all pairs (3,), Eh.
     """

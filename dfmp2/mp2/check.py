@@ -1,14 +1,14 @@
-"""PySCF's own MP2, component by component: with fitted integrals on given orbitals, and with
+"""PySCF's own MP2, component by component: with fitted integrals on the same orbitals, and with
 four-centre integrals.
 
-`pyscf.mp.dfmp2_native` is a separate implementation (integrals, fit and energy); the unscaled
-components come from its spin-component factors, without repeating the integrals.
+`pyscf.mp.dfmp2_native` is an independent implementation (integrals, fit and energy); the unscaled
+components are obtained from its spin-component factors without repeating the integrals.
 
 With four-centre integrals on a conventional SCF (`compare --exact`):
 
     E_OS = sum (ia|jb)^2 / D      E_SS = sum (ia|jb) [(ia|jb) - (ib|ja)] / D
 
-No fitting set, no fit and none of our transformations take part. Everything is held in memory.
+No fitting set, no fit and none of our transformations are involved. Everything is held in memory.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def native_energies(
 
     Parameters
     ----------
-    fitting : MP2 fitting set as data
+    fitting : MP2 fitting set as plain data
     frozen_core, frozen_virtual : lowest occupied and highest virtual orbitals left out per spin
-    held : bytes of B that may be in memory, None for what the molecule may use
+    held : bytes of B that may be in memory, None for all that the molecule may use
 
     Raises
     ------
-    NumericalError : PySCF refuses the fitting metric (it has no eigenvalue cut)
+    NumericalError : PySCF rejects the fitting metric (it does not drop small eigenvalues)
     """
     with shielded():
         import pyscf
@@ -73,7 +73,7 @@ def native_energies(
             mf, frozen=frozen_core, auxbasis=fitting
         )
         solver.verbose = 0
-        # PySCF compares it with what is resident beside the metric and its factor
+        # PySCF compares it with the memory in use besides the metric and its factor
         if held is not None:
             resident = resident_memory() + 2 * int(solver.auxmol.nao) ** 2 * FLOAT64
             solver.max_memory = (resident + held + CHECK_MODULES) / 1e6
@@ -113,13 +113,13 @@ def exact_energies(
         from pyscf.mp import mp2, ump2
 
         restricted = reference.kind == "rhf"
-        # Occupied first, as the counts assume
+        # Occupied orbitals first, as the counts assume
         parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)
         if restricted:
             mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts)
         else:
             mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
-        if mf._eri is None:  # one electron needs none for its SCF
+        if mf._eri is None:  # the SCF of one electron needs none
             mf._eri = mf.mol.intor("int2e", aosym="s8")
         mf.mol.incore_anyway = True  # planned with `required_bytes`
         frozen = [
@@ -141,11 +141,11 @@ def exact_energies(
 
 
 def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
-    """Bytes of the conventional SCF and the four-centre MP2 of a molecule in a basis of `nao`
+    """Bytes for the conventional SCF and four-centre MP2 of a molecule in a basis of `nao`
     functions.
 
-    Eightfold symmetric (mu nu|la si) all the time; beside them the matrices of the SCF, then (ia|la
-    si) of one spin and (ia|jb) of all. The occupied orbitals are those of `sizes`.
+    (mu nu|la si), with eightfold symmetry, is in memory throughout, together with the matrices of
+    the SCF, then (ia|la si) of one spin and (ia|jb) of all. `sizes` gives the occupied orbitals.
     """
     pairs = nao * (nao + 1) // 2
     spins = [n * max(0, v + nao - sizes.nao) for n, v in zip(sizes.nocc, sizes.nvir, strict=True)][
@@ -156,12 +156,12 @@ def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
     return FLOAT64 * (pairs * (pairs + 1) // 2 + max(scf, max(spins) * pairs + products))
 
 
-# Eh, on the same orbitals and fitting set; the bounds of a mixed-precision certificate are added
+# Eh, on the same orbitals and fitting set; the bound of a mixed-precision certificate is added
 SAME_ORBITALS = 1e-8
 
 
 def allowed_difference(certificate: Certificate | None, precision: str) -> float:
-    """Largest difference two programs may show on the same orbitals, Eh."""
+    """Largest difference allowed between two programs on the same orbitals, Eh."""
     if certificate is None or precision == "fp64":
         return SAME_ORBITALS
     bounds = (
@@ -175,7 +175,7 @@ def allowed_difference(certificate: Certificate | None, precision: str) -> float
 def native_check(
     reference: Reference, pairs: PairEnergies, theirs: NativeEnergies, allowed: float
 ) -> Check:
-    """Differences of every component, ours - theirs, Eh."""
+    """Differences of every component, ours - theirs, Eh, with the largest one allowed."""
     return Check(
         program=theirs.program,
         scf_total_energy=theirs.scf_total_energy,

@@ -1,13 +1,13 @@
-"""The energy of a level that takes several runs: a sum over them.
+"""The energy of a composite level: a weighted sum over several runs.
 
     E(HF) = sum_k a_k E_k(HF)        E(corr) = sum_k b_k E_k(corr)        E = E(HF) + E(corr) + correction
 
-The weights a and b are those of a two-point extrapolation (below), and the
-correction is E(CCSD(T)) - E(MP2) of a run in a small basis, whose weights are 0. Gradients are sums
-with the same weights.
+The weights a and b are those of a two-point extrapolation (below), and the correction is
+E(CCSD(T)) - E(MP2) of a run in a small basis, whose weights are 0. Gradients are sums with the same
+weights.
 
-Below: two-point formulas for the limit of a complete basis set, from energies E(X) and E(Y), X = Y + 1
-cardinal numbers.
+Two-point formulas for the complete-basis-set limit, from energies E(X) and E(Y) with cardinal
+numbers X = Y + 1:
 
 With E(X) = E(limit) + A f(X) and a fixed f,
 
@@ -41,7 +41,7 @@ class Part:
     Attributes
     ----------
     name : str
-        Ends the name of the run.
+        Last part of the name of the run.
     scf, correlation : float
         Weights of its E(SCF) and E(corr).
     """
@@ -53,22 +53,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class CompositeResult(MP2Result):
-    """What the runs of one molecule make together, as a result.
+    """The combined result of several runs of one molecule.
 
-    Energies, gradient and dipole moments are sums over the runs; all else is that of the run in the
-    larger basis.
+    Energies, gradient and dipole moments are sums over the runs; everything else is that of the run
+    in the larger basis.
 
     Attributes
     ----------
     parts : tuple of (Part, MP2Result)
-        From the smaller basis to the larger one, then that of the correction.
+        From the smaller basis to the larger one, then the run of the correction.
     """
 
     parts: tuple[tuple[Part, MP2Result], ...]
 
     @property
     def terms(self) -> tuple[tuple[tuple[float, float], MP2Result], ...]:
-        """As of MP2Result: its runs, but for those without a weight."""
+        """As in MP2Result: its runs, except those without weight."""
         return tuple(
             ((part.scf, part.correlation), run)
             for part, run in self.parts
@@ -83,7 +83,7 @@ class CompositeResult(MP2Result):
 
     @property
     def rpa_correlation_energy(self) -> float | None:
-        """As of MP2Result, Eh."""
+        """As in MP2Result, Eh."""
         energies = [run.rpa_correlation_energy for _, run in self.terms]
         if None in energies:
             return None
@@ -91,22 +91,22 @@ class CompositeResult(MP2Result):
 
     @property
     def mp2_singles_energy(self) -> float:
-        """As of MP2Result, Eh."""
+        """As in MP2Result, Eh."""
         return self._correlation([run.mp2_singles_energy for _, run in self.terms])
 
     @property
     def scf_total_energy(self) -> float:
-        """As of MP2Result, Eh."""
+        """As in MP2Result, Eh."""
         return self._scf([run.scf_total_energy for _, run in self.terms])
 
     @property
     def hf_total_energy(self) -> float:
-        """As of MP2Result, Eh."""
+        """As in MP2Result, Eh."""
         return self._scf([run.hf_total_energy for _, run in self.terms])
 
     @property
     def functional_energy(self) -> float | None:
-        """As of MP2Result, Eh."""
+        """As in MP2Result, Eh."""
         energies = [run.functional_energy for _, run in self.terms]
         if None in energies:
             return None
@@ -114,7 +114,7 @@ class CompositeResult(MP2Result):
 
     @property
     def correction(self) -> float | None:
-        """E(CCSD(T)) - E(method) in the small basis, Eh; None where it was not asked for."""
+        """E(CCSD(T)) - E(method) in the small basis, Eh; None if it was not requested."""
         for _, run in self.parts:
             if run.coupled_cluster is not None:
                 others = run.mp2_correlation_energy - run.correlation_energy
@@ -129,7 +129,7 @@ class CompositeResult(MP2Result):
 
     @property
     def error_budget(self) -> ErrorBudget:
-        """How wrong its energies may be; the correction is taken as it is."""
+        """How wrong its energies may be; the correction counts as exact."""
         from dfmp2.mp2.error_budget import EXACT
         from dfmp2.mp2.error_of_difference import combined
 
@@ -148,7 +148,7 @@ class CompositeResult(MP2Result):
 
 
 def combine(parts: Sequence[tuple[Part, MP2Result]]) -> CompositeResult:
-    """The result of the runs of one molecule, with their gradient where all have one."""
+    """Combine the runs of one molecule, with their gradient if all have one."""
     weighted = [(part, run) for part, run in parts if part.scf or part.correlation]
     largest = weighted[-1][1]
     values = {field.name: getattr(largest, field.name) for field in fields(MP2Result)}
@@ -161,7 +161,7 @@ def combine(parts: Sequence[tuple[Part, MP2Result]]) -> CompositeResult:
 
 
 def _gradient(parts: Sequence[tuple[Part, MP2Result]]) -> Gradient | None:
-    """The sum of the gradients, each E(SCF) with its own weight; None where a run has none."""
+    """The sum of the gradients, each E(SCF) with its own weight; None if a run has none."""
     largest = parts[-1][1].gradient
     if largest is None:
         return None
@@ -207,7 +207,7 @@ def _properties(parts: Sequence[tuple[Part, MP2Result]]) -> Properties | None:
     )
 
 
-# --- limits of basis sets -------------------------------------------------------------------------
+# --- basis-set limits -----------------------------------------------------------------------------
 
 NEESE_VALEEV = "Neese and Valeev, J. Chem. Theory Comput. 7, 33 (2011)"
 # (family, Y, X) -> alpha of exp(-alpha sqrt X) for Hartree-Fock, beta of X^-beta for correlation;
@@ -223,14 +223,14 @@ OPTIMISED = {
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula with its numbers.
+    """An extrapolation formula with its parameters.
 
     Attributes
     ----------
     name : as on the command line
     form : the function f in words
     source : where it was published
-    decay : f, or None: the energy of the larger basis is taken as it is
+    decay : f, or None to take the energy in the larger basis as it is
     """
 
     name: str
@@ -239,7 +239,7 @@ class Formula:
     decay: Callable[[int], float] | None
 
     def limit(self, smaller: float, larger: float, lower: int, upper: int) -> float:
-        """Energy at the limit, Eh.
+        """Extrapolated energy, Eh.
 
         Parameters
         ----------
@@ -250,8 +250,8 @@ class Formula:
         return weights[0] * smaller + weights[1] * larger
 
     def weights(self, lower: int, upper: int) -> tuple[float, float]:
-        """Weights of the energies in the smaller and the larger basis, whose cardinal numbers these
-        are."""
+        """Weights of the energies in the smaller and the larger basis, which have these cardinal
+        numbers."""
         if self.decay is None:
             return 0.0, 1.0
         low, high = self.decay(lower), self.decay(upper)
@@ -344,7 +344,7 @@ def correlation_formula(name: str, family: str, lower: int, upper: int) -> Formu
 
 
 def default_correlation(family: str) -> str:
-    """Name of the correlation formula used unless another is asked for."""
+    """Name of the correlation formula used by default."""
     if family == "def2":
         return "neese-valeev"
     return "helgaker"

@@ -1,11 +1,11 @@
-"""CCSD(T) by another program, for the difference to MP2 in a small basis.
+"""CCSD(T) from another program, for its difference from MP2 in a small basis.
 
-    correction = E(CCSD(T)) - E(MP2)        both of that program, with its orbitals and integrals
+    correction = E(CCSD(T)) - E(MP2)        both from that program, with its orbitals and integrals
 
-PySCF takes the orbitals of our run and fits the integrals in its MP2 set (of the SCF's Fock matrix
-in the SCF's set), so that its MP2 is ours; that is required. A program behind QCEngine starts from
-the geometry, with four-centre integrals. Raghavachari, Trucks, Pople, Head-Gordon, Chem. Phys.
-Lett. 157, 479 (1989).
+PySCF starts from the orbitals of our run and fits the integrals in its MP2 set (those of the Fock
+matrix in the SCF's set), so that its MP2 energy must equal ours; this is checked. A program behind
+QCEngine starts from the geometry and uses four-centre integrals. Raghavachari, Trucks, Pople,
+Head-Gordon, Chem. Phys. Lett. 157, 479 (1989).
 """
 
 from __future__ import annotations
@@ -42,22 +42,21 @@ from dfmp2.scf import hamiltonian
 from dfmp2.units import format_bytes
 
 PYSCF, PSI4 = PROGRAMS = ("pyscf", "psi4")
-CONVERGED = 1e-8  # Eh, change of the energy of CCSD
+CONVERGED = 1e-8  # Eh, change of the CCSD energy
 AMPLITUDES = 1e-6  # norm of the change of the amplitudes
 MOST_CYCLES = 100
-SAME_MP2 = 1e-6  # Eh; of two programs with the same orbitals and fitting sets
+SAME_MP2 = 1e-6  # Eh, between two programs with the same orbitals and fitting sets
 DOUBLES = 20  # arrays of the size of T2: amplitudes, their history, integrals, intermediates
-TEMPORARY = 1.5  # times the arrays; measured: H2O/cc-pVQZ 1.4, CH2I2/def2-SVP 1.0 beside MODULES
-MODULES = 80 * 10**6  # bytes of PySCF's coupled cluster
+TEMPORARY = 1.5  # times the arrays; measured: H2O/cc-pVQZ 1.4, CH2I2/def2-SVP 1.0 plus MODULES
+MODULES = 80 * 10**6  # bytes of PySCF's coupled-cluster modules
 GIBIBYTE = 2**30
-UNDERSTOOD = (1, 4)  # version of Psi4 from which on it takes what QCEngine writes
+UNDERSTOOD = (1, 4)  # first version of Psi4 that understands what QCEngine writes
 ONE_ELECTRON = "none: fewer than two electrons are correlated"
 
 
 @dataclass(frozen=True, slots=True)
 class WithCoupledCluster:
-    """What computes a run of MP2 with CCSD(T) by a program, called as `dfmp2.mp2.energy.mp2_energy`
-    is.
+    """Runs MP2 and then CCSD(T) in a given program; called like `dfmp2.mp2.energy.mp2_energy`.
 
     Attributes
     ----------
@@ -75,13 +74,13 @@ class WithCoupledCluster:
         listener: Listener | None = None,
         **how: Any,
     ) -> MP2Result:
-        """The result of MP2 with its field `coupled_cluster`.
+        """The MP2 result with its field `coupled_cluster` filled.
 
         Raises
         ------
         ConvergenceError : CCSD does not converge
-        ComparisonFailed : PySCF's MP2 is another one
-        BackendUnavailable : the program is not there, or has failed
+        ComparisonFailed : PySCF's MP2 energy differs
+        BackendUnavailable : the program is not installed, or has failed
         """
         listener = listener or Silent()
         result = mp2_energy(molecule, options, listener=listener, **how)
@@ -103,25 +102,25 @@ class WithCoupledCluster:
         return replace(result, coupled_cluster=replace(found, seconds=time.perf_counter() - begin))
 
     def require(self, molecule: Molecule, work: Workload, budget: int) -> None:
-        """Refuse a molecule before its run.
+        """Raise before the run if the program cannot treat the molecule.
 
         Parameters
         ----------
         work : Workload
-            Of its MP2.
+            Workload of its MP2.
         budget : int
             Bytes that may be used.
 
         Raises
         ------
-        InputError : the program does not take it
-        ResourceError : it does not fit; it names what is needed and what there is
+        InputError : the program does not support it
+        ResourceError : it does not fit; names the bytes needed and available
         """
         occupied = tuple(spin.nocc for spin in work.spins)
         if self.program != PYSCF and molecule.point_charges is not None:
             raise InputError(
                 Option("delta_program", self.program),
-                " does not get the point charges: take ",
+                " does not get the point charges: use ",
                 Option("delta_program", PYSCF),
             )
         if 0 in occupied and not _uncorrelated(occupied, len(occupied)):
@@ -134,7 +133,7 @@ class WithCoupledCluster:
         if needed > budget:
             raise ResourceError(
                 f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
-                f"{format_bytes(budget)} may be used: take a smaller basis for ",
+                f"{format_bytes(budget)} may be used: use a smaller basis for ",
                 Option("delta"),
                 ", freeze the core, or allow more ",
                 Option("memory"),
@@ -149,7 +148,7 @@ def _uncorrelated(occupied: Sequence[int], nspin: int) -> bool:
 def coupled_cluster_bytes(work: Workload) -> int:
     """Bytes of PySCF's CCSD(T): arrays of the size of T2, and (ov|vv) twice for the triples.
 
-    Of two spins there are T2 of both and of mixed pairs.
+    With two spins, T2 has parts for both and for mixed pairs.
     """
     doubles = triples = 0
     for first in work.spins:
@@ -194,7 +193,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         ccsd = float(solver.kernel(singles, doubles, eris=integrals)[0])
         if not solver.converged:
             raise ConvergenceError(
-                f"CCSD has not converged in {MOST_CYCLES} iterations: the reference is no good "
+                f"CCSD has not converged in {MOST_CYCLES} iterations: the reference is not a good "
                 "start for it; look at its ",
                 Option("stability", "full"),
                 ", or leave out ",
@@ -208,7 +207,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
     if not abs(mp2 - result.mp2_correlation_energy) <= SAME_MP2:
         raise ComparisonFailed(
             f"PySCF's MP2 on the same orbitals is {mp2:.8f} Eh and ours "
-            f"{result.mp2_correlation_energy:.8f} Eh: its CCSD(T) is not of this calculation; "
+            f"{result.mp2_correlation_energy:.8f} Eh: its CCSD(T) belongs to another calculation; "
             "report this"
         )
     return CoupledCluster(
@@ -223,7 +222,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
 
 
 def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
-    """CCSD(T) with four-centre integrals by a program behind QCEngine."""
+    """CCSD(T) with four-centre integrals from a program behind QCEngine."""
     require_program(program)
     import qcengine
 
@@ -263,7 +262,7 @@ def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
         said = str(answer.get("error", {}).get("error_message", "no energy"))
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         raise BackendUnavailable(
-            f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): take ",
+            f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): use ",
             Option("delta_program", PYSCF),
         )
     origin = answer["provenance"]
@@ -280,8 +279,8 @@ def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
 
 
 def _psi4_version() -> tuple[int, ...]:
-    """Version of Psi4, as far as it is numbers; asked in a folder of its own, where it leaves a
-    file."""
+    """Numeric part of Psi4's version; asked in a temporary folder, because Psi4 leaves a file
+    behind."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["psi4", "--version"]
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -290,10 +289,10 @@ def _psi4_version() -> tuple[int, ...]:
 
 
 def _by_old_psi4(document: dict[str, Any], budget: int) -> dict[str, Any]:
-    """The answer of a Psi4 that knows QCSchema 1 alone.
+    """The answer of a Psi4 that understands only QCSchema 1.
 
-    QCEngine 0.52 hands it QCSchema 2 all the same, which it refuses; where QCEngine converts the
-    document, this function is not needed.
+    QCEngine 0.52 hands it QCSchema 2 all the same, which it rejects. This function can go once
+    QCEngine converts the document.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "data.json"
@@ -307,25 +306,25 @@ def _by_old_psi4(document: dict[str, Any], budget: int) -> dict[str, Any]:
 
 
 def require_program(program: str) -> None:
-    """Refuse a program that is not there.
+    """Raise unless the program is available.
 
     Raises
     ------
-    BackendUnavailable : QCEngine is not installed, or does not find it
+    BackendUnavailable : QCEngine is not installed, or does not find the program
     """
     if program == PYSCF:
         return
     try:
-        import qcengine  # noqa: F401 - whether it is there
+        import qcengine  # noqa: F401 - only to see whether it is installed
     except ImportError as error:
         raise BackendUnavailable(
             Option("delta_program", program),
-            f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or take ",
+            f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or use ",
             Option("delta_program", PYSCF),
         ) from error
     if shutil.which(program) is None:
         raise BackendUnavailable(
             Option("delta_program", program),
-            ": there is no such command here: install it, or take ",
+            ": there is no such command here: install it, or use ",
             Option("delta_program", PYSCF),
         )

@@ -1,10 +1,10 @@
-"""Energies that follow from stored pair energies without a new run: other scalings, a larger frozen
-core.
+"""Energies that follow from stored pair energies without a new run: other scaling factors, or a
+larger frozen core.
 
 With canonical orbitals the pair energy e_ij depends on i, j, the virtual orbitals and the fitted
-integrals, and on no other occupied orbital. A larger frozen core is therefore the same matrix of
+integrals, but on no other occupied orbital. A larger frozen core therefore gives the same matrix of
 pairs without the rows and columns of the lowest orbitals, exact to the last digits of the original.
-Whatever changes orbitals, virtual space, fit or arithmetic cannot be had this way and is refused.
+A change of orbitals, virtual space, fit or arithmetic needs a new run and is rejected.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from dfmp2.progress import Collector, Listener
 from dfmp2.units import counted_text
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32.
-# For all larger frozen cores of 60 molecules the sums over the pairs left out had at most a seventh
-# of it (scripts/certificate_coverage.py of commit 5b1e9f5).
+# For all larger frozen cores of 60 molecules, the error of the sums over the omitted pairs was at
+# most a seventh of it (scripts/certificate_coverage.py of commit 5b1e9f5).
 ROUNDING = 8.0 * 2.0**-24
 DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale", "dispersion")
-# Every other option that a number depends on, and why its change needs a new run.
+# Every other option that affects a number, and why changing it needs a new run.
 REFUSED = {
     "basis": "another orbital basis has other orbitals",
     "reference": "another reference has other orbitals",
@@ -70,11 +70,11 @@ def derive(
     Parameters
     ----------
     result : finished calculation
-    origin : what it was read from, for the record, e.g. file name and content hash
+    origin : where it was read from, for the record, e.g. file name and content hash
     command : stored in the provenance, in front of the original one
     listener : receives warnings; by default they are raised as Python warnings
     changes : `frozen_core` (a dialect or a number of orbitals per spin), `method`, `os_scale`,
-        `ss_scale` (one left out is 1); another option of a run may be given with the value it had
+        `ss_scale` (a missing one is 1); other options of a run are accepted if unchanged
 
     Returns
     -------
@@ -83,8 +83,8 @@ def derive(
 
     Raises
     ------
-    InputError : it is not a result; the change does not follow from pair energies, or leaves nothing
-        to correlate
+    InputError : it is not a result; the change does not follow from pair energies, or leaves no
+        electrons to correlate
     """
     if not isinstance(result, MP2Result):
         raise InputError(f"derive takes a result, not {result!r}: read a file with dfmp2.read")
@@ -109,7 +109,7 @@ def derive(
     if "frozen_core" in changes and result.quadrature is not None:
         raise InputError(
             Option("frozen_core"),
-            f" cannot be derived of {result.method}, which has no pair energies. Run it anew",
+            f" cannot be derived from {result.method}, which has no pair energies. Run it again",
         )
     if "frozen_core" in changes:
         result.require_kept("another frozen core")
@@ -121,8 +121,7 @@ def derive(
             notes.append(f"pairs of {counted_text(more, 'more orbital')} per spin left out")
         if more and certificate is not None:
             notes.append(
-                "certificate made for all pairs and widened by a limit on the error of those left "
-                "out"
+                "certificate of all pairs, widened by a limit on the error of those left out"
             )
         if more and result.check is not None:
             notes.append("the check of the original does not apply and was dropped")
@@ -135,7 +134,7 @@ def derive(
             listener.warning(
                 Message(
                     (
-                        "the precision error of the pairs that are left may be "
+                        "the precision error of the remaining pairs may be "
                         f"{certificate.correlation_error:.1e} Eh, above the tolerance "
                         f"{certificate.tolerance:.1e} Eh: a run with "
                     ),
@@ -172,19 +171,18 @@ def derive(
 
 
 def widened(result: MP2Result, more: int) -> Certificate | None:
-    """The certificate as a statement on the pairs that are left when `more` orbitals per spin are
-    dropped.
+    """The certificate for the pairs that remain when `more` orbitals per spin are dropped.
 
-    It bounds the sum over all pairs, in which errors cancel, so it is no bound for a part of them.
-    The error of the part is that of all pairs less that of the pairs left out, so the sum of a
-    bound on each is one for the part. Rounding makes the error of a direct or exchange term
-    proportional to the direct term e_OS, and its largest relative size is known, so what is added
-    is a limit, not a matter of chance, and the sum holds in 95 % as before:
+    It bounds the sum over all pairs, in which errors cancel, and so is no bound for a part of them.
+    The error of the part is that of all pairs minus that of the omitted pairs, so a bound on each
+    adds up to a bound on the part. Rounding makes the error of a direct or exchange term
+    proportional to the direct term e_OS, and its largest relative size is known. What is added is
+    therefore a strict limit, and the sum still holds with 95 % confidence:
 
-        |error(left)| <= bound(all) + ROUNDING sum |e_OS| (left out)
+        |error(left)| <= bound(all) + ROUNDING sum |e_OS| (omitted)
 
-    for E_OS, and twice that sum for E_SS, which has direct and exchange terms; more than ROUNDING
-    where the certificate found a larger error relative to the largest pair energy.
+    for E_OS, and twice that sum for E_SS, which has direct and exchange terms. The factor is larger
+    than ROUNDING if the certificate found a larger error relative to the largest pair energy.
     """
     certificate = result.certificate
     opposite = np.abs(result.pairs.opposite_spin)
@@ -203,7 +201,7 @@ def widened(result: MP2Result, more: int) -> Certificate | None:
 
 
 def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
-    """Refuse another option, unless it is given as it was."""
+    """Raise for any other option, unless its value is unchanged."""
     if name in DERIVABLE:
         return
     if name == "grid":
@@ -229,7 +227,7 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
 
 
 def _unchanged_method(options: Options) -> dict[str, Any]:
-    """What method and factors are where a change of one of them leaves the others out."""
+    """Method and scaling factors to assume when a change names only some of them."""
     if not options.correlation.double_hybrid:
         return {"os_scale": None, "ss_scale": None, "method": MP2.name}
     if options.method == CUSTOM_DOUBLE_HYBRID:
@@ -238,13 +236,12 @@ def _unchanged_method(options: Options) -> dict[str, Any]:
 
 
 def _require_same_orbitals(result: MP2Result, method: str) -> None:
-    """Raise for a method with other functionals than the result, whose orbitals or energy are other
-    ones.
+    """Raise for a method that needs other orbitals or another functional than those of the result.
 
     Raises
     ------
     InputError
-        It names both methods.
+        Names both methods.
     """
     options = result.options
     here = functionals_of(method, options.xc)
@@ -254,19 +251,19 @@ def _require_same_orbitals(result: MP2Result, method: str) -> None:
     ):
         raise InputError(
             Option("method", method),
-            f" cannot be derived of a result of {result.method}: its orbitals, or the functional "
-            "of its energy, are other ones. Run it with ",
+            f" cannot be derived from a result of {result.method}: its orbitals, or the "
+            "functional of its energy, are different. Run it with ",
             Option("method", method),
         )
 
 
 def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
-    """Refuse a method whose pair energies are not those that are stored.
+    """Raise for a method that does not use the stored pair energies.
 
     Raises
     ------
     InputError
-        There is no such method, or it takes other pair energies.
+        The method is unknown, or uses other pair energies.
     """
     wanted = changes.get("method")
     if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:
@@ -280,15 +277,15 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
         raise InputError(
             Option("method", wanted),
             (
-                f" cannot be derived of a result of {result.method}: only plain pair energies "
-                "can be scaled; regularised ones, and energies that have none, do not follow "
-                "from each other. Run it anew"
+                f" cannot be derived from a result of {result.method}: only plain pair energies "
+                "can be scaled; regularised ones, and energies without pairs, do not follow "
+                "from each other. Run it again"
             ),
         )
 
 
 def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore:
-    """The frozen core asked for, if it holds the stored one."""
+    """The requested frozen core, if it contains the stored one."""
     ecp = result.orbital_basis.ecp_electrons
     occupied = [int((occ > 0).sum()) for occ in result.reference.mo_occ]
     alpha, beta = occupied[0], occupied[-1]

@@ -1,5 +1,5 @@
-"""Can the energies be trusted? Instabilities of the reference, the fitting metric, gaps; in words
-and as numbers."""
+"""Can the energies be trusted? Instabilities of the reference, fitting metric and gaps, in words
+and numbers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dfmp2.progress import Collector
 from dfmp2.scf.reference import GIVEN, Reference
 from dfmp2.units import counted_text
 
-# Eh and <S^2> from which MP2 on an unstable solution is doubtful
+# Eh and <S^2> beyond which MP2 on an unstable solution is doubtful
 GRAVE_GAIN, GRAVE_SPIN = (0.01, 0.3)
-MORE_STARTS = 10  # of the SCF, as advised
+MORE_STARTS = 10  # SCF starts that the advice recommends
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Metric:
     threshold: float
 
 
-NO_METRIC = Metric(1.0, 0, 0.0)  # where nothing is fitted
+NO_METRIC = Metric(1.0, 0, 0.0)  # if nothing is fitted
 
 
 def warn_of_doubts(
     system: System, reference: Reference, metric: Metric, options: Options, listener: Collector
 ) -> None:
-    """Warn of a metric and of a reference that the energies will suffer from."""
+    """Warn of a metric or a reference that makes the energies unreliable."""
     if metric.dropped:
         listener.warning(
             f"the fitting metric is near singular: {metric.dropped} of {system.auxmole.nao} "
@@ -52,7 +52,7 @@ def diagnostics(
     metric: Metric,
     warnings: list[str],
 ) -> Diagnostics:
-    """Numbers that tell whether the energies can be trusted, and the warnings so far."""
+    """Numbers that show whether the energies can be trusted, and the warnings so far."""
     jk, ri = system.scf_fitting, system.mp2_fitting
     return Diagnostics(
         homo_lumo_gap=homo_lumo_gap(reference.mo_energy, reference.mo_occ),
@@ -67,8 +67,8 @@ def diagnostics(
 
 
 def instability(reference: Reference, options: Options, multiplicity: int) -> Message | str:
-    """Kinds and sizes of the instabilities of the reference, and what leads to lower solutions; ""
-    for none found."""
+    """Kinds and sizes of the instabilities of the reference, and how to reach lower solutions; ""
+    if there are none."""
     stability = reference.stability
     if stability is None or not stability.unstable:
         return ""
@@ -98,18 +98,18 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
 
 
 def _is_external(kind: str) -> bool:
-    """Whether an instability leads to a solution of another kind, "RHF to UHF"."""
+    """Whether an instability leads to a solution of another kind, as in "RHF to UHF"."""
     solution, lower = kind.split(" to ")
     return solution != lower
 
 
 def _lower_kind(kind: str) -> str:
-    """RHF or UHF: what an instability of a kind such as "RHF to UHF" leads to."""
+    """RHF or UHF: the kind of solution that an instability such as "RHF to UHF" leads to."""
     return kind.split(" to ")[1]
 
 
 def _remedies(reference: Reference, options: Options, kinds: list[str]) -> Message:
-    """What leads to the lower solutions of these kinds and was not asked for already."""
+    """Options, not yet used, that lead to the lower solutions of these kinds."""
     if reference.ladder == GIVEN:
         return Message(
             f"Converge {' or '.join(_lower_kind(kind) for kind in kinds)} in PySCF from the "
@@ -124,7 +124,7 @@ def _remedies(reference: Reference, options: Options, kinds: list[str]) -> Messa
 
 
 def _remedy(reference: Reference, options: Options, kind: str, solution: str) -> Message:
-    """What leads to the solution below an instability of a kind."""
+    """The option that leads to the solution below an instability of a kind."""
     if _is_external(kind):
         return Message(Option("reference", "uhf"), f" looks for {solution}")
     if options.stability != "follow":

@@ -1,10 +1,10 @@
-"""Dispersion corrections of double hybrids, by the packages of their authors: dftd3 and dftd4.
+"""Dispersion corrections of double hybrids, from their authors' packages dftd3 and dftd4.
 
     D3(BJ)  E = - sum_AB [ s6 C6 / (r^6 + f^6) + s8 C8 / (r^8 + f^8) ],   f = a1 sqrt(C8 / C6) + a2
-    D4      the same with C6, C8 that depend on the charges of atoms, and terms of three atoms
+    D4      the same with charge-dependent C6 and C8, and three-body terms
 
-D3(BJ) is without terms of three atoms (s9 = 0), as in ORCA, Psi4, Gaussian and Q-Chem; D4 has them.
-The parameters are those that the packages list for a functional. Sources: Grimme, Ehrlich, Goerigk,
+D3(BJ) has no three-body terms (s9 = 0), as in ORCA, Psi4, Gaussian and Q-Chem; D4 has them. The
+parameters are those that the packages list for a functional. Sources: Grimme, Ehrlich, Goerigk,
 J. Comput. Chem. 32, 1456 (2011); Caldeweyher et al., J. Chem. Phys. 150, 154122 (2019).
 """
 
@@ -29,12 +29,12 @@ from dfmp2.mp2.result import Dispersion
 Array = NDArray[np.float64]
 
 PACKAGES = {"d3bj": "dftd3", "d4": "dftd4"}
-# Where its parameters are in the package
+# File of parameters in each package
 TABLES = {"d3bj": ("d3", "bj"), "d4": ("d4", "bj-eeq-atm")}
 
 
 def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> Dispersion:
-    """The dispersion correction of a molecule, ghost atoms left out.
+    """The dispersion correction of a molecule without its ghost atoms.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
 
     Raises
     ------
-    InputError : the package is not installed, or knows neither the functional nor an element
+    InputError : the package is not installed, or does not know the functional or an element
     """
     energy, _, parameters = _evaluated(molecule, correction, functional, with_gradient=False)
     name = PACKAGES[correction]
@@ -59,7 +59,7 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
 
 
 def dispersion_gradient(molecule: Molecule, correction: str, functional: str) -> Array:
-    """The derivative of the dispersion correction, (natom, 3) Eh/bohr; parameters and errors as of
+    """The derivative of the dispersion correction, (natom, 3) Eh/bohr; parameters and errors as in
     `dispersion_energy`."""
     return _evaluated(molecule, correction, functional, with_gradient=True)[1]
 
@@ -67,7 +67,7 @@ def dispersion_gradient(molecule: Molecule, correction: str, functional: str) ->
 def _evaluated(
     molecule: Molecule, correction: str, functional: str, *, with_gradient: bool
 ) -> tuple[float, Array, dict[str, Any]]:
-    """Energy, Eh, its gradient (natom, 3), Eh/bohr, 0 where it is not wanted, and the parameters.
+    """Energy, Eh, its gradient (natom, 3), Eh/bohr, 0 if not requested, and the parameters.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def _evaluated(
 
     Raises
     ------
-    InputError : the package is not installed, or knows neither the functional nor an element
+    InputError : the package is not installed, or does not know the functional or an element
     """
     package = _package(correction)
     parameters = _parameters(correction, functional)
@@ -98,7 +98,7 @@ def _evaluated(
     except (RuntimeError, ValueError) as error:
         raise InputError(
             f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this "
-            f"molecule ({error}): take ",
+            f"molecule ({error}): use ",
             Option("dispersion", "none"),
             ", or another correction",
         ) from error
@@ -108,13 +108,13 @@ def _evaluated(
 
 
 def _package(correction: str) -> Any:
-    """The Python interface of the package of a correction."""
+    """The Python interface of the package for a correction."""
     try:
         return importlib.import_module(f"{PACKAGES[correction]}.interface")
     except ImportError as absent:
         raise InputError(
             f"{DISPERSIONS[correction]} needs the package {PACKAGES[correction]}, which is not "
-            f"installed ({absent}): pip install 'dfmp2[disp]', or take ",
+            f"installed ({absent}): pip install 'dfmp2[disp]', or use ",
             Option("dispersion", "none"),
         ) from absent
 
@@ -137,7 +137,7 @@ def _parameters(correction: str, functional: str) -> dict[str, Any]:
     if not found:
         raise InputError(
             f"{package} {metadata.version(package)} lists no parameters of "
-            f"{DISPERSIONS[correction]} for {functional}: install a newer one, or take ",
+            f"{DISPERSIONS[correction]} for {functional}: install a newer one, or use ",
             Option("dispersion", "none"),
         )
     if correction == "d3bj":

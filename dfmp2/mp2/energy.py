@@ -1,4 +1,4 @@
-"""The DF-MP2 energy of a molecule: the method section.
+"""The DF-MP2 energy of a molecule: the equations and the code that follows them.
 
     F C = S C e                                          Hartree-Fock (Roothaan-Hall, Pople-Nesbet), or Kohn-Sham  (1)
     (P|Q) = sum_R L_PR L_QR                                            Coulomb metric of the fitting functions     (2)
@@ -7,10 +7,10 @@
     e_SS(i,j) = sum_ab (ia|jb) [(ia|jb) - (ib|ja)] / D                 same spin, with the exchange term           (5)
     E(MP2) = E(HF) + sum_ij e_OS(i,j) + sum_ij e_SS(i,j)                                                           (6)
 
-i, j: correlated occupied orbitals, a, b: virtual ones, P, Q: fitting functions. Sources:
+i, j: correlated occupied orbitals; a, b: virtual orbitals; P, Q: fitting functions. Sources:
 Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); Weigend, Haeser, Patzelt,
-Ahlrichs, Chem. Phys. Lett. 294, 143 (1998). The sums over a and b are those of a backend
-(`dfmp2.backends.cpu`); that over pairs is `dfmp2.mp2.pairs`.
+Ahlrichs, Chem. Phys. Lett. 294, 143 (1998). A backend (`dfmp2.backends.cpu`) sums over a and b,
+`dfmp2.mp2.pairs` over pairs.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def mp2_energy(
     start : start orbitals of the SCF, None for those of options.guess
     listener : receives progress and warnings
     command : stored in the provenance
-    checkpoint : saves what is done, and may hold what a run that was stopped has done
+    checkpoint : saves finished work, and may hold that of an interrupted run
     doubt_units : as in `dfmp2.planning.system.resolve`
 
     Raises
     ------
-    Dfmp2Error : see `dfmp2.errors`; nothing is written by this function but by the checkpoint
+    Dfmp2Error : see `dfmp2.errors`; only the checkpoint writes anything
     """
     options = options.settled(molecule.multiplicity)
     require_energy_check(options)
@@ -116,7 +116,7 @@ def energy_on_reference(calculation: Calculation, reference: Reference) -> MP2Re
     """The energy on a converged reference, Eqs. 2 to 6."""
     reference, fitted = fitted_integrals(calculation, reference)
     correlation = correlate(calculation, reference, fitted)
-    del fitted  # what is measured beside the energy needs the room
+    del fitted  # checks and certificates need the memory
     return complete(calculation, reference, correlation)
 
 
@@ -125,12 +125,11 @@ def converged_reference(
     start: StartOrbitals | None,
     finish: Callable[[Any], None] = release_integrals,
 ) -> Reference:
-    """The converged reference, Eq. 1; where a run that was stopped had converged it, the one that
-    it has saved.
+    """The converged reference, Eq. 1; the saved one if an interrupted run had converged it.
 
     Parameters
     ----------
-    finish : called with the mean field, which holds the SCF integrals still
+    finish : called with the mean field while it still holds the SCF integrals
     """
     system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
     kind = calculation.kind.upper()
@@ -165,7 +164,7 @@ def converged_reference(
             Environment(system.molecule.point_charges, calculation.field),
             store=checkpoint,
         )
-        finish(mf)  # before B is made
+        finish(mf)  # before B is built
         checkpoint.add_reference(reference)
     resources.return_memory()
     return reference
@@ -174,13 +173,13 @@ def converged_reference(
 def fitted_integrals(
     calculation: Calculation, reference: Reference, place: Place | None = None
 ) -> tuple[Reference, FittedIntegrals]:
-    """The reference with its stability, and B; no B for Kohn-Sham alone. A B that a run which was
-    stopped has left on disk is taken from there.
+    """The reference with its stability, and B; no B for Kohn-Sham alone. A B left on disk by an
+    interrupted run is reused.
 
     Parameters
     ----------
     place : callable, optional
-        Makes room on disk for a B that does not fit into memory; None for scratch space.
+        Allocates a B on disk that does not fit into memory; None for scratch space.
 
     Raises
     ------
@@ -218,7 +217,7 @@ def fitted_integrals(
 def warn_of_small_gap(
     calculation: Calculation, reference: Reference, spaces: list[ActiveSpace]
 ) -> None:
-    """Warn of a small gap, and of frozen orbitals that part a shell.
+    """Warn of a small gap, and of frozen orbitals that split a shell.
 
     Raises
     ------
@@ -252,7 +251,7 @@ def build_b(
     frontier : sequence of ActiveSpace
         Frontier orbitals of each spin, or none.
     place : callable, optional
-        As of `fitted_integrals`.
+        As in `fitted_integrals`.
     """
     spaces = calculation.spaces(reference)
     system = calculation.system
@@ -307,20 +306,20 @@ def build_b(
 
 
 class Correlation(NamedTuple):
-    """The energies of pairs, or of a quadrature, with what is known of their precision.
+    """The energies of pairs, or of a quadrature, and their precision.
 
     Attributes
     ----------
     metric : Metric
-        That B was fitted in.
+        Metric in which B was fitted.
     pairs : PairEnergies
-        None of a method without pairs.
+        Empty (NO_PAIRS) for a method without pairs.
     precision : str
-        "fp64" or "mixed", as it really ran.
+        "fp64" or "mixed", as actually used.
     certificate : Certificate, optional
-        Of the precision.
+        Certificate of the precision.
     quadrature : Quadrature, optional
-        Of a method without pairs.
+        Energy of a method without pairs.
     """
 
     metric: Metric
@@ -378,7 +377,7 @@ def correlate(
 
 
 def complete(calculation: Calculation, reference: Reference, correlation: Correlation) -> MP2Result:
-    """The result: the energies with the check and the certificates that were asked for."""
+    """The result: the energies with the check and certificates that were requested."""
     system, setup, options = calculation.system, calculation.setup, calculation.options
     listener, pairs, quadrature = calculation.listener, correlation.pairs, correlation.quadrature
     check = None
@@ -439,7 +438,7 @@ def calculated(
 
     Parameters
     ----------
-    made : what is to be said of the backend beside its own description
+    made : facts about the backend beyond its own description
     """
     system = calculation.system
     setup = calculation.setup

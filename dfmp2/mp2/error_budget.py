@@ -1,36 +1,37 @@
-"""The error budget: how wrong the energies of a result may be, and how that is known.
+"""The error budget: how wrong the energies of a result may be, and how we know.
 
-The energies are held against those of the same basis set without fitting, rounding or an SCF that
-ended early. Each source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, so
-errors that cancel are counted twice.
+Errors are relative to the energies in the same basis set without fitting, rounding or an SCF that
+stopped early. Each source of error has a magnitude for E(SCF) and for E(corr), Eh. Magnitudes add,
+so errors that cancel are counted twice.
 
     source                 E(SCF)                   E(corr)
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
-    SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
-    of Kohn-Sham           FIRST_ORDER g            FIRST_ORDER g               E(SCF): that of its determinant, E(EXX)
+    SCF convergence        softness g^2             FIRST_ORDER softness g      g: norm of the last orbital gradient, Eh
+    of Kohn-Sham           as for E(corr)                                       E(SCF): that of its determinant, E(EXX)
     integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
     fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
     basis set              only a study of several basis sets can tell
 
+    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
 
-A sum without pairs adds its own errors to those of the SCF, where those of MP2 cancel a part of
-them: METHOD times the share of the MP2 set.
+The share of the MP2 set is METHOD times larger in a method without pairs: there its errors add to
+those of the SCF, which they partly cancel in MP2.
 
-dE_EXX and dE_c are what orbitals of a finer grid change, one step towards them
-(`dfmp2.scf.grid_error`); their signs are known, so that they are added before the magnitude is
-taken. E is what the run itself estimates of E(SCF) (`dfmp2.scf.interatomic_fitting`); where there
-is no such estimate, BONDED for each real atom heavier than hydrogen that is bonded to another one.
-At convergence E(SCF) is stationary, E(corr) is not: hence g^2 and g. The condition of the
-triangular factor L of the metric is the root of that of the metric, and the relative error of B =
-L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Numerical Algorithms,
-2nd ed. (2002), chapters 8 and 10).
+dE_EXX and dE_c are the changes on orbitals of a finer grid, obtained by one step towards them
+(`dfmp2.scf.grid_error`). Their signs are known, so they are added before the magnitude is taken. E
+is the run's own estimate of the error of E(SCF) (`dfmp2.scf.interatomic_fitting`); without an
+estimate it is BONDED for each real atom heavier than hydrogen that is bonded to another such atom.
+At convergence E(SCF) is stationary but E(corr) is not: hence g^2 and g. The condition number of the
+triangular factor L of the metric is the square root of that of the metric, and the relative error
+of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed. (2002), chapters 8 and 10).
 
-What is left of them in a difference of energies: `dfmp2.mp2.error_of_difference`.
+For the errors that remain in a difference of energies, see `dfmp2.mp2.error_of_difference`.
 
 The constants cover 95 % of what `scripts/error_budget.py` of commit e394fee measured
 (docs/project/validation/error-budget.md).
@@ -44,6 +45,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.integrals.grid import LEVEL, default_level
 from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
@@ -56,46 +58,50 @@ if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
     from dfmp2.scf.reference import Reference
 
+Array = NDArray[np.float64]
+
 EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
-SECOND_ORDER = 3.0  # 1/Eh
-FIRST_ORDER = 0.12  # dimensionless
-GRID_LEFT = 0.5  # of the larger change, in both together: what one step of the orbitals leaves out
-GRID_ALONE = 1.0  # of the larger change, in one of both: nothing cancels there
-GRID_LEAST = 2e-9  # Eh for each atom: changes may vanish by accident
-KOHN_SHAM_LEFT = 1.5  # of the change of E(KS), which has no step in it: the finer grid's own error
-KOHN_SHAM_LEAST = 4e-8  # Eh for each atom
-KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is a finer one
-GRID = 1e-7  # Eh for each atom, where the error was not measured, as in files of earlier versions
-# both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
+SOFTNESS = 3.0  # 1/Eh
+FIRST_ORDER = 0.04  # Eh
+APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
+BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
+GRID_LEFT = 0.5  # times the larger change, in the sum of both: what one step of the orbitals omits
+GRID_ALONE = 1.0  # times the larger change, in one energy alone: nothing cancels there
+GRID_LEAST = 2e-9  # Eh per atom: changes may vanish by accident
+KOHN_SHAM_LEFT = 1.5  # times the change of E(KS), which involves no step: error of the finer grid
+KOHN_SHAM_LEAST = 4e-8  # Eh per atom
+KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is finer
+GRID = 1e-7  # Eh per atom if the error was not measured, as in files of earlier versions
+# Factor on both for an external SCF: its orbitals are those of the gradient, not one step better
 GIVEN_TIMES = 4.5
-# of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
+# Part of the errors of the SCF's set for atoms that enters E(corr) through the orbitals
 ORBITALS = 0.01
-DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
+DROPPED = 1e-6  # of E(corr), per fitting function dropped by the eigenvalue cut
 BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
     "scf": (3.0, 1e-5),
     "orbitals": (1.0, 1e-5),
     "mp2": (0.7, 3e-5),
 }
 BONDED = 1e-4  # Eh
-OPEN_SHELL = 1e-4  # Eh, of the MP2 set: the measured atom has its shells evenly filled
-METHOD = {"laplace": 1.6, "rpa": 2.2}  # times the share of the MP2 set, of sums without pairs
-CANCELLING = 0.03  # of the fitting errors of all runs: what is left of them in an energy difference
+OPEN_SHELL = 1e-4  # Eh, of the MP2 set: its error was measured on atoms with evenly filled shells
+METHOD = {"laplace": 1.6, "rpa": 2.2}  # factor on the error of the MP2 set, methods without pairs
+CANCELLING = 0.03  # part of the fitting errors of all runs that remains in an energy difference
 EXACT = "the value of this basis set without fitting"
-MOST_DECIMALS = 10  # that a result is printed with
+MOST_DECIMALS = 10  # printed for a result
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a difference keeps of the fitting errors where bonds or spins change.
+    """Fitting errors that remain in a difference if bonds or spins change.
 
     Attributes
     ----------
-    between : of the change of what the SCF estimates between atoms, dimensionless
-    bond : for each unit of bond order, Eh
-    hydrogen : the same of bonds to hydrogen, Eh
-    electron : for each electron that comes, goes, is paired or unpaired, Eh
-    metal_electron : the same where a d or f shell is being filled, Eh
+    between : factor on the change of the SCF's estimate between atoms, dimensionless
+    bond : per unit of bond order, Eh
+    hydrogen : the same for bonds to hydrogen, Eh
+    electron : per electron added, removed, paired or unpaired, Eh
+    metal_electron : the same if a d or f shell is being filled, Eh
     """
 
     between: float
@@ -112,10 +118,10 @@ CHANGED = {
     ),
 }
 REACTION = "a reaction energy of such molecules"
-MOST_LEFT = 0.5  # of the error of the total energy; what leaves less is said to cancel
+MOST_LEFT = 0.5  # of the error of the total energy; if less remains, the error is said to cancel
 
 MEASURED, BOUNDED, ESTIMATED, UNKNOWN = KINDS = ("measured", "bounded", "estimated", "not measured")
-SOURCES = {  # key -> in words
+SOURCES = {  # key -> description
     "precision": "precision",
     "scf_convergence": "SCF convergence",
     "grid": "integration grid",
@@ -128,14 +134,14 @@ SOURCES = {  # key -> in words
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one source of error adds to one energy.
+    """The contribution of one source of error to one energy.
 
     Attributes
     ----------
-    value : magnitude, Eh; None where it is not known
+    value : magnitude, Eh; None if unknown
     kind : one of KINDS
-    how : how that is known, one sentence
-    error : the error itself with its sign, Eh, where it was measured; the rest of `value` is its
+    how : how it is known, one sentence
+    error : the error itself with its sign, Eh, if it was measured; the rest of `value` is its
         uncertainty
     """
 
@@ -147,12 +153,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source of error: its shares of E(SCF) and E(corr), None where it has none.
+    """A source of error: its shares of E(SCF) and E(corr), each None if it has none.
 
     Attributes
     ----------
-    both : magnitude of both together, Eh, where their signs are known; None where magnitudes are
-        added
+    both : magnitude of both together, Eh, if their signs are known; None if magnitudes are added
     """
 
     name: str
@@ -162,19 +167,19 @@ class Source:
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """The shares that there are."""
+        """The shares that exist."""
         return tuple(share for share in (self.scf, self.correlation) if share is not None)
 
     @property
     def total(self) -> float:
-        """What is known of its share of E(MP2, total), Eh."""
+        """The known part of its share of E(MP2, total), Eh."""
         if self.both is not None:
             return self.both
         return math.fsum(share.value or 0.0 for share in self.shares)
 
     @property
     def how(self) -> str:
-        """How its shares are known, each with its energy where there are two."""
+        """How its shares are known, naming the energy of each if there are two."""
         if self.scf is None or self.correlation is None or self.scf.how == self.correlation.how:
             return self.shares[0].how if self.shares else ""
         return f"E(SCF): {self.scf.how}; E(corr): {self.correlation.how}"
@@ -187,15 +192,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBudget:
-    """Sources of error by their keys in SOURCES, and what they add up to.
+    """Sources of error by their keys in SOURCES, and their sums.
 
     Attributes
     ----------
     sources : key -> Source
-    energy : what the budget is of, as in "E(MP2, total) is good to 4 decimals"
-    exact : what the energy is held against
-    reaction : expected error of a reaction energy of such molecules, Eh; None where it is not
-        known, or where the budget is of a difference or a limit
+    energy : the energy it describes, as in "E(MP2, total) is good to 4 decimals"
+    exact : the energy that errors are relative to
+    reaction : expected error of a reaction energy of such molecules, Eh; None if unknown, or if
+        the budget is that of a difference or a limit
     """
 
     sources: Mapping[str, Source]
@@ -205,19 +210,19 @@ class ErrorBudget:
 
     @property
     def scf(self) -> float | None:
-        """Expected error of E(SCF), Eh; None where a part of it is not known."""
+        """Expected error of E(SCF), Eh; None if part of it is unknown."""
         return self._sum([source.scf for source in self._numerical()])
 
     @property
     def correlation(self) -> float | None:
-        """Expected error of E(corr), Eh; None where a part of it is not known."""
+        """Expected error of E(corr), Eh; None if part of it is unknown."""
         return self._sum([source.correlation for source in self._numerical()])
 
     @property
     def total(self) -> float | None:
-        """Expected error of E(MP2, total), Eh; None where a part of it is not known.
+        """Expected error of E(MP2, total), Eh; None if part of it is unknown.
 
-        Errors that were measured are added with their signs, all others without.
+        Measured errors are added with their signs, all others without.
         """
         if self.scf is None or self.correlation is None:
             return None
@@ -229,7 +234,7 @@ class ErrorBudget:
 
     @property
     def decimals(self) -> int | None:
-        """Decimals of E(MP2, total) in hartree that are good: half a unit of the last one is above
+        """Reliable decimals of E(MP2, total) in hartree: half a unit of the last one exceeds
         `total`."""
         if self.total is None:
             return None
@@ -239,12 +244,12 @@ class ErrorBudget:
 
     @property
     def largest(self) -> str:
-        """Key of the source that adds most of what is known."""
+        """Key of the source with the largest known share."""
         return max(self.sources, key=lambda key: self.sources[key].total)
 
     @property
     def summary(self) -> str:
-        """How many digits are good, and why no more, for people."""
+        """How many digits are reliable, and what limits them, in words."""
         source = self.sources[self.largest]
         part = f"{source.name} ({source.total:.1e} Eh, {source.kinds})"
         if self.total is None:
@@ -252,8 +257,8 @@ class ErrorBudget:
                 s.name for s in self._numerical() if any(share.value is None for share in s.shares)
             ]
             return (
-                f"How many decimals of {self.energy} are good is not known: no estimate of "
-                f"{' and '.join(missing)}. Largest part that is known: {part}."
+                f"The number of good decimals of {self.energy} is unknown: no estimate of "
+                f"{' and '.join(missing)}. Largest known part: {part}."
             )
         if self.decimals:
             good = counted_text(self.decimals, "decimal")
@@ -272,7 +277,7 @@ class ErrorBudget:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: shares by source and energy, sums in hartree."""
+        """The object in JSON: shares by source and energy, sums in hartree."""
         shares = {}
         for key, source in self.sources.items():
             energies = {
@@ -293,8 +298,8 @@ class ErrorBudget:
         }
 
     def _numerical(self) -> list[Source]:
-        """The sources but for the basis set where nothing is known of it: then the budget is that
-        of this basis."""
+        """The sources without the basis set if nothing is known of it; the budget is then for this
+        basis."""
         found = dict(self.sources)
         if any(share.value is None for share in found["basis_set"].shares):
             del found["basis_set"]
@@ -309,7 +314,7 @@ class ErrorBudget:
 
 
 def _in_both_units(error: float) -> str:
-    """An error in hartree and kJ/mol, for people."""
+    """An error in hartree and kJ/mol, as text."""
     converted = KJ_PER_MOL_PER_HARTREE * error
     if converted < 10:
         digits = ".1g"
@@ -326,10 +331,10 @@ NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
-    """The budget of one run: E(SCF), E(corr) and their sum against the same basis set without
+    """The budget of one run: E(SCF), E(corr) and their sum relative to the same basis set without
     fitting.
 
-    Where the method scales the components of MP2, it is that of MP2 unscaled.
+    If the method scales the components of MP2, the budget is that of unscaled MP2.
     """
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
@@ -360,9 +365,9 @@ def error_budget(result: MP2Result) -> ErrorBudget:
 
 
 def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
-    """Expected error of the energy of a reaction in which one bond is made and one broken, Eh.
+    """Expected error of the energy of a reaction that makes one bond and breaks one, Eh.
 
-    Both sides are like this run; None where its own error is not known.
+    Both sides are assumed to be like this run; None if its own error is unknown.
     """
     if budget.total is None:
         return None
@@ -393,7 +398,7 @@ def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
 
 
 def _grid(result: MP2Result) -> Source:
-    """The integration grid, as the run has measured it; else what is known of its functional."""
+    """Integration grid: the error the run has measured, else what is known of its functional."""
     atoms = len(result.molecule.real_symbols)
     reference, changes = result.reference, grid_changes(result)
     if changes is not None and not all(map(math.isfinite, changes)):
@@ -423,15 +428,15 @@ def _grid(result: MP2Result) -> Source:
 
 
 def _grid_of_second_order(of_scf: Share) -> Share:
-    """What the grid changes in the second-order energy of a double hybrid, from its error of E(KS):
-    the orbitals feel the same change of V_xc, which meets the small second-order part of the
+    """Grid error of the second-order energy of a double hybrid, estimated from that of E(KS): the
+    orbitals feel the same change of V_xc, but only through the small second-order part of the
     density."""
     return Share(of_scf.value, ESTIMATED, "no larger than that of E(KS), from finer grids")
 
 
 def grid_changes(result: MP2Result) -> tuple[float, float] | None:
-    """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where
-    they were not."""
+    """Measured grid errors of E(EXX) and E(corr), with signs, Eh; None if they were not
+    measured."""
     found, certificate = result.reference.grid_error, result.grid_certificate
     if found is None or found.exx_error is None or certificate is None:
         return None
@@ -441,7 +446,7 @@ def grid_changes(result: MP2Result) -> tuple[float, float] | None:
 def signed_source(
     scf: float, correlation: float, largest: float, least: float, finer: str
 ) -> Source:
-    """The integration grid from measured changes of both energies.
+    """The integration grid as a source, from measured changes of both energies.
 
     Parameters
     ----------
@@ -450,9 +455,9 @@ def signed_source(
     largest : float
         Magnitude of the larger one, or the sum of these over runs, Eh.
     least : float
-        What is left at least, Eh.
+        Smallest uncertainty that remains, Eh.
     finer : str
-        In words, what they were measured with.
+        Description of the finer grid.
     """
     left = GRID_LEFT * largest + least
     alone = GRID_ALONE * largest + least
@@ -469,14 +474,14 @@ def signed_source(
 
 
 def kohn_sham_grid_error(reference: Reference, atoms: int) -> Share | None:
-    """How wrong E(KS) may be by its integration grid; None where it was not measured.
+    """Grid error of E(KS); None if it was not measured.
 
     Parameters
     ----------
     reference : Reference
         A Kohn-Sham reference.
     atoms : int
-        Real atoms.
+        Number of real atoms.
     """
     found = reference.grid_error
     if found is None:
@@ -487,16 +492,16 @@ def kohn_sham_grid_error(reference: Reference, atoms: int) -> Share | None:
 
 
 def largest_kohn_sham_error(change: float, xc: str, atoms: int) -> float:
-    """How wrong E(KS) may be by its integration grid, Eh.
+    """Largest expected grid error of E(KS), Eh.
 
     Parameters
     ----------
     change : float
-        Of E(KS) on a finer grid, Eh.
+        Change of E(KS) on a finer grid, Eh.
     xc : str
         The functional.
     atoms : int
-        Real atoms.
+        Number of real atoms.
     """
     least = KOHN_SHAM_LEAST
     if default_level(xc) > LEVEL:
@@ -505,7 +510,7 @@ def largest_kohn_sham_error(change: float, xc: str, atoms: int) -> float:
 
 
 def finite_share(share: Share | None) -> Share | None:
-    """The share; where a damaged or absurd result makes no number of it, one that is not known."""
+    """The share; one of unknown size if a damaged or absurd result makes it infinite or NaN."""
     if share is None or share.value is None or math.isfinite(share.value):
         return share
     return Share(None, UNKNOWN, "the numbers it follows from are not finite")
@@ -521,9 +526,9 @@ def _pair_precision(result: MP2Result) -> Share:
     if quadrature is not None:
         laplace = result.options.correlation.kind == "laplace"
         if laplace:
-            how = "exponents, by their largest relative error"
+            how = "exponents, from their largest relative error"
         else:
-            how = "frequencies, by what the last of them change"
+            how = "frequencies, from the change made by the last ones"
         return Share(
             quadrature.error,
             BOUNDED if laplace else ESTIMATED,
@@ -539,14 +544,14 @@ def _pair_precision(result: MP2Result) -> Share:
     sample = f"{certificate.sampled} of {pairs} redone in float64"
     if certificate.sampled == certificate.pairs:
         return Share(certificate.correlation_error, MEASURED, sample)
-    if certificate.seed is None:  # evenly spaced, before the sample was drawn at random
+    if certificate.seed is None:  # evenly spaced pairs, from before samples were drawn at random
         return Share(certificate.correlation_error, ESTIMATED, f"estimate from {sample}")
     return Share(certificate.correlation_error, BOUNDED, f"95 % upper bound from {sample}")
 
 
 def _convergence(result: MP2Result) -> tuple[Share, Share]:
-    """Shares of an SCF that ended with an orbital gradient, whose norm is in the history or below
-    its tolerance."""
+    """Shares of an unconverged SCF, from the norm of its last orbital gradient in the history, or
+    else from the tolerance."""
     reference, tolerance = result.reference, result.options.scf_gradient_tol
     given = reference.ladder == GIVEN
     if given and reference.history is None:
@@ -560,14 +565,15 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     else:
         gradient = float(reference.history[-1, 2])
         known = f"{gradient:.1e} Eh, the last orbital gradient"
-    second, first = (
-        constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER)
-    )
+    second = _softness(reference.history)
+    if given:
+        second *= GIVEN_TIMES
+    first = FIRST_ORDER * second
     correlation = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}")
     found = result.gradient_certificate
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = (
-            "relaxed density times what is left of the Fock matrix: "
+            "relaxed density times the remaining error of the Fock matrix: "
             f"{found.scf_convergence_error:+.1e} Eh"
         )
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
@@ -579,8 +585,29 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
 
 
+def _softness(history: Array | None) -> float:
+    """Energy change per squared gradient: the largest |E_k - E| / g_k^2 of the iterations that led to
+    the solution, 1/Eh.
+
+    It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
+    are large even if the gradient is small.
+    """
+    softness = SOFTNESS
+    if history is None or len(history) < 2:
+        return softness
+    energies, gradients = history[:, 0], history[:, 2]
+    rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
+    for k in range(len(history) - 2, -1, -1):
+        if gradients[k] > APPROACH or gradients[k] <= BACK * gradients[k + 1]:
+            break
+        left = abs(energies[k] - energies[-1])  # a saddle point is approached from below
+        if left > 10 * rounding:
+            softness = max(softness, float(left / gradients[k] ** 2))
+    return softness
+
+
 def _unscaled(result: MP2Result) -> bool:
-    """Whether the gradient belongs to E(corr) that is not scaled."""
+    """Whether the gradient is that of the unscaled E(corr)."""
     gradient = result.gradient
     return (
         gradient is not None and gradient.opposite_spin_factor == gradient.same_spin_factor == 1.0
@@ -590,7 +617,7 @@ def _unscaled(result: MP2Result) -> bool:
 def _metric(result: MP2Result) -> Share:
     found = result.diagnostics
     energy = abs(_fitted_energy(result))
-    # There is none below 1
+    # A condition number is at least 1
     condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan
     value = math.sqrt(condition) * EPSILON * energy
     how = f"root of the condition number {condition:.1e} times rounding"
@@ -606,14 +633,14 @@ def _metric(result: MP2Result) -> Share:
 
 
 def _fitted_energy(result: MP2Result) -> float:
-    """The correlation energy that is made of fitted integrals, unscaled, Eh."""
+    """The unscaled correlation energy that depends on fitted integrals, Eh."""
     if result.quadrature is None:
         return result.pairs.correlation_energy
     return result.quadrature.energy
 
 
 def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
-    """Shares of both fitting sets, from four-centre integrals in the molecule where they were made,
+    """Shares of both fitting sets: from four-centre integrals of the molecule if available,
     else from atoms."""
     certificate = result.fitting_certificate
     conventional = result.scf_fitting is None
@@ -630,7 +657,7 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
         "Eh"
     )
     if not conventional:
-        how = f"{how}; the orbitals of the fitted SCF are in it"
+        how = f"{how}; includes the effect of the fitted orbitals"
     correlation = Share(value=error, kind=MEASURED, how=how, error=certificate.correlation_error)
     if conventional or certificate.scf_error is None:
         return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}
@@ -646,7 +673,7 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
 
 
 def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
-    """Share of a set in the energy that it fits."""
+    """Share of a set in the energy that it is used for."""
     atoms = _atoms(result.molecule, basis)
     between, how = _between(result, role)
     if atoms is None:
@@ -664,17 +691,17 @@ def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
 
 
 def open_shell_metals(molecule: Molecule) -> int:
-    """Real atoms whose d or f shell is being filled."""
+    """Number of real atoms whose d or f shell is being filled."""
     return sum(map(fills_inner_shell, molecule.real_symbols))
 
 
 def method_factor(result: MP2Result) -> float:
-    """How many times the error of MP2 the MP2 set makes in the correlation energy of a method."""
+    """Error of the MP2 set in the correlation energy of a method, divided by its error in MP2."""
     return METHOD.get(result.options.correlation.kind, 1.0)
 
 
 def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
-    """Share of the SCF's set in E(corr), whose orbitals it makes."""
+    """Share of the SCF's set in E(corr), through the orbitals."""
     atoms = _atoms(result.molecule, basis)
     between, how = _between(result, "orbitals")
     if atoms is None:
@@ -684,7 +711,7 @@ def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
 
 
 def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
-    """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not
+    """Sum of the magnitudes of a set's errors for the single atoms, Eh; None if one was not
     measured."""
     if basis is None:
         return None
@@ -695,7 +722,7 @@ def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
 
 
 def _between(result: MP2Result, role: str) -> tuple[float, str]:
-    """What fitting may miss between atoms, Eh, and how that is known."""
+    """Possible fitting error between atoms, Eh, and how it is known."""
     times, each = BETWEEN[role]
     estimate = result.reference.interatomic_fitting_error
     count = len(result.molecule.real_symbols)
@@ -715,7 +742,7 @@ def _between(result: MP2Result, role: str) -> tuple[float, str]:
 
 
 def bonded_atoms(molecule: Molecule) -> int:
-    """Real atoms heavier than hydrogen that are bonded to another one."""
+    """Number of real atoms heavier than hydrogen that are bonded to another such atom."""
     pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
     heavy = [
         pair for pair in pairs if "H" not in (molecule.symbols[pair[0]], molecule.symbols[pair[1]])
@@ -724,6 +751,6 @@ def bonded_atoms(molecule: Molecule) -> int:
 
 
 def bond_orders_of(molecule: Molecule) -> dict[tuple[str, str], float]:
-    """Orders of its bonds, added up for each pair of elements."""
+    """Bond orders of the molecule, summed for each pair of elements."""
     places = molecule.coordinates * ANGSTROM_PER_BOHR
     return bond_orders(molecule.symbols, places, molecule.ghost)

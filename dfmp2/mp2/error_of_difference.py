@@ -1,19 +1,19 @@
-"""The error budget of a combination of energies of several runs, of a difference above all.
+"""The error budget of a combination of energies of several runs, above all of a difference.
 
-In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel where no
-bond is another one:
+In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel as far as
+the bonds are the same:
 
     measured in every run       |sum_r w_r e_r| + uncertainties
     else                        CANCELLING sum_r |w_r| e_r + changed
     changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
 
 dN are the orders of the bonds that are made, broken, stretched or moved to another pair of
-elements, from the geometry (`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn
-is the change of the number of unpaired electrons or, if that is larger, of all electrons. What is
-typical of a reaction energy is that of two molecules like this one with a bond made and another one
-broken.
+elements, from the geometry (`dfmp2.molecule.elements.bond_orders`), and dN_H those of bonds to
+hydrogen; dn is the change of the number of unpaired electrons or, if larger, of all electrons. The
+typical error of a reaction energy is that for two molecules like this one, with one bond made and
+another one broken.
 
-Its constants are beside those of one run, in `dfmp2.mp2.error_budget`.
+The constants are defined next to those of one run, in `dfmp2.mp2.error_budget`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from dfmp2.units import counted_text
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
 
-Weights = tuple[float, float]  # of a run's E(SCF) and of its E(corr) in a combination of energies
+Weights = tuple[float, float]  # weights of a run's E(SCF) and E(corr) in a combination of energies
 
 
 def combined(
@@ -64,19 +64,19 @@ def combined(
 ) -> ErrorBudget:
     """The budget of a combination of energies of several runs, or of limits of two basis sets.
 
-    Errors of precision, convergence and metric have nothing to do with each other: they add. Those
-    of fitting are nearly the same on both sides of a difference but for the bonds that change.
-    Where every run has measured its own they are combined with their signs; elsewhere a part of
-    their sum is left, and what belongs to the changed bonds.
+    Errors of precision, convergence and metric are independent: they add. Fitting errors are nearly
+    the same on both sides of a difference, except for the bonds that change. If every run has
+    measured its own, they are combined with their signs; otherwise part of their sum remains,
+    plus a contribution of the changed bonds.
 
     Parameters
     ----------
     parts : sequence of tuple[Weights, MP2Result]
         Weights and result of each run.
     energy, exact : str
-        Of the budget.
+        As in ErrorBudget.
     cancelling : float
-        Part of the fitting errors that is left; 1 where the combination is no difference.
+        Part of the fitting errors that remains; 1 if the combination is not a difference.
     """
     basis_set = _of_limit(parts)
     parts = [
@@ -89,7 +89,7 @@ def combined(
         for _, result in parts
     )
     budgets = [(weights, result.error_budget.sources) for weights, result in parts]
-    if not measured:  # what some have measured says nothing of what the others have
+    if not measured:  # errors measured in some runs say nothing about the others
         estimates = [fitting_shares(replace(r, fitting_certificate=None)) for _, r in parts]
         fitted = [
             {
@@ -121,7 +121,7 @@ def combined(
 
 
 def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]:
-    """What the basis set leaves of E(SCF) and E(corr), from results of two basis sets each."""
+    """Remaining basis-set errors of E(SCF) and E(corr), from results in two basis sets each."""
     shares = []
     for which, energy in enumerate(("mean_field_energy", "correlation_energy")):
         beyond, between = [], []
@@ -133,16 +133,16 @@ def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]
             beyond.append(weights[which] * (getattr(result, energy) - larger))
             between.append(weights[which] * (larger - smaller))
         step = math.fsum(beyond)
-        how = "the limit less the larger basis"
-        if not any(beyond):  # as --scf-formula largest has it
+        how = "the limit minus the larger basis"
+        if not any(beyond):  # as for --scf-formula largest
             step = math.fsum(between)
-            how = "the larger basis less the smaller one"
+            how = "the larger basis minus the smaller one"
         shares.append(Share(abs(step), ESTIMATED, how))
     return shares[0], shares[1]
 
 
 def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
-    """The integration grid where every run has measured its error: changes with their signs, the
+    """The integration grid if every run has measured its error: changes with their signs, the
     rest by magnitude."""
     scf, correlation, largest, least = [], [], [], []
     for (scf_weight, correlation_weight), result in parts:
@@ -165,7 +165,8 @@ Budgets = Sequence[tuple[Weights, Mapping[str, Source]]]
 
 
 def _added(budgets: Budgets, key: str, which: int) -> Share | None:
-    """The sum of the shares of all runs in E(SCF) (`which` 0) or E(corr) (1); None without any."""
+    """The sum of the shares of all runs in E(SCF) (`which` 0) or E(corr) (1); None if no run has
+    one."""
     weighted = []
     for weights, sources in budgets:
         share = (sources[key].scf, sources[key].correlation)[which]
@@ -177,14 +178,15 @@ def _added(budgets: Budgets, key: str, which: int) -> Share | None:
     if unknown:
         return unknown[0]
     value = math.fsum(weight * share.value for weight, share in weighted if share.value is not None)
-    kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
+    kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least certain
     return Share(value, kind, f"sum over {counted_text(len(weighted), 'run')}")
 
 
 def _cancelled(
     parts: Sequence[tuple[Weights, MP2Result]], budgets: Budgets, key: str, cancelling: float
 ) -> tuple[Share | None, Share | None]:
-    """Shares of a fitting set in a difference: what is left of their sum, and changed bonds."""
+    """Shares of a fitting set in a difference: the part of their sum that does not cancel, and the
+    changed bonds."""
     shares = []
     for which, energy in enumerate(("scf", "correlation")):
         share = _added(budgets, key, which)
@@ -202,7 +204,7 @@ def _cancelled(
 def _changed(
     parts: Sequence[tuple[Weights, MP2Result]], which: int, energy: str
 ) -> tuple[float, str]:
-    """What changed bonds and spins leave of fitting errors, Eh, and how that is known."""
+    """Fitting errors that remain because of changed bonds and spins, Eh, and how they are known."""
     constants = CHANGED[energy]
     between = unpaired = electrons = 0.0
     orders: dict[tuple[str, str], float] = {}
@@ -236,7 +238,7 @@ def _changed(
 
 
 def _estimated_between(result: MP2Result) -> float:
-    """What fitting may miss between atoms, Eh; from bonds where the SCF has no estimate."""
+    """Possible fitting error between atoms, Eh; from bonds if the SCF has no estimate."""
     estimate = result.reference.interatomic_fitting_error
     if estimate is None:
         return BONDED * bonded_atoms(result.molecule)
@@ -246,7 +248,7 @@ def _estimated_between(result: MP2Result) -> float:
 def _with_signs(
     parts: Sequence[tuple[Weights, MP2Result]], key: str
 ) -> tuple[Share | None, Share | None]:
-    """Shares of a fitting set where each run has measured its error; uncertainties add."""
+    """Shares of a fitting set if each run has measured its error; uncertainties add."""
     if key == "scf_fitting":
         which, name = (0, "scf")
     else:

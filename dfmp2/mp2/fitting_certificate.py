@@ -1,24 +1,25 @@
 """The fitting error of E(SCF) and E(corr), measured in the molecule with four-centre integrals
 (`--certify-fit`).
 
-E(SCF): the conventional solution next to the fitted one (`dfmp2.scf.conventional`), with a
-functional that of its SCF. E(corr): that of its orbitals and their energies with exact integrals,
-unscaled, a sum over the correlated occupied orbitals of both spins,
+E(SCF) is compared with the conventional solution closest to the fitted one
+(`dfmp2.scf.conventional`); with a functional, E(SCF) is the energy of its SCF. E(corr) is compared
+with that of the conventional orbitals, with their energies and exact integrals: unscaled, a sum
+over the correlated occupied orbitals of both spins,
 
     E(corr) = sum_i x_i      x_i = sum_jab (ia|jb) [2 (ia|jb) - (ib|ja)] / D                                   RHF
                              x_i = 1/2 sum_jab (ia|jb) [(ia|jb) - (ib|ja)] / D + 1/2 sum_JaB (ia|JB)^2 / D     UHF
 
-with j of the spin of i and J of the other. Up to EXACT_ROWS orbitals all x_i are made, and the
-error is exact. Where there are more, a sample is drawn. The energy is then fitted again, on the
-orbitals of the conventional SCF with a dense fitting set: all f_i, sums of its pair energies over
-j. The little that this set misses is estimated from the sample,
+with j of the spin of i and J of the other spin. Up to EXACT_ROWS orbitals, all x_i are computed and
+the error is exact. Beyond that, a sample is drawn. The energy is then fitted again, on the orbitals
+of the conventional SCF with a dense fitting set, which gives f_i, the sum of the pair energies of
+orbital i over j. The small error of this set is estimated from the sample,
 
     E(corr) = sum_i f_i - sum_h N_h mean_h(f - x)      variance = sum_h N_h^2 (1 - n_h/N_h) s_h^2 / n_h
 
-over strata h of N_h orbitals, neighbours in energy, n_h of them drawn. The uncertainty is half the
-95 % interval of Student's t with the degrees of freedom that the variance has (Cochran, Sampling
-Techniques, 3rd ed. (1977), sections 5.3 and 5.4), and what is left of the coupling of occupied and
-virtual orbitals and of the rounding of the f_i.
+over strata h of N_h orbitals, neighbours in energy, of which n_h are drawn. The uncertainty is half
+the 95 % interval of Student's t with the degrees of freedom of that variance (Cochran, Sampling
+Techniques, 3rd ed. (1977), sections 5.3 and 5.4), plus the effect of the remaining coupling of
+occupied and virtual orbitals and the rounding of f_i.
 """
 
 from __future__ import annotations
@@ -54,20 +55,20 @@ Array = NDArray[np.float64]
 
 SEED = 1
 CONFIDENCE = 0.95
-SCF_ROUNDING = 1e-9  # Eh; integrals left out of J and K, and rounding
-RESPONSE = 0.5  # of E(corr) to what is left of F_ia, Eh per Eh
+SCF_ROUNDING = 1e-9  # Eh; neglected integrals in J and K, and rounding
+RESPONSE = 0.5  # of E(corr) to the remaining F_ia, Eh per Eh
 
 
 def certify_fit(
     calculation: Calculation, reference: Reference, pairs: PairEnergies, build_b: BuildB
 ) -> FittingCertificate | None:
-    """The fitting errors of a calculation; None, and a warning, where the conventional SCF is not
+    """The fitting errors of a calculation; None, with a warning, if the conventional SCF is not
     found.
 
     Parameters
     ----------
-    reference, pairs : what was computed with fitted integrals
-    build_b : makes B of a reference (`dfmp2.mp2.energy`)
+    reference, pairs : results with fitted integrals
+    build_b : builds B of a reference (`dfmp2.mp2.energy`)
     """
     listener = calculation.listener
     try:
@@ -105,8 +106,8 @@ def certify_fit(
 def _scf_error(
     calculation: Calculation, reference: Reference
 ) -> tuple[Reference, float | None, float | None, float]:
-    """The conventional reference, the error of E(SCF) with its uncertainty, and the coupling F_ia
-    that is left, Eh."""
+    """The conventional reference, the error of E(SCF) with its uncertainty, and the remaining
+    coupling F_ia, Eh."""
     if reference.scf_type == "conventional":
         return reference, None, None, 0.0
     system, memory = calculation.system, _plan(calculation)
@@ -134,7 +135,7 @@ def _scf_error(
 def drawn(
     counts: Sequence[int], seed: int = SEED
 ) -> list[list[tuple[NDArray[np.intp], NDArray[np.intp]]]]:
-    """Strata of the occupied orbitals of each spin, by energy, and the orbitals drawn of each.
+    """Strata of the occupied orbitals of each spin, by energy, and the orbitals drawn from each.
 
     Parameters
     ----------
@@ -232,7 +233,7 @@ def _fitted_again(
         )
         fitted = build_b(again, reference)
         collector.stage("pair energies with the dense fitting set")
-        # One without float64 may have no programs for these sizes
+        # A backend without float64 may have no programs for these sizes
         backend = float64_backend(setup.backend)
         if backend is setup.backend:
             precision = options.precision
@@ -254,7 +255,7 @@ def _fitted_again(
 
 
 class _Progress(Relay):
-    """Passes stages and pairs on; warnings were given by the run itself."""
+    """Relays stages and pairs only; the run itself has already issued its warnings."""
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         pass
@@ -274,9 +275,9 @@ def estimate(
     Parameters
     ----------
     fitted, rows : sequence of array
-        (nocc,) of each spin; rows where an orbital was drawn.
+        f_i and x_i, (nocc,) for each spin; x_i only where an orbital was drawn.
     strata : sequence
-        Of `drawn`.
+        As returned by `drawn`.
     """
     energy = math.fsum(value for values in fitted for value in values)
     variances, freedom = [0.0], [0.0]
@@ -300,7 +301,7 @@ def estimate(
 
 
 def _pair_counts(counts: Sequence[int], sampled: Sequence[int]) -> tuple[int, int]:
-    """Pairs of orbitals, of both spins, and those with an orbital that was drawn."""
+    """Number of orbital pairs of both spins, and of those with an orbital that was drawn."""
 
     def pairs(numbers: Sequence[int]) -> int:
         return sum(n * (n + 1) // 2 for n in numbers) + (
@@ -312,7 +313,7 @@ def _pair_counts(counts: Sequence[int], sampled: Sequence[int]) -> tuple[int, in
 
 
 def _plan(calculation: Calculation) -> MemoryPlan:
-    """What the certificate may hold.
+    """Memory plan of the certificate.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""When two runs are the same: by what decides an answer, by what decides its last bit, and by
+"""When two runs are the same: in what decides the answer, in what decides its last bit, and in
 method.
 
-Energies of the same method may be subtracted from each other, whatever the molecule.
+Energies of the same method may be subtracted from each other, whatever the molecules.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dfmp2.options.basis_parts import common_basis, with_contents
 from dfmp2.planning.system import Setup, System
 from dfmp2.scf.reference import StartOrbitals
 
-# Options with which a finished result stays the answer to the question; start orbitals count by
-# their numbers.
+# Options that may change without making a finished result the answer to another question; start
+# orbitals are compared by their numbers.
 FREE = (
     "memory",
     "threads",
@@ -35,7 +35,7 @@ FREE = (
     "allow_poor_fit",
     "scf_from",
 )
-# Options that stand for something else, which counts in their place where it is known.
+# Options that stand for something else, which is compared instead once it is known.
 STAND_FOR = (
     "basis",
     "scf_auxbasis",
@@ -45,7 +45,7 @@ STAND_FOR = (
     "backend",
     "transform",
 )
-# Options that change neither a number nor a tile on the way.
+# Options that affect neither an intermediate number nor a tile.
 AFTERWARDS = (
     "method",
     "kappa",
@@ -58,11 +58,11 @@ AFTERWARDS = (
     "properties",
     "polarizability",
 )
-PROCESSOR = "processor"  # in an identity: decides last bits, but a run may go on elsewhere
+PROCESSOR = "processor"  # in an identity: affects last bits, but a run may be resumed on another
 OTHER_BITS = "the last bits of the result are not those of a run on one of them"
 SHOWN = 40  # characters of a value in a message
-# Options that make the method. What `auto` chose per molecule (RHF or UHF, frozen orbitals) is one
-# method.
+# Options that define the method. Whatever `auto` chose per molecule (RHF or UHF, frozen orbitals)
+# counts as one method.
 METHOD = (
     "basis",
     "reference",
@@ -86,8 +86,7 @@ MOST_NAMED = 3
 
 
 def question(molecule: Molecule, options: Options, start: str = "") -> dict[str, str]:
-    """Everything that decides the answer, by name: this is the function that says which options
-    matter.
+    """Everything that decides the answer, by name. This function defines which options matter.
 
     Parameters
     ----------
@@ -142,12 +141,12 @@ def identity(
 
 
 def geometry(molecule: Molecule) -> str:
-    """SHA-256 of labels, which tell ghosts from atoms, and coordinates (their bits)."""
+    """SHA-256 of labels, which distinguish ghosts from atoms, and coordinates (their bits)."""
     return _sha256(" ".join(molecule.labels).encode(), molecule.coordinates.astype("<f8").tobytes())
 
 
 def point_charges_digest(molecule: Molecule) -> str:
-    """SHA-256 of the point charges around it (their bits)."""
+    """SHA-256 of the point charges around the molecule (their bits)."""
     charges = molecule.point_charges
     if charges is None:
         return "none"
@@ -160,7 +159,7 @@ def fingerprint(molecule: Molecule, options: Options, start: str = "") -> str:
 
 
 def changed(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """Names of what differs, options as `dfmp2.Options` calls them."""
+    """Names of the entries that differ; options as `dfmp2.Options` spells them."""
     names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     return [name[2:].replace("-", "_") if name.startswith("--") else name for name in names]
 
@@ -168,7 +167,8 @@ def changed(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
 def differences(
     there: Mapping[str, str], here: Mapping[str, str], leave_out: Iterable[str] = ()
 ) -> list[Message]:
-    """What differs, with both values where people can read them; a hash says nothing."""
+    """Entries that differ, with both values if they are readable; long ones (hashes) are not
+    shown."""
     found = []
     for name in {**there, **here}:
         old, new = there.get(name, "none"), here.get(name, "none")
@@ -185,7 +185,7 @@ def differences(
 
 
 def other_processor(there: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Both kinds of processor, where they differ; "" if they are the same or one is not known."""
+    """Both processor models if they differ; "" if they are equal or one is unknown."""
     old, new = there.get(PROCESSOR, ""), here.get(PROCESSOR, "")
     if not old or not new or old == new:
         return ""
@@ -193,34 +193,34 @@ def other_processor(there: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 
 def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -> None:
-    """Refuse the checkpoint of another calculation; one of another kind of processor is none.
+    """Raise for the checkpoint of another calculation; another processor model is accepted.
 
     Raises
     ------
-    ForeignCheckpoint : names what differs
+    ForeignCheckpoint : names the differences
     """
     different = differences(there, here, leave_out=[PROCESSOR])
     if different:
         raise ForeignCheckpoint(
             f"{path} belongs to another calculation: ",
             joined(different),
-            ": give the same molecule and options to go on with that one, name another file, or "
-            "delete it to start anew",
+            ": give the same molecule and options to continue that one, name another file, or "
+            "delete it to start again",
         )
 
 
 def require_answer(result: MP2Result, molecule: Molecule, options: Options, path: str) -> None:
-    """Refuse a finished result that answers another question.
+    """Raise for a finished result that answers another question.
 
     Raises
     ------
-    InputError : names what differs
+    InputError : names the differences
     """
     there = question(result.molecule, result.options)
     here = question(molecule, options)
-    # What holds more than was asked for answers too
+    # A result that holds more than was requested is an answer too
     held = {"--certify-fit": result.options.certify_fit}
-    if isinstance(result, MP2Result):  # no prepared file
+    if isinstance(result, MP2Result):  # not a prepared file
         held["--properties"] = result.properties is not None
         held["--polarizability"] = result.polarizability is not None
     different = differences(
@@ -244,7 +244,7 @@ def _option(name: str) -> str:
 
 
 def _basis(given: BasisSet | None) -> str:
-    """SHA-256 of exponents, coefficients and core potentials; the name does not count."""
+    """SHA-256 of exponents, coefficients and core potentials; the name is ignored."""
     if given is None:
         return "none"
     return _sha256(
@@ -262,8 +262,8 @@ def _sha256(*parts: bytes) -> str:
 
 
 def method(result: MP2Result) -> dict[str, str]:
-    """What makes two energies comparable: the options of METHOD, and the numbers behind the names
-    of the bases."""
+    """What makes energies comparable: the options of METHOD, and the numbers behind the names of
+    the bases."""
     given = {name: getattr(result.options, name) for name in METHOD}
     given["basis"] = with_contents(result.options.basis)
     found = {name: "default" if value is None else str(value) for name, value in given.items()}
@@ -274,9 +274,9 @@ def method(result: MP2Result) -> dict[str, str]:
 
 
 def with_common_basis(methods: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """The methods with one basis where each has the part of it that its elements need.
+    """The methods with one common basis if each has that part of it which its elements need.
 
-    Whether elements that two have in common have the same functions is said by other fields.
+    Other fields tell whether shared elements have the same functions.
     """
     methods = list(methods)
     basis = common_basis(one["basis"] for one in methods)
@@ -286,9 +286,9 @@ def with_common_basis(methods: Iterable[Mapping[str, str]]) -> list[dict[str, st
 
 
 def method_differences(methods: Mapping[str, Mapping[str, str]]) -> str:
-    """The fields in which the methods of items (by their names) differ, "" for one method.
+    """The fields in which the methods of items (by their names) differ, "" if they agree.
 
-    The options come first; bases only where no option explains them.
+    Options come first; bases only if no option explains them.
     """
     named: dict[str, dict[str, list[str]]] = {}  # field -> value -> names of items
     for item, found in methods.items():

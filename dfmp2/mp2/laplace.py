@@ -6,9 +6,9 @@
 
 Almloef, Chem. Phys. Lett. 181, 319 (1991); SOS-MP2: Jung, Lochan, Dutoi, Head-Gordon, J. Chem.
 Phys. 121, 9793 (2004); quadratures fitted to the range of x: Takatsuka, Ten-no, Hackbusch, J. Chem.
-Phys. 129, 044112 (2008). Here it is the relative error of Eq. 1 that is made small: all terms of
-Eq. 3 have one sign, so an error of at most d in each is one of at most d |E_OS| in the sum, a bound
-and no estimate.
+Phys. 129, 044112 (2008). Here the quadrature minimises the relative error of Eq. 1: all terms of
+Eq. 3 have one sign, so a relative error of at most d in each makes an error of at most d |E_OS| in
+the sum, which is a bound, not an estimate.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from dfmp2.progress import Listener
 Array = NDArray[np.float64]
 
 MOST_POINTS = 40
-VECTORS = 32  # random ones, for the size of the energy
-ROUGH = 0.02  # relative error of the quadrature of that
-CLOSEST = 1e-12  # relative errors below it drown in rounding
-LONGEST = 0.5  # change of a logarithm in one step of Newton's method
-SEEN = 24  # points between two zeros of the error at which it is looked at
-LEVEL = 1.5  # largest maximum of the error by its smallest: good enough
+VECTORS = 32  # random vectors to estimate the size of the energy
+ROUGH = 0.02  # relative error of the quadrature for that estimate
+CLOSEST = 1e-12  # relative errors below this drown in rounding
+LONGEST = 0.5  # largest change of a logarithm in one step of Newton's method
+SEEN = 24  # points between two zeros of the error where it is evaluated
+LEVEL = 1.5  # ratio of the error's largest and smallest maximum that is good enough
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExponentialSum:
-    """A sum of exponentials, sum_k w_k exp(-t_k x), in place of 1/x on a range.
+    """A sum of exponentials, sum_k w_k exp(-t_k x), that approximates 1/x on a range.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ def opposite_spin_energy(
     workers: int,
     listener: Listener,
 ) -> Quadrature:
-    """E_OS, Eq. 3, unscaled, with so many points that `factor` times its error is below the
+    """E_OS, Eq. 3, unscaled, with enough points that `factor` times its error is below the
     tolerance.
 
     Parameters
@@ -72,18 +72,18 @@ def opposite_spin_energy(
     b : sequence
         (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk.
     factor : float
-        Of E_OS in the correlation energy.
+        Factor of E_OS in the correlation energy.
     tolerance : float
         Largest error of the correlation energy, Eh.
     held : int
-        Bytes of X where B is on disk.
+        Bytes available for X if B is on disk.
     workers : int
-        Threads.
+        Number of threads.
 
     Raises
     ------
     NumericalError
-        No quadrature of MOST_POINTS is good enough.
+        No quadrature of up to MOST_POINTS points is accurate enough.
     """
     gaps = [orbital_energy_differences(space) for space in spaces]
     if not all(gap.size for gap in gaps):
@@ -117,11 +117,10 @@ def opposite_spin_energy(
 
 
 def _size(b: Sequence[Any], gaps: Sequence[Array], rule: ExponentialSum) -> float:
-    """|E_OS|, Eq. 3, Eh, a little too large, from random z of signs: X_PQ^alpha X_PQ^beta is the
-    mean of X^a z X^b z.
+    """|E_OS|, Eq. 3, Eh, slightly too large, estimated with random sign vectors z: X_PQ^alpha
+    X_PQ^beta is the mean of X^a z X^b z.
 
-    Only the number of points depends on it. Hutchinson, Commun. Stat. Simul. Comput. 19, 433
-    (1990).
+    It affects only the number of points. Hutchinson, Commun. Stat. Simul. Comput. 19, 433 (1990).
     """
     z = np.random.default_rng(0).choice([-1.0, 1.0], (b[0].shape[2], VECTORS))
     products = []
@@ -147,7 +146,7 @@ def quadrature(lowest: float, highest: float, error: float) -> ExponentialSum:
     Raises
     ------
     NumericalError
-        It would have more than MOST_POINTS, or the error is below what float64 allows.
+        It would have more than MOST_POINTS points, or the error is below what float64 allows.
     """
     for p, found in _fitted(math.log(max(highest / lowest, 1.01))):
         if found <= error:
@@ -156,7 +155,7 @@ def quadrature(lowest: float, highest: float, error: float) -> ExponentialSum:
     raise NumericalError(
         (
             f"no sum of {MOST_POINTS} exponentials is 1/x from {lowest:.3g} to {highest:.3g}"
-            f" Eh within {error:.1e}: take a larger "
+            f" Eh within {error:.1e}: use a larger "
         ),
         Option("tolerance"),
         ", or ",
@@ -169,13 +168,13 @@ def _fitted(length: float) -> Iterator[tuple[Array, float]]:
     """ln t and ln w, (2, k), of rules for 1 <= x <= exp(length), k = 1, 2, ..., and their relative
     errors.
 
-    A rule of k points is exact at 2k places; Newton's method finds it, from the rule before
-    stretched to k points. The places are then moved until the error is about as large between all
-    of them, as it is in the best rule.
+    A rule of k points is exact at 2k values of x; Newton's method finds it, starting from the
+    previous rule stretched to k points. These values are then moved until the error between them is
+    about equally large everywhere, as in the best rule.
     """
     places, p, found = _spread(2), np.empty((2, 0)), np.inf
     for k in range(1, MOST_POINTS + 1):
-        if k == 1:  # two equations that have a solution in closed form
+        if k == 1:  # two equations with a closed-form solution
             (x, y), start = np.exp(length * places), np.empty((2, 1))
             t = math.log(y / x) / (y - x)
             start[:, 0] = math.log(t), t * x - math.log(x)
@@ -209,13 +208,13 @@ def _fitted(length: float) -> Iterator[tuple[Array, float]]:
             moved = np.cumsum(widths / widths.sum())[:-1]
         if best < found:
             (p, places), found = kept, best
-            # Between the points that were looked at it is a little larger
+            # Between the evaluated points it is slightly larger
             yield (p, max(1.01 * found, CLOSEST))
 
 
 def _newton(x: Array, p: Array) -> tuple[Array, float]:
-    """The rule that is exact at x, (2k,), from a guess (2, k); and its largest relative error
-    there."""
+    """The rule that is exact at x, (2k,), from a guess (2, k), and its largest relative error at
+    x."""
     before = np.inf
     for _ in range(30):
         terms = _terms(x, p)
@@ -231,18 +230,18 @@ def _newton(x: Array, p: Array) -> tuple[Array, float]:
 
 
 def _terms(x: Array, p: Array) -> Array:
-    """x w_k exp(-t_k x), whose sum over k is to be 1."""
+    """x w_k exp(-t_k x), whose sum over k should be 1."""
     t, w = np.exp(p)
     return np.asarray(x[:, None] * np.exp(-np.outer(x, t)) * w)
 
 
 def _spread(n: int) -> Array:
-    """Zeros of a Chebyshev polynomial on the interval from 0 to 1."""
+    """Zeros of a Chebyshev polynomial on the interval [0, 1]."""
     return np.asarray(0.5 - 0.5 * np.cos(np.pi * (np.arange(n) + 0.5) / n))
 
 
 def _stretched(row: Array, k: int) -> Array:
-    """k values on the curve through fewer, with straight ends."""
+    """k values on the curve through fewer points, extended by straight lines."""
     old, new = ((np.arange(n) + 0.5) / n for n in (row.size, k))
     found = np.interp(new, old, row)
     for end, next_one in ((0, 1), (-1, -2)):

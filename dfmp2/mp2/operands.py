@@ -1,10 +1,10 @@
-"""The fitted integrals as a backend takes them: in float64 or rounded to float32, from memory or from
-disk.
+"""The fitted integrals as a backend takes them: in float64 or rounded to float32, from memory or
+from disk.
 
-Of B on disk two sets of occupied orbitals are in memory, and the next one is on its way. Tiles are
-those of a run in memory, so the numbers are the same to the last bit. For each set of rows I that
-fits, tiles within I are done first; then sets of columns J pass by, J + 1 being read while the
-tiles I x J are computed:
+If B is on disk, two sets of occupied orbitals are in memory while the next one is read. The tiles
+are those of a run in memory, so the numbers are the same to the last bit. For each set of rows I
+that fits, the tiles within I are done first; then sets of columns J pass by, J + 1 being read while
+the tiles I x J are computed:
 
     for I:  read I;  tiles (I, I);  for J > I:  [ read J + 1 | tiles (I, J) ]
 """
@@ -30,19 +30,19 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairOperands:
-    """B of each spin, wherever it lies.
+    """B of each spin, wherever it is stored.
 
     Attributes
     ----------
     b : sequence
-        (nocc, nvir, naux) float64 per spin, Eh^1/2: all of them in memory, on disk, or in float32
-        on the device, there with the arrays that they are made from.
+        (nocc, nvir, naux) float64 per spin, Eh^1/2, all in memory or on disk; or float32 on the
+        device, together with the arrays they are made from.
     spaces : sequence of ActiveSpace
         One per spin.
     stream_bytes : int
-        Of B on disk, how much may be in memory at a time.
+        Bytes of B that may be in memory at a time if it is on disk.
     threads : int
-        Workers that round B.
+        Number of workers that round B.
     """
 
     b: Sequence[Any]
@@ -52,7 +52,7 @@ class PairOperands:
 
     @property
     def on_device(self) -> bool:
-        """Whether B was made on the device."""
+        """Whether B was built on the device."""
         return not all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in self.b)
 
     def on(self, backend: Backend, precision: str) -> list[TileSource]:
@@ -91,14 +91,14 @@ class PairOperands:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredOperand:
-    """One spin's B on disk and its orbital energies; takes the place of an Operand.
+    """B of one spin on disk and its orbital energies; used in place of an Operand.
 
     Attributes
     ----------
     b : (nocc, nvir, naux) on disk, Eh^1/2
-    eps_occ, eps_vir, precision : as of Operand
-    held : bytes of B that may be in memory, of both operands together
-    order : of the fitting functions in float32, (naux,); None in float64
+    eps_occ, eps_vir, precision : as in Operand
+    held : bytes of B that may be in memory, both operands together
+    order : order of the fitting functions in float32, (naux,); None in float64
     """
 
     b: StoredTensor
@@ -109,8 +109,8 @@ class StoredOperand:
     order: NDArray[np.intp] | None
 
     def read(self, i0: int, i1: int, out: NDArray[Any]) -> None:
-        """Fill `out`, (i1-i0, nvir, naux) in C order, with orbitals i0:i1 as the precision wants
-        them."""
+        """Read orbitals i0:i1 into `out`, (i1-i0, nvir, naux) in C order, in its precision and
+        order."""
         if self.order is None:
             self.b.read(i0, i1, out)
             return
@@ -123,12 +123,12 @@ class StoredOperand:
         return self.b.shape[1] * self.b.shape[2] * np.dtype(NUMPY_TYPES[self.precision]).itemsize
 
     def batches(self, backend: Backend, right: StoredOperand, tiles: list[Tile]) -> Iterator[Batch]:
-        """As of `dfmp2.backends.base.TileSource`."""
+        """As in `dfmp2.backends.base.TileSource`."""
         same = self is right
         wide = widest(tiles)
         found = visits(tiles, self.held, self.row_bytes, right.row_bytes, same=same)
         longest = max((visit.end - visit.begin for visit in found), default=0)
-        # One buffer, columns at either end of the rows, so that both are one operand where the
+        # One buffer with columns on both sides of the rows, so that they form one operand if the
         # spins are the same.
         if same and any(visit.passing for visit in found):
             edge = wide
@@ -162,7 +162,7 @@ class StoredOperand:
                     near = self._put(backend, buffer[:span], [(begin, end)])
                     far = right._put(backend, columns, [(j0, j1)])
                     shifts = begin, j0
-                elif k % 2 == 0:  # columns, what is left of their place, rows
+                elif k % 2 == 0:  # columns, the unused rest of their part, rows
                     cuts = [(j0, j1), (0, edge - j1 + j0), (begin, end)]
                     near = far = self._put(backend, buffer[: edge + span], cuts)
                     shifts = begin - edge, j0
@@ -174,20 +174,20 @@ class StoredOperand:
                 yield near, far, {tile.shifted(*shifts): tile for tile in batch}
 
     def _put(self, backend: Backend, b: Any, cuts: list[Cut]) -> Operand:
-        """A resident operand of the orbitals in `cuts`, in this order; on the host its B is `b`
+        """A resident operand of the orbitals in `cuts`, in this order; on the host, its B is `b`
         itself."""
         eps_occ = np.concatenate([self.eps_occ[start:stop] for start, stop in cuts])
         operand: Operand = backend.put(b, eps_occ, self.eps_vir, self.precision)
         return operand
 
     def _buffer(self, rows: int) -> Any:
-        # Zeros: a place that is not filled yet goes through `put` with the rest.
+        # Zeros, because parts that are not filled yet go through `put` with the rest
         return np.zeros((rows, *self.b.shape[1:]), dtype=NUMPY_TYPES[self.precision])
 
 
 def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:
-    """Fitting functions by growing weight, the same for all spins; wherever B lies, the same
-    numbers.
+    """Fitting functions by increasing weight, in one order for all spins; the result does not
+    depend on where B is stored.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:
 
 
 def rounded(b: Array, order: NDArray[np.intp], threads: int) -> NDArray[np.float32]:
-    """B, (nocc, nvir, naux), in float32 with its fitting functions in this order."""
+    """B, (nocc, nvir, naux), in float32 with its fitting functions in the given order."""
     single = np.empty(b.shape, np.float32)
     each(
         len(b),

@@ -1,11 +1,11 @@
-"""Pair energies: walk the tiles on a backend, collect the pair terms, and turn them into energies.
+"""Pair energies: evaluate the tiles on a backend and turn the collected pair terms into energies.
 
 Restricted:    e_OS(i,j) = direct_ij                 e_SS(i,j) = direct_ij - exchange_ij
 Unrestricted:  e_OS(i,j) = direct_ij over alpha i, beta j
                e_SS(i,j) = (direct_ij - exchange_ij) / 2 within alpha and within beta
 
-e_SS(i,i) is 0 by symmetry, and stored as that in every precision.
-Each energy component is the sum over the whole matrix; the half loop i <= j is mirrored.
+e_SS(i,i) is 0 by symmetry, and stored as 0 in every precision. Each energy component is the sum
+over the whole matrix; the half loop i <= j is mirrored.
 Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), section 6.5; DF form: Weigend et al.,
 Chem. Phys. Lett. 294, 143 (1998).
 """
@@ -31,9 +31,9 @@ from dfmp2.mp2.result import PairEnergies
 def evaluate(
     backend: Backend, left: TileSource, right: TileSource, tiles: list[Tile]
 ) -> Generator[tuple[Tile, PairTerms], None, None]:
-    """Tiles with their terms as they finish; every entry has its own place, so the order is free.
+    """Yield tiles with their terms as they finish; each entry has its own place, so order is free.
 
-    Close it (`contextlib.closing`) where it may be left early: nothing is begun after that.
+    Close it (`contextlib.closing`) if you may leave it early: no tile is started after that.
     """
     for near, far, local in left.batches(backend, right, tiles) if tiles else ():
         with closing(_resident(backend, near, far, list(local))) as results:
@@ -44,7 +44,7 @@ def evaluate(
 def _resident(
     backend: Backend, left: Operand, right: Operand, tiles: list[Tile]
 ) -> Generator[tuple[Tile, PairTerms], None, None]:
-    """Every worker takes the next tile when it is idle."""
+    """Evaluate tiles of resident operands; every idle worker takes the next tile."""
     workers = backend.limits.workers
     if workers == 1:
         begun: deque[tuple[Tile, Callable[[], PairTerms]]] = deque()
@@ -62,7 +62,7 @@ def _resident(
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
-        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C does not wait for the rest
+        pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, do not wait for the rest
 
 
 Progress = Callable[[int, int], None]
@@ -72,23 +72,23 @@ Elsewhere = Callable[[list[TileKey]], Results]
 
 
 class TileStore(Protocol):
-    """Keeps the pair terms of finished tiles: a checkpoint, for one."""
+    """Keeps the pair terms of finished tiles, as a checkpoint does."""
 
     tiles: dict[TileKey, PairTerms]
 
     def add_tile(self, key: TileKey, terms: PairTerms) -> None:
-        """Take a tile that is finished; what it raises ends the work."""
+        """Take a finished tile; an exception raised here ends the work."""
 
 
 def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: int) -> list[TileKey]:
-    """All tiles of a pass: of alpha, of beta, of alpha with beta; the large ones of each first.
+    """All tiles of a pass: alpha, beta, alpha with beta; the largest ones of each first.
 
     Parameters
     ----------
     shapes : sequence of tuple[int, int, int]
         (nocc, nvir, naux) of B per spin.
     limits : Limits
-        Of the backend.
+        Limits of the backend.
     """
     rows = [nvir * naux for _, nvir, naux in shapes]
     keys = [
@@ -105,8 +105,8 @@ def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: in
 
 
 def evaluate_keys(backend: Backend, operands: Sequence[TileSource], keys: list[TileKey]) -> Results:
-    """Tiles of one pass with their terms as they finish, spins after spins; to be closed as
-    `evaluate`."""
+    """Yield the tiles of one pass with their terms as they finish, one spin pair after the other;
+    close it as for `evaluate`."""
     for number, i, j in dict.fromkeys(key[:3] for key in keys):
         wanted = [key[3] for key in keys if key[1:3] == (i, j)]
         with closing(evaluate(backend, operands[i], operands[j], wanted)) as results:
@@ -128,16 +128,16 @@ def pair_energies(
     Parameters
     ----------
     operands : sequence of TileSource
-        One or two spin spaces, resident in `backend` or to be made so.
+        One or two spin spaces, resident in `backend` or loaded from a source.
     backend : Backend
     progress : callable, optional
         Called with (pairs done, all pairs) after every tile.
     number : int, optional
-        Of the pass over all pairs, part of the keys of tiles.
+        Number of the pass over all pairs, part of the keys of tiles.
     store : TileStore, optional
-        Its tiles are not computed again; it receives every other one.
+        Its tiles are not computed again; it receives all others.
     elsewhere : callable, optional
-        Computes tiles in other processes; what it leaves out is computed here.
+        Computes tiles in other processes; tiles that it leaves out are computed here.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def pair_energies(
 
 
 def _place(matrices: PairTerms, terms: PairTerms, tile: Tile) -> None:
-    """Put a tile's values where they belong; within one spin, i <= j stands for both."""
+    """Put the values of a tile into the matrices; within one spin, i <= j gives both triangles."""
     i0, i1, j0, j1, diagonal = tile
     for matrix, values in zip(matrices, terms, strict=True):
         if matrix is None or values is None:
@@ -213,11 +213,11 @@ def _same_spin(terms: PairTerms, factor: float) -> NDArray[np.float64]:
         raise TypeError("same-spin energies need the exchange terms of one spin space")
     energies = factor * (terms.direct - terms.exchange)
     np.einsum("ii->i", energies)[:] *= (
-        0.0  # direct_ii = exchange_ii; NaN and infinity stay, to be found
+        0.0  # direct_ii = exchange_ii; NaN and infinity remain, to be detected
     )
     return _unsigned(energies)
 
 
 def _unsigned(energies: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same with 0 for -0, which a vanishing integral over a negative denominator gives."""
+    """The energies with 0 for -0, which results from a vanishing integral."""
     return energies + 0.0

@@ -2,9 +2,9 @@
 
     prepare  molecule -> SCF -> B, in a file            energy  such a file -> pair energies -> result
 
-Both are the stages of `dfmp2.mp2.energy`, so together they give the bits of a run in one piece; the
-second part makes no integrals. What the parts need of the file between them is declared here;
-`dfmp2.output.prepared` writes and reads it.
+Both use the stages of `dfmp2.mp2.energy`, so together they give the same bits as a run in one
+piece; the second part computes no integrals. The interface to the file between them is declared
+here; `dfmp2.output.prepared` writes and reads it.
 """
 
 from __future__ import annotations
@@ -54,39 +54,39 @@ from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import StartOrbitals
 
 Shape = tuple[int, int, int]
-PreparedTiles = Callable[[Calculation, list[TileKey]], Results]  # tiles made in other processes
+PreparedTiles = Callable[[Calculation, list[TileKey]], Results]  # evaluates tiles elsewhere
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Prepared(Calculated):
-    """A calculation up to its pair energies. B itself stays in its file.
+    """A calculation before its pair energies. B itself stays in its file.
 
-    Timings, memory, storage and provenance are of the first part alone.
+    Timings, memory, storage and provenance are those of the first part alone.
     """
 
     storage: Storage
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """(nocc, nvir, naux) of B per spin; fewer naux than the fitting set has where the metric
-        was near singular."""
+        """(nocc, nvir, naux) of B per spin; naux is smaller than the fitting set if the metric was
+        nearly singular."""
         naux = self.sizes.naux - self.diagnostics.metric_dropped
         spins = zip(self.sizes.nocc, self.sizes.nvir, strict=True)
         return tuple((nocc, nvir, naux) for nocc, nvir in spins)[: self.reference.nspin]
 
     @property
     def tensor_bytes(self) -> int:
-        """Of B, all spins."""
+        """Bytes of B, all spins."""
         return sum(FLOAT64 * nocc * nvir * naux for nocc, nvir, naux in self.shapes)
 
 
 class PreparedSource(Protocol):
-    """A file of the first part, open for reading (`dfmp2.output.prepared.OpenedFile`).
+    """A file from the first part, open for reading (`dfmp2.output.prepared.OpenedFile`).
 
     Attributes
     ----------
-    path : its name
-    prepared : what it holds beside B
+    path : path of the file
+    prepared : its content apart from B
     sha256 : hash of its content
     fingerprint : what the bits of the pair energies depend on
     """
@@ -101,23 +101,23 @@ class PreparedSource(Protocol):
         """Bytes of B read so far."""
 
     def load(self, workers: int, *, held: bool = True) -> list[Any]:
-        """B of each spin, compared with its hashes: in memory, or unless `held`, where it lies."""
+        """B of each spin, checked against its hashes: in memory, or in the file unless `held`."""
 
 
 class PreparedTarget(Protocol):
-    """A file of the first part while it is made (`dfmp2.output.prepared.PreparedFile`)."""
+    """A file that the first part is writing (`dfmp2.output.prepared.PreparedFile`)."""
 
     def require(self, size: int) -> None:
-        """Raise where `size` bytes of B cannot be written."""
+        """Raise if `size` bytes of B cannot be written."""
 
     def place(self, shapes: list[tuple[int, int]], naux: int) -> list[StoredTensor]:
-        """Room in the file for B of each spin, (nocc, nvir), which is then made there."""
+        """Room in the file for B of each spin, (nocc, nvir), which is then built there."""
 
     def fill(self, b: list[Any], workers: int) -> None:
-        """Store B of each spin, (nocc, nvir, naux) float64, unless it was made in its place."""
+        """Store B of each spin, (nocc, nvir, naux) float64, unless it was built in the file."""
 
     def seal(self, prepared: Prepared) -> None:
-        """Store everything else, and see that it is on disk."""
+        """Store everything else, and make sure it is on disk."""
 
 
 # --- the first part -------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ def prepare_b(
     command: str = "dfmp2.prepare",
     checkpoint: Checkpoint = NOTHING,
 ) -> Prepared:
-    """SCF, integrals and B of one molecule, in a file still to be published; the parameters are
-    those of `mp2_energy`.
+    """Compute SCF, integrals and B of one molecule, into a file yet to be published; parameters as
+    in `mp2_energy`.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def prepare_b(
         reference, fitted = fitted_integrals(calculation, reference, file.place)
         told, metric = calculation.listener, fitted.metric
         warnings = list(told.warnings)
-        # Said now; stored with the energies.
+        # Reported now; stored with the energies.
         warn_of_doubts(calculation.system, reference, metric, options, told)
         told.stage("writing B")
         file.fill(fitted.b, calculation.setup.active)
@@ -181,7 +181,7 @@ def prepare_b(
 
 
 def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
-    """Options of the whole calculation: those of the first part, and what is `given` for the
+    """Options of the whole calculation: those of the first part, updated with `given` for the
     second.
 
     Raises
@@ -203,7 +203,7 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
                 f"unknown option {name!r}: the options are "
                 f"{', '.join(sorted((*PAIRS, *BOTH_PARTS)))}"
             )
-    # Of the machine, not of the calculation
+    # Properties of the machine, not of the calculation
     here = {"memory": None, "scratch": None, "threads": None}
     made_for, method = prepared.options, given.get("method")
     if method is not None and method != CUSTOM:
@@ -212,7 +212,7 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
         if wanted != functionals_of(made_for.method, made_for.xc):
             raise InputError(
                 Option("method", method),
-                " takes other orbitals than the file has, which was prepared for "
+                " needs other orbitals than those in the file, which was prepared for "
                 f"{made_for.method}: prepare another file with ",
                 Option("method", method),
             )
@@ -231,14 +231,14 @@ def prepared_energy(
     checkpoint: Checkpoint = NOTHING,
     elsewhere: PreparedTiles | None = None,
 ) -> MP2Result:
-    """The pair energies of a file that was prepared, and with them the result.
+    """The result of a prepared file, after computing its pair energies.
 
     Parameters
     ----------
-    options : of the whole calculation (`options_for`)
+    options : options of the whole calculation (`options_for`)
     checkpoint : saves finished tiles, and may hold those that were finished before
-    elsewhere : computes tiles in other processes (`dfmp2.execution.parts`), so that B is not held
-        here
+    elsewhere : computes tiles in other processes (`dfmp2.execution.parts`), so that this process
+        does not hold B
 
     Raises
     ------
@@ -268,7 +268,7 @@ def prepared_energy(
         else:
             others = partial(elsewhere, calculation)
         correlation = correlate(calculation, prepared.reference, fitted, others)
-        del fitted  # what is measured beside the energy needs the room
+        del fitted  # checks and certificates need the memory
         result = complete(calculation, prepared.reference, correlation)
     made = Preparation(
         **asdict(prepared.provenance),
@@ -293,12 +293,12 @@ def open_prepared(
     command: str,
     checkpoint: Checkpoint,
 ) -> Iterator[Calculation]:
-    """The calculation of the second part; parameters are those of `prepared_energy`."""
+    """The calculation of the second part; parameters as in `prepared_energy`."""
     prepared = source.prepared
 
     def resolve_stored(setup: Setup, listener: Collector) -> System:
         system = _rebuilt(prepared, setup, source.path)
-        # PySCF and SciPy are loaded by now, each with a BLAS of its own.
+        # PySCF and SciPy are loaded by now, each with its own BLAS.
         there = prepared.provenance.blas
         here = provenance.blas_and_kernels()
         if provenance.KERNELS in there and there != here:
@@ -330,7 +330,7 @@ def open_prepared(
 def read_b(
     calculation: Calculation, source: PreparedSource, *, in_memory: bool = True
 ) -> FittedIntegrals:
-    """B of each spin, its hashes checked: in memory if that is wanted and it fits, else in its
+    """B of each spin, its hashes checked: in memory if requested and if it fits, else in its
     file."""
     calculation.listener.stage(f"reading and checking the fitted integrals in {source.path}")
     found = source.prepared.diagnostics
@@ -340,8 +340,7 @@ def read_b(
 
 
 def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
-    """The system of the first part, from the numbers it has stored: no basis is looked up by its
-    name."""
+    """The system of the first part, from its stored numbers: no basis is looked up by name."""
     molecule, jk = prepared.molecule, prepared.scf_fitting
     mole = build_mole(molecule, prepared.orbital_basis, setup.budget)
     system = System(
@@ -356,6 +355,6 @@ def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
     here = (int(mole.nao), int(system.auxmole.nao), system.naux_scf)
     if here != (prepared.sizes.nao, prepared.sizes.naux, prepared.sizes.naux_scf):
         raise ResultFileError(
-            f"{path}: damaged file (its sizes are not those of its bases): prepare it again"
+            f"{path}: damaged file (its sizes do not match its bases): prepare it again"
         )
     return system

@@ -1,5 +1,5 @@
-"""What is computed of a result's relaxed density: gradient, properties and polarizability, with what
-certifies them. Frozen values like those of `dfmp2.mp2.result`, of which they are parts.
+"""Properties of a result's relaxed density: gradient, moments, charges and polarizability, with
+their certificates. Frozen values, like those of `dfmp2.mp2.result`, of which they are parts.
 """
 
 from __future__ import annotations
@@ -19,61 +19,61 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient of the total energy, with all its parts; `mp2_total_gradient` is its name in
-    files of every method."""
+    """The gradient of the total energy, with all its parts; files call it `mp2_total_gradient`
+    for every method."""
 
     mp2_total_gradient: Array = _q(
-        "hartree/bohr", "derivative of the total energy with the positions (natom, 3)"
+        "hartree/bohr", "derivative of the total energy with respect to the positions (natom, 3)"
     )
     scaling: str = _q("", "energy that is differentiated: MP2, scaled MP2, or a double hybrid")
     opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
     same_spin_factor: float = _q("", "factor of its same-spin component")
     seconds: float = _q("s", "wall time beyond that of the energy")
     point_charge_gradient: Array | None = _q(
-        "hartree/bohr", "derivative with the positions of the point charges (n, 3)", None
+        "hartree/bohr", "derivative with respect to the positions of the point charges (n, 3)", None
     )
     scf_total_gradient: Array | None = _q(
         "hartree/bohr",
-        "derivative of the SCF energy alone (natom, 3), where it was asked for",
+        "derivative of the SCF energy alone (natom, 3), if requested",
         None,
     )
 
     @property
     def total_gradient(self) -> Array:
-        """Derivative of the total energy with the positions, (natom, 3) Eh/bohr."""
+        """Derivative of the total energy with respect to the positions, (natom, 3) Eh/bohr."""
         return self.mp2_total_gradient
 
     @property
     def norm(self) -> float:
-        """Root of the sum of squares of all components of the atoms, Eh/bohr."""
+        """Euclidean norm over all atoms and components, Eh/bohr."""
         return float(np.linalg.norm(self.mp2_total_gradient))
 
     @property
     def largest(self) -> float:
-        """Largest component of an atom, Eh/bohr."""
+        """Largest absolute component, Eh/bohr."""
         return float(np.abs(self.mp2_total_gradient).max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class GradientCertificate:
-    """What the parts of a gradient, or of the relaxed densities alone, say about each other.
+    """Consistency checks between the parts of a gradient, or of the relaxed densities alone.
 
-    Made in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and
+    Computed in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and
     torques.
     """
 
     three_center_difference: float = _q(
-        "hartree", "correlation energy from G (mn|Q), less that of the pairs"
+        "hartree", "correlation energy from G (mn|Q), minus that of the pairs"
     )
     two_center_difference: float = _q(
-        "hartree", "correlation energy from g (P|Q), less that of the pairs"
+        "hartree", "correlation energy from g (P|Q), minus that of the pairs"
     )
-    allowed_energy: float = _q("hartree", "largest of these differences accepted")
+    allowed_energy: float = _q("hartree", "largest accepted value of these differences")
     electrons_difference: float = _q(
-        "", "electrons of the relaxed density, less those of the molecule"
+        "", "electrons of the relaxed density minus those of the molecule"
     )
     z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
-    allowed_sum: float = _q("", "largest of these two numbers and of the next two accepted")
+    allowed_sum: float = _q("", "largest accepted value of these two numbers and of the next two")
     translation: float | None = _q(
         "hartree/bohr", "largest component of the sum of all forces", None
     )
@@ -88,14 +88,14 @@ class GradientCertificate:
     numerical_slope: float | None = _q(
         "hartree/bohr", "five-point difference of energies along it", None
     )
-    allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
+    allowed_slope: float | None = _q("hartree/bohr", "largest accepted difference of the two", None)
     scf_convergence_error: float | None = _q(
-        "hartree", "of the correlation energy, as the SCF ended early", None
+        "hartree", "error of the correlation energy because the SCF stopped early", None
     )
 
     @property
     def failures(self) -> list[str]:
-        """Names of the quantities that are larger than accepted, or not a number."""
+        """Names of the quantities that exceed the accepted value or are NaN."""
         sums = ("electrons_difference", "translation", "rotation", "z_vector_residual")
         limits = {
             "three_center_difference": self.allowed_energy,
@@ -116,17 +116,17 @@ class GradientCertificate:
 
     @property
     def owner(self) -> str:
-        """Whose certificate it is."""
+        """What the certificate belongs to."""
         if self.translation is None:
             return "the densities'"
         return "the gradient's"
 
     def require(self, then: str = "") -> None:
-        """Refuse a gradient or densities whose certificate fails; `then` ends the message.
+        """Raise if the certificate of a gradient or of densities fails; `then` ends the message.
 
         Raises
         ------
-        ComparisonFailed : it names what is larger than accepted
+        ComparisonFailed : names what is larger than accepted
         """
         if not self.passed:
             raise ComparisonFailed(
@@ -140,13 +140,13 @@ class GradientCertificate:
 
     @property
     def slope_difference(self) -> float | None:
-        """Analytic less numerical slope, Eh/bohr; None where it was not checked."""
+        """Analytic minus numerical slope, Eh/bohr; None if it was not checked."""
         if self.analytic_slope is None or self.numerical_slope is None:
             return None
         return self.analytic_slope - self.numerical_slope
 
 
-# Of the reference, without and with the response of the orbitals
+# Density of the reference, and of the method without and with the response of the orbitals
 DENSITIES = ("scf", "unrelaxed", "relaxed")
 OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
     "quadrupole",
@@ -159,11 +159,11 @@ OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Properties:
-    """Densities of one electron and what they give; unrelaxed: without the response of the
-    orbitals.
+    """One-electron densities and the properties that follow from them; unrelaxed means without the
+    response of the orbitals.
 
-    Moments are about the origin of the coordinates; the quadrupole moment is that of the charges,
-    sum q r_x r_y, with its trace. Files of earlier versions have none, and no charges.
+    Moments are relative to the origin of the coordinates; the quadrupole moment is that of the
+    charges, sum q r_x r_y, with its trace. Files of earlier versions have no quadrupole or charges.
     """
 
     scf_dipole: Array = _q("elementary charge * bohr", "dipole moment of the reference (3,)")
@@ -187,16 +187,16 @@ class Properties:
         None,
     )
     mulliken_charges: Array | None = _q(
-        "elementary charge", "of atoms, of the same three densities (3, natom)", None
+        "elementary charge", "charges of atoms for the same three densities (3, natom)", None
     )
     lowdin_charges: Array | None = _q(
-        "elementary charge", "of atoms, of the same three densities (3, natom)", None
+        "elementary charge", "charges of atoms for the same three densities (3, natom)", None
     )
     mulliken_spin_populations: Array | None = _q(
-        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
+        "", "alpha minus beta electrons of atoms, UHF (3, natom)", None
     )
     lowdin_spin_populations: Array | None = _q(
-        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
+        "", "alpha minus beta electrons of atoms, UHF (3, natom)", None
     )
 
     @property
@@ -205,7 +205,7 @@ class Properties:
         return np.stack([self.scf_dipole, self.unrelaxed_dipole, self.relaxed_dipole])
 
     def to_dict(self) -> dict[str, Any]:
-        """The object in JSON; the densities are in the result file."""
+        """The object in JSON; the densities are only in the result file."""
         kinds = DENSITIES[1:]
         each = {name: getattr(self, name) for name in OF_EACH_DENSITY}
         return {
@@ -227,12 +227,12 @@ def _by_density(values: Array) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Polarizability:
-    """Static dipole polarizability by central differences of dipole moments
+    """Static dipole polarizability from central differences of dipole moments
     (`dfmp2.gradients.density`).
 
-    The differences of energies are an independent way to its diagonal. Both ways are off by a
-    multiple of the square of the field, dipole moments by twice as much, so that twice their
-    difference is the error of the step.
+    Second differences of the energies give its diagonal independently. Both have errors
+    proportional to the square of the field, those from dipole moments twice as large, so twice the
+    difference between them estimates the step error.
     """
 
     relaxed: Array = _q(
@@ -243,13 +243,14 @@ class Polarizability:
         "bohr^3", "diagonal of the same from second differences of the energy (3,)"
     )
     dipole_difference: float = _q(
-        "elementary charge * bohr", "largest difference of dipole moments and slopes of energies"
+        "elementary charge * bohr",
+        "largest difference between dipole moments and slopes of energies",
     )
     field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
     allowed: float = _q(
         "",
-        "largest of that, and of asymmetry and error of the step by the largest element or 1 "
-        "bohr^3",
+        "largest accepted value of that, and of asymmetry and step error relative to the largest "
+        "element or 1 bohr^3",
     )
     seconds: float = _q("s", "wall time of the runs in the field")
 
@@ -260,25 +261,25 @@ class Polarizability:
 
     @property
     def anisotropy(self) -> float:
-        """Square root of 3/2 of the squared deviation from the isotropic one, bohr^3."""
+        """Square root of 3/2 of the squared deviation from the isotropic tensor, bohr^3."""
         symmetric = (self.relaxed + self.relaxed.T) / 2 - self.isotropic * np.eye(3)
         return float(np.sqrt(1.5 * np.sum(symmetric**2)))
 
     @property
     def asymmetry(self) -> float:
-        """Largest difference of two elements that are equal, bohr^3."""
+        """Largest difference of two elements that should be equal, bohr^3."""
         return float(np.abs(self.relaxed - self.relaxed.T).max())
 
     @property
     def step_error(self) -> float:
-        """Twice the largest difference of the diagonal from energies and from dipole moments,
+        """Twice the largest difference between the diagonals from energies and from dipole moments,
         bohr^3."""
         return 2 * float(np.abs(np.diag(self.relaxed) - self.from_energies).max())
 
     @property
     def passed(self) -> bool:
-        """Whether it is symmetric and it and the dipole moment agree with the energies; false where
-        it is no number."""
+        """Whether it is symmetric, and whether it and the dipole moment agree with the energies;
+        false if NaN."""
         most = self.allowed * max(1.0, float(np.abs(self.relaxed).max()))
         return (
             self.asymmetry <= most
@@ -287,11 +288,11 @@ class Polarizability:
         )
 
     def require(self, then: str = "") -> None:
-        """Refuse one that is not; `then` ends the message.
+        """Raise if the polarizability does not pass; `then` ends the message.
 
         Raises
         ------
-        ComparisonFailed : it names both numbers
+        ComparisonFailed : names both numbers
         """
         if not self.passed:
             raise ComparisonFailed(

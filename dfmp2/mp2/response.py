@@ -1,7 +1,7 @@
-"""Matrices over fitting functions, X_PQ = sum_ia f_ia B_iaP B_iaQ, in N^4: what methods without
-pairs are made of.
+"""Matrices over fitting functions, X_PQ = sum_ia f_ia B_iaP B_iaQ, in N^4 operations: the building
+blocks of methods without pairs.
 
-B is taken by groups of occupied orbitals, in memory or on disk; on disk each pass over it serves as
+B is read in groups of occupied orbitals, from memory or disk; on disk, each pass over it serves as
 many matrices as there is room for. The workers share the rows of X above its diagonal. All in
 float64.
 """
@@ -21,7 +21,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.planning.memory import FLOAT64, group_bytes
 
 Array = NDArray[np.float64]
-STRIP = 64  # columns of X that are copied to the other side of its diagonal at a time
+STRIP = 64  # columns of X that are mirrored at its diagonal at a time
 
 Factor = Callable[[Array], Array]  # orbital-energy differences, Eh, to factors f >= 0
 
@@ -40,8 +40,8 @@ def weighted_products(
     *,
     joined: bool,
 ) -> Iterator[list[Array]]:
-    """X of every factor in turn, (naux, naux), of each spin or their sum; valid until the next is
-    taken.
+    """X of every factor in turn, (naux, naux), of each spin or their sum; valid until the next one
+    is requested.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ def weighted_products(
     factors : sequence of Factor
         f as a function of e_a - e_i.
     held : int
-        Bytes that matrices may take where B is on disk.
+        Bytes that matrices may take if B is on disk.
     workers : int
-        Threads.
+        Number of threads.
     joined : bool
-        One matrix with the sum over the spins.
+        Yield one matrix with the sum over the spins.
     """
     naux, number = int(b[0].shape[2]), 1 if joined else len(b)
     # Equal areas
@@ -85,7 +85,7 @@ def weighted_products(
 
 
 def groups(tensor: Any) -> Iterator[tuple[int, Array]]:
-    """B of groups of occupied orbitals with the first of each; the next one is read meanwhile."""
+    """B of groups of occupied orbitals, each with its first index; the next is read meanwhile."""
     nocc, nvir, naux = tensor.shape
     size = max(1, group_bytes(naux) // (FLOAT64 * max(1, nvir * naux)))
     starts = range(0, nocc, size)
@@ -104,8 +104,8 @@ def groups(tensor: Any) -> Iterator[tuple[int, Array]]:
 def _add_square(
     rows: Array, weights: Array, scaled: Array, matrix: Array, blocks: Sequence[tuple[int, int]]
 ) -> None:
-    """Add the square of the weighted rows to the matrix, on and above its diagonal; a worker for
-    each block."""
+    """Add the square of the weighted rows to the matrix, on and above its diagonal, with one worker
+    per block."""
 
     def scale(k: int) -> None:
         some = slice(k * len(rows) // len(blocks), (k + 1) * len(rows) // len(blocks))

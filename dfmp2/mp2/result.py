@@ -1,9 +1,9 @@
-"""The result of a calculation and its parts: frozen values, with a unit and a description on every
+"""The result of a calculation and its parts: frozen values, with a unit and a description for every
 field.
 
-The metadata of the fields is the schema of the HDF5 file (`dfmp2.output.hdf5`). Derived quantities
-are properties, so they cannot disagree with their parts. Arrays are float64; energies in hartree
-(Eh). Names follow QCSchema where it has them. `to_dict` is what `--json` prints.
+The metadata of the fields defines the schema of the HDF5 file (`dfmp2.output.hdf5`). Derived
+quantities are properties, so they cannot disagree with their parts. Arrays are float64, energies in
+hartree (Eh). Names follow QCSchema if it has them. `to_dict` returns what `--json` prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
 
 Array = NDArray[np.float64]
-# Energies of the method asked for, whatever it is; `mp2_` in front means plain MP2.
+# Energies of the requested method, whichever it is; the prefix `mp2_` means plain MP2.
 OF_THE_METHOD = (
     "same_spin_correlation_energy",
     "opposite_spin_correlation_energy",
@@ -48,12 +48,12 @@ OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairEnergies:
-    """Unscaled pair energies of the active occupied orbitals, Eh; each component is its matrix'
-    sum.
+    """Unscaled pair energies of the active occupied orbitals, Eh; each component is the sum of its
+    matrix.
 
     opposite_spin : (nocc_alpha, nocc_beta)
     same_spin : one (nocc, nocc) matrix (restricted) or two (alpha-alpha, beta-beta)
-    summed : both are (1, 1) sums, since no pairs were kept
+    summed : whether both are (1, 1) sums, because no pairs were kept
     """
 
     opposite_spin: Array
@@ -76,8 +76,8 @@ class PairEnergies:
         return self.same_spin_energy + self.opposite_spin_energy
 
     def channels(self) -> dict[str, Array]:
-        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; none of
-        NO_PAIRS, or where sums alone are known."""
+        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; empty
+        for NO_PAIRS, or if only sums are known."""
         if not self.same_spin or self.summed:
             return {}
         names = ["same_spin"]
@@ -89,12 +89,12 @@ class PairEnergies:
         }
 
 
-NO_PAIRS = PairEnergies(np.empty((0, 0)), ())  # of a method whose energy is a `Quadrature`
+NO_PAIRS = PairEnergies(np.empty((0, 0)), ())  # for a method whose energy is a `Quadrature`
 
 
 @dataclass(frozen=True, slots=True)
 class Quadrature:
-    """An energy that is a sum over points of a quadrature, where a method has no pair energies."""
+    """An energy computed as a sum over quadrature points, for a method without pair energies."""
 
     energy: float = _q(
         "hartree", "unscaled opposite-spin energy of MP2 (Laplace), or correlation energy (RPA)"
@@ -112,9 +112,9 @@ class Quadrature:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What recomputing a sample of pairs in float64 found (`dfmp2.mp2.certificate`).
+    """Precision error from recomputing a sample of pairs in float64 (`dfmp2.mp2.certificate`).
 
-    Where `seed` is None, in files of earlier versions, the errors are estimates from evenly spaced
+    If `seed` is None, as in files of earlier versions, the errors are estimates from evenly spaced
     pairs.
     """
 
@@ -140,44 +140,45 @@ class Certificate:
 
     @property
     def accepted(self) -> bool:
-        """Whether the bound is within the tolerance; false where it is no number."""
+        """Whether the bound is within the tolerance; false if it is NaN."""
         return self.correlation_error <= self.tolerance
 
 
 @dataclass(frozen=True, slots=True)
 class FittingCertificate:
-    """What four-centre integrals in this molecule say of the fitted ones
+    """Errors of the fitted integrals in this molecule, from four-centre integrals
     (`dfmp2.mp2.fitting_certificate`).
 
-    Errors are fitted - exact; exact are a conventional SCF and four-centre MP2 on its orbitals.
+    Errors are fitted - exact, where exact means a conventional SCF and four-centre MP2 on its
+    orbitals.
     """
 
     correlation_error: float = _q("hartree", "fitting error of the correlation energy")
     correlation_uncertainty: float = _q("hartree", "half the 95 % interval of that error")
-    orbitals: int = _q("", "correlated occupied orbitals, of both spins where they differ")
-    sampled_orbitals: int = _q("", "of them, those whose exact integrals were made")
+    orbitals: int = _q("", "correlated occupied orbitals, of both spins if they differ")
+    sampled_orbitals: int = _q("", "number of these whose exact integrals were computed")
     pairs: int = _q("", "pairs of correlated orbitals")
     sampled_pairs: int = _q("", "pairs with exact integrals")
     seed: int = _q("", "of the random sample")
     scf_error: float | None = _q(
         "hartree", "fitting error of the SCF energy; none for a conventional SCF", None
     )
-    scf_uncertainty: float | None = _q("hartree", "largest deviation expected of that error", None)
+    scf_uncertainty: float | None = _q("hartree", "largest expected deviation of that error", None)
 
 
 @dataclass(frozen=True, slots=True)
 class GridCertificate:
-    """What orbitals of a finer integration grid say of the correlation energy."""
+    """Grid error of the correlation energy, from the orbitals of a finer integration grid."""
 
     correlation_error: float = _q(
-        "hartree", "error of the correlation energy by the grid: this one less the finer one"
+        "hartree", "grid error of the correlation energy: this grid minus the finer one"
     )
     seconds: float = _q("s", "wall time of it")
 
 
 @dataclass(frozen=True, slots=True)
 class NativeEnergies:
-    """What PySCF computes, Eh.
+    """PySCF's energies, Eh.
 
     Attributes
     ----------
@@ -215,21 +216,21 @@ class Check:
 
     @property
     def largest_difference(self) -> float:
-        """Largest absolute difference of any component, Eh; NaN where one is NaN."""
+        """Largest absolute difference of any component, Eh; NaN if one is NaN."""
         parts = (self.scf_difference, self.same_spin_difference, self.opposite_spin_difference)
         return float(np.max(np.abs((*parts, self.correlation_difference))))
 
     @property
     def passed(self) -> bool:
-        """Whether every component agrees within what is allowed."""
+        """Whether every component agrees within the allowed difference."""
         return self.largest_difference <= self.allowed
 
     def require(self, then: str = "") -> None:
-        """Refuse a result that disagrees; `then` ends the message.
+        """Raise if the result disagrees; `then` ends the message.
 
         Raises
         ------
-        ComparisonFailed : it says by how much
+        ComparisonFailed : gives the difference
         """
         if not self.passed:
             raise ComparisonFailed(
@@ -240,7 +241,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """Numbers that tell whether the result can be trusted."""
+    """Numbers that show whether the result can be trusted."""
 
     homo_lumo_gap: float = _q(
         "hartree", "smallest gap between occupied and virtual orbital energies of one spin"
@@ -249,7 +250,7 @@ class Diagnostics:
     metric_condition: float = _q("", "estimated condition number of the fitting metric (P|Q)")
     metric_dropped: int = _q("", "fitting functions dropped by the eigenvalue cut")
     metric_threshold: float = _q(
-        "", "eigenvalue cut relative to the largest eigenvalue, 0 when Cholesky was used"
+        "", "eigenvalue cut relative to the largest eigenvalue, 0 if Cholesky was used"
     )
     warnings: tuple[str, ...] = _q("", "warnings given during the run")
     scf_fitting_error: float | None = _q(
@@ -262,24 +263,24 @@ class Diagnostics:
 
 @dataclass(frozen=True, slots=True)
 class Dispersion:
-    """A dispersion correction, D3 with the damping of Becke and Johnson or D4, as its authors'
-    package makes it."""
+    """A dispersion correction, D3 with Becke-Johnson damping or D4, computed by its authors'
+    package."""
 
     correction: str = _q("", "d3bj or d4")
     energy: float = _q("hartree", "dispersion energy")
-    functional: str = _q("", "what the package calls the functional")
+    functional: str = _q("", "name of the functional in the package")
     program: str = _q("", "package and version")
     s6: float = _q("", "factor of the terms with 1/r^6")
     s8: float = _q("", "factor of the terms with 1/r^8")
-    s9: float = _q("", "factor of the terms of three atoms")
+    s9: float = _q("", "factor of the three-body terms")
     a1: float = _q("", "damping: factor of the radii")
     a2: float = _q("bohr", "damping: length added to them")
-    doi: str = _q("", "of the publication of these parameters")
+    doi: str = _q("", "DOI of the publication of these parameters")
 
 
 @dataclass(frozen=True, slots=True)
 class CoupledCluster:
-    """CCSD(T) of a molecule by another program, and MP2 with the same orbitals and integrals."""
+    """CCSD(T) from another program, and its MP2 with the same orbitals and integrals."""
 
     program: str = _q("", "program and version, with its kind of integrals")
     ccsd_correlation_energy: float = _q("hartree", "correlation energy of CCSD")
@@ -291,7 +292,7 @@ class CoupledCluster:
 
     @property
     def correlation_energy(self) -> float:
-        """Correlation energy of CCSD(T), Eh."""
+        """CCSD(T) correlation energy, Eh."""
         return self.ccsd_correlation_energy + self.triples_energy
 
     @property
@@ -302,7 +303,7 @@ class CoupledCluster:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How a run was spread over processes."""
+    """How a run was distributed over processes."""
 
     count: int = _q("", "processes")
     hosts: tuple[str, ...] = _q("", "host of each")
@@ -313,7 +314,7 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Calculated:
-    """What a calculation has found, with its pair energies or before there are any."""
+    """What every calculation records, with or without pair energies."""
 
     molecule: Molecule
     options: Options
@@ -332,7 +333,7 @@ class Calculated:
     storage: Storage | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether another holds the same, to the last bit of every number."""
+        """Whether the other holds the same values, to the last bit of every number."""
         if type(other) is not type(self):
             return NotImplemented
         return same_content(self, other)
@@ -374,13 +375,13 @@ class MP2Result(Calculated):
 
     @property
     def terms(self) -> tuple[tuple[tuple[float, float], MP2Result], ...]:
-        """The runs that its energies are sums over, with the weights of their E(SCF) and E(corr):
-        itself."""
+        """The runs whose energies add up to its own, with the weights of their E(SCF) and E(corr):
+        only itself."""
         return (((1.0, 1.0), self),)
 
     @property
     def components(self) -> tuple[float, float]:
-        """E_SS and E_OS as they were computed, unscaled, Eh; NaN where the method has none."""
+        """E_SS and E_OS as computed, unscaled, Eh; NaN if the method has none."""
         kind = self.options.correlation.kind
         if kind == "pairs":
             return self.pairs.same_spin_energy, self.pairs.opposite_spin_energy
@@ -391,26 +392,26 @@ class MP2Result(Calculated):
 
     @property
     def rpa_correlation_energy(self) -> float | None:
-        """Correlation energy of the direct random-phase approximation, Eh; None where it was not
-        asked for."""
+        """Correlation energy of the direct random-phase approximation, Eh; None if it was not
+        requested."""
         if self.quadrature is None or self.options.correlation.kind != "rpa":
             return None
         return self.quadrature.energy
 
     @property
     def scf_total_energy(self) -> float:
-        """Energy of the SCF: E(HF), or that of Kohn-Sham, Eh."""
+        """SCF energy: E(HF) or the Kohn-Sham energy, Eh."""
         return self.reference.scf_total_energy
 
     @property
     def hf_total_energy(self) -> float:
-        """E(HF), with Kohn-Sham orbitals that of their determinant (E(EXX)), Eh."""
+        """E(HF), or with Kohn-Sham orbitals the energy of their determinant, E(EXX), Eh."""
         return self.reference.hf_total_energy
 
     @property
     def functional_energy(self) -> float | None:
-        """Energy of the functional of the energy, Eh; None where it is that of the SCF, or
-        Hartree-Fock."""
+        """Energy of the functional that the total energy is based on, Eh; None if it is that of the
+        SCF, or Hartree-Fock."""
         return self.reference.functional_energy
 
     @property
@@ -422,8 +423,8 @@ class MP2Result(Calculated):
 
     @property
     def mean_field_energy(self) -> float:
-        """What the correlation energy is added to, Eh: E(HF), E(EXX), or that of a double hybrid's
-        functional."""
+        """The energy that the correlation energy is added to, Eh: E(HF), E(EXX), or that of a
+        double hybrid's functional."""
         if not self.options.correlation.double_hybrid:
             return self.hf_total_energy
         if self.functional_energy is not None:
@@ -443,25 +444,24 @@ class MP2Result(Calculated):
 
     @property
     def method(self) -> str:
-        """Name of the method asked for: a key of `dfmp2.options.METHODS`, a double hybrid, or a
+        """Name of the requested method: a key of `dfmp2.options.METHODS`, a double hybrid, or a
         custom one."""
         return self.options.correlation.name
 
     @property
     def same_spin_correlation_energy(self) -> float:
-        """Part of the method's correlation energy that comes from pairs of one spin, scaled, Eh."""
+        """Same-spin part of the method's correlation energy, scaled, Eh."""
         return _scaled(self.options.correlation.same_spin, self.components[0])
 
     @property
     def opposite_spin_correlation_energy(self) -> float:
-        """Part of the method's correlation energy that comes from pairs of two spins, scaled,
-        Eh."""
+        """Opposite-spin part of the method's correlation energy, scaled, Eh."""
         return _scaled(self.options.correlation.opposite_spin, self.components[1])
 
     @property
     def mp2_singles_energy(self) -> float:
-        """Energy of single excitations of an ROHF reference, in every correlation energy and never
-        scaled, Eh."""
+        """Energy of the single excitations of an ROHF reference, part of every correlation energy
+        and never scaled, Eh."""
         return self.reference.singles_energy(self.sizes.frozen_core, self.sizes.frozen_virtual)
 
     @property
@@ -485,8 +485,8 @@ class MP2Result(Calculated):
 
     @property
     def mp2_same_spin_correlation_energy(self) -> float:
-        """E_SS of plain MP2, unscaled, Eh; NaN where the method does not have it, as in all that
-        takes it."""
+        """E_SS of plain MP2, unscaled, Eh; this and everything derived from it is NaN if the method
+        does not compute it."""
         if self.options.regulariser is None:
             return self.components[0]
         return math.nan
@@ -500,7 +500,7 @@ class MP2Result(Calculated):
 
     @property
     def mp2_correlation_energy(self) -> float:
-        """E_SS + E_OS, and the singles of ROHF, Eh."""
+        """E_SS + E_OS + ROHF singles, Eh."""
         doubles = self.mp2_same_spin_correlation_energy + self.mp2_opposite_spin_correlation_energy
         return doubles + self.mp2_singles_energy
 
@@ -530,14 +530,14 @@ class MP2Result(Calculated):
 
     @property
     def scaled_mp2_correlation_energy(self) -> float | None:
-        """Correlation energy with the user's own factors, Eh; None when they were not asked for."""
+        """Correlation energy with the user's own factors, Eh; None if none were given."""
         if self.method == CUSTOM:
             return self.correlation_energy
         return None
 
     @property
     def scf_fitting_estimate(self) -> float | None:
-        """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not
+        """Most likely fitting error of E(SCF), fitted - exact, Eh; None if part of it was not
         estimated."""
         atoms = self.diagnostics.scf_fitting_error
         between = self.reference.interatomic_fitting_error
@@ -547,31 +547,31 @@ class MP2Result(Calculated):
 
     @property
     def error_budget(self) -> ErrorBudget:
-        """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how that is known."""
+        """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how we know."""
         from dfmp2.mp2.error_budget import error_budget
 
         return error_budget(self)
 
     @property
     def grid_error_total(self) -> float | None:
-        """What the integration grid may add to the error of the total energy, Eh; None without a
-        functional."""
+        """Possible contribution of the integration grid to the error of the total energy, Eh; None
+        without a functional."""
         source = self.error_budget.sources.get("grid")
         if source is None or any(share.value is None for share in source.shares):
             return None
         return source.total
 
     def require_kept(self, what: str) -> None:
-        """Refuse a result of which not everything was kept.
+        """Raise unless everything was kept in the result.
 
         Parameters
         ----------
         what : str
-            What is asked for, as the subject of the message.
+            What needs it, as the subject of the message.
 
         Raises
         ------
-        InputError : it keeps less
+        InputError : part of it was not kept
         """
         if self.kept != ALL:
             raise InputError(
@@ -581,14 +581,13 @@ class MP2Result(Calculated):
             )
 
     def require_proofs(self, then: str = "") -> None:
-        """Refuse a result whose check by PySCF or whose certificates fail; as
-        `require_certified`."""
+        """Raise if PySCF's check or a certificate fails, like `require_certified`."""
         if self.check is not None:
             self.check.require(then)
         self.require_certified(then)
 
     def require_certified(self, then: str = "") -> MP2Result:
-        """The result itself, unless the certificate of its gradient, densities or polarizability
+        """The result itself; raise if the certificate of its gradient, densities or polarizability
         fails.
 
         Parameters
@@ -597,7 +596,7 @@ class MP2Result(Calculated):
 
         Raises
         ------
-        ComparisonFailed : it names what is larger than accepted
+        ComparisonFailed : names what is larger than accepted
         """
         for proof in (self.gradient_certificate, self.polarizability):
             if proof is not None:
@@ -633,14 +632,14 @@ class MP2Result(Calculated):
 
 
 def _scaled(factor: float, energy: float) -> float:
-    """The scaled energy; 0 for a component that the method leaves out, which may be NaN."""
+    """The scaled energy; 0 for a component that the method omits, which may be NaN."""
     if factor == 0.0:
         return 0.0
     return factor * energy + 0.0
 
 
 def same_content(first: Any, second: Any) -> bool:
-    """Whether two values of one type hold the same, to the last bit."""
+    """Whether two values of the same type are equal to the last bit."""
     if first is second:
         return True
     if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):

@@ -3,24 +3,24 @@
     Q_PQ(w) = sum_s sum_ia B_iaP B_iaQ 2 D_ia / (D_ia^2 + w^2),   D_ia = e_a - e_i                                   (1)
     E_c = 1/(2 pi) int_0^inf dw Tr [ ln(1 + Q(w)) - Q(w) ]                                                           (2)
 
-s runs over both spins; without exchange in the response the pairs of orbitals of all spins add up.
-Eshuis, Yarkony, Furche, J. Chem. Phys. 132, 234114 (2010). As there, w = a cot(u) and equal steps
-of u: the integrand is a smooth periodic function of u, so that n points converge exponentially and
-are among 2n points. n is doubled until the error is small. It falls about as that of the terms of
-second order with i = j and a = b, which have poles at w = +-i D,
+s runs over both spins; without exchange in the response, the orbital pairs of all spins add up.
+Eshuis, Yarkony, Furche, J. Chem. Phys. 132, 234114 (2010). As there, w = a cot(u) with equal steps
+in u: the integrand is a smooth periodic function of u, so n points converge exponentially and are a
+subset of 2n points. n is doubled until the error is small. The error decays about like that of the
+second-order terms with i = j and a = b, which have poles at w = +-i D,
 
     r(n) = sum_ia (ia|ia)^2 / D_ia [(D_ia - a) / (D_ia + a)]^2n                                                      (3)
 
-but neither sum shows its own error: the last changes d(n/2) and d(n/4) of the energy stand for
-those of half and of a quarter of the points, and the error is taken as SAFETY r(n) max[ d(n/2) /
+but neither sum reveals its own error. The last changes d(n/2) and d(n/4) of the energy stand for
+the errors of half and a quarter of the points, and the error is taken as SAFETY r(n) max[ d(n/2) /
 r(n/2), d(n/4) / r(n/4) ].
 
-What the integration grid of a functional adds is measured on orbitals of a finer one:
+The grid error of a functional is measured on orbitals of a finer grid:
 
     dE_c = E_c[C, e] - E_c[C U, e']                                                            (4)
 
-C U and e' are one step towards these orbitals (`dfmp2.scf.grid_error`). B is made anew, and the
-frequencies are those of E_c, so that the error of their sum cancels.
+C U and e' are one step towards these orbitals (`dfmp2.scf.grid_error`). B is rebuilt, and the
+frequencies are those of E_c, so that the quadrature error cancels.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ from dfmp2.scf.reference import Reference
 Array = NDArray[np.float64]
 
 LAST = 1024  # points of the longest sum
-# points are a multiple of it: the shortest of three sums has a quarter of those that should do
+# The number of points is a multiple of this: the shortest of three sums has a quarter of those
+# predicted to suffice
 STEP = 4
-FEWEST = 24  # that should do
+FEWEST = 24  # predicted number of points, at least
 SCALES = 24  # values of a that are tried
-# twice the largest error met, relative to what Eq. 3 makes of the changes (O2, orbitals of b3lyp)
+# Twice the largest error observed, relative to Eq. 3 with the changes (O2, b3lyp orbitals)
 SAFETY = 40.0
-# Eh per correlated orbital of a spin; an energy of this size is good enough to foresee errors
+# Eh per correlated orbital of a spin; good enough an energy to predict errors with
 USUAL = 0.1
 
 
@@ -76,9 +77,9 @@ def correlation_energy(
     tolerance : float
         Largest error, Eh.
     held : int
-        Bytes of Q where B is on disk.
+        Bytes available for Q if B is on disk.
     workers : int
-        Threads.
+        Number of threads.
 
     Raises
     ------
@@ -128,7 +129,7 @@ def correlation_energy(
                 scale=scale,
             )
         before, points = energy, 2 * points
-        angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those that are done
+        angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those already used
     raise NumericalError(
         (
             f"{points // 2} frequencies leave the RPA correlation energy uncertain by "
@@ -147,14 +148,15 @@ def at_points(
     workers: int,
     listener: Listener,
 ) -> float:
-    """E_c with the frequencies of another sum, Eh: the error of the sum cancels in the difference.
+    """E_c with the frequencies of another sum, Eh, so that the quadrature error cancels in the
+    difference.
 
     Parameters
     ----------
     b, spaces, held, workers, listener
-        As of `correlation_energy`.
+        As in `correlation_energy`.
     quadrature : Quadrature
-        The other sum, of orbitals that are nearly the same.
+        The other sum, for nearly the same orbitals.
     """
     spins = [
         (one, space) for one, space in zip(b, spaces, strict=True) if space.nocc and space.nvir
@@ -168,7 +170,7 @@ def at_points(
 
 
 def _occupation(b: Sequence[Any]) -> float:
-    """Electrons in an occupied orbital, from B of each spin."""
+    """Electrons per occupied orbital, from the number of spins in B."""
     return 2.0 / len(b)
 
 
@@ -197,12 +199,12 @@ def _weighted_sum(
 
 
 def _response(occupation: float, frequency: float, gaps: Array) -> Array:
-    """2 D / (D^2 + w^2) for each electron of an orbital."""
+    """2 D / (D^2 + w^2), times the electrons per orbital."""
     return occupation * 2.0 * gaps / (gaps**2 + frequency**2)
 
 
 def _fallen(envelope: Callable[[int], float], points: int, fewer: int) -> float:
-    """r(points) / r(fewer), 1 where there is no telling."""
+    """r(points) / r(fewer), at most 1; 1 if r(fewer) is 0."""
     before = envelope(fewer)
     if before:
         return min(1.0, envelope(points) / before)
@@ -212,8 +214,8 @@ def _fallen(envelope: Callable[[int], float], points: int, fewer: int) -> float:
 def _grid(
     spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array], tolerance: float
 ) -> tuple[float, int, Callable[[int], float]]:
-    """a of the frequencies, Eh, how many of them should do by Eq. 3, and that equation as a
-    function of n."""
+    """The scale a of the frequencies, Eh, the number of points that should suffice by Eq. 3, and
+    r(n) of Eq. 3 as a function."""
     d = np.concatenate([gap.ravel() for gap in gaps])
     shares = np.concatenate(
         [
@@ -246,7 +248,7 @@ def _log_det_less_trace(matrix: Array) -> float:
 
     trace = float(np.trace(matrix))
     matrix[np.diag_indices_from(matrix)] += 1.0
-    # .T: in Fortran order, and Q is symmetric
+    # .T gives Fortran order, and Q is symmetric
     factor, info = dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)
     if info == 0:
         return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace
@@ -261,13 +263,13 @@ def grid_certificate(
     Parameters
     ----------
     calculation : Calculation
-        The calculation, without its own B.
+        The calculation, after its own B was released.
     reference : Reference
-        With the measured error of its grid.
+        Reference with the measured error of its grid.
     quadrature : Quadrature
-        E_c on it.
+        E_c of the reference.
     build_b : callable
-        Makes B of a reference (`dfmp2.mp2.energy`).
+        Builds B of a reference (`dfmp2.mp2.energy`).
     """
     begun = time.perf_counter()
     calculation.listener.stage("error of the integration grid in E(corr)")

@@ -1,4 +1,4 @@
-"""What the user may choose: the options of a calculation, their keywords, how values are written."""
+"""The user's choices: options of a calculation, their keywords, and how values are written."""
 
 from __future__ import annotations
 

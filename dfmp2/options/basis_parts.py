@@ -1,12 +1,12 @@
-"""Which basis set each element and each atom has, as one text says it.
+"""The basis set of each element and each atom, from one text.
 
     cc-pvdz                                   one set for all
     cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz         another one for an element, and for atom 3 (from 1)
     cc-pvdz,C=sets/mine.gbs                   numbers from a file
 
-A part is a file where it has a folder in front or one of the endings of FILE_ENDINGS; anything else
-is a name, which is never looked up in the working directory. Once a file was read its hash stands
-behind it, `/folder/mine.gbs#0123456789abcdef`: the hash counts, not the path.
+A part is a file if it contains a folder or has one of the endings of FILE_ENDINGS; anything else is
+a name, which is never looked up in the working directory. Once a file has been read, its hash is
+appended, `/folder/mine.gbs#0123456789abcdef`: files are compared by hash, not by path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dfmp2.errors.messages import Option
 
 FILE_ENDINGS = (".gbs", ".gbf", ".g94", ".nw", ".nwchem", ".bas", ".basis", ".dat", ".txt")
 LARGEST_FILE = 50 * 10**6  # bytes; all elements of the largest published set take 2 MB
-BETWEEN_PARTS = re.compile(r",(?![^()]*\))")  # a comma that is not within brackets: 6-31G(d,p)
+BETWEEN_PARTS = re.compile(r",(?![^()]*\))")  # a comma outside parentheses, unlike in 6-31G(d,p)
 DIGEST = re.compile(r"(.+)#([0-9a-f]{16})")
 EXAMPLE = "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz"
 
@@ -35,9 +35,9 @@ class BasisParts:
     Attributes
     ----------
     default : str
-        For every atom that no other part names, "" for none.
+        Set for every atom that no other part names, "" for none.
     special : mapping of str to str
-        Set by symbol of an element, as it was written, or number of an atom, from 1.
+        Set by element symbol, as written, or by number of an atom, from 1.
     """
 
     default: str
@@ -50,7 +50,7 @@ class BasisParts:
         return ",".join([*default, *(f"{key}={value}" for key, value in self.special.items())])
 
     def of_elements(self, elements: Iterable[str]) -> dict[str, str]:
-        """The sets of `special` for atoms by number, and for the elements that are there."""
+        """The sets in `special` for atoms by number, and for those elements that are present."""
         present = {symbol.lower() for symbol in elements}
         return {
             key: value
@@ -74,7 +74,7 @@ def parse_parts(text: str) -> BasisParts:
 
     Raises
     ------
-    InputError : a part is empty, there are two for all atoms, or two for the same ones
+    InputError : a part is empty, or two parts are for all atoms, or for the same ones
     """
     default, special = "", dict[str, str]()
     pieces = [piece.strip() for piece in BETWEEN_PARTS.split(text)]
@@ -114,7 +114,7 @@ def path_of(value: str) -> str:
 
 
 def change_files(text: str, change: Callable[[str], str]) -> str:
-    """The text with its files changed by a function; one without files as it is."""
+    """The text with a function applied to its files; unchanged if there are none."""
     parts = parse_parts(text)
     if not parts.files:
         return text
@@ -128,11 +128,11 @@ def change_files(text: str, change: Callable[[str], str]) -> str:
 
 
 def with_hashes(text: str) -> str:
-    """The text with absolute paths and hashes of its files, which are read where they have none.
+    """The text with absolute paths and hashes of its files; files without a hash are read.
 
     Raises
     ------
-    InputError : a file cannot be read, or the parts are none
+    InputError : a file cannot be read, or the text is not a list of parts
     """
 
     def signed(value: str) -> str:
@@ -145,12 +145,12 @@ def with_hashes(text: str) -> str:
 
 
 def title_of(text: str) -> str:
-    """The text as people read it: files without folders and hashes."""
+    """The text in readable form: files without folders and hashes."""
     return change_files(text, lambda value: Path(path_of(value)).name)
 
 
 def with_contents(text: str) -> str:
-    """The text with the hash of each file in its place, so that equal files are equal."""
+    """The text with the hash of each file in its place, so that equal files compare equal."""
 
     def content(value: str) -> str:
         match = DIGEST.fullmatch(value)
@@ -164,7 +164,7 @@ def read_basis_file(value: str) -> tuple[str, str]:
 
     Raises
     ------
-    InputError : it cannot be read, is no text, or has changed since its hash was taken
+    InputError : it cannot be read, is not text, or has changed since its hash was taken
     """
     path = Path(path_of(value))
     content = _content(str(path))
@@ -172,13 +172,15 @@ def read_basis_file(value: str) -> tuple[str, str]:
     if match and hashlib.sha256(content).hexdigest()[:16] != match[2]:
         raise InputError(
             Option("basis"),
-            f": {path} is not the file that this calculation began with: bring that one back, or "
-            "begin anew",
+            f": {path} is not the file that this calculation began with: restore that file, or "
+            "start again",
         )
     try:
         return path.name, content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(Option("basis"), f": {path} is no text file ({error.reason})") from error
+        raise InputError(
+            Option("basis"), f": {path} is not a text file ({error.reason})"
+        ) from error
 
 
 def _content(file: str) -> bytes:
@@ -202,16 +204,16 @@ def _content(file: str) -> bytes:
 
 
 def for_part(text: str, symbols: Sequence[str], atoms: Sequence[int]) -> str:
-    """The basis of a part of a molecule, whose atoms have other numbers there.
+    """The basis of a part of a molecule, in which atoms are numbered differently.
 
     Parameters
     ----------
     text : str
-        Of the whole molecule.
+        Basis of the whole molecule.
     symbols : sequence of str
         Elements of its atoms.
     atoms : sequence of int
-        Those of the part, from 0.
+        Atoms of the part, from 0.
     """
     parts = parse_parts(text)
     if not parts.special:
@@ -227,14 +229,14 @@ def for_part(text: str, symbols: Sequence[str], atoms: Sequence[int]) -> str:
 
 
 def for_elements(text: str, elements: Sequence[str]) -> str:
-    """The basis of one of several molecules: sets of elements that it does not have are left out.
+    """The basis of one of several molecules, without sets of elements that it does not contain.
 
     Parameters
     ----------
     text : str
-        Of all molecules.
+        Basis of all molecules.
     elements : sequence of str
-        Symbols of the molecule.
+        Element symbols of the molecule.
 
     Raises
     ------
@@ -254,18 +256,18 @@ def for_elements(text: str, elements: Sequence[str]) -> str:
 
 
 def require_elements(text: str, elements: Iterable[str]) -> None:
-    """Refuse a set of an element that none of several molecules has.
+    """Raise for a set of an element that none of several molecules contains.
 
     Parameters
     ----------
     text : str
-        Of all molecules.
+        Basis of all molecules.
     elements : iterable of str
-        Symbols of all molecules.
+        Element symbols of all molecules.
 
     Raises
     ------
-    InputError : it names the element
+    InputError : names the element
     """
     parts = parse_parts(text)
     present = parts.of_elements(elements)
@@ -278,9 +280,10 @@ def require_elements(text: str, elements: Iterable[str]) -> None:
 
 
 def common_basis(texts: Iterable[str]) -> str | None:
-    """The basis of several molecules of which each has its part, None where they have several.
+    """The common basis of several molecules, each of which has its part of it; None if they have
+    different bases.
 
-    Two sets of one element, or of one atom, are several bases; so are two sets for all others.
+    Two sets for the same element, for the same atom, or for all other atoms are different bases.
     """
     different = list(dict.fromkeys(texts))
     if len(different) == 1:

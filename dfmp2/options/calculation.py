@@ -1,12 +1,11 @@
 """What the user may choose for one calculation, checked when it is built.
 
 Every field is declared once, here: it is a command line option of the same name (`--scf-conv-tol`
-is `scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface
-(`dfmp2.options.calculation`). What goes together is in `dfmp2.options.combinations`.
+is `scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface.
+`dfmp2.options.combinations` checks which options go together.
 
-Below: the keywords of the Python interface, in parts: not every function takes all of them.
-
-`tests/test_python.py` holds them against the fields of `dfmp2.options.calculation.Options`.
+Below: the keywords of the Python interface, in groups, because not every function takes all of
+them. `tests/test_python.py` compares them with the fields of `Options`.
 """
 
 from __future__ import annotations
@@ -48,14 +47,13 @@ def _option(
     least: int | None = None,
     positive: bool = False,
 ) -> Any:
-    """A field of `Options`: its help on the command line, its default, and what its values are held
-    to.
+    """A field of `Options`: its help on the command line, its default, and the allowed values.
 
     Parameters
     ----------
     choices : all values allowed
-    shown : the default in words, where None stands for it
-    least : of a whole number
+    shown : description of the default if it is None
+    least : smallest whole number allowed
     positive : whether a number must be above zero
     """
     return field(
@@ -73,8 +71,7 @@ def _option(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of one DF-MP2 calculation, refused with an InputError where a value is not
-    allowed."""
+    """Options of one DF-MP2 calculation; a value that is not allowed raises an InputError."""
 
     basis: str = _option("Basis, e.g. cc-pvdz or cc-pvdz,I=def2-svp.", MISSING, metavar="NAME")
     reference: str = _option(
@@ -86,8 +83,7 @@ class Options:
         metavar="NAME",
     )
     grid: str | None = _option(
-        "Integration grid of a functional: level of PySCF, 0 to 9, or points of each atom such as "
-        "99,590.",
+        "Integration grid of a functional: PySCF level, 0 to 9, or points per atom such as 99,590.",
         shown="3, meta-GGAs more",
         metavar="LEVEL|NRAD,NANG",
     )
@@ -113,7 +109,7 @@ class Options:
         "SCF fitting set.", shown="partner of --basis", metavar="NAME"
     )
     scf_conv_tol: float = (
-        _option(  # E(corr) is of first order in the orbital error, hence the gradient
+        _option(  # the error of E(corr) is linear in the orbital error, hence the gradient
             "Energy change at convergence; the gradient must fall below 0.1 sqrt of it.",
             1e-10,
             metavar="EH",
@@ -222,7 +218,7 @@ class Options:
         object.__setattr__(self, name, value)
 
     def _normalise(self) -> None:
-        """Bring values that may be written in several ways into one form."""
+        """Convert values that may be written in several ways to one form."""
         for name, kinds, expected in (
             ("frozen_core", int | str, "a number of orbitals or a dialect"),
             ("scratch", str | os.PathLike | None, "the path of a folder"),
@@ -255,12 +251,12 @@ class Options:
             self._set("method", canonical_method(self.method))
 
     def unrestricted(self, multiplicity: int) -> bool:
-        """Whether the reference of a molecule of this multiplicity is UHF."""
+        """Whether the reference of a molecule with this multiplicity is UHF."""
         return self.reference == "uhf" or (self.reference == "auto" and multiplicity != 1)
 
     def settled(self, multiplicity: int) -> Options:
-        """The options for a molecule of this multiplicity, with the stability analysis that is its
-        default."""
+        """The options for a molecule with this multiplicity, with the stability analysis that is
+        its default."""
         if self.stability is not None:
             return self
         unexamined = self.functional is not None or self.solvent is not None
@@ -282,8 +278,7 @@ class Options:
 
     @property
     def energy_functional(self) -> str | None:
-        """The functional of the energy, None where it is not another one than that of the
-        orbitals."""
+        """The functional of the energy, None if it is that of the orbitals."""
         return functionals_of(self.method, self.xc)[1]
 
     @property
@@ -295,8 +290,8 @@ class Options:
 
     @property
     def dispersion_correction(self) -> tuple[str, str] | None:
-        """Which dispersion correction, and the name of the functional in its package; None for
-        none."""
+        """The dispersion correction, and the name of the functional in its package; None without
+        one."""
         row = self.double_hybrid
         if row is None or self.dispersion == "none":
             return None
@@ -310,7 +305,7 @@ class Options:
 
     @property
     def correlation(self) -> Method:
-        """The correlation energy asked for: that of `method`, or with the user's own factors."""
+        """The requested correlation energy: that of `method`, or with the user's own factors."""
         if self.method in METHODS:
             return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
         row = self.double_hybrid
@@ -346,7 +341,7 @@ class Options:
 
     @property
     def regulariser(self) -> float | None:
-        """kappa, 1/Eh, None where the pair terms are those of plain MP2."""
+        """kappa, 1/Eh, None if the pair terms are those of plain MP2."""
         if self.correlation.regularised:
             return self.kappa or KAPPA
         return None
@@ -363,8 +358,8 @@ Options.__doc__ = f"{Options.__doc__}\n\nAttributes\n----------\n" + "\n".join(
 
 
 def make_options(**given: Any) -> Options:
-    """Options from keyword arguments, with an error naming an unknown one; $DFMP2_BACKEND where no
-    backend is given."""
+    """Options from keyword arguments, with an error that names an unknown one; the default backend
+    is $DFMP2_BACKEND."""
     require_known_option(given, Options.__slots__)
     if "basis" not in given:
         raise InputError("no basis was given: name an orbital basis, e.g. basis='cc-pvdz'")
@@ -372,12 +367,12 @@ def make_options(**given: Any) -> Options:
 
 
 def default_backend() -> str:
-    """The backend where none is asked for: $DFMP2_BACKEND, else auto."""
+    """The default backend: $DFMP2_BACKEND, else auto."""
     return os.environ.get("DFMP2_BACKEND") or "auto"
 
 
 def _require_allowed(value: Any, option: Field[Any]) -> None:
-    """Raise for a value of another kind than that of the option, or beyond its bounds."""
+    """Raise for a value of the wrong type for the option, or beyond its bounds."""
     choices = option.metadata["choices"]
     least = option.metadata["least"]
     kind = str(option.type)
@@ -385,7 +380,7 @@ def _require_allowed(value: Any, option: Field[Any]) -> None:
     optional = "None" in kind
     if value is None and optional:
         return
-    if choices and option.name != "method":  # which takes double hybrids too
+    if choices and option.name != "method":  # which also accepts double hybrids
         if value not in choices:
             raise InputError(named, f": expected one of {', '.join(choices)}")
     elif kind.startswith("str") and not isinstance(value, str):
@@ -416,12 +411,12 @@ BackendName = Literal[
     "nki-simulator",
     "nki-interpreter",
 ]
-BACKENDS: tuple[BackendName, ...] = get_args(BackendName)  # as `dfmp2.backends.registry` has them
-BACKEND_WORDS = {"pytorch": "torch"}  # other words for backends
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)  # as in `dfmp2.backends.registry`
+BACKEND_WORDS = {"pytorch": "torch"}  # other names of backends
 
 
 class MoleculeKeywords(TypedDict, total=False):
-    """What may be said of a molecule beside its atoms; no options of a calculation."""
+    """Properties of a molecule besides its atoms; not options of a calculation."""
 
     charge: int | None
     multiplicity: int | None
@@ -431,7 +426,7 @@ class MoleculeKeywords(TypedDict, total=False):
 
 
 class ScfKeywords(TypedDict, total=False):
-    """What a mean field that has converged leaves no choice about."""
+    """Options that a converged mean field has already fixed."""
 
     reference: Literal["auto", "rhf", "uhf", "rohf"]
     xc: str | None
@@ -449,7 +444,7 @@ class ScfKeywords(TypedDict, total=False):
 
 
 class SpaceKeywords(TypedDict, total=False):
-    """Orbitals and functions that pairs are made of."""
+    """Orbitals and functions that the pairs are built from."""
 
     stability: Literal["auto", "full", "follow", "off"] | None
     allow_poor_fit: bool
@@ -459,7 +454,7 @@ class SpaceKeywords(TypedDict, total=False):
 
 
 class PairKeywords(TypedDict, total=False):
-    """The pair energies, `dfmp2 energy`."""
+    """Options of the pair energies, `dfmp2 energy`."""
 
     method: Literal[
         "mp2",
@@ -518,7 +513,7 @@ class PairKeywords(TypedDict, total=False):
 
 
 class MachineKeywords(TypedDict, total=False):
-    """Both parts of a run."""
+    """Options of both parts of a run."""
 
     precision: Literal["auto", "fp64", "mixed"]
     memory: int | str | None
@@ -527,28 +522,28 @@ class MachineKeywords(TypedDict, total=False):
 
 
 class WholeRunKeywords(TypedDict, total=False):
-    """What needs both parts in one run."""
+    """Options that need both parts in one run."""
 
     properties: bool
     polarizability: bool
 
 
 class PreparedKeywords(ScfKeywords, SpaceKeywords, MachineKeywords, total=False):
-    """Everything up to B, `dfmp2 prepare`."""
+    """Options of everything up to B, `dfmp2 prepare`."""
 
     auxbasis: str | None
 
 
 class EnergyKeywords(PairKeywords, MachineKeywords):
-    """What `dfmp2 energy` takes."""
+    """Options of `dfmp2 energy`."""
 
 
 class MeanFieldKeywords(SpaceKeywords, PairKeywords, MachineKeywords, WholeRunKeywords):
-    """What is left to choose on a mean field, but its fitting set."""
+    """Options that remain open with a given mean field, except its fitting set."""
 
 
 class Keywords(PreparedKeywords, PairKeywords, WholeRunKeywords, total=False):
-    """All options but the basis, which is no keyword."""
+    """All options except the basis, which is a positional parameter."""
 
     transform: Literal["auto", "host", "device"]
 
@@ -570,12 +565,12 @@ NEEDS_WHOLE_RUN = Message(
 def require_known_option(
     given: Iterable[str], known: Iterable[str], shown: Iterable[str] | None = None
 ) -> None:
-    """Refuse a keyword that there is not, and say which one may be meant.
+    """Raise for an unknown keyword, and suggest the one that may be meant.
 
     Parameters
     ----------
     known : names that are accepted
-    shown : those that are listed where none of them is close; None for all
+    shown : those listed if none of them is similar; None for all
     """
     names = set(known)
     for name in given:

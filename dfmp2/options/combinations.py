@@ -1,4 +1,4 @@
-"""Which options go together: `require_compatible` raises where two of them contradict each other."""
+"""Which options go together: `require_compatible` raises if two of them contradict each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dfmp2.options.values import SMD, dielectric_constant
 if TYPE_CHECKING:
     from dfmp2.options.calculation import Options
 
-# Values that ask for nothing special, of the options that some methods lack.
+# Default-like values of the options that some methods do not support.
 ORDINARY: dict[str, tuple[Any, ...]] = {
     "auxbasis": (None,),
     "backend": ("auto", "cpu"),
@@ -41,12 +41,12 @@ def require_compatible(options: Options) -> None:
     Parameters
     ----------
     options : Options
-        Each value is allowed by itself.
+        Options whose values are each allowed by themselves.
 
     Raises
     ------
     InputError
-        Names both options, and what to leave out or to take instead.
+        Names both options, and what to leave out or use instead.
     """
     _require_scf_fitting(options)
     if options.xc is not None:
@@ -74,7 +74,7 @@ def require_compatible(options: Options) -> None:
 
 
 def _asked(options: Options, *names: str) -> Option | None:
-    """The first of these options whose value asks for something, None where no value does."""
+    """The first of these options with a non-default value, None if there is none."""
     for name in names:
         value = getattr(options, name)
         if value not in ORDINARY[name]:
@@ -83,7 +83,7 @@ def _asked(options: Options, *names: str) -> Option | None:
 
 
 def _require_scf_fitting(options: Options) -> None:
-    """Raise for a fitting set of an SCF that has none."""
+    """Raise for a fitting set if the SCF does not use one."""
     if options.scf == "conventional" and options.scf_auxbasis is not None:
         raise InputError(
             Option("scf", "conventional"),
@@ -96,7 +96,7 @@ def _require_scf_fitting(options: Options) -> None:
 
 
 def _require_kohn_sham(options: Options) -> None:
-    """Raise for what Kohn-Sham orbitals are not for, and for a functional without a name."""
+    """Raise for options unsuitable for Kohn-Sham orbitals, and for an unnamed functional."""
     functional = Option("xc", options.xc)
     if not options.xc:
         raise InputError(
@@ -113,9 +113,9 @@ def _require_kohn_sham(options: Options) -> None:
     if options.double_hybrid is not None:
         raise InputError(
             Option("method", options.method),
-            " has a functional of its own, and ",
+            " has its own functional, and ",
             functional,
-            " was given: drop one of the two, or take ",
+            " was given: drop one of the two, or use ",
             *OWN_DOUBLE_HYBRID,
         )
     if options.method not in ("drpa", KOHN_SHAM, CUSTOM_DOUBLE_HYBRID):
@@ -123,7 +123,7 @@ def _require_kohn_sham(options: Options) -> None:
             Option("method", options.method),
             " is not available on Kohn-Sham orbitals (",
             functional,
-            "): second-order correlation on them needs a double hybrid. Take ",
+            "): second-order correlation on them needs a double hybrid. Use ",
             Option("method", KOHN_SHAM),
             " for the functional alone, ",
             Option("method", "drpa"),
@@ -137,7 +137,7 @@ def _require_kohn_sham(options: Options) -> None:
 
 
 def _require_all_rotations(options: Options, source: Option) -> None:
-    """Raise for a stability analysis of the frontier orbitals, which are those of Hartree-Fock.
+    """Raise for a stability analysis of frontier orbitals, available only with Hartree-Fock.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def _require_all_rotations(options: Options, source: Option) -> None:
             Option("stability", options.stability),
             " looks at the frontier orbitals of Hartree-Fock alone, not at Kohn-Sham orbitals (",
             source,
-            "): take ",
+            "): use ",
             Option("stability", "full"),
             ", or ",
             Option("stability", "follow"),
@@ -159,7 +159,7 @@ def _require_all_rotations(options: Options, source: Option) -> None:
 
 
 def _require_double_hybrid(options: Options) -> None:
-    """Raise for what a double hybrid, or a functional alone, lacks."""
+    """Raise for what is not available with a double hybrid, or with a functional alone."""
     method = Option("method", options.method)
     if options.method == KOHN_SHAM:
         _require_functional_alone(options, method)
@@ -188,13 +188,13 @@ def _require_double_hybrid(options: Options) -> None:
             Option("certify_fit", True),
             " is not available for double hybrids with another functional for the energy (",
             method,
-            "): leave it out, or take one with the same functional for orbitals and energy, such as ",
+            "): leave it out, or use one with the same functional for orbitals and energy, such as ",
             Option("method", "b2plyp"),
         )
 
 
 def _require_functional_alone(options: Options, method: Option) -> None:
-    """Raise for a missing functional, and for what belongs to a correlation energy."""
+    """Raise for a missing functional, and for options that need a correlation energy."""
     if options.xc is None:
         raise InputError(
             method,
@@ -212,7 +212,7 @@ def _require_functional_alone(options: Options, method: Option) -> None:
 
 
 def _require_dispersion(options: Options) -> None:
-    """Raise for a dispersion correction that there are no parameters for."""
+    """Raise for a dispersion correction without published parameters."""
     if options.dispersion in ("auto", "none"):
         return
     dispersion = Option("dispersion", options.dispersion)
@@ -222,7 +222,7 @@ def _require_dispersion(options: Options) -> None:
             dispersion,
             " belongs to double hybrids by name, not to ",
             Option("method", options.method),
-            ": leave it out, or take ",
+            ": leave it out, or use ",
             Option("method", "b2plyp"),
             " for example",
         )
@@ -235,7 +235,7 @@ def _require_dispersion(options: Options) -> None:
 
 
 def _require_opposite_spin_alone(options: Options) -> None:
-    """Raise for a Laplace transform of a method that is no double hybrid of opposite spin."""
+    """Raise for a Laplace transform unless the method is an opposite-spin double hybrid."""
     laplace = Option("laplace", True)
     method = options.correlation
     if not method.double_hybrid:
@@ -243,14 +243,14 @@ def _require_opposite_spin_alone(options: Options) -> None:
             laplace,
             " belongs to double hybrids, not to ",
             Option("method", options.method),
-            ": leave it out, or take ",
+            ": leave it out, or use ",
             Option("method", "sos-laplace"),
         )
     if method.same_spin != 0.0 or method.opposite_spin == 0.0:
         raise InputError(
             laplace,
             f" takes opposite spin alone, but this functional has {method.formula}: leave it "
-            "out, take one such as ",
+            "out, use one such as ",
             Option("method", "xygj-os"),
             ", or add ",
             Option("ss_scale", "0"),
@@ -259,7 +259,7 @@ def _require_opposite_spin_alone(options: Options) -> None:
 
 
 def _require_factors(options: Options) -> None:
-    """Raise for a grid, a kappa or spin factors that the method has no use for."""
+    """Raise for a grid, a kappa or spin factors that the method does not use."""
     method = options.correlation
     if options.grid is not None and options.functional is None:
         raise InputError(
@@ -278,7 +278,7 @@ def _require_factors(options: Options) -> None:
     scaled = options.os_scale is not None or options.ss_scale is not None
     if scaled and options.method != "mp2" and not method.double_hybrid:
         own = METHODS[options.method]
-        verb = "has factors of its own,"
+        verb = "has its own factors,"
         if own.kind == "rpa":
             verb = "is"
         raise InputError(
@@ -293,7 +293,7 @@ def _require_factors(options: Options) -> None:
 
 
 def _require_no_pairs(options: Options) -> None:
-    """Raise for what takes pair energies, of a method that has none."""
+    """Raise for options that need pair energies, with a method that has none."""
     if options.method == "drpa" and options.reference == "rohf":
         raise InputError(
             Option("method", options.method),
@@ -301,7 +301,7 @@ def _require_no_pairs(options: Options) -> None:
             Option("reference", "rohf"),
             ": use ",
             Option("reference", "uhf"),
-            " (or auto), or take another method",
+            " (or auto), or use another method",
         )
     refused = _asked(options, "precision", "backend", "transform", "certify_fit")
     if refused is None and options.method != KOHN_SHAM:  # whose gradient can be checked
@@ -309,13 +309,13 @@ def _require_no_pairs(options: Options) -> None:
     if refused is None:
         return
     if options.method == "sos-laplace":
-        way_out = Message("or take ", Option("method", "sos-mp2"))
+        way_out = Message("or use ", Option("method", "sos-mp2"))
     elif options.laplace:
         way_out = Message("or leave out ", Option("laplace"))
     elif options.method == KOHN_SHAM:
-        way_out = Message("or take a double hybrid, such as ", Option("method", "b2plyp"))
+        way_out = Message("or use a double hybrid, such as ", Option("method", "b2plyp"))
     else:
-        way_out = Message("or take another method")
+        way_out = Message("or use another method")
     by_quadrature = Message()
     if options.laplace:
         by_quadrature = Message(" with ", Option("laplace", True))
@@ -330,7 +330,7 @@ def _require_no_pairs(options: Options) -> None:
 
 
 def require_energy_check(options: Options) -> None:
-    """Raise for a check of pair energies that the method does not have.
+    """Raise for a check of pair energies with a method that has none.
 
     Raises
     ------
@@ -349,7 +349,7 @@ def require_energy_check(options: Options) -> None:
 
 
 def _require_nothing_of_plain_mp2(options: Options) -> None:
-    """Raise for what a regularised method lacks."""
+    """Raise for what is not available with a regularised method."""
     refused = _asked(options, "check", "certify_fit")
     if refused is not None:
         raise InputError(
@@ -361,7 +361,7 @@ def _require_nothing_of_plain_mp2(options: Options) -> None:
 
 
 def _require_no_response_of_rohf(options: Options) -> None:
-    """Raise for what restricted open-shell orbitals lack."""
+    """Raise for what is not available with restricted open-shell orbitals."""
     refused = _asked(options, "certify_fit", "stability")
     if refused is not None:
         raise InputError(
@@ -374,7 +374,7 @@ def _require_no_response_of_rohf(options: Options) -> None:
 
 
 def _require_solvent(options: Options) -> None:
-    """Raise for what a solvent lacks: all that needs the response of its reaction field."""
+    """Raise for what is not available in a solvent: all that needs the reaction-field response."""
     if options.solvent is None:
         if options.solvent_model != "cpcm":
             raise InputError(

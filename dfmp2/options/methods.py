@@ -1,4 +1,4 @@
-"""The methods: which correlation energy each is, how it is named, and what belongs to it."""
+"""The methods: the correlation energy of each, its names, and what it supports."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.errors.wishes import way_out_of_method
 
-KAPPA = 1.1  # 1/Eh, of Shee et al.
-# How names end that ask for another dispersion correction than D3(BJ) and D4.
+KAPPA = 1.1  # 1/Eh, from Shee et al.
+# Name endings that request a dispersion correction other than D3(BJ) and D4.
 OTHER_DISPERSION = re.compile(r"[-_ ](?:d2|d3|d3m|d3mbj|d3zero|d3\(0\)|nl|v)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A correlation energy E = c_OS E_OS + c_SS E_SS made of the same fitted integrals.
+    """A correlation energy E = c_OS E_OS + c_SS E_SS from the same fitted integrals.
 
     Attributes
     ----------
-    name : of the option --method
-    title : how the energy is called
+    name : for the option --method
+    title : usual name of the energy
     opposite_spin, same_spin : dimensionless factors c_OS, c_SS of the two components
     source : where it was published
-    says : what it is, and when to take it
+    says : what it is, and when to use it
     regularised : each pair term has the factor (1 - exp(-kappa D))^2, D = e_a + e_b - e_i - e_j
-    kind : what it is a sum of: "pairs"; "laplace" or "rpa", points of a quadrature, which has no
-        pair energies; "none", the energy of a functional with no correlation energy added
-    double_hybrid : whether the energy that it is added to is that of a functional
+    kind : what it sums over: "pairs"; "laplace" or "rpa", quadrature points, without pair energies;
+        "none", the energy of a functional without an added correlation energy
+    double_hybrid : whether it is added to the energy of a functional
     """
 
     name: str
@@ -46,17 +46,17 @@ class Method:
 
     @property
     def plain(self) -> bool:
-        """Whether it is made of the pair energies of plain MP2, so that all of MP2 follows."""
+        """Whether it uses the pair energies of plain MP2, so that all of MP2 follows."""
         return self.kind == "pairs" and not self.regularised
 
     @property
     def scaled_mp2(self) -> bool:
-        """Whether it is MP2, its components scaled or not, on orbitals of Hartree-Fock."""
+        """Whether it is MP2, its components scaled or not, on Hartree-Fock orbitals."""
         return self.plain and not self.double_hybrid
 
     @property
     def level(self) -> str:
-        """The method in front of a basis, e.g. "DF-MP2"; of a functional alone "KS"."""
+        """The method as written before a basis, e.g. "DF-MP2", or "KS" for a functional alone."""
         if self.kind == "none":
             return self.title
         return f"DF-{self.title}"
@@ -169,9 +169,9 @@ METHODS = {
     )
 }
 KOHN_SHAM = "ks"  # a functional alone
-CUSTOM = "custom-scs-mp2"  # what the method is called with factors of the user
+CUSTOM = "custom-scs-mp2"  # name of the method with the user's own factors
 CUSTOM_DOUBLE_HYBRID = "custom-dh"  # the same on the orbitals of a functional
-OWN_DOUBLE_HYBRID = (  # how a message asks for it
+OWN_DOUBLE_HYBRID = (  # how a message recommends it
     Option("method", CUSTOM_DOUBLE_HYBRID),
     " with ",
     Option("xc"),
@@ -183,7 +183,7 @@ OWN_DOUBLE_HYBRID = (  # how a message asks for it
 
 
 def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Method | None:
-    """MP2 with the user's own factors; a factor left out is 1. None when neither was given."""
+    """MP2 with the user's own factors; a missing factor is 1. None if neither was given."""
     if opposite_spin is None and same_spin is None:
         return None
     opposite, same = (1.0 if factor is None else factor for factor in (opposite_spin, same_spin))
@@ -191,17 +191,17 @@ def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Meth
 
 
 def method_names() -> list[str]:
-    """Everything that --method takes, under the name that it is stored as."""
+    """Everything that --method accepts, by the name under which it is stored."""
     hybrids = [name for name, row in table().items() if not row.unavailable]
     return [*METHODS, CUSTOM, CUSTOM_DOUBLE_HYBRID, *hybrids]
 
 
 def canonical_method(name: str) -> str:
-    """The name that a method is stored as: a double hybrid may be spelled as other programs do.
+    """The name under which a method is stored; double hybrids may be spelled as in other programs.
 
     Raises
     ------
-    InputError : there is no such method, or it cannot be computed here
+    InputError : the method is unknown, or cannot be computed here
     """
     if name in METHODS or name in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
         return name
@@ -216,7 +216,7 @@ def canonical_method(name: str) -> str:
     if row.unavailable:
         raise InputError(
             Option("method", name),
-            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one "
+            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Use another one "
             "of dfmp2 methods, or give functional and factors: ",
             *OWN_DOUBLE_HYBRID,
         )
@@ -230,19 +230,19 @@ def canonical_method(name: str) -> str:
 
 
 def method_of_orbitals(name: str | None, xc: str | None) -> str:
-    """The method that a prepared file is made for: one that decides which orbitals it has.
+    """The method that a prepared file is made for, as far as it determines the orbitals.
 
     Parameters
     ----------
-    name : as --method has it, None where it was not given
-    xc : functional of Kohn-Sham orbitals, None where it was not given
+    name : value of --method, None if it was not given
+    xc : functional of Kohn-Sham orbitals, None if it was not given
 
     Raises
     ------
-    InputError : the method decides the pair energies alone, or there is no such method
+    InputError : the method affects only the pair energies, or is unknown
     """
     if name is None:
-        return "mp2" if xc is None else "drpa"  # which takes any functional
+        return "mp2" if xc is None else "drpa"  # drpa takes any functional
     row = look_up(canonical_method(name))
     if row is None:
         raise InputError(
@@ -255,14 +255,14 @@ def method_of_orbitals(name: str | None, xc: str | None) -> str:
 
 
 def functionals_of(method: str, xc: str | None) -> tuple[str | None, str | None]:
-    """The functionals of orbitals and of the energy of a method, in libxc's terms.
+    """The functionals of a method's orbitals and of its energy, in libxc's terms.
 
-    Both are None for Hartree-Fock, the second one also where it is not another one than the first.
+    Both are None for Hartree-Fock; the second one is also None if it equals the first.
 
     Parameters
     ----------
-    method : as `canonical_method` has it
-    xc : functional of Kohn-Sham orbitals of a method that takes any
+    method : as returned by `canonical_method`
+    xc : functional of the orbitals, for a method that takes any
     """
     row = None
     if method not in METHODS and method not in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
@@ -273,18 +273,18 @@ def functionals_of(method: str, xc: str | None) -> tuple[str | None, str | None]
 
 
 def without_dispersion(row: DoubleHybrid) -> Message:
-    """What to do about a dispersion correction without parameters."""
+    """Advice on a dispersion correction without parameters."""
     others = [name for name in DISPERSIONS if row.parameters_in(name)]
     if others:
-        return Message("take ", Option("dispersion", others[0]), ", or none")
+        return Message("use ", Option("dispersion", others[0]), ", or none")
     if row.fitted_with:
         fitted = Option("method", row.fitted_with)
-        return Message("take ", fitted, ", whose factors were fitted together with it")
-    return Message("leave it out, or take ", Option("dispersion", "none"))
+        return Message("use ", fitted, ", whose factors were fitted together with it")
+    return Message("leave it out, or use ", Option("dispersion", "none"))
 
 
 def way_out_behind(name: str) -> Message:
-    """What is said behind an unknown method: the one that is meant, or what there is instead."""
+    """Advice appended to an unknown method: the one probably meant, or an alternative."""
     way_out = _with_available_dispersion(name) or way_out_of_method(name)
     close = difflib.get_close_matches(name.lower(), method_names(), n=1, cutoff=0.8)
     very_close = difflib.get_close_matches(name.lower(), table(), n=1, cutoff=0.9)
@@ -296,8 +296,8 @@ def way_out_behind(name: str) -> Message:
 
 
 def _with_available_dispersion(name: str) -> Message:
-    """What to take for a double hybrid with another dispersion correction than there are; "" for
-    all other names."""
+    """Advice on a double hybrid with an unavailable dispersion correction; "" for all other
+    names."""
     stem = OTHER_DISPERSION.sub("", name)
     row = look_up(stem)
     if stem == name or row is None or row.unavailable:
@@ -308,7 +308,7 @@ def _with_available_dispersion(name: str) -> Message:
         if corrected is not None and corrected.parameters_in(dispersion):
             available.append(corrected.name)
     if not available:
-        unknown = f"no dispersion correction is published for {row.title}: take "
+        unknown = f"no dispersion correction is published for {row.title}: use "
         return Message(unknown, Option("method", row.name))
     others = "".join(f" or {other}" for other in available[1:])
-    return Message("dispersion is D3(BJ) or D4: take ", Option("method", available[0]), others)
+    return Message("dispersion is D3(BJ) or D4: use ", Option("method", available[0]), others)

@@ -9,10 +9,10 @@ from decimal import Decimal
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 
-# How much of a result a file keeps, from the least on (`dfmp2.output.hdf5_datasets`).
+# How much of a result a file keeps, in ascending order (`dfmp2.output.hdf5_datasets`).
 KEPT = ("energies", "properties", "all")
 ALL = "all"
-# Options that divide one machine among the workers of a batch, so that an item has none of its own.
+# Options that divide one machine among the workers of a batch; items cannot set them.
 OF_THE_MACHINE = ("memory", "threads", "scratch")
 CONVERGENCE = (  # of an optimisation, by geomeTRIC's names
     "GAU",
@@ -24,11 +24,11 @@ CONVERGENCE = (  # of an optimisation, by geomeTRIC's names
     "INTERFRAG_TIGHT",
 )
 SOLVENT_MODELS = {"cpcm": "C-PCM", "smd": "SMD"}
-SMD = "smd"  # the solvent model that has an energy beside its reaction field
+SMD = "smd"  # the solvent model with an energy besides its reaction field
 
-GRID_LEVELS = range(10)  # of PySCF
+GRID_LEVELS = range(10)  # PySCF's levels
 RADIAL_POINTS = range(10, 1001)
-LEBEDEV_POINTS = (  # of spheres with weights by Lebedev
+LEBEDEV_POINTS = (  # of spheres with Lebedev weights
     6,
     14,
     26,
@@ -65,17 +65,17 @@ LEBEDEV_POINTS = (  # of spheres with weights by Lebedev
 
 
 def parse_grid(given: object) -> str:
-    """An integration grid as options hold it, "5" for a level or "99,590" for points of each atom.
+    """An integration grid in the options' form: "5" for a level or "99,590" for points per atom.
 
     Parameters
     ----------
     given : object
-        A level, the text of one, "NRAD,NANG", or a pair of these numbers.
+        A level, as number or text, "NRAD,NANG", or a pair of these numbers.
 
     Raises
     ------
     InputError
-        It is none of them, or there is no such level or sphere.
+        It is none of these, or the level or sphere does not exist.
     """
     if isinstance(given, list | tuple):
         text = ",".join(str(part) for part in given)
@@ -111,18 +111,18 @@ def parse_grid(given: object) -> str:
         ]
         raise InputError(
             Option("grid", f"{radial},{angular}"),
-            f": there is no Lebedev sphere of {angular} points; take "
+            f": there is no Lebedev sphere of {angular} points; use "
             f"{' or '.join(f'{radial},{number}' for number in near)}",
         )
     return f"{radial},{angular}"
 
 
 def dielectric_constant(solvent: str) -> float | None:
-    """The dielectric constant that `--solvent eps=VALUE` gives, None for the name of a solvent.
+    """The dielectric constant from `--solvent eps=VALUE`, None for the name of a solvent.
 
     Raises
     ------
-    InputError : it is no number above 1
+    InputError : the value is not a number above 1
     """
     name, equals, value = solvent.partition("=")
     if not solvent.strip():
@@ -159,15 +159,15 @@ _BYTES = re.compile(
     r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))\s*(?:([kmgt]i?)b?|b)",
     re.ASCII | re.IGNORECASE,
 )
-_LARGEST = 2**63 - 1  # what a signed 64-bit size can hold; no machine has more
+_LARGEST = 2**63 - 1  # largest signed 64-bit size; no machine has more
 
 
 def parse_bytes(text: str) -> int:
-    """Number of bytes named by a text such as "8GB" or "8G" (10^9), "8 GiB" or "8Gi" (2^30); units
-    in any case.
+    """Number of bytes in a text such as "8GB" or "8G" (10^9), "8 GiB" or "8Gi" (2^30); units in any
+    case.
 
-    Where other programs take G for 2^30, 10^9 is the smaller one and keeps within what was meant. A
-    number without a unit is refused: 8 could mean 8 bytes, 8 MB (PySCF) or 8 GB.
+    Other programs read G as 2^30; 10^9 is smaller, and so stays within what was meant. A number
+    without a unit is rejected: 8 could mean 8 bytes, 8 MB (PySCF) or 8 GB.
 
     Raises
     ------

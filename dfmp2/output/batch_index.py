@@ -1,9 +1,9 @@
-"""The index of a batch: what is known of its items, so that whole results are not read again.
+"""The index of a batch: a summary of every item, so that the results need not be reread.
 
-Each shard of a batch appends lines of JSON to a file of its own, one for each item that has
-changed; nobody rewrites what another one wrote, and what a kill cuts off is one line at most, of an
-item whose file says the same. A reader merges the files: the latest line on an item counts. Files
-of earlier versions (`batch.json`) are read as well.
+Each shard of a batch appends lines of JSON to its own file, one for each item that changed, and
+never touches the files of others. A kill can truncate at most the last line, and the file of that
+item holds the same information. A reader merges the files; the latest line about an item counts.
+Index files of earlier versions (`batch.json`) are read as well.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ LARGEST_JSON = 500 * 10**6  # bytes
 
 
 def index_name(shard: tuple[int, int] | None) -> str:
-    """Name of the file that a shard (I, N), or a run of the whole batch, appends to."""
+    """Name of the index file of a shard (I, N), or of a run of the whole batch."""
     if shard is None:
         return f"{STEM}{ENDING}"
     return f"{STEM}.{shard[0]}-of-{shard[1]}{ENDING}"
 
 
 def is_index(name: str) -> bool:
-    """Whether a file is part of an index, by its name."""
+    """Whether a file name is that of an index."""
     return name == OLD_INDEX or (name.startswith(f"{STEM}.") and name.endswith(ENDING))
 
 
 def read_rows(folder: Path, shard: tuple[int, int] | None = None) -> dict[str, dict[str, Any]]:
-    """The latest row of each item by its name, from all files of an index, or from that of a shard
-    alone; what cannot be understood is left out."""
+    """The latest row of each item by name, from all files of an index or from that of one shard;
+    rows that cannot be parsed are skipped."""
     rows: dict[str, dict[str, Any]] = {}
     if shard is not None:
         names = [index_name(shard)]
@@ -77,7 +77,7 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The object in a text, empty where it is none, such as a line that a kill has cut off."""
+    """The JSON object in a line; empty if it is not one, such as a truncated line."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def _time_of(row: Mapping[str, Any]) -> float:
 
 
 class IndexWriter:
-    """Appends rows to the file of a shard; to one of another name while somebody else has that.
+    """Appends rows to the file of a shard, or to one of another name while that is locked.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class IndexWriter:
             acquire_lock(self.path)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows, each with the time of now, in one write.
+        """Append rows, stamped with the current time, in one write.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class IndexWriter:
         lines = [json.dumps({**row, "at": now}, separators=(",", ":")) for row in rows]
         if not lines:
             return
-        # A newline in front ends a line that a kill has cut off.
+        # The leading newline ends a line that a kill may have truncated.
         content = "\n" + "\n".join(lines) + "\n"
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -130,6 +130,6 @@ class IndexWriter:
             ) from error
 
     def close(self) -> None:
-        """Let others have the file."""
+        """Release the file."""
         with contextlib.suppress(ResourceError):
             release_lock(self.path)

@@ -1,9 +1,10 @@
-"""The file OUTPUT.checkpoint: what a run that was stopped has done, for the one that goes on.
+"""The file OUTPUT.checkpoint, from which a stopped run is resumed.
 
-Its content is that of `dfmp2.output.state`. It is saved every few seconds and when the run is asked
-to stop, always after an SCF iteration, a stage or a tile of pairs, and removed when the result is
-written. After the SCF a run that goes on has the bits of one that was never stopped; an SCF that
-was stopped begins again with its last orbitals, or, where bits count, from its original start.
+Its content is described in `dfmp2.output.state`. It is saved every few seconds and when the run is
+asked to stop, always after an SCF iteration, a stage or a tile of pairs, and removed when the
+result is written. Resumed after the SCF, a run gives the same bits as one that was never stopped;
+an SCF that was stopped restarts from its last orbitals or, where bits matter, from its original
+guess.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ from dfmp2.scf.reference import Reference, StartOrbitals
 
 SUFFIX = ".checkpoint"
 VARIABLE = "DFMP2_CHECKPOINT_SECONDS"
-EVERY = 5.0  # s between two saves, and before the first: what takes less leaves no checkpoint
-SHARE = 0.01  # of the time at most that goes into saving
+EVERY = 5.0  # s between saves and before the first; a shorter run leaves no checkpoint
+SHARE = 0.01  # at most this fraction of the time is spent on saving
 LARGEST = 8 * 10**9  # bytes
 
 Say = Callable[[str], None]
 
 
 def checkpoint_of(target: Path) -> Path:
-    """The checkpoint of a result file."""
+    """Path of the checkpoint of a result file."""
     return target.with_name(target.name + SUFFIX)
 
 
@@ -57,22 +58,21 @@ class FileCheckpoint(Checkpoint):
     Parameters
     ----------
     target : the result file
-    found : what there is to go on from, None to start from the beginning
-    replace_foreign : start from the beginning, instead of refusing, where `found` belongs to
-        another calculation
-    in_batch : begin an SCF that was stopped from its original start, so that an item of a batch has
-        the same bits however often it was stopped; and end the run where the disk is full, instead
-        of going on without a checkpoint
+    found : the state to resume from, None to start from the beginning
+    replace_foreign : start from the beginning, instead of raising, if `found` belongs to another
+        calculation
+    in_batch : restart a stopped SCF from its original guess, so that an item of a batch has the
+        same bits however often it was stopped; and end the run if the disk is full, instead of
+        continuing without a checkpoint
     run : which run of a study, "" for a calculation by itself
-    eager : stop where asked to even before the first save, because earlier runs of the study are on
+    eager : stop on request even before the first save, because earlier runs of the study are on
         disk
-    ready : called before the first number is computed, when nothing else is wrong; may refuse
+    ready : called before the first number is computed, after all other checks; may raise
 
     Attributes
     ----------
     saved : whether there is a checkpoint of this calculation on disk
-    saving : whether it is being written: an exception now would part the file from the knowledge of
-        it
+    saving : whether it is being written; an exception now would leave `saved` wrong
     stop_asked : whether the run ends after the present iteration or tile
     """
 
@@ -102,7 +102,7 @@ class FileCheckpoint(Checkpoint):
         self.saved = self.saving = self.stop_asked = False
 
     def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
-        """As of Checkpoint; what `ready` refuses is refused here."""
+        """As in Checkpoint; errors of `ready` are raised here."""
         self._ready()
         self.identity = {**({RUN: self._run} if self._run else {}), **identity}
         self._listener = listener
@@ -151,7 +151,8 @@ class FileCheckpoint(Checkpoint):
         self._safe_point()
 
     def ask_to_stop(self) -> bool:
-        """Stop after the present iteration or tile; false where nothing could be gone on from."""
+        """Stop after the present iteration or tile; false if there would be nothing to resume
+        from."""
         self.stop_asked = self.saved or self.saving or self._eager
         return self.stop_asked
 
@@ -160,7 +161,7 @@ class FileCheckpoint(Checkpoint):
 
         Raises
         ------
-        ResourceError, ResultFileError : the disk refuses, or something else has that name; what was
+        ResourceError, ResultFileError : writing fails, or something else has that name; what was
             saved before stays
         """
         self.saving = True
@@ -172,11 +173,11 @@ class FileCheckpoint(Checkpoint):
             self.saving = False
 
     def save(self) -> None:
-        """Write the state now; a disk that refuses is reported once.
+        """Write the state now; warn once if writing fails.
 
         Raises
         ------
-        DiskFull : where that is to end the run
+        DiskFull : the disk is full and that is to end the run
         """
         begun = time.monotonic()
         try:
@@ -193,12 +194,12 @@ class FileCheckpoint(Checkpoint):
         self._due = now + (max(self._every, (now - begun) / SHARE) if self._every else 0.0)
 
     def complete(self) -> None:
-        """The result has been written, so nothing is left to resume."""
+        """Remove the checkpoint, because the result has been written."""
         remove(self._file)
         self.saved = False
 
     def _safe_point(self, *, wanted: bool = False) -> None:
-        """Save what is due, and stop where that was asked for."""
+        """Save if a save is due, and stop if that was requested."""
         if wanted or self.stop_asked or time.monotonic() >= self._due:
             self.save()
         if self.stop_asked:
@@ -206,7 +207,7 @@ class FileCheckpoint(Checkpoint):
 
 
 class Stop(Silent):
-    """Ends a run once `asked` says so: at its next safe point, or at its next event where it has no
+    """Ends a run once `asked` is true: at its next safe point, or at its next event if it has no
     checkpoint."""
 
     def __init__(self, asked: Callable[[], bool]) -> None:
@@ -239,22 +240,21 @@ def checkpointing(
     in_batch: bool = False,
     ready: Callable[[], None] = lambda: None,
 ) -> Iterator[FileCheckpoint]:
-    """Hold the lock of a result, go on from the checkpoint beside it, and save the state of the run
-    there.
+    """Hold the lock of a result, resume from the checkpoint beside it, and save the state there.
 
     Parameters
     ----------
     target : the result file
-    resume : say so where there is no checkpoint to go on from
-    note, warn : told what is found
-    run, in_batch, ready : as of FileCheckpoint
-    replace_foreign : start from the beginning where the checkpoint is of another calculation or
+    resume : report a missing checkpoint
+    note, warn : called with messages on what was found
+    run, in_batch, ready : as in FileCheckpoint
+    replace_foreign : start from the beginning if the checkpoint is of another calculation or
         version
 
     Raises
     ------
-    ResultFileError : another process is computing this result, or what lies there is no checkpoint
-        of this version
+    ResultFileError : another process is computing this result, or the file there is not a
+        checkpoint of this version
     """
     target = Path(target)
     with locked(target):
@@ -276,7 +276,7 @@ def seconds_text() -> float:
 
     Raises
     ------
-    InputError : it is no time
+    InputError : the variable is not a valid time
     """
     text = os.environ.get(VARIABLE, "")
     try:
@@ -291,19 +291,19 @@ def seconds_text() -> float:
 def found_beside(
     target: Path, *, resume: bool, replace_foreign: bool, note: Say, warn: Say
 ) -> State | None:
-    """What there is to go on from, None to start from the beginning; what is damaged is named and
-    not used.
+    """The state to resume from, None to start from the beginning; a damaged checkpoint is reported
+    and ignored.
 
     Parameters
     ----------
     resume : bool
-        Say so where there is no checkpoint.
+        Report a missing checkpoint.
     replace_foreign : bool
-        Start from the beginning where another version of dfmp2 has written it.
+        Start from the beginning if another version of dfmp2 wrote it.
 
     Raises
     ------
-    ResultFileError : what lies there is no checkpoint, or of another version
+    ResultFileError : the file there is not a checkpoint, or is of another version
     """
     file = checkpoint_of(target)
     content = content_of(file)
@@ -324,12 +324,11 @@ def found_beside(
 
 
 def content_of(file: Path, most: int = LARGEST) -> bytes | None:
-    """The first bytes of a checkpoint, None where there is none; nothing else in its place is read
-    or replaced.
+    """The first bytes of a checkpoint, None if there is no file; any other file is left alone.
 
     Raises
     ------
-    ResultFileError : it is something else
+    ResultFileError : the file is not a checkpoint
     """
     try:
         if not stat.S_ISREG(os.lstat(file).st_mode):
@@ -337,7 +336,7 @@ def content_of(file: Path, most: int = LARGEST) -> bytes | None:
                 f"{file} is no regular file, so no checkpoint of dfmp2: move it away"
             )
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(descriptor, "rb") as stream:  # whatever has taken its place meanwhile
+        with open(descriptor, "rb") as stream:  # even if another file took its place meanwhile
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 content = stream.read(most)
             else:
@@ -354,7 +353,7 @@ def content_of(file: Path, most: int = LARGEST) -> bytes | None:
 
 
 def remove(file: Path) -> None:
-    """Delete a checkpoint and B in the scratch folder that it names; anything else stays."""
+    """Delete a checkpoint and B in the scratch folder that it names, and nothing else."""
     state = None
     try:
         content = content_of(file)

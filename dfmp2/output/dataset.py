@@ -1,10 +1,10 @@
-"""Data sets for machine learning: what a batch has computed as one file.
+"""Data sets for machine learning: the results of a batch in one file.
 
     record = make_record(result, name="w0001")          energies, forces, dipole moment, ... of one molecule
     write_dataset(path, "h5", records)                   one file of all of them
 
-Energies are those of the method, not of plain MP2 alone. Forces are the negative gradient. In
-extxyz and ase.db units are those of ASE (eV, eV/angstrom, e angstrom); elsewhere they are atomic
+Energies are those of the requested method, not only of plain MP2. Forces are the negative gradient.
+In extxyz and ase.db units are those of ASE (eV, eV/angstrom, e angstrom); elsewhere they are atomic
 and named in the file. Layouts are documented in the reference, "Files".
 """
 
@@ -33,10 +33,10 @@ from dfmp2.output.hdf5_datasets import Dataset, file_bytes, printed, storable, w
 from dfmp2.output.table import numbers_of, to_csv
 from dfmp2.units import ANGSTROM_PER_BOHR, EV_PER_HARTREE
 
-EV_PER_ANGSTROM = EV_PER_HARTREE / ANGSTROM_PER_BOHR  # of a force of 1 Eh/bohr
+EV_PER_ANGSTROM = EV_PER_HARTREE / ANGSTROM_PER_BOHR  # eV/angstrom in a force of 1 Eh/bohr
 DATASET_VERSION = 1
 SPLITS = ("train", "validation", "test")
-SAME_POSITION = 1e-6  # bohr within which two positions are one
+SAME_POSITION = 1e-6  # bohr within which two positions are the same
 ENERGIES = {  # of a record, Eh
     "energy": "total_energy",
     "scf_energy": "scf_total_energy",
@@ -73,20 +73,20 @@ ABOUT = {
 
 @dataclass(frozen=True, slots=True)
 class DataRecord:
-    """What a data set holds of one molecule, as plain numbers, texts and lists.
+    """The entry of one molecule in a data set, as plain numbers, strings and lists.
 
     Attributes
     ----------
-    name, smiles : of the item; "" where nobody has given a SMILES
+    name, smiles : of the item; "" if no SMILES was given
     symbols, coordinates : atoms, (natom, 3) bohr
     charge, multiplicity : of the molecule
-    energies : by the names of ENERGIES, Eh; None for what the method does not have
+    energies : by the names of ENERGIES, Eh; None for energies that the method does not have
     forces, dipole, charges, polarizability : (natom, 3) Eh/bohr, (3,) e bohr, (natom,) e, (3, 3)
-        bohr^3; None for what was not computed
+        bohr^3; None if not computed
     level, program : method with basis; program with version
     numbers : the row of the table of energies (`dfmp2.output.table`)
     method : what makes energies comparable (`dfmp2.mp2.identity.method`)
-    unfit : why it does not belong into a data set, "" where it does
+    unfit : why it does not belong in a data set, "" if it does
     seconds : wall time of the calculation
     """
 
@@ -117,12 +117,12 @@ class DataRecord:
         return hashlib.sha256(state.encode() + rounded.tobytes()).hexdigest()
 
     def split(self, shares: Sequence[float]) -> str:
-        """Which of SPLITS it belongs to: by the hash of its SMILES, else of its name, so that it
-        stays there whatever is beside it.
+        """The member of SPLITS it belongs to, by the hash of its SMILES or, failing that, its name,
+        so that it does not depend on the other records.
 
         Parameters
         ----------
-        shares : of each of SPLITS
+        shares : fraction of each of SPLITS
         """
         digest = hashlib.sha256((self.smiles or self.name).encode(errors="backslashreplace"))
         place = int.from_bytes(digest.digest()[:8], "big") / 2**64 * sum(shares)
@@ -133,7 +133,7 @@ class DataRecord:
         return SPLITS[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Its values by name, energies among them, without the table's row."""
+        """Its values by name, including the energies but not the table row."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         energies = values.pop("energies")
         del values["numbers"], values["method"], values["unfit"]
@@ -145,7 +145,7 @@ def make_record(result: MP2Result, *, name: str = "", smiles: str = "") -> DataR
 
     Parameters
     ----------
-    name : of the item; "" for that of the molecule
+    name : name of the item; "" for that of the molecule
     """
     molecule, properties = result.molecule, result.properties
     forces = dipole = charges = polarizability = None
@@ -187,7 +187,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _unfit(result: MP2Result) -> str:
-    """Why a result does not belong into a data set, "" where it does."""
+    """Why a result does not belong in a data set, "" if it does."""
     if result.gradient_certificate is not None and not result.gradient_certificate.passed:
         return f"{result.gradient_certificate.owner} certificate fails"
     if result.polarizability is not None and not result.polarizability.passed:
@@ -230,7 +230,9 @@ def _frame(record: DataRecord) -> str:
         keys.append(f'dipole="{_numbers(np.array(record.dipole) * ANGSTROM_PER_BOHR)}"')
     if record.polarizability is not None:
         keys.append(f'polarizability_bohr3="{_numbers(np.ravel(record.polarizability))}"')
-    keys += [f"charge={record.charge}", f"spin={record.multiplicity}"]
+    # MACE and fairchem read a `spin` that is 2S + 1; a reader of files cannot know which spin it is
+    state = f"charge={record.charge} multiplicity={record.multiplicity} spin={record.multiplicity}"
+    keys.append(state)
     texts = {"name": record.name, "smiles": record.smiles, "method": record.level}
     texts["program"] = record.program
     keys += [f"{name}={_quoted(text)}" for name, text in texts.items() if text]
@@ -271,7 +273,7 @@ def hdf5(records: Sequence[DataRecord]) -> bytes:
 
 
 def _arrays(members: Sequence[DataRecord]) -> dict[str, Dataset]:
-    """Datasets of molecules with the same atoms, by name; NaN for what one of them lacks."""
+    """Datasets of molecules with the same atoms, by name; NaN where a molecule has no value."""
     first, natom = members[0], len(members[0].symbols)
     shapes = {
         "coordinates": (natom, 3),
@@ -304,14 +306,14 @@ def _arrays(members: Sequence[DataRecord]) -> dict[str, Dataset]:
 
 
 def json_text(records: Sequence[DataRecord]) -> bytes:
-    """`molecules`, an object for each, and the `units` of their values."""
+    """JSON with `molecules`, one object each, and the `units` of their values."""
     molecules = [record.to_dict() for record in records]
     text = json.dumps({"units": UNITS, "molecules": molecules}, indent=1, allow_nan=False)
     return printed(text + "\n")
 
 
 def csv_text(records: Sequence[DataRecord]) -> bytes:
-    """A row for each; arrays as JSON."""
+    """CSV with a row for each molecule; arrays as JSON."""
     rows = []
     for record in records:
         values = record.to_dict()
@@ -323,7 +325,7 @@ def csv_text(records: Sequence[DataRecord]) -> bytes:
 
 
 def parquet(records: Sequence[DataRecord]) -> bytes:
-    """A row for each, arrays as lists of floats in the order of their axes; units are in the
+    """Parquet with a row for each molecule, arrays as flat lists in C order and units in the
     metadata of the columns.
 
     Raises
@@ -395,19 +397,20 @@ def ase_database(path: Path, records: Sequence[DataRecord]) -> None:
                 values["charges"] = np.array(record.charges)
             atoms.calc = SinglePointCalculator(atoms, **values)
             rest = record.to_dict()
-            described = {"charge": record.charge, "multiplicity": record.multiplicity}
             data = {**rest, "units": UNITS}
             database.write(
                 atoms,
                 data=data,
-                item=f"item {record.name}",  # ASE refuses a text that looks like a number
+                item=f"item {record.name}",  # ASE rejects strings that look like numbers
                 level=f"level {record.level}",
-                **described,
+                # `row.charge` of ASE is the sum of the initial charges
+                total_charge=record.charge,
+                multiplicity=record.multiplicity,
             )
 
 
 Writer = Callable[[Sequence[DataRecord]], bytes]
-WRITERS: Mapping[str, tuple[str, Writer | None]] = {  # name -> ending of files, what makes bytes
+WRITERS: Mapping[str, tuple[str, Writer | None]] = {  # name -> file suffix, writer
     "extxyz": (".extxyz", extxyz),
     "h5": (".h5", hdf5),
     "parquet": (".parquet", parquet),
@@ -428,7 +431,7 @@ def write_dataset(
 
     Raises
     ------
-    InputError : there is no such format, a package is missing, or no record
+    InputError : unknown format, missing package, or no record
     ResultExists : the file exists and `overwrite` is false
     ResourceError : it cannot be written
     """

@@ -1,7 +1,7 @@
-"""What is printed and shown: sections made of facts, tables, figures and notes.
+"""Documents to print or show: sections made of facts, tables, figures and notes.
 
-`to_text` makes lines of them, `dfmp2.output.html.page` a page. Figures and tables of details are
-for the page alone.
+`document_text` turns them into lines, `dfmp2.output.html.page` into a page. Figures and tables of
+details appear only on the page.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 from dfmp2.molecule.text import printable
 
 ABSENT = "-"
-ELLIPSIS = "..."  # also on a terminal that knows nothing but ASCII
+ELLIPSIS = "..."  # shown by ASCII terminals too
 WIDTH = 78  # of the line under a heading
 WIDEST = 80  # characters of a line of text
-LEAST = 10  # characters that a head, or a column at the end, is not broken to less than
-LAST_PART = re.compile(r": |\. (?=[A-Z])")  # what stands before the advice of a message
-# Folders of an absolute path, in quotes or not; HTML and URLs are none.
+LEAST = 10  # characters; heads and last columns are not made narrower
+LAST_PART = re.compile(r": |\. (?=[A-Z])")  # separates the advice at the end of a message
+# Folders of an absolute path, in quotes or not; does not match HTML or URLs.
 FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>()|]+/)+""")
 
 
 class Facts(NamedTuple):
-    """Pairs of a name and a text; a text without a name stands on a line of its own."""
+    """Pairs of a name and a text; a text without a name has its own line."""
 
     rows: Sequence[tuple[str, Any]]
     kind: str = "facts"
@@ -37,14 +37,14 @@ class Table(NamedTuple):
 
     Attributes
     ----------
-    caption : what it shows, "" where the heading of the section says so
-    heads : names of the columns, with " / unit" behind them; "#" before one stands over numbers,
-        "~" before one that is not printed as text
-    rows : cells; the first of a row may be (text, anchor that it leads to)
-    sortable : by a click on a heading
+    caption : what it shows, "" if the heading of the section says so
+    heads : names of the columns, followed by " / unit"; the prefix "#" marks a column of numbers,
+        "~" one that is left out of text
+    rows : cells; the first of a row may be (text, anchor it links to)
+    sortable : whether a click on a heading sorts it
     details : folded, and not printed as text
-    folded : on the page closed until it is opened or printed
-    verbatim : what somebody typed, whose names are not rewritten on the page
+    folded : collapsed on the page until opened or printed
+    verbatim : user input, in which no names are rewritten on the page
     """
 
     caption: str
@@ -58,10 +58,10 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """What draws it (`dfmp2.output.drawings`), what it shows, and its values, where they are worth
-    a table.
+    """A drawing function (`dfmp2.output.drawings`), a caption, and the values if they are worth a
+    table.
 
-    Where it is not `alone`, the other blocks of its section stand beside it.
+    Unless it is `alone`, the other blocks of its section are placed beside it.
     """
 
     draw: Callable[[], str]
@@ -72,8 +72,8 @@ class Figure(NamedTuple):
 
 
 class SummaryTile(NamedTuple):
-    """What is seen first on a page: a name, its value, a remark below, and the mood of a `Note`,
-    where it has one."""
+    """A tile at the top of a page: a name, its value, a remark below, and optionally the mood of a
+    `Note`."""
 
     name: str
     value: Any
@@ -90,7 +90,7 @@ class Note(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A text as it was given."""
+    """Text shown exactly as given."""
 
     caption: str
     text: str
@@ -102,7 +102,7 @@ Block = str | Facts | Table | Figure | Note | Code
 
 
 class Section(NamedTuple):
-    """Blocks under a heading of level 2 or 3; `anchor` is what links lead to."""
+    """Blocks under a heading of level 2 or 3; `anchor` is its link target."""
 
     anchor: str
     title: str
@@ -115,14 +115,14 @@ def document_text(head: Iterable[str], sections: Iterable[Section]) -> str:
     visible."""
     parts = [list(head)]
     for section in sections:
-        lines = _section_lines(section.blocks)
+        lines = block_lines(section.blocks)
         if lines:
             parts.append([section.title, "-" * WIDTH, *(lines[1:] if lines[0] == "" else lines)])
     return "".join("\n".join([*map(printable, part), "", ""]) for part in parts)
 
 
-def _section_lines(blocks: Sequence[Block]) -> list[str]:
-    """The lines of blocks, with an empty one between a table and a text below it."""
+def block_lines(blocks: Sequence[Block]) -> list[str]:
+    """The lines of blocks, with a blank one between a table and the text below it."""
     lines: list[str] = []
     below_table = False
     for block in blocks:
@@ -153,7 +153,7 @@ def _lines(block: Block) -> list[str]:
 
 
 def aligned(table: Table) -> list[str]:
-    """The rows of a table under its heads, every column as wide as its widest cell."""
+    """The rows of a table under its heads, each column as wide as its widest cell."""
     columns = []
     for head, *cells in zip(table.heads, *table.rows, strict=True):
         if not head.startswith("~"):
@@ -170,15 +170,15 @@ def aligned(table: Table) -> list[str]:
 
 
 def _cell_text(cell: Any) -> str:
-    """What is printed of a cell, which may be (text, anchor)."""
+    """The text of a cell, which may be (text, anchor)."""
     if isinstance(cell, tuple):
         return str(cell[0])
     return str(cell)
 
 
 def displayed_width(text: str) -> int:
-    """Columns that a text takes on a terminal: two for a wide character such as those of Chinese,
-    none for an accent that is a character of its own."""
+    """Columns that a text takes on a terminal: two for a wide (e.g. Chinese) character, none for a
+    combining accent."""
     return sum(map(_character_width, text))
 
 
@@ -191,13 +191,13 @@ def _character_width(character: str) -> int:
 
 
 def padded(text: str, width: int) -> str:
-    """The text, filled with blanks to a width on the terminal."""
+    """The text, padded with spaces to a width on the terminal."""
     return text + " " * max(0, width - displayed_width(text))
 
 
 def cut_text(text: str, width: int) -> str:
-    """The text; one that is wider than `width` on a terminal has three points in its middle, since
-    names differ at their ends."""
+    """The text; if it is wider than `width`, its middle is replaced by an ellipsis, since names
+    differ at their ends."""
     if displayed_width(text) <= width:
         return text
     room = width - len(ELLIPSIS)
@@ -207,7 +207,7 @@ def cut_text(text: str, width: int) -> str:
 
 
 def _fitting(text: str, width: int) -> str:
-    """As much of the beginning of a text as `width` holds on a terminal."""
+    """The longest beginning of a text that fits into `width` on a terminal."""
     for count, character in enumerate(text):
         width -= _character_width(character)
         if width < 0:
@@ -216,8 +216,8 @@ def _fitting(text: str, width: int) -> str:
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """The words of a text in lines of at most `width` on a terminal; a word that is wider has a
-    line of its own and is not torn apart."""
+    """The words of a text in lines of at most `width` on a terminal; a wider word gets its own
+    line, unbroken."""
     lines: list[str] = []
     for word in text.split():
         if lines and displayed_width(lines[-1]) + 1 + displayed_width(word) <= width:
@@ -228,8 +228,8 @@ def wrap_text(text: str, width: int) -> list[str]:
 
 
 def shortened_lines(message: str, width: int, most: int) -> list[str]:
-    """The lines of a message: all of them, or where there are more than `most` its beginning, three
-    points, and its last part, which says what to do and is never cut."""
+    """The lines of a message; if there are more than `most`, its beginning, an ellipsis, and its
+    last part, which says what to do and is never cut."""
     lines = wrap_text(message, width)
     starts = [match.end() for match in LAST_PART.finditer(message)]
     if len(lines) <= most or not starts:
@@ -244,14 +244,14 @@ def shortened_lines(message: str, width: int, most: int) -> list[str]:
 
 
 def without_folders(text: str) -> str:
-    """Text in which of every absolute path only the last name is left: a page is passed on, a home
-    folder is not."""
+    """Text with every absolute path reduced to its last name, because pages are shared and should
+    not reveal home folders."""
     return FOLDERS.sub("", text)
 
 
 def _folded(fact: str) -> list[str]:
-    """A fact in lines that fit a terminal; a word, such as a hash or the name of a file, is never
-    torn apart."""
+    """A fact in lines that fit a terminal; a word, such as a hash or a file name, is never
+    broken."""
     value = fact.rpartition(": ")[2]
     if len(fact) <= WIDEST or " " not in value:
         return [fact]
@@ -263,9 +263,9 @@ def _folded(fact: str) -> list[str]:
 def fitted_lines(table: Table) -> list[str]:
     """Lines of a table, none wider than a terminal.
 
-    A column of text at the end is folded where there is room for it. Otherwise heads are broken to
-    the width of their cells, units below names, and the columns that do not fit follow below, the
-    first one repeated.
+    A last column of text is wrapped if there is room. Otherwise heads are broken to the width of
+    their cells, with units below names, and columns that do not fit follow below, with the first
+    one repeated.
     """
     lines = aligned(table)
     if max(map(displayed_width, lines)) <= WIDEST:
@@ -289,8 +289,7 @@ def fitted_width(table: Table) -> int:
 
 
 def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
-    """Lines with the last of the printed columns folded; none where it holds numbers or has no
-    room."""
+    """Lines with the last printed column wrapped; none if it holds numbers or has no room."""
     *others, last = printed
     if table.heads[last].startswith("#"):
         return []
@@ -312,8 +311,7 @@ def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
 
 
 def _columns_in_turns(table: Table, printed: Sequence[int]) -> list[str]:
-    """Lines with as many columns at a time as fit, each time behind the first one, below broken
-    heads."""
+    """Lines of as many columns at a time as fit beside the first one, under broken heads."""
     cells = [[row[k] for row in table.rows] for k in printed]
     heads = [_broken_head(table.heads[k], column) for k, column in zip(printed, cells, strict=True)]
     height = max(map(len, heads))
@@ -335,7 +333,7 @@ def _columns_in_turns(table: Table, printed: Sequence[int]) -> list[str]:
         while count > 1 and max(map(displayed_width, lines)) > WIDEST:
             count -= 1
             lines = side_by_side([0, *waiting[:count]])
-        while not lines[0]:  # heads that are higher stand in another turn
+        while not lines[0]:  # drop blank lines left by taller heads in other turns
             lines = lines[1:]
         if shown:
             shown.append("")
@@ -345,7 +343,7 @@ def _columns_in_turns(table: Table, printed: Sequence[int]) -> list[str]:
 
 
 def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
-    """Lines of a head, as wide as its longest word or cell; a unit stays behind its slash."""
+    """Lines of a head, as wide as its longest word or cell; a unit stays with its slash."""
     name, slash, unit = head.removeprefix("#").partition(" / ")
     unit_line = f"/ {unit}" if slash else ""
     texts = list(map(_cell_text, cells))
@@ -359,7 +357,7 @@ def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
 
 
 def energy_text(value: float) -> str:
-    """An energy, Eh, to the last digit that a result is printed with; zero has no sign."""
+    """An energy, Eh, with all printed digits; zero has no sign."""
     if math.isfinite(value):
         return f"{value:z.10f}"
     return ABSENT
@@ -375,7 +373,7 @@ def difference(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """A number whose magnitude is what matters."""
+    """A number of which only the magnitude matters."""
     if not value:
         return "0"
     if math.isfinite(value):

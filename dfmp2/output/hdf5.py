@@ -1,17 +1,17 @@
-"""Result files: `write(result, path)`, and `read(path)`, which gives back what was written.
+"""Result files: `write(result, path)` stores a result, and `read(path)` returns it.
 
     /mol, /scf/{e_tot, mo_energy, mo_occ, mo_coeff}   PySCF's checkpoint layout, loadable by PySCF
     /dfmp2/input/...                                  molecule and options
     /dfmp2/bases/{orbital, scf_fitting, mp2_fitting}  exponents, origin, hashes
     /dfmp2/RECORD/FIELD                               the records of the result and of its reference (RECORDS)
-    /dfmp2/run/...                                    backend, precision and frozen core as they really were
+    /dfmp2/run/...                                    backend, precision and frozen core actually used
     /dfmp2/pairs/...                                  unscaled pair energies
     /dfmp2/energies/...                               totals, derived from the above for other readers
 
 Every dataset carries its unit and description; those of a record are the metadata of its fields
-(`dfmp2.units.quantity`). Changing a name, type or unit raises SCHEMA_VERSION. A file is made in
-memory, then written beside the target, flushed and renamed: there is never half a result. It
-carries a hash of its content.
+(`dfmp2.units.quantity`). Changing a name, type or unit raises SCHEMA_VERSION. A file is built in
+memory, written beside the target, flushed and renamed, so that a partial result never exists. It
+contains a hash of its content.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ from dfmp2.output.stored_calculation import (
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 SCHEMA_VERSION = 1
-PACKED_VERSION = 2  # its records are in one dataset (`dfmp2.output.hdf5_datasets`)
+PACKED_VERSION = 2  # with all records in one dataset (`dfmp2.output.hdf5_datasets`)
 READABLE = (SCHEMA_VERSION, PACKED_VERSION)
-COMPACT = ("v108", "v108")  # h5py's `libver` of packed files: HDF5 1.8, of 2008
+COMPACT = ("v108", "v108")  # h5py's `libver` for packed files: HDF5 1.8 (2008)
 PAIR_SUMS = "dfmp2/pair_sums"
-# attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
+# attribute of files made by `dfmp2 prepare` (dfmp2.output.prepared)
 PREPARED = "dfmp2_prepared_version"
 
 ENERGIES = (
@@ -106,9 +106,9 @@ def write(
 
     Parameters
     ----------
-    packed : with all but the arrays in one dataset (schema 2), as a result is in any case that
-        does not keep everything
-    overwrite : replace a file that is there, at once and as a whole
+    packed : store everything but the arrays in one dataset (schema 2); always done for a result
+        that does not keep everything
+    overwrite : replace an existing file atomically
 
     Raises
     ------
@@ -119,7 +119,7 @@ def write(
 
 
 def to_bytes(result: MP2Result, *, packed: bool = False) -> bytes:
-    """The result file as bytes; as `write`."""
+    """The result file that `write` would store, as bytes."""
     if packed or result.kept != ALL:
         return file_bytes(lambda handle: store(handle, result, packed=True), COMPACT)
     return file_bytes(lambda handle: store(handle, result))
@@ -138,8 +138,8 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
     Raises
     ------
     InputError : no such file
-    ResultFileError : foreign, damaged, incomplete, of an unknown version, or changed since it was
-        written
+    ResultFileError : not a result file, damaged, incomplete, of an unknown version, or changed
+        since it was written
     """
     with open_checked(path, walk=False) as handle:
         _require_known(handle, path)
@@ -155,7 +155,7 @@ def verify(path: str | Path) -> str:
 
     Raises
     ------
-    InputError, ResultFileError : as for `read`, or the two differ
+    InputError, ResultFileError : as for `read`, or the hashes differ
     """
     with open_checked(path, walk=False) as handle:
         _require_known(handle, path)
@@ -167,7 +167,7 @@ def verify(path: str | Path) -> str:
 
 
 def store(group: h5py.Group, result: MP2Result, *, packed: bool = False) -> None:
-    """Put a result into an empty group: the root of a file of its own, or one of several in a
+    """Put a result into an empty group: the root of its own file, or one of several groups of a
     study."""
     packed = packed or result.kept != ALL
     texts = {
@@ -181,7 +181,7 @@ def store(group: h5py.Group, result: MP2Result, *, packed: bool = False) -> None
     version = PACKED_VERSION if packed else SCHEMA_VERSION
     convert: Callable[[Any], Any] = storable
     if result.kept != ALL:
-        # Text of variable length takes a heap of 4 kB.
+        # Variable-length text takes a heap of 4 kB.
         convert = without_heap
         texts = {name: without_heap(text) for name, text in texts.items()}
     set_texts(group.id, texts | {"dfmp2_schema_version": version})
@@ -209,13 +209,13 @@ def store(group: h5py.Group, result: MP2Result, *, packed: bool = False) -> None
     if packed:
         items = _packed(items, result.kept)
         label = without_heap
-    # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
+    # Fixed-length, unlike the texts above, for the reason given in `safe_hdf5.read_attribute`.
     group.attrs["content_sha256"] = np.bytes_(hash_of(write_items(group, items, convert, label)))
     group.attrs["status"] = np.bytes_("complete")
 
 
 def _packed(items: Mapping[str, Dataset], kept: str) -> dict[str, Dataset]:
-    """Datasets of a packed file: those that stay alone, and the records that hold the others."""
+    """Datasets of a packed file: those that stay separate, and the records that hold the others."""
     values = {}
     for path, item in items.items():
         if path == "scf/mo_coeff" and kept != ALL:
@@ -232,8 +232,8 @@ def _packed(items: Mapping[str, Dataset], kept: str) -> dict[str, Dataset]:
 
 
 def load_group(group: h5py.Group, path: str | Path, *, verify: bool) -> MP2Result:
-    """The result in a group that `store` filled, its hash checked where `verify` asks for it;
-    `path` names it in errors, which are those of `read`."""
+    """The result in a group written by `store`, with its hash checked if `verify` is true; raises
+    as `read`, with `path` in the messages."""
     _require_known(group, path)
     contents = read_contents(group)
     result = load(contents, path)
@@ -243,7 +243,7 @@ def load_group(group: h5py.Group, path: str | Path, *, verify: bool) -> MP2Resul
 
 
 def load(contents: Mapping[str, NDArray[Any]], path: str | Path) -> MP2Result:
-    """The result in the contents of a group that `store` filled; as `load_group`."""
+    """The result in the contents of a group written by `store`; raises as `load_group`."""
     groups = by_group(contents)
     try:
         records = read_records(groups, RECORDS)
@@ -276,12 +276,12 @@ def load(contents: Mapping[str, NDArray[Any]], path: str | Path) -> MP2Result:
             raise InputError("neither pair energies nor a quadrature")
         run: dict[str, Any] = {name: str(said[name]) for name in RUN_FIELDS}
         return MP2Result(pairs=pairs, kept=kept, **calculation, **records, **run)
-    except InputError as error:  # a molecule or options that could not have been run
+    except InputError as error:  # an impossible molecule or invalid options
         raise ResultFileError(f"{path}: damaged file ({error}): compute it again") from error
 
 
 def _require_known(group: h5py.Group, path: str | Path) -> None:
-    """Refuse what is no complete result of a known version."""
+    """Raise unless the group is a complete result of a known version."""
     if "dfmp2_table_version" in group.attrs:
         raise ResultFileError(
             f"{path}: a table, as dfmp2 validate and dfmp2 batch collect write it: read its "
@@ -320,13 +320,13 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
 def read_start_orbitals(path: str | Path) -> StartOrbitals:
     """Orbitals from `/scf` of a result or of a PySCF checkpoint.
 
-    PySCF's own loader evaluates the text under `/mol`; here it is parsed as JSON and only the
-    nuclear charges are taken from it, to recognise orbitals of another molecule.
+    PySCF's own loader evaluates the text under `/mol` as code; here it is parsed as JSON, and only
+    the nuclear charges are used, to recognise orbitals of another molecule.
 
     Raises
     ------
     InputError : the file lacks them, or they do not fit together
-    ResultFileError : the file is damaged or holds what no checkpoint holds
+    ResultFileError : the file is damaged or holds something a checkpoint never holds
     """
     with open_checked(path) as handle:
         coeff = _real_array(handle, "scf/mo_coeff", path)
@@ -349,14 +349,15 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
 
 
 def start_of(options: Options) -> StartOrbitals | None:
-    """The start orbitals that the options name, None for none; raises as `read_start_orbitals`."""
+    """The start orbitals named by the options, None if there are none; raises as
+    `read_start_orbitals`."""
     if options.scf_from is None:
         return None
     return read_start_orbitals(options.scf_from)
 
 
 def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.float64]:
-    # So PySCF stores a pair of arrays
+    # PySCF stores a pair of arrays this way
     item = handle.get(name)
     pair = handle.get(f"{name}__from_list__")
     if isinstance(pair, h5py.Group) and not isinstance(item, h5py.Dataset):
@@ -371,7 +372,7 @@ def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.fl
 
 
 def _charges(handle: h5py.File) -> tuple[int, ...] | None:
-    """Nuclear charges of the stored molecule, None where the file does not say."""
+    """Nuclear charges of the stored molecule, None if they are not in the file."""
     try:
         return tuple(int(atom[0]) for atom in json.loads(handle["mol"][()])["_atm"])
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):

@@ -1,13 +1,13 @@
-"""Datasets in a group of an HDF5 file: made with unit and description, read by group, hashed.
+"""Datasets in a group of an HDF5 file: written with unit and description, read by group, hashed.
 
-`dfmp2.output.safe_hdf5` opens files that others may have written, and checks what they claim.
+`dfmp2.output.safe_hdf5` opens and checks files of unknown origin.
 
-Below: how much of a result its file keeps: `all`; `properties`, every number but no orbitals and no
-densities; `energies`, with forces and dipole moments alone. Each has what it takes to repeat the
+A file keeps `all` of a result, its `properties` (every number, but no orbitals or densities), or
+its `energies` (with only forces and dipole moments in addition). Each is enough to repeat the
 calculation.
 
-Files of a batch are packed (schema 2), because a dataset of its own costs 600 bytes and 50
-microseconds: numbers and texts stand together as JSON, compressed by zlib, in `dfmp2/records`.
+Files of a batch are packed (schema 2), because each dataset costs 600 bytes and 50 microseconds:
+numbers and texts are stored together in `dfmp2/records` as JSON compressed by zlib.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dfmp2.mp2.result import MP2Result, PairEnergies
 from dfmp2.options import ALL, KEPT
 from dfmp2.output.safe_hdf5 import content, datasets
 
-Groups = Mapping[str, Mapping[str, Any]]  # datasets by the path of their group, and their name
+Groups = Mapping[str, Mapping[str, Any]]  # datasets by path of the group, then by name
 
 
 class Dataset(NamedTuple):
@@ -47,8 +47,8 @@ class Dataset(NamedTuple):
 
 
 def file_bytes(fill: Callable[[h5py.File], None], version: tuple[str, str] | None = None) -> bytes:
-    """An HDF5 file that `fill` puts something into, as bytes; `version` is h5py's `libver`."""
-    # HDF5 takes a name for a file even in memory, and refuses one that is open.
+    """An HDF5 file written by `fill`, as bytes; `version` is h5py's `libver`."""
+    # HDF5 needs a file name even in memory, and rejects one that is already open.
     with h5py.File(
         f"{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False, libver=version
     ) as handle:
@@ -57,7 +57,7 @@ def file_bytes(fill: Callable[[h5py.File], None], version: tuple[str, str] | Non
 
 
 def image(handle: h5py.File) -> bytes:
-    """A file in memory as bytes."""
+    """The bytes of a file in memory."""
     handle.flush()
     return bytes(handle.id.get_file_image())
 
@@ -66,17 +66,18 @@ def image(handle: h5py.File) -> bytes:
 
 
 def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
-    """Check the hash that a group should have and return it; `path` names the group in the error.
+    """Compare the hash of a group with the expected one and return it; `path` names the group in
+    the error.
 
     Raises
     ------
-    ResultFileError : the content was changed since it was written
+    ResultFileError : the content has changed since it was written
     """
     return require_hash({name: content(item) for name, item in datasets(group)}, path, expected)
 
 
 def require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expected: object) -> str:
-    """Hash of the contents of a group; as `check_hash` for contents that were read already."""
+    """As `check_hash`, for contents that have already been read."""
     found = hash_of(contents)
     if expected != found:
         raise ResultFileError(
@@ -87,14 +88,13 @@ def require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expecte
 
 
 def content_hash(group: h5py.Group, leave_out: Collection[str] = ()) -> str:
-    """SHA-256 over names, types, shapes and bytes of all datasets but some, in the order of their
-    names."""
+    """SHA-256 over names, types, shapes and bytes of all datasets except `leave_out`, in the order
+    of their names."""
     return hash_of({name: content(item) for name, item in datasets(group) if name not in leave_out})
 
 
 def hash_of(values: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 over names, types, shapes and bytes of datasets that were read, in the order of their
-    names."""
+    """As `content_hash`, for datasets that have already been read."""
     digest = hashlib.sha256()
     for name in sorted(values):
         value = values[name]
@@ -117,12 +117,12 @@ def write_items(
     convert: Callable[[Any], Any],
     label: Callable[[str], Any] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Store datasets with their units and descriptions, and return what was stored by name.
+    """Store datasets with their units and descriptions, and return the stored values by name.
 
     Parameters
     ----------
-    convert : turns a value into what h5py takes
-    label : the same for units and descriptions, where it differs
+    convert : turns a value into one that h5py accepts
+    label : the same for units and descriptions, if different
     """
     made, label = dict[str, NDArray[Any]](), label or convert
     for name, item in items.items():
@@ -142,8 +142,8 @@ def write_items(
     return made
 
 
-# A result has 150 datasets and 300 attributes. What `group.create_dataset` and `dataset.attrs` make
-# anew for each is made once here: it takes two thirds of their time.
+# A result has 150 datasets and 300 attributes. `group.create_dataset` and `dataset.attrs` rebuild
+# these objects for each, which takes two thirds of their time; here they are built once.
 TEXT = h5py.string_dtype()
 SCALAR = h5py.h5s.create(h5py.h5s.SCALAR)
 PLAIN = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -154,8 +154,8 @@ WITH_GROUPS.set_create_intermediate_group(True)
 
 @cache
 def _types(kind: np.dtype[Any], metadata: str) -> tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]:
-    """In the file and in memory; types that differ in their `metadata` alone, the encoding of text,
-    equal for NumPy."""
+    """The type in the file and in memory. NumPy takes types to be equal if they differ only in
+    `metadata`, which holds the encoding of text."""
     return h5py.h5t.py_create(kind, logical=True), h5py.h5t.py_create(kind)
 
 
@@ -165,8 +165,7 @@ def _words(text: str) -> NDArray[Any]:
 
 
 def set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str, Any]) -> None:
-    """Give a group or dataset attributes that it does not have yet, of variable length but where a
-    text is an array."""
+    """Add new attributes to a group or dataset, of variable length unless the text is an array."""
     for name, text in texts.items():
         if isinstance(text, str):
             words = _words(text)
@@ -177,7 +176,8 @@ def set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str,
 
 
 def storable(value: Any) -> Any:
-    """What h5py stores without pickling: numbers, arrays, UTF-8 text of variable length."""
+    """The value as h5py stores it without pickling: number, array, or variable-length UTF-8
+    text."""
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return np.array([printed(item) for item in value], dtype=h5py.string_dtype())
     if isinstance(value, str):
@@ -186,7 +186,7 @@ def storable(value: Any) -> Any:
 
 
 def without_heap(value: Any) -> Any:
-    """The same as `storable`, with texts of fixed length."""
+    """As `storable`, but with fixed-length text."""
     if isinstance(value, str):
         return np.bytes_(printed(value))
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
@@ -203,8 +203,8 @@ def printed(text: str) -> bytes:
 
 
 def by_group(contents: Mapping[str, NDArray[Any]]) -> Groups:
-    """Datasets, and what the records of a packed file hold, by the path of their group, "" for the
-    root, and their names in it."""
+    """Datasets, including those in the records of a packed file, by path of the group ("" for the
+    root) and by name."""
     values: dict[str, Any] = dict(contents)
     if RECORDS_PATH in values:
         values |= unpack(values.pop(RECORDS_PATH))
@@ -216,7 +216,7 @@ def by_group(contents: Mapping[str, NDArray[Any]]) -> Groups:
 
 
 def stored(groups: Groups, name: str) -> dict[str, Any]:
-    """The datasets directly in a group, text decoded."""
+    """The datasets directly in a group, with text decoded."""
     return {
         key: _value(value) if isinstance(value, np.ndarray) else value
         for key, value in groups[name].items()
@@ -224,7 +224,7 @@ def stored(groups: Groups, name: str) -> dict[str, Any]:
 
 
 def _value(found: NDArray[Any]) -> Any:
-    """An array, or a number or text where it has no axes."""
+    """An array; a number or text if it has no axes."""
     if found.dtype.kind in "OS":
         texts = [text.decode() for text in found.flat]
         if found.ndim:
@@ -234,7 +234,7 @@ def _value(found: NDArray[Any]) -> Any:
 
 
 def numbers(groups: Groups, group: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """A float64 dataset of a group that has the expected shape and holds finite numbers."""
+    """A float64 dataset of a group, checked to have the expected shape and finite numbers."""
     values = np.asarray(groups[group][name])
     if values.shape != shape or values.dtype != np.float64:
         where = f"{group}/{name}"
@@ -248,7 +248,7 @@ def numbers(groups: Groups, group: str, name: str, shape: tuple[int, ...]) -> ND
 
 RECORDS_PATH = "dfmp2/records"
 LARGEST_RECORDS = 100 * 10**6  # bytes of JSON
-# What stays a dataset of its own: what other readers look for, and PySCF.
+# Always separate datasets: those that PySCF and other readers look for.
 APART = (
     "mol",
     "scf/",
@@ -257,7 +257,7 @@ APART = (
     "dfmp2/input/charge",
     "dfmp2/input/multiplicity",
 )
-# What stays a dataset where not everything is kept.
+# Separate datasets of a result that does not keep everything.
 SOUGHT = (
     "dfmp2/energies/scf_total_energy",
     "dfmp2/energies/correlation_energy",
@@ -282,7 +282,7 @@ OF_PROPERTIES = (
 
 
 def reduced(result: MP2Result, keep: str) -> MP2Result:
-    """The result with what `keep`, one of KEPT, leaves of it; every energy stays to the last bit."""
+    """The result reduced to what `keep`, one of KEPT, retains; every energy keeps all its bits."""
     if keep == ALL or KEPT.index(result.kept) <= KEPT.index(keep):
         return result
     spins = result.reference.nspin
@@ -309,16 +309,16 @@ def reduced(result: MP2Result, keep: str) -> MP2Result:
 
 
 def pair_sums(opposite_spin: float, same_spin: float) -> PairEnergies:
-    """Pair energies of which the sums alone are known, Eh."""
+    """Pair energies of which only the sums are known, Eh."""
     return PairEnergies(np.array([[opposite_spin]]), (np.array([[same_spin]]),), summed=True)
 
 
 def pack_records(values: Mapping[str, Any], kept: str) -> tuple[dict[str, Any], NDArray[np.uint8]]:
-    """Values by path that stay datasets of their own, and the records that hold the others.
+    """Values by path that stay separate datasets, and the records that hold the others.
 
     Parameters
     ----------
-    values : numbers, texts, tuples of them and arrays by the path of their dataset
+    values : numbers, texts, tuples of them, and arrays by path of the dataset
     kept : what is kept of the result, one of KEPT
     """
     apart, records = dict[str, Any](), dict[str, Any]()
@@ -341,18 +341,18 @@ def pack_records(values: Mapping[str, Any], kept: str) -> tuple[dict[str, Any], 
 
 
 def _finite(value: Any) -> bool:
-    """Whether JSON can hold all numbers of a value."""
+    """Whether all numbers of a value are finite, as JSON requires."""
     if isinstance(value, list | tuple):
         return all(map(_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
 
 
 def unpack(records: NDArray[Any]) -> dict[str, Any]:
-    """The values that `pack` put into records, by path; lists for tuples and arrays.
+    """The values in the records made by `pack_records`, by path; tuples and arrays become lists.
 
     Raises
     ------
-    ValueError : they are no records, or claim more than LARGEST_RECORDS bytes
+    ValueError : the data are not records, or claim more than LARGEST_RECORDS bytes
     """
     opened = zlib.decompressobj()
     try:

@@ -32,7 +32,7 @@ UNITS = {
     "time": "s",
     "memory": "byte",
 }
-RUN_KEYS = (  # of a result that are also those of a run of a study
+RUN_KEYS = (  # keys of a result that a run of a study has as well
     "formula",
     "charge",
     "multiplicity",
@@ -59,7 +59,7 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "precision",
     "scf_iterations",
 )
-OF_A_GRADIENT = (  # where the run has one
+OF_A_GRADIENT = (  # present if the run has a gradient
     "total_gradient",
     "mp2_total_gradient",
     "gradient_method",
@@ -68,13 +68,13 @@ OF_A_GRADIENT = (  # where the run has one
 
 
 def to_json(result: MP2Result, output: str | None) -> str:
-    """A result and its file: one object, 17 significant digits where they are needed, with a
-    newline."""
+    """A result and its file as one JSON object and a newline; up to 17 significant digits."""
     return _json({**result_dict(result), "output": output})
 
 
 def study_json(study: Study, output: str | None) -> str:
-    """A study and its file: settings and values flat, the table by column, the runs by name."""
+    """A study and its file as JSON: settings and values flat, the table by column, the runs by
+    name."""
     budgets = {"error_budget": study.error_budget}
     if study.uncorrected_error_budget is not None:
         budgets["uncorrected_error_budget"] = study.uncorrected_error_budget
@@ -113,8 +113,7 @@ def study_json(study: Study, output: str | None) -> str:
 
 
 def study_csv(study: Study) -> str:
-    """The table as comma-separated values: headings `name [unit]`, all digits, nothing where a
-    number is missing."""
+    """The table as CSV: headings `name [unit]`, all digits, empty cells for missing numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     headings = []
@@ -130,7 +129,7 @@ def study_csv(study: Study) -> str:
 
 
 def _cell(value: str | float) -> str:
-    """A value of the table in CSV: whole numbers without a point, nothing for no number."""
+    """A value of the table in CSV: integers without a decimal point, "" for NaN."""
     if isinstance(value, str):
         return value
     if not math.isfinite(value):
@@ -141,7 +140,7 @@ def _cell(value: str | float) -> str:
 
 
 def prepared_json(prepared: Prepared, output: str) -> str:
-    """What a prepared file holds."""
+    """The contents of a prepared file as JSON."""
     reference, molecule = prepared.reference, prepared.molecule
     return _json(
         {
@@ -186,7 +185,7 @@ def _run(result: MP2Result) -> dict[str, Any]:
 
 
 def coupled_cluster(result: MP2Result) -> dict[str, Any]:
-    """The key that CCSD(T) adds; none where there is none."""
+    """The key that CCSD(T) adds; empty without CCSD(T)."""
     found = result.coupled_cluster
     if found is None:
         return {}
@@ -198,10 +197,10 @@ def coupled_cluster(result: MP2Result) -> dict[str, Any]:
 
 
 def result_dict(result: MP2Result) -> dict[str, Any]:
-    """Every quantity of interest under a flat, documented name; energies in hartree, times in s.
+    """A result as a flat dictionary of documented keys; energies in hartree, times in s.
 
-    The keys are those of docs/reference/json.md. Numbers that are not finite become None, which
-    JSON can hold.
+    The keys are listed in docs/reference/json.md. Non-finite numbers become None, since JSON cannot
+    hold them.
     """
     reference = result.reference
     molecule = result.molecule
@@ -258,21 +257,21 @@ def result_dict(result: MP2Result) -> dict[str, Any]:
 
 
 def _fields(part: Any) -> dict[str, Any] | None:
-    """The fields of a part of a result by name; None where there is no such part."""
+    """The fields of a part of a result by name; None if there is no such part."""
     if part is None:
         return None
     return asdict(part)
 
 
 def _listed(values: NDArray[np.float64] | None) -> Any:
-    """An array as nested lists; None where there is none."""
+    """An array as nested lists; None for None."""
     if values is None:
         return None
     return values.tolist()
 
 
 def grid_error(result: MP2Result) -> dict[str, Any] | None:
-    """What was measured of the error of the integration grid, Eh; None where nothing was."""
+    """Measured errors of the integration grid, Eh; None if not measured."""
     measured = result.reference.grid_error
     largest = kohn_sham_grid_error(result.reference, len(result.molecule.real_symbols))
     if measured is None or largest is None:
@@ -292,11 +291,11 @@ def grid_error(result: MP2Result) -> dict[str, Any] | None:
 
 
 def _derivatives(result: MP2Result) -> dict[str, Any]:
-    """The keys that a gradient or properties add; none where there are none."""
+    """The keys that a gradient or properties add; empty if there is neither."""
     values: dict[str, Any] = {}
     properties = result.properties
     if properties is not None:
-        # <S^2> of the correlated densities takes pairs of electrons.
+        # <S^2> of the correlated wave function would need two-electron densities.
         spin_square = {"scf": result.reference.spin_square, "unrelaxed": None, "relaxed": None}
         values["properties"] = {
             "method": result.options.correlation.title,
@@ -309,7 +308,7 @@ def _derivatives(result: MP2Result) -> dict[str, Any]:
     gradient = result.gradient
     if gradient is not None:
         mp2_total_gradient = None
-        if not result.options.correlation.double_hybrid:  # its energies are not those of MP2 either
+        if not result.options.correlation.double_hybrid:  # nor are its energies those of MP2
             mp2_total_gradient = gradient.total_gradient.tolist()
         values |= {
             "total_gradient": gradient.total_gradient.tolist(),
@@ -333,8 +332,7 @@ def _certificate(certificate: GradientCertificate | None) -> dict[str, Any] | No
 
 
 def _check(check: Check | None) -> dict[str, Any] | None:
-    """A check; its SCF energies are None, for --check has no SCF of its own but takes that of the
-    run."""
+    """A check; its SCF energies are None, because --check reuses the SCF of the run."""
     if check is None:
         return None
     return {
@@ -347,8 +345,7 @@ def _check(check: Check | None) -> dict[str, Any] | None:
 
 
 def calculation_keys(calculated: Calculated) -> dict[str, Any]:
-    """Molecule, method and bases: the first keys of the objects of a result and of a prepared
-    file."""
+    """Molecule, method and bases: the first keys of both a result and a prepared file."""
     molecule = calculated.molecule
     reference = calculated.reference
     scf_auxbasis = None
@@ -385,7 +382,7 @@ def calculation_keys(calculated: Calculated) -> dict[str, Any]:
 
 
 def scf_solution(reference: Reference) -> dict[str, Any]:
-    """Start, stability and the solutions that were found; None for what was not looked for."""
+    """Start, stability and the solutions found; None for whatever was not sought."""
     solutions = None
     if reference.solutions is not None:
         solutions = {"chosen": reference.solutions.chosen, "found": reference.solutions.rows()}
@@ -397,8 +394,8 @@ def scf_solution(reference: Reference) -> dict[str, Any]:
 
 
 def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | None:
-    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None where
-    there are none."""
+    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None without
+    point charges."""
     if molecule.point_charges is None:
         return None
     return {
@@ -409,15 +406,15 @@ def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | No
 
 
 def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
-    """Error of a fitting set, Eh: its sum over the atoms and that of each element; None where it
-    was not measured."""
+    """Error of a fitting set, Eh: sum over the atoms, and value for each element; None if not
+    measured."""
     if basis is None or not basis.errors:
         return None
     return {"sum": basis.error_of(basis.real_keys(molecule)), "elements": dict(basis.errors)}
 
 
 def json_value(value: Any) -> Any:
-    """The value as JSON can hold it: lists for tuples, None for numbers that are not finite."""
+    """The value as JSON can represent it: lists for tuples, None for non-finite numbers."""
     if isinstance(value, dict):
         return {key: json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -22,7 +22,7 @@ from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
 from dfmp2.units import counted_text, format_bytes
 
-FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
+FILE_OVERHEAD = 300_000  # bytes in a result file other than orbitals and pair energies
 
 
 def plan_dict(outlook: Outlook) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _place_of_integrals(memory: MemoryPlan) -> str:
 
 
 def _predictions(trainium: Sequence[Prediction] | None) -> dict[str, Any] | None:
-    """Predicted pair energies by chip and number of cores; None where none were asked for."""
+    """Predicted times of the pair energies by chip and number of cores; None if not requested."""
     if trainium is None:
         return None
     found: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _predictions(trainium: Sequence[Prediction] | None) -> dict[str, Any] | None
 
 
 def _free(folder: Path) -> int:
-    """Bytes free in a folder, 0 for one that cannot be used."""
+    """Bytes free in a folder; 0 if it cannot be used."""
     try:
         return free_disk(folder)
     except OSError:
@@ -128,14 +128,10 @@ def plan_json(outlook: Outlook) -> str:
     return json.dumps(plan_dict(outlook), indent=2) + "\n"
 
 
-MEMORY = {  # key of memory_bytes -> what it is called
-    "scf": "SCF",
-    "scf_gathered": "SCF, gathered",
-    "mp2": "MP2",
-    "gradient": "gradient",
+MEMORY = {  # key of memory_bytes -> what it is called; JSON has the parts of the peak too
     "peak": "peak",
     "budget": "allowed",
-    "least": "least needed",
+    "least": "smallest limit",
     "comfortable": "all in core",
     "device": "device",
     "disk": "result file",
@@ -152,7 +148,7 @@ TIMES = {
 
 
 def plan_text(outlook: Outlook) -> str:
-    """The plan for reading."""
+    """The plan as text."""
     facts = plan_dict(outlook)
     molecule = outlook.system.molecule
     sizes, memory, flops, scratch = (
@@ -214,9 +210,9 @@ def plan_text(outlook: Outlook) -> str:
         *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
         "",
         *(
-            f"memory, {label:<13}{format_bytes(memory[name]):>13}"
+            f"memory, {label:<14}{format_bytes(memory[name]):>13}"
             for name, label in MEMORY.items()
-            if memory[name] and not (alone and name == "mp2")
+            if memory[name]
         ),
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, "
         f"{format_bytes(scratch['free_bytes'])} free ({', '.join(places)})",
@@ -248,7 +244,7 @@ def plan_text(outlook: Outlook) -> str:
 
 
 def _of_spins(numbers: Sequence[int]) -> str:
-    """Numbers of orbitals of each spin, as "5" or "5 alpha and 4 beta"."""
+    """Numbers of orbitals of each spin, e.g. "5" or "5 alpha and 4 beta"."""
     if len(numbers) == 1:
         return str(numbers[0])
     alpha, beta = numbers
@@ -275,7 +271,8 @@ def _place(one: Prediction) -> str:
 
 
 def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
-    """Pair energies on one core of each chip: device time, and launching apart."""
+    """Predicted pair energies on one core of each chip: device time, with launches listed
+    separately."""
     rows: list[tuple[str, ...]] = []
     for one in predicted:
         if one.obstacle:

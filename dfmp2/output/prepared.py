@@ -1,13 +1,13 @@
 """The file between the two parts of a run (`dfmp2.mp2.prepared`): a reference and its B.
 
-A reader without dfmp2 understands it:
+It can be read without dfmp2:
 
     /b/...                    B and the hashes of its groups, in the layout of all states (`dfmp2.output.state`)
     /mol, /scf, /dfmp2/...    as in a result file (`dfmp2.output.hdf5`), texts of fixed length
 
-While it is made it lies beside its target as .NAME.part-RANDOM, B in its place where memory does
-not hold it; it gets its name when it is on disk. Who makes it holds the lock of the target, and
-removes what a killed process has left.
+While being written it is called .NAME.part-RANDOM, beside its target, and B is built in it directly
+if memory is too small; it is renamed when complete on disk. The writing process holds the lock of
+the target and removes leftovers of killed processes.
 """
 
 from __future__ import annotations
@@ -65,42 +65,42 @@ from dfmp2.scf.reference import Reference
 VERSION = 1
 KINDS = records_of(Calculated) | records_of(Reference)
 NOTE = "dfmp2/run/frozen_core_note"
-OVERHEAD = 2_000_000  # bytes of the file beside B and the orbitals, generously: bases, input
+OVERHEAD = 2_000_000  # bytes in the file other than B and the orbitals (generous)
 
 
 # --- reading the file -----------------------------------------------------------------------------
 
 
 class UnchangedRegion(FileRegion):
-    """Numbers in an open file that nobody may change meanwhile: what was read has the hashes that
-    were checked."""
+    """Numbers in an open file that must not change meanwhile, so that their verified hashes stay
+    valid."""
 
     def __init__(self, descriptor: int, offset: int, name: str) -> None:
         super().__init__(descriptor, offset, name)
         self._file, self._path, self._opened = descriptor, name, _stamp(descriptor)
 
     def read(self, start: int, out: Any) -> None:
-        """As of Region; a file that has changed since it was opened is refused."""
+        """As in Region; raises if the file has changed since it was opened."""
         super().read(start, out)
         if _stamp(self._file) != self._opened:
             raise ResultFileError(f"{self._path} was changed while it was read: prepare it again")
 
 
 def _stamp(descriptor: int) -> tuple[int, int]:
-    """Changes when the content does: size, time of the last change in ns."""
+    """Size and modification time (ns), which change with the content."""
     status = os.fstat(descriptor)
     return status.st_size, status.st_mtime_ns
 
 
 class OpenedFile:
-    """A prepared file, open for reading; made by `opened`.
+    """A prepared file open for reading, returned by `opened`.
 
     Attributes
     ----------
     path : its name
-    prepared : what it holds beside B
+    prepared : everything in it except B
     sha256 : hash of its content
-    fingerprint : what the bits of the pair energies depend on
+    fingerprint : everything that the bits of the pair energies depend on
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class OpenedFile:
         return sum(region.bytes_read for region in self._regions)
 
     def load(self, workers: int, *, held: bool = True) -> list[Any]:
-        """B of each spin, compared with its hashes: in memory, or unless `held`, where it lies.
+        """B of each spin, checked against its hashes: in memory, or left in the file unless `held`.
 
         Raises
         ------
-        ResultFileError : numbers do not have their hash
+        ResultFileError : the numbers do not match their hashes
         """
         tensors = [
             StoredTensor(region, shape, [group[:2] for group in found])
@@ -161,12 +161,12 @@ class OpenedFile:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[OpenedFile]:
-    """A prepared file for reading: everything but B is read and checked, B is left where it is.
+    """A prepared file open for reading: everything but B is read and checked.
 
     Raises
     ------
     InputError : no such file
-    ResultFileError : foreign, damaged, or of an unknown version
+    ResultFileError : not a prepared file, damaged, or of an unknown version
     """
     attributes = attributes_of(path)
     if attributes and PREPARED not in attributes:
@@ -194,7 +194,7 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
         try:
             records = read_records(datasets, KINDS)
             calculation = read_calculation(datasets, records)
-        except InputError as error:  # a molecule or options that could not have been run
+        except InputError as error:  # an impossible molecule or invalid options
             raise ResultFileError(f"{path}: damaged file ({error}): prepare it again") from error
         note = str(stored(datasets, "dfmp2/run")["frozen_core_note"])
         prepared = Prepared(**calculation, **records, frozen_core_note=note)
@@ -210,20 +210,19 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
 
 
 def verified(path: Path) -> Prepared:
-    """What a prepared file holds, after checking all of its hashes."""
+    """The contents of a prepared file, after checking all of its hashes."""
     with opened(path) as source:
         source.load(1, held=False)
         return source.prepared
 
 
 def is_prepared(path: str | Path) -> bool:
-    """Whether an HDF5 file says that it was prepared; false for a file that cannot be opened."""
+    """Whether an HDF5 file is marked as a prepared file; false if it cannot be opened."""
     return PREPARED in attributes_of(path)
 
 
 def _require_whole(prepared: Prepared) -> None:
-    """Refuse what PySCF's molecules cannot be built of, and orbitals that are not those of the
-    sizes."""
+    """Raise if PySCF's molecule cannot be built or the orbitals do not match the sizes."""
     for basis in (prepared.orbital_basis, prepared.scf_fitting, prepared.mp2_fitting):
         if basis is not None and not set(prepared.molecule.elements) <= set(basis.elements):
             raise ValueError("a basis lacks an element")
@@ -245,21 +244,21 @@ def _require_whole(prepared: Prepared) -> None:
 
 
 class PreparedFile:
-    """A prepared file while it is made; a context manager that leaves nothing of it unless it is
+    """A prepared file being written; a context manager that removes the file unless it is
     published.
 
     Parameters
     ----------
-    target : the file that is there in the end, whose lock the process holds
-    overwrite : replace one that is there already
+    target : the final path, whose lock the process holds
+    overwrite : replace an existing file
 
     Raises
     ------
-    InputError, ResourceError : it cannot be written there
+    InputError, ResourceError : the file cannot be written
     """
 
     def __init__(self, target: Path, *, overwrite: bool) -> None:
-        # One that is there is refused when its size is known
+        # `require` rejects an existing file, once the size is known.
         require_writable(target, overwrite=True)
         self._target, self._overwrite = target, overwrite
         self._stack = ExitStack()
@@ -270,7 +269,7 @@ class PreparedFile:
 
     def __enter__(self) -> PreparedFile:
         for part in self._target.parent.glob(f".{glob.escape(self._target.name[:200])}.part-*"):
-            with contextlib.suppress(OSError):  # of a process that was killed
+            with contextlib.suppress(OSError):  # left by a killed process
                 part.unlink()
         return self
 
@@ -278,7 +277,7 @@ class PreparedFile:
         self._stack.close()
 
     def require(self, size: int) -> None:
-        """Refuse a file that is there, and a disk on which `size` bytes of B find no room.
+        """Raise if the target exists or the disk has no space for `size` bytes of B.
 
         Raises
         ------
@@ -287,7 +286,7 @@ class PreparedFile:
         require_writable(self._target, overwrite=self._overwrite, expected_bytes=size + OVERHEAD)
 
     def place(self, shapes: list[tuple[int, int]], naux: int) -> list[StoredTensor]:
-        """Room in the file for B of each spin, (nocc, nvir), which is then made there."""
+        """Space in the file for B of each spin, (nocc, nvir), to be built there."""
         room = [(nocc, nvir, naux) for nocc, nvir in shapes]
         self._begin(room)
         self._placed = [
@@ -297,7 +296,7 @@ class PreparedFile:
         return [tensor for _, tensor in self._placed]
 
     def fill(self, b: list[Any], workers: int) -> None:
-        """Store B of each spin, (nocc, nvir, naux) float64, unless it was made in its place.
+        """Store B of each spin, (nocc, nvir, naux) float64, unless it was built in the file.
 
         Raises
         ------
@@ -307,7 +306,7 @@ class PreparedFile:
         cuts = [orbital_groups(*shape) for shape in shapes]
         if self._placed and [shape for shape, _ in self._placed] == shapes:
             hashes = [tensor.digests for _, tensor in self._placed]
-        else:  # made in memory; or an eigenvalue cut has left less of it than there was room for
+        else:  # built in memory, or smaller than reserved because of an eigenvalue cut
             self._begin(shapes)
             hashes = [
                 self._copied(*one, workers) for one in zip(self._regions, b, cuts, strict=True)
@@ -318,7 +317,7 @@ class PreparedFile:
         ]
 
     def seal(self, prepared: Prepared) -> None:
-        """Store everything else, and see that it is on disk.
+        """Store everything else and flush it to disk.
 
         Raises
         ------
@@ -334,7 +333,7 @@ class PreparedFile:
 
         Raises
         ------
-        ResultFileError : the target appeared meanwhile and may not be replaced
+        ResultFileError : the target has appeared meanwhile and may not be replaced
         ResourceError : the folder cannot be written
         """
         with settled(self._target):
@@ -342,7 +341,7 @@ class PreparedFile:
             self._stack.close()
 
     def _begin(self, shapes: list[Shape]) -> None:
-        """A new file with room for tensors of these shapes."""
+        """Create a file with space for tensors of these shapes."""
         with self._reported():
             self._part = beside(self._target)
             self._descriptor = os.open(
@@ -359,7 +358,8 @@ class PreparedFile:
     def _copied(
         self, region: FileRegion, tensor: Any, cuts: list[tuple[int, int]], workers: int
     ) -> tuple[str, ...]:
-        """Hashes of the groups of a tensor, in memory or on disk, which are written to the file."""
+        """Copy the groups of a tensor, in memory or on disk, to the file and return their
+        hashes."""
         hashes = [""] * len(cuts)
 
         def copy(number: int) -> None:
@@ -378,13 +378,13 @@ class PreparedFile:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Say in our words what the system or HDF5 refuses."""
+        """Translate errors of the operating system and of HDF5."""
         try:
             yield
         except (
             OSError,
             RuntimeError,
-        ) as error:  # RuntimeError: what HDF5 makes of a disk that fills up on closing
+        ) as error:  # RuntimeError: from HDF5 if the disk fills up on closing
             number = getattr(error, "errno", None)
             if number:
                 reason = os.strerror(number)
@@ -401,7 +401,7 @@ class PreparedFile:
 
 
 def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
-    """Put everything but B, which lies there already, into a file."""
+    """Store everything but B, which is already there, in a file."""
     items = {
         **calculation_items(prepared),
         NOTE: Dataset(prepared.frozen_core_note, "", "how the frozen core was counted"),

@@ -1,4 +1,4 @@
-"""What results, studies and plans show of themselves: the functions that their methods call through
+"""Presentation of results, studies and plans: functions that their methods call through
 `dfmp2.host.deferred.presentation`."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 # --- drawings by matplotlib -----------------------------------------------------------------------
 
-LEVELS = 20  # of a map
+LEVELS = 20  # contour levels of a map
 DRAWN = ("scan", "frequencies", "optimization")
 GRADIENTS = (
     ("max_gradient", "largest of an atom"),
@@ -46,14 +46,14 @@ def study_plot(study: Study, axes: Any = None) -> Any:
     Parameters
     ----------
     study : Study
-        Of one of the kinds in DRAWN.
+        A study of one of the kinds in DRAWN.
     axes : matplotlib Axes, optional
-        Where it is drawn; None for a new figure.
+        The Axes to draw on; None for a new figure.
 
     Raises
     ------
     ImportError : matplotlib is not installed
-    InputError : a study of another kind, or one that has nothing to draw yet
+    InputError : the study is of another kind, or has nothing to draw yet
     """
     if study.kind not in DRAWN:
         raise InputError(
@@ -98,7 +98,7 @@ def _scan(study: Study, axes: Any) -> None:
 
 
 def _spectrum(study: Study, axes: Any) -> None:
-    """Infrared intensities at the wavenumbers; imaginary modes are left out."""
+    """Infrared intensities against wavenumbers, without imaginary modes."""
     wavenumbers, intensities = study.table["wavenumber"], study.table["ir_intensity"]
     lines = [
         (wavenumber, intensity)

@@ -1,9 +1,9 @@
 """The timeline of a run in the Trace Event Format, which Perfetto and chrome://tracing show.
 
-Tracks: what the run says it does, with its SCF iterations and counted parts inside; the stages that
-its time is charged to, those of the table of a report; the tasks of each worker. Counters: memory,
-and of a run that came to its end the rate of each stage, its operations over its time. Times are in
-microseconds from the begin of the profile.
+Tracks: the steps reported by the run, with SCF iterations and counted parts nested in them; the
+stages that its time is charged to, as in the table of a report; the tasks of each worker. Counters:
+memory and, for a completed run, the rate of each stage (operations over time). Times are in
+microseconds from the start of the profile.
 
 Source: Trace Event Format, Google
 (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
@@ -27,26 +27,26 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output.reports.cost import AFTER, STAGES, operations
 from dfmp2.progress import Listener, Relay
 
-RUN, CHARGED = "run", "stages"  # tracks; workers have theirs by name
+RUN, CHARGED = "run", "stages"  # tracks; each worker has its own, by name
 SET_UP = "bases and plan"
 TITLES = STAGES | AFTER
-SAMPLED = 0.01  # s between two samples of the memory
+SAMPLED = 0.01  # s between samples of the memory
 
 
 class Profile(Relay):
-    """A listener that passes everything on, and writes `path` at the end of its context, however
-    that comes about.
+    """A listener that forwards all events and writes `path` on leaving its context, even after an
+    error.
 
-    Nothing is written of a run that was refused before it began.
+    Nothing is written if the run was rejected before it began.
 
     Parameters
     ----------
-    overwrite : whether the file may be there already
+    overwrite : whether an existing file may be replaced
 
     Raises
     ------
-    InputError, ResultExists, ResourceError : the file cannot be written, found when the profile is
-        made or at its end
+    InputError, ResultExists, ResourceError : the file cannot be written, raised at the start or at
+        the end
     """
 
     def __init__(self, listener: Listener, path: Path, *, overwrite: bool) -> None:
@@ -91,8 +91,7 @@ class Profile(Relay):
         super().spent(stage, begin, end)
 
     def finished(self, result: MP2Result) -> None:
-        """Add the rate of each stage, 10^9 operations (of the integrals, their number) per
-        second."""
+        """Add the rate of each stage, 10^9 operations (or integrals) per second."""
         seconds, run = asdict(result.timings), result.provenance
         rates = {
             name: n / seconds[name] / 1e9
@@ -115,7 +114,7 @@ class Profile(Relay):
         self._next("result file")
 
     def _next(self, stage: str) -> None:
-        """A stage begins, which ends the one before."""
+        """Begin a stage, which ends the previous one."""
         name, begin = self._stage
         self._last = time.perf_counter()
         self._stage = stage, self._last
@@ -123,7 +122,7 @@ class Profile(Relay):
         self._sample()
 
     def _part(self, name: str, **facts: Any) -> None:
-        """What has been done since the last event."""
+        """Add a part that covers the time since the last event."""
         begin, self._last = self._last, time.perf_counter()
         self._add(RUN, name, begin, self._last, facts)
         if self._last > self._sampled + SAMPLED:
@@ -158,7 +157,8 @@ class Profile(Relay):
         return round(1e6 * (at - self._begin))
 
     def _text(self) -> str:
-        """The file; on a track a part comes after what it is part of, and has ended before it."""
+        """The content of the file; on a track, a part follows its parent and ends before it
+        does."""
         events = self._events[::-1]
         events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
         tracks = [RUN, CHARGED, *sorted({event["tid"] for event in events} - {RUN, CHARGED})]

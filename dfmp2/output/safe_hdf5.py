@@ -1,7 +1,7 @@
-"""Open an HDF5 file of unknown origin: nothing in it is run, leads to another file, or takes more
-than the file's size.
+"""Open an HDF5 file of unknown origin safely: it can neither run code, nor lead to another file,
+nor take more memory than the file's size.
 
-Refused before any number is read: links, external storage, virtual datasets, every data type but
+Rejected before any number is read: links, external storage, virtual datasets, every data type but
 numbers, booleans and UTF-8 text, and datasets that claim more bytes than the file has.
 """
 
@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError, ResultFileError
 
 MOST_OBJECTS = 10_000
-DEEPEST = 8  # of the groups
-NO_HEAPS = "iufbS"  # NumPy's kinds of numbers, booleans and text of fixed length
+DEEPEST = 8  # levels of groups
+NO_HEAPS = "iufbS"  # NumPy's kinds for numbers, booleans and fixed-length text
 NUMBERS_AND_TEXT = f"{NO_HEAPS}O"
-MOST_TYPES = 1000  # data types that are remembered
-# What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it
-# claims to be.
+MOST_TYPES = 1000  # data types kept in the cache
+# Exceptions that h5py, NumPy, json and our own constructors raise on damaged or malformed content.
 FOREIGN_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -46,17 +45,17 @@ def open_checked(
     heaps: bool = True,
     walk: bool = True,
 ) -> Iterator[h5py.File]:
-    """Open for reading after checking every object in the file; whatever fails in the block means a
-    damaged file.
+    """Open for reading after checking every object in the file; failures in the block are reported
+    as a damaged file.
 
-    A file of more than `most_objects` groups and datasets is refused; without `heaps`, so is text
-    of variable length. Without `walk` nothing is checked here, and the block takes its numbers from
-    `read_contents` alone, which checks what it reads.
+    A file with more than `most_objects` groups and datasets is rejected; without `heaps`, so is
+    text of variable length. Without `walk` nothing is checked here; the block must then read only
+    with `read_contents`, which does its own checks.
 
     Raises
     ------
-    InputError : there is no such file, or it may not be read
-    ResultFileError : it is not HDF5, is damaged, or holds something a result never holds
+    InputError : there is no such file, or it cannot be read
+    ResultFileError : the file is not HDF5, is damaged, or holds something a result never holds
     """
     path = Path(path)
     _require_regular(path)
@@ -79,10 +78,10 @@ def open_checked(
 
 
 def attributes_of(path: str | Path) -> set[str]:
-    """Names of a file's attributes, none where it is no HDF5 file: its reader says what is wrong
-    with it."""
+    """Names of a file's attributes; empty if it is not an HDF5 file, so that its reader reports the
+    error."""
     try:
-        if not Path(path).is_file():  # opening a pipe would wait for ever
+        if not Path(path).is_file():  # opening a pipe would block
             return set()
         with h5py.File(path, "r") as handle:
             return set(handle.attrs)
@@ -91,10 +90,10 @@ def attributes_of(path: str | Path) -> set[str]:
 
 
 def read_attribute(handle: h5py.File, name: str) -> Any:
-    """An attribute of the file, None if there is none.
+    """An attribute of the file, None if it is absent.
 
-    Text must have a fixed length: of a variable one the library reserves what it claims, up to 4
-    GB.
+    Text must have a fixed length: for variable length, the library allocates whatever the file
+    claims, up to 4 GB.
 
     Raises
     ------
@@ -115,7 +114,7 @@ def _require_regular(path: Path) -> None:
         regular = stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError as error:
         raise InputError("no such file", file=str(path)) from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"cannot be read ({reason}): check the name and the permissions", file=str(path)
@@ -125,14 +124,14 @@ def _require_regular(path: Path) -> None:
 
 
 def read_contents(group: h5py.Group, *, leave_out: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-    """Every dataset below a group by its path, texts as bytes; each is checked, then read.
+    """Every dataset below a group by path, each checked before it is read; text as bytes.
 
     Parameters
     ----------
     group : h5py.Group
-        The root of a file that was opened without a walk, or a group in it.
+        The root of a file opened without `walk`, or a group in it.
     leave_out : Collection[str]
-        Datasets that are checked, and not read.
+        Datasets that are checked but not read.
 
     Raises
     ------
@@ -145,7 +144,7 @@ def read_contents(group: h5py.Group, *, leave_out: Collection[str] = ()) -> dict
             continue
         value = np.empty(dataset.shape, kind.dtype)
         left -= value.nbytes
-        if left < 0:  # many names of one dataset
+        if left < 0:  # one dataset under many names
             raise _refusal(group, path, "claims, with what is beside it, more than the file")
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, value, kind.in_memory)
         values[path] = value
@@ -153,23 +152,23 @@ def read_contents(group: h5py.Group, *, leave_out: Collection[str] = ()) -> dict
 
 
 def _require_harmless(handle: h5py.File, most_objects: int, kinds: str) -> None:
-    """Refuse a file that holds what a result never holds; `kinds` are the NumPy kinds of the data
-    types it may have."""
+    """Raise if a file holds something a result never holds; `kinds` are the permitted NumPy kinds
+    of data types."""
     for _ in _checked(handle, most_objects, kinds):
         pass
 
 
 class DataType(NamedTuple):
-    """A data type in a file: what NumPy makes of it, the type to read it with, and whether a result
-    may have it (no compound, no reference)."""
+    """A data type in a file: its NumPy type, the type to read it with, and whether a result may
+    have it (no compounds, no references)."""
 
     dtype: np.dtype[Any]
     in_memory: h5py.h5t.TypeID
     plain: bool
 
 
-# By what HDF5 writes of a type. To have h5py make it anew for each dataset takes longer than to
-# read the dataset.
+# Keyed by HDF5's encoding of a type. Having h5py build the type for each dataset takes longer than
+# reading the dataset.
 _known_types: dict[bytes, DataType] = {}
 
 
@@ -200,11 +199,10 @@ def _checked(
         kind, shape = _data_type(item), item.shape
         if kind.dtype.kind not in kinds or not kind.plain:
             raise _refusal(group, path, f"has data type {kind.dtype}")
-        # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's
-        # memory.
+        # Our files and PySCF's are not compressed, so a larger dataset could exhaust memory.
         if shape is None or math.prod(shape) * kind.dtype.itemsize > size:
             raise _refusal(group, path, "claims to be empty or larger than the file")
-        if item.get_offset() is None:  # not in one piece in this file
+        if item.get_offset() is None:  # not contiguous in this file
             made = item.get_create_plist()
             if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
                 raise _refusal(group, path, "takes its data from another file")
@@ -212,7 +210,7 @@ def _checked(
 
 
 def datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
-    """All datasets below a group with their paths, as HDF5 has them: h5py's own objects take three
+    """All datasets below a group with their paths, as low-level HDF5 objects; h5py's own take three
     times as long."""
     for name, item in _objects(group, MOST_OBJECTS):
         if isinstance(item, h5py.h5d.DatasetID):
@@ -220,15 +218,15 @@ def datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
 
 
 def content(dataset: h5py.h5d.DatasetID) -> NDArray[Any]:
-    """What a dataset holds, texts as bytes."""
+    """The content of a dataset, with text as bytes."""
     value = np.empty(dataset.shape, dataset.dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, value)
     return value
 
 
 def _objects(group: h5py.Group, most_objects: int) -> Iterator[tuple[str, Any]]:
-    """Everything below a group but groups that hold something, by hard links only, with its path
-    in the group."""
+    """All datasets and empty groups below a group, with their paths in it; follows hard links
+    only."""
     links: list[tuple[bytes, int]] = []
 
     def visit(name: bytes, link: h5py.h5l.LinkInfo) -> bool | None:

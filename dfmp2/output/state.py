@@ -1,20 +1,20 @@
-"""The state form: what is done of a calculation, in one HDF5 layout.
+"""The state of a partly finished calculation, in one HDF5 layout.
 
-    /identity                                 JSON: which calculation it is, by name
-    /orbitals/{mo_coeff, mo_occ, origin}      of the last SCF iteration, while the SCF has not converged
+    /identity                                 JSON: what identifies the calculation, by name
+    /orbitals/{mo_coeff, mo_occ, origin}      from the last SCF iteration, until the SCF converges
     /scf/..., /dfmp2/{reference, ...}/...     the reference, as in a result file (`dfmp2.output.hdf5`)
-    /b/{alpha, beta}                          B (nocc, nvir, naux) float64, Eh^1/2; restricted: alpha stands for both
-    /b/{alpha, beta}_{ends, sha256}           groups of occupied orbitals: where each ends, hash of its numbers
-    /b/{folder, shapes, ...}                  where B lies in a scratch folder instead
-    /tiles/{index, terms}                     finished tiles: place and flags of each, and all their numbers
+    /b/{alpha, beta}                          B (nocc, nvir, naux) float64, Eh^1/2; restricted: only alpha
+    /b/{alpha, beta}_{ends, sha256}           groups of occupied orbitals: end and hash of each
+    /b/{folder, shapes, ...}                  location of B, if it is in a scratch folder
+    /tiles/{index, terms}                     finished tiles: index and flags of each, and all their numbers
 
-A checkpoint and a shard (`dfmp2.output.checkpoint`, `dfmp2.output.tile_shards`) hold what there is
-of it; a prepared file (`dfmp2.output.prepared`) holds reference and B, its numbers in one piece,
-beside the input. A checkpoint is written as a whole and begins with three lines of text, in a user block that HDF5
-readers skip:
+A checkpoint or shard (`dfmp2.output.checkpoint`, `dfmp2.output.tile_shards`) holds whatever is
+available; a prepared file (`dfmp2.output.prepared`) holds the input, the reference, and B in
+contiguous form. A checkpoint is written as a whole and begins with three lines of text, in a user
+block that HDF5 readers skip:
 
     dfmp2 checkpoint 3
-    scratch FOLDER            where B lies on disk, or -
+    scratch FOLDER            where B is stored on disk, or -
     sha256 HASH               of everything that follows
 
 Version 2 was an npz archive in place of the HDF5 file; it is read as well.
@@ -65,22 +65,22 @@ NUMBERS_OF_B = ("b/alpha", "b/beta")
 HEAD = b"dfmp2 checkpoint "
 VERSION = b"3"
 NPZ_VERSION = b"2"
-SMALLEST_BLOCK = 512  # bytes of HDF5's user block, of which it takes powers of two times this
-TILE_COLUMNS = 9  # number, spins, i0, i1, j0, j1, whether on the diagonal, whether with exchange
+SMALLEST_BLOCK = 512  # bytes of HDF5's user block; its size must be a power of two times this
+TILE_COLUMNS = 9  # number, spins, i0, i1, j0, j1, on the diagonal?, with exchange?
 KINDS = {"reference": Reference, **records_of(Reference)}
 
 Group = tuple[int, int, str]  # occupied orbitals i0:i1 of B and the SHA-256 of their numbers
 
 
 class OldVersion(ValueError):
-    """A checkpoint that another version of dfmp2 has written."""
+    """The checkpoint was written by an unsupported version of dfmp2."""
 
 
 # --- B --------------------------------------------------------------------------------------------
 
 
 def allocate_b(handle: h5py.File, shapes: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Where in an empty file the numbers of B of each spin will lie, which others write.
+    """Reserve space in an empty file for B of each spin and return the offsets.
 
     Parameters
     ----------
@@ -98,12 +98,12 @@ def allocate_b(handle: h5py.File, shapes: Sequence[tuple[int, int, int]]) -> lis
 
 
 def places_of_b(handle: h5py.File, shapes: Sequence[tuple[int, int, int]], size: int) -> list[int]:
-    """Where in a file of `size` bytes the numbers of B of each spin begin.
+    """Offsets of B of each spin in a file of `size` bytes.
 
     Raises
     ------
     ValueError
-        They are not of these shapes, or do not lie in one piece within the file.
+        B does not have these shapes, or is not contiguous within the file.
     """
     offsets = []
     for name, shape in zip(SPINS, shapes, strict=False):
@@ -120,12 +120,12 @@ def places_of_b(handle: h5py.File, shapes: Sequence[tuple[int, int, int]], size:
 
 
 def group_items(groups: Sequence[Sequence[Group]]) -> dict[str, Dataset]:
-    """Datasets of the hashes of a B whose numbers lie in the same file, by path.
+    """Datasets of the hashes of a B stored in the same file, by path.
 
     Parameters
     ----------
     groups : sequence of sequences of (int, int, str)
-        Of each spin.
+        Groups of each spin.
     """
     items = {}
     for name, of_spin in zip(SPINS, groups, strict=False):
@@ -138,19 +138,19 @@ def group_items(groups: Sequence[Sequence[Group]]) -> dict[str, Dataset]:
 
 
 def read_groups(groups: Groups, shapes: Sequence[tuple[int, int, int]]) -> list[list[Group]]:
-    """The groups of occupied orbitals of each spin, with their hashes.
+    """Groups of occupied orbitals of each spin, with their hashes.
 
     Parameters
     ----------
     groups : mapping
         Datasets of the file, as `read_layout` returns them.
     shapes : sequence of (int, int, int)
-        Of B of each spin, whose occupied orbitals the groups must cover.
+        Shapes of B of each spin; the groups must cover its occupied orbitals.
 
     Raises
     ------
     ValueError
-        They do not.
+        The groups do not cover the occupied orbitals.
     """
     values = stored(groups, "b")
     of_spins = []
@@ -170,7 +170,7 @@ def _hashes(hashes: tuple[str, ...]) -> Dataset:
 
 
 def _stored_b_items(b: StoredB) -> dict[str, Dataset]:
-    """Datasets of a B that lies in a scratch folder, by path."""
+    """Datasets that describe a B stored in a scratch folder, by path."""
     folder = json.dumps(b.folder)  # a file name need not be UTF-8
     items = {
         "b/folder": Dataset(folder, "", "JSON: scratch folder with the numbers"),
@@ -221,7 +221,7 @@ def _tile_items(tiles: Mapping[TileKey, PairTerms]) -> dict[str, Dataset]:
 
 
 def _read_tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[TileKey, PairTerms]:
-    """Finished tiles; each takes its part of the numbers."""
+    """Finished tiles, with the numbers split among them."""
     tiles: dict[TileKey, PairTerms] = {}
     place = 0
     for number, left, right, i0, i1, j0, j1, diagonal, exchanging in index.tolist():
@@ -242,14 +242,14 @@ def _read_tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[
 
 
 def store_layout(handle: h5py.File, items: Mapping[str, Dataset], version: str) -> None:
-    """Put datasets into a file, and say which version of dfmp2 has written them."""
+    """Store datasets in a file, together with the version of dfmp2."""
     write_items(handle, items, fixed_text)
     handle.attrs["creator"] = fixed_text("dfmp2")
     handle.attrs["creator_version"] = fixed_text(version)
 
 
 def read_layout(handle: h5py.File) -> Groups:
-    """All datasets of a file by group, but the numbers of B, which may not fit into memory."""
+    """All datasets of a file by group, except B, which may not fit into memory."""
     return by_group(read_contents(handle, leave_out=NUMBERS_OF_B))
 
 
@@ -288,9 +288,9 @@ def decode(content: bytes) -> State:
     Raises
     ------
     OldVersion
-        A version of dfmp2 has written it that is not read.
+        It was written by a version of dfmp2 that is no longer supported.
     ValueError
-        It is damaged.
+        The content is damaged.
     """
     written, _, rest = content.removeprefix(HEAD).partition(b"\n")
     if written not in (VERSION, NPZ_VERSION):
@@ -324,12 +324,12 @@ def _decode_hdf5(payload: bytes) -> State:
 
 
 def content_hash_of(handle: h5py.File) -> str:
-    """Hash of everything but the numbers of B, whose own hashes are among it."""
+    """Hash of everything except B itself, but including the hashes of B."""
     return content_hash(handle, leave_out=NUMBERS_OF_B)
 
 
 def fixed_text(value: Any) -> Any:
-    """What h5py stores in place: numbers, arrays, and UTF-8 text of the length it has."""
+    """The value in a form that h5py stores in place: number, array, or fixed-length UTF-8 text."""
     if isinstance(value, str):
         text = printed(value)
         return np.array(text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
@@ -342,8 +342,8 @@ def fixed_text(value: Any) -> Any:
 
 # --- version 2 ------------------------------------------------------------------------------------
 
-NPZ_ARRAY = "array number"  # in the JSON, where an array stands
-NPZ_PARTS = {  # of a reference, each a record of its own
+NPZ_ARRAY = "array number"  # placeholder of an array in the JSON
+NPZ_PARTS = {  # parts of a reference, each a separate record
     "stability": Stability,
     "solutions": Solutions,
     "grid_error": GridError,
@@ -351,7 +351,7 @@ NPZ_PARTS = {  # of a reference, each a record of its own
 
 
 def _decode_npz(payload: bytes) -> State:
-    """The state in an npz archive: JSON, and the arrays that it names by their numbers."""
+    """The state in an npz archive: JSON, and the arrays it refers to by number."""
     with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
         arrays = [archive[name] for name in archive.files]
 
@@ -371,7 +371,7 @@ def _decode_npz(payload: bytes) -> State:
 
 
 def _npz_record(kind: Any, values: Any) -> Any:
-    """A record of its fields, with tuples in place of JSON's lists; None for None."""
+    """A record built from its fields, with tuples in place of JSON's lists; None for None."""
     if values is None:
         return None
     parts = {}

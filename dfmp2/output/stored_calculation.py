@@ -1,8 +1,8 @@
-"""A calculation as datasets: molecule, options, bases and reference, each written and read back.
+"""Storage of a calculation as datasets: molecule, options, bases and reference.
 
-Results, checkpoints and prepared files have these in common (`dfmp2.output.hdf5`,
+Results, checkpoints and prepared files share this layout (`dfmp2.output.hdf5`,
 `dfmp2.output.state`, `dfmp2.output.prepared`). A record is a dataclass whose fields have a unit and
-a description (`dfmp2.units.quantity`); each of its fields is a dataset.
+a description (`dfmp2.units.quantity`); each field becomes a dataset.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dfmp2.scf.reference import Reference
 
 # Group -> field
 BASES = {"orbital": "orbital_basis", "scf_fitting": "scf_fitting", "mp2_fitting": "mp2_fitting"}
-ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie under /scf
-HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
+ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # fields of the reference stored under /scf
+HIGHEST_MOMENTUM = 12  # of a shell; limit of PySCF's integral library
 
 
 def records_of(kind: type) -> dict[str, type]:
-    """Fields of a dataclass that are records, that is dataclasses whose fields have a unit, with
+    """Fields of a dataclass that are themselves records (dataclasses whose fields have units), with
     their types."""
     return {
         name: part
@@ -114,11 +114,11 @@ def reference_items(reference: Reference) -> dict[str, Dataset]:
 
 
 def read_records(groups: Groups, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """The records that are there, by name; of the reference its plain values only.
+    """The stored records by name; for the reference, only its plain values.
 
     Raises
     ------
-    KeyError, TypeError, ValueError : a field is missing or of another type
+    KeyError, TypeError, ValueError : a field is missing or of the wrong type
     """
     values = {
         name: field_values(kind, stored(groups, f"dfmp2/{name}"))
@@ -132,18 +132,16 @@ def read_records(groups: Groups, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 
 def read_calculation(groups: Groups, records: dict[str, Any]) -> dict[str, Any]:
-    """Molecule, options, bases, reference and PySCF's molecule, by the names of the fields of a
-    result.
+    """Molecule, options, bases, reference and PySCF's molecule, under the field names of a result.
 
     Parameters
     ----------
-    records : as `read_records` found them; "reference" and its parts are taken out, "sizes" is
-        compared with
+    records : as returned by `read_records`; "reference" and its parts are removed, "sizes" is used
+        for checks
 
     Raises
     ------
-    KeyError, TypeError, ValueError, InputError : something is missing, damaged, or does not belong
-        together
+    KeyError, TypeError, ValueError, InputError : something is missing, damaged or inconsistent
     """
     bases: dict[str, BasisSet | None] = dict.fromkeys(BASES.values())
     for name, field in BASES.items():
@@ -174,22 +172,22 @@ def read_calculation(groups: Groups, records: dict[str, Any]) -> dict[str, Any]:
 def read_reference(
     groups: Groups, records: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Reference:
-    """The reference that `reference_items` stored.
+    """The reference stored by `reference_items`.
 
     Parameters
     ----------
     groups : mapping
         Datasets by group.
     records : dict
-        As `read_records` found them; "reference" and its parts are taken out.
+        As returned by `read_records`; "reference" and its parts are removed.
     shapes : mapping
-        Shapes of the arrays under /scf for one spin. A file that does not keep the coefficients
-        gives empty ones.
+        Shapes of the arrays under /scf for one spin. Coefficients that the file does not keep
+        become empty arrays.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        Something is missing, damaged, or does not belong together.
+        Something is missing, damaged or inconsistent.
     """
     values = records.pop("reference")
     spins = {"rhf": (), "uhf": (2,), "rohf": (2,)}[values["kind"]]
@@ -204,7 +202,8 @@ def read_reference(
 
 
 def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> None:
-    """Refuse orbital counts that cannot be those of the molecule: `compare` computes with them."""
+    """Raise if the numbers of orbitals are impossible for the molecule, because `compare` relies on
+    them."""
     electrons = molecule.check_electrons(orbital.ecp_electrons)
     nocc = tuple(max(0, n - sizes.frozen_core) for n in electrons)
     nvir = tuple(sizes.nmo - n - sizes.frozen_virtual for n in electrons)
@@ -218,7 +217,7 @@ def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> 
 
 
 def record_items(name: str, record: Any) -> dict[str, Dataset]:
-    """Datasets of a record, by path; fields that are None, or lie elsewhere, are left out."""
+    """Datasets of a record by path, without fields that are None or stored elsewhere."""
     return {
         f"dfmp2/{name}/{field.name}": Dataset(
             value, field.metadata["units"], field.metadata["description"]
@@ -230,14 +229,14 @@ def record_items(name: str, record: Any) -> dict[str, Dataset]:
 
 
 def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor arguments of a dataclass from what was read, each turned into the type of its
+    """Constructor arguments of a dataclass from stored values, each converted to the type of its
     field.
 
-    What is not stored is left to the default of the field, as in files older than the field.
+    Fields that are not stored, as in older files, keep their defaults.
 
     Raises
     ------
-    TypeError, ValueError, OverflowError : a value is of another type
+    TypeError, ValueError, OverflowError : a value is of the wrong type
     """
     return {
         name: convert(stored[name])
@@ -248,14 +247,14 @@ def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _converters(kind: type[Any]) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Fields of a dataclass with what turns a stored value into their type."""
+    """Converters from stored values to the types of the fields of a dataclass, by field."""
     hints = get_type_hints(kind)
     return [(field.name, _converter(hints[field.name])) for field in fields(kind)]
 
 
 def _converter(hint: Any) -> Callable[[Any], Any]:
-    """What turns a stored value into an annotated type: text or a number, a tuple of either, or an
-    array."""
+    """A converter from a stored value to an annotated type: text or a number, a tuple of either, or
+    an array."""
     kind = next(
         (kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float, str)), np.asarray
     )
@@ -291,11 +290,11 @@ def basis_items(place: str, basis: BasisSet) -> dict[str, Dataset]:
 
 
 def basis_from(stored: Mapping[str, Any]) -> BasisSet:
-    """A basis from its datasets.
+    """The basis stored in some datasets.
 
     Raises
     ------
-    KeyError, TypeError, ValueError : it is damaged, or its numbers do not have their hash
+    KeyError, TypeError, ValueError : the basis is damaged, or its numbers do not match their hash
     """
     elements, hashes = _elements(stored["elements"])
     if hashes != tuple(stored["sha256"]):
@@ -312,9 +311,9 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     )
 
 
-@lru_cache(256)  # the results of a batch have the same bases
+@lru_cache(256)  # results of a batch share their bases
 def _elements(text: str) -> tuple[dict[str, ElementBasis], tuple[str, ...]]:
-    """Elements of a basis from its JSON, and their hashes; ValueError where they are no numbers."""
+    """Elements of a basis from its JSON, and their hashes; ValueError if they are not numbers."""
     elements = {
         key: ElementBasis(
             key.rstrip("0123456789"),
@@ -332,8 +331,8 @@ def _hashes(elements: Mapping[str, ElementBasis]) -> tuple[str, ...]:
 
 
 def _require_numbers(element: ElementBasis) -> None:
-    """Refuse a basis that is not texts and numbers in their places: it goes to PySCF, whose parsers
-    take text."""
+    """Raise unless the basis of an element has strings and numbers in the right places, because it
+    is passed to PySCF, whose parsers accept text."""
     core, channels = element.ecp or (0, ())
     momenta = [*(shell[0] for shell in element.shells), *(momentum + 1 for momentum, _ in channels)]
     primitives = [row for shell in element.shells for row in shell[1:]]

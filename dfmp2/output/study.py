@@ -1,12 +1,12 @@
 """Files of several calculations: a study, which holds whole results with the table and the numbers
-made of them, and a table alone.
+derived from them, or a table alone.
 
     /runs/NAME/...                      results, each laid out as a result file (`dfmp2.output.hdf5`), with its own hash
-    /study/{title, settings, notes}     what was asked for (settings as JSON)
-    /study/{table/COLUMN, values/NAME, arrays/NAME}  what came out, each with its unit and description
+    /study/{title, settings, notes}     what was requested (settings as JSON)
+    /study/{table/COLUMN, values/NAME, arrays/NAME}  results, each with its unit and description
 
-The file is written anew after every run, all or nothing, with status "incomplete" until the last
-one is done. A table (`write_table`) is a group with one dataset per column.
+The file is rewritten atomically after every run, with status "incomplete" until the last one is
+done. A table (`write_table`) is a group with one dataset per column.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STUDY_VERSION = 1
 TABLE_VERSION = 1
 MOST_RUNS = 500
 MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datasets
-FOREMOST = (  # what a study is made for, in one line
+FOREMOST = (  # the main result of a study, for one line
     "cp_corrected_interaction_energy_kj_per_mol",
     "composite_total_energy",
     "reaction_gibbs_energy_kj_per_mol",
@@ -83,11 +83,11 @@ KINDS = (
     "thermochemistry",
     "reaction",
 )
-NO_BUDGET = ("frequencies", "thermochemistry")  # of no energy difference
+NO_BUDGET = ("frequencies", "thermochemistry")  # they have no energy difference
 
 
 class Column(NamedTuple):
-    """A column: texts, or numbers (None is stored as NaN), with their unit and what they are."""
+    """A column of texts or numbers (None is stored as NaN), with unit and description."""
 
     values: Sequence[Any]
     units: str
@@ -95,8 +95,8 @@ class Column(NamedTuple):
 
 
 class Warned(NamedTuple):
-    """A warning of the first of some runs, their names, none for one of the study itself, and
-    whether the figures of the others differ."""
+    """A warning of one or more runs: the text of the first run, the names of the runs (empty for
+    the study itself), and whether the figures differ in the others."""
 
     text: str
     runs: tuple[str, ...]
@@ -111,15 +111,15 @@ class Study:
     ----------
     kind : one of KINDS
     title : one line for people
-    settings : what was asked for; plain JSON values
+    settings : what was requested, as plain JSON values
     notes : lines for the report: formulas, citations, what failed
     values : numbers, by name
     table : columns of equal length, by name
     runs : results, by name
-    complete : whether everything asked for has been tried
+    complete : whether everything requested has been tried
     version, command, created : of the program that wrote it
     arrays : numbers with more than one dimension, by name
-    warnings : those that none of its runs holds
+    warnings : those that are not in any of its runs
     """
 
     kind: str
@@ -137,7 +137,7 @@ class Study:
     warnings: tuple[str, ...] = ()
 
     def to_dataframe(self) -> Any:
-        """Its table as a pandas DataFrame, of its values where it has no table; units are in
+        """Its table, or its values if it has no table, as a pandas DataFrame; units are in
         `attrs["units"]`.
 
         Raises
@@ -153,12 +153,12 @@ class Study:
         Parameters
         ----------
         axes : matplotlib Axes, optional
-            Where it is drawn; None for a new figure.
+            The Axes to draw on; None for a new figure.
 
         Raises
         ------
         ImportError : matplotlib is not installed
-        InputError : a study of another kind, or one that has nothing to draw yet
+        InputError : the study is of another kind, or has nothing to draw yet
         """
         return presentation().study_plot(self, axes)
 
@@ -183,7 +183,7 @@ class Study:
     def all_warnings(self) -> list[Warned]:
         """Its own warnings and those of its runs.
 
-        Runs whose warnings differ in figures alone, such as the points of a scan, are put together.
+        Runs whose warnings differ only in figures, such as the points of a scan, are grouped.
         """
         texts: dict[str, list[str]] = {}
         runs: dict[str, list[str]] = {}
@@ -202,8 +202,8 @@ class Study:
 
     @property
     def results(self) -> dict[str, MP2Result]:
-        """Its results by name: its runs, or what those of one molecule at a composite level give
-        together."""
+        """Its results by name: its runs, or the combined result of the runs of one molecule at a
+        composite level."""
         parts = [Part(*part) for part in self.settings.get("parts", ())]
         if not parts:
             return dict(self.runs)
@@ -221,8 +221,8 @@ class Study:
 
     @property
     def path(self) -> dict[str, MP2Result]:
-        """The results that its table has rows of, by name: of an optimisation its steps, of a
-        relaxed scan those that are kept, else all of them."""
+        """The results that correspond to rows of its table, by name: the steps of an optimisation,
+        the kept points of a relaxed scan, otherwise all."""
         results = self.results
         names = self.settings.get("path")
         if names is None and self.kind == "optimization":  # of an earlier version
@@ -233,19 +233,19 @@ class Study:
 
     @property
     def last(self) -> Molecule:
-        """The geometry of the last run, which for an optimisation is the final one."""
+        """The geometry of the last run: the final geometry of an optimisation."""
         return list(self.path.values())[-1].molecule
 
     @property
     def status(self) -> str:
-        """complete or incomplete."""
+        """Either "complete" or "incomplete"."""
         if self.complete:
             return "complete"
         return "incomplete"
 
     @property
     def error_budget(self) -> ErrorBudget | None:
-        """How wrong the energies that were found may be; None where there are none, or none yet."""
+        """The error budget of its energies; None if there are none, or none yet."""
         from dfmp2.mp2.error_of_difference import combined
 
         runs = list(self.results.values())
@@ -278,18 +278,20 @@ class Study:
         return self._limit_budget(runs)
 
     def _top_and_minimum(self) -> tuple[str, str]:
-        """The names of the transition state of a path and of its minimum backwards."""
+        """The names of the transition state of a path and of the minimum in the backward
+        direction."""
         return "transition-state", str(self.settings["backward_run"])
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:
-        """That of an interaction energy without counterpoise correction; None of other studies."""
+        """The error budget of an interaction energy without counterpoise correction; None for other
+        studies."""
         if self.kind != "interaction" or not self.complete:
             return None
         return self._interaction_budget("uncorrected", "-alone")
 
     def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
-        """The budget of the interaction energy with the fragments whose runs have this ending."""
+        """The budget of the interaction energy that uses the fragment runs with this suffix."""
         from dfmp2.mp2.error_of_difference import combined
 
         results = self.results
@@ -299,8 +301,8 @@ class Study:
         )
 
     def _limit_budget(self, runs: Sequence[MP2Result]) -> ErrorBudget:
-        """The budget of a limit in a file of an earlier version, which has no weights: they follow
-        from the limit."""
+        """The budget of a basis-set limit in a file of an earlier version, which lacks the weights:
+        they are derived from the limit."""
         method = "correlation_energy"
         if f"cbs_{method}" not in self.values:
             method = f"mp2_{method}"
@@ -322,19 +324,19 @@ class Study:
 
 
 def _largest_last(budget: ErrorBudget) -> float:
-    """What a budget adds up to, Eh; infinite where that is not known."""
+    """The total of a budget, Eh; infinite if unknown."""
     if budget.total is None:
         return math.inf
     return budget.total
 
 
 class StudyWriter:
-    """Holds the file of a study in memory, so that writing it once more costs only a copy.
+    """Holds the file of a study in memory, so that rewriting it costs only a copy.
 
     Parameters
     ----------
     path : file to write
-    overwrite : replace what is there; once written, the file is replaced in any case
+    overwrite : replace an existing file; the file is always replaced after the first write
     """
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
@@ -349,7 +351,7 @@ class StudyWriter:
         hdf5.store(self._file.create_group(f"runs/{name}"), result)
 
     def replace(self, name: str, result: MP2Result) -> None:
-        """Keep a run in place of the one of that name."""
+        """Replace the run of that name."""
         del self._file[f"runs/{name}"]
         self.add(name, result)
 
@@ -370,13 +372,12 @@ class StudyWriter:
 
 
 def is_study(path: str | Path) -> bool:
-    """Whether an HDF5 file says that it is a study; false for a file that cannot be opened."""
+    """Whether an HDF5 file is marked as a study; false if it cannot be opened."""
     return "dfmp2_study_version" in attributes_of(path)
 
 
 def is_unfinished(path: str | Path) -> bool:
-    """Whether an HDF5 file says that it is a study whose runs are not all done; false where it is
-    damaged."""
+    """Whether an HDF5 file is marked as a study with unfinished runs; false if it is damaged."""
     if not is_study(path):
         return False
     try:
@@ -454,11 +455,11 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
 
 
 def verify_study(path: str | Path) -> str:
-    """Check every stored hash, of the table and of each run, and return that of the table.
+    """Check the stored hashes of the table and of each run, and return that of the table.
 
     Raises
     ------
-    ResultFileError : one differs
+    ResultFileError : a hash differs
     """
     with open_checked(path, most_objects=MOST_OBJECTS) as handle:
         for name, run in handle["runs"].items() if "runs" in handle else ():
@@ -476,11 +477,11 @@ def write_table(
     *,
     overwrite: bool,
 ) -> None:
-    """Write `columns` as the group `name`; rows have the same place in every column.
+    """Write `columns` as the group `name`; a row has the same index in every column.
 
     Parameters
     ----------
-    attributes : texts that hold for the whole table
+    attributes : texts that apply to the whole table
 
     Raises
     ------
@@ -524,7 +525,7 @@ def _store(handle: h5py.File, study: Study) -> None:
         items["array_names"] = Dataset(tuple(study.arrays), "", "names below arrays, in order")
         items |= {f"arrays/{name}": item for name, item in study.arrays.items()}
     group = handle.create_group("study")
-    # The reader wants the units back: `safe_hdf5.read_attribute` says why they are of fixed length.
+    # The reader needs the units; `safe_hdf5.read_attribute` says why their length is fixed.
     write_items(group, items, storable, label=lambda text: np.bytes_(printed(text)))
     handle.attrs["creator"] = "dfmp2"
     handle.attrs["creator_version"] = study.version

@@ -1,5 +1,5 @@
-"""Tables of several results: their key numbers in a row each, written as HDF5, CSV or JSON, or as
-pandas has them."""
+"""Tables of several results, one row of key numbers each, as HDF5, CSV, JSON or pandas
+DataFrames."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ UNITS = {"exit_code": "", "seconds": "s"} | {
 
 
 def numbers_of(result: MP2Result) -> dict[str, Any]:
-    """What the table says of a result; None for numbers that JSON cannot hold."""
+    """The table row of a result; None for numbers that JSON cannot hold."""
     found = {name: attrgetter(attribute)(result) for name, (attribute, _) in NUMBERS.items()}
     found["warnings"] = len(found["warnings"])
     return {
@@ -58,7 +58,7 @@ def numbers_of(result: MP2Result) -> dict[str, Any]:
 
 
 def result_frame(result: MP2Result) -> Any:
-    """The key numbers of a result as a pandas DataFrame of one row, whose index is the name of the
+    """The key numbers of a result as a one-row pandas DataFrame, indexed by the name of the
     molecule.
 
     Raises
@@ -71,7 +71,7 @@ def result_frame(result: MP2Result) -> Any:
 
 
 def study_frame(study: Study) -> Any:
-    """The table of a study as a pandas DataFrame, of its values where it has no table; units in
+    """The table of a study, or its values if it has no table, as a pandas DataFrame; units in
     `attrs["units"]`.
 
     Raises
@@ -92,7 +92,7 @@ def frame(
     units: Mapping[str, str],
     index: Sequence[str] | None = None,
 ) -> Any:
-    """A pandas DataFrame; the units of its columns, where they have one, are in `attrs["units"]`.
+    """A pandas DataFrame; the units of its columns, if any, are in `attrs["units"]`.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def rows_json(value: Any) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A table with the keys of the first row as its head; numbers with all their digits."""
+    """Rows as CSV, with the keys of the first row as header and all digits of the numbers."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -126,8 +126,8 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 def write_rows(
     path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool
 ) -> None:
-    """Write rows, and `notes` that hold for all of them, as HDF5, CSV or JSON by the end of the
-    file's name.
+    """Write rows, and `notes` that apply to all of them, as HDF5, CSV or JSON, depending on the
+    file suffix.
 
     Raises
     ------

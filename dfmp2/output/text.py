@@ -1,5 +1,5 @@
-"""What commands print: the reports of a result, of a study and of a prepared file, pair energies,
-last lines."""
+"""Text that commands print: reports of a result, study or prepared file, pair energies, and closing
+lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import html
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -15,15 +16,14 @@ from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
     WIDEST,
-    WIDTH,
     Block,
     Facts,
     Note,
     Section,
     Table,
+    block_lines,
     displayed_width,
     document_text,
-    fitted_lines,
     size,
 )
 from dfmp2.output.reports.energies import quoted_energies
@@ -32,15 +32,25 @@ from dfmp2.output.reports.molecule import point_charge_line
 from dfmp2.output.reports.pairs import list_pairs
 from dfmp2.output.reports.reference import spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
-from dfmp2.output.reports.study import of_study, study_warnings
+from dfmp2.output.reports.study import (
+    cost_of_runs,
+    main_tables,
+    of_study,
+    remarks,
+    study_warnings,
+)
 from dfmp2.output.reports.study_tables import cell
 from dfmp2.units import DEBYE, EV_PER_HARTREE, counted_text, format_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
-# Of the names of quantities, which are long keys in JSON: pattern -> what is printed.
+# Shorter forms of quantity names, which are long keys in JSON: pattern -> printed form.
 NAMES = (
     (r"^cp corrected interaction energy$", "interaction energy, CP-corrected"),
     (r"^uncorrected interaction energy$", "interaction energy, uncorrected"),
@@ -63,14 +73,12 @@ NAMES = (
 )
 NEAR = 3  # orbitals below and above the gap
 STRONGEST = 5  # pairs
-MAIN_FACTS = (  # of a gradient, a density and a polarizability
-    "norm",
-    "largest component",
+MAIN_FACTS = (  # of a density and a polarizability
     "natural occupations, relaxed",
     "isotropic",
     "anisotropy",
 )
-NO_DIPOLE = 1e-8  # e bohr; below, a component is rounding
+NO_DIPOLE = 1e-8  # e bohr; smaller components are rounding errors
 
 
 def report(result: MP2Result) -> str:
@@ -86,49 +94,70 @@ def report(result: MP2Result) -> str:
 
 
 def brief_report(result: MP2Result, path: str | None) -> str:
-    """One screen about a result: what was computed, energies and derivatives, how good they are.
+    """A one-screen summary of a result: what was computed, energies and derivatives, and their
+    accuracy.
 
     Parameters
     ----------
     path : str or None
-        File of the result, from which `dfmp2 show` prints the rest; None if it is not stored.
+        File of the result, of which `dfmp2 show` prints the rest; None if it is not stored.
     """
     sections = {part.anchor: part for part in summary_blocks(result)}
-    derived = [
-        section._replace(blocks=_main_blocks(section, all_densities=result.gradient is None))
-        for anchor, section in sections.items()
-        if anchor in ("gradient", "properties", "polarizability")
-    ]
-    remarks = [
+    of_gradient = result.gradient is not None
+    tables: list[Block] = [quoted_energies(result, summands_alone=of_gradient)]
+    if result.reference.nspin > 1:
+        tables.append(Facts([spin_fact(result)]))
+    tables += _dipole(result)
+    derivatives = ["gradient", "properties", "polarizability"]
+    if of_gradient and result.properties is not None:
+        relaxed = result.properties.relaxed_dipole
+        tables.append(_dipole_fact("relaxed dipole moment", relaxed, result.molecule))
+        derivatives.remove("properties")
+    for anchor in derivatives:
+        if anchor in sections:
+            tables += _main_blocks(sections[anchor])
+    texts: list[Block] = [
         block
         for anchor in ("reference", "trust")
         for block in sections[anchor].blocks
         if isinstance(block, Note) and block.mood in ("warning", "failure")
     ]
-    head = [
-        *_subject(result),
-        "",
-        *fitted_lines(quoted_energies(result)),
-        *_spin(result),
-        *(f"{name}: {value}" for facts in _dipole(result) for name, value in facts.rows),
-    ]
-    quality = wrap(result.error_budget.summary, WIDTH) + _checked(result)
-    warnings = Section("warnings", "Warnings", remarks)
-    text = document_text(head, [*derived, warnings])
-    spent = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
-    spent += f", peak memory {format_bytes(result.memory.measured_peak)}"
-    lines = [f"{text}{quality[0]}", *quality[1:], spent]
+    cost = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
+    cost += f", peak memory {format_bytes(result.memory.measured_peak)}"
+    texts += [result.error_budget.summary, *_checked(result)]
+    return _screen(_subject(result), tables, texts, cost, path)
+
+
+def brief_study(study: Study, path: str | None) -> str:
+    """One screen about a study; parameters as of `brief_report`."""
+    tables = [_with_names(table) for table in main_tables(study)]
+    texts: list[Block] = [*remarks(study), *_warnings(study)]
+    if study.error_budget is not None:
+        texts.append(study.error_budget.summary)
+    subject = wrap(f"dfmp2 {study.version}: {study.title}", WIDEST, break_on_hyphens=False)
+    return _screen(subject, tables, texts, cost_of_runs(study), path)
+
+
+def _screen(
+    subject: Sequence[str],
+    tables: Sequence[Block],
+    texts: Sequence[Block],
+    cost: str,
+    path: str | None,
+) -> str:
+    """What was computed, what came out, what to know of it and how good it is, what it cost, and
+    the command that prints the rest."""
+    ending = [cost] if cost else []
     if path is not None:
-        more = printable(f"full report: {shlex.join(['dfmp2', 'show', path])}")
-        if displayed_width(f"{spent}; {more}") <= WIDEST:
-            lines[-1] += f"; {more}"
-        else:
-            lines.append(more)
-    return "\n".join([*lines, ""])
+        ending.append(f"details: {shlex.join(['dfmp2', 'show', path])}")
+    if len(ending) > 1 and displayed_width("; ".join(ending)) <= WIDEST:
+        ending = ["; ".join(ending)]
+    lines = [*subject, *block_lines(tables), "", *block_lines(texts), *ending]
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _subject(result: MP2Result) -> list[str]:
-    """Molecule, method and basis sets in a line each, and the point charges around the molecule."""
+    """Molecule, method, basis sets and point charges, one line each."""
     molecule, sizes = result.molecule, result.sizes
     charge = f"{molecule.charge:+d}" if molecule.charge else "0"
     subject = (
@@ -154,40 +183,22 @@ def _subject(result: MP2Result) -> list[str]:
     ]
 
 
-def _spin(result: MP2Result) -> list[str]:
-    """What the reference says of the spin, where there are open shells."""
-    if result.reference.nspin == 1:
-        return []
-    name, value = spin_fact(result)
-    return [f"{name}: {value}"]
-
-
-def _main_blocks(section: Section, *, all_densities: bool) -> list[Block]:
-    """Tables, verdicts and main facts of a section on derivatives.
-
-    Without `all_densities` the dipole moment alone stands for the densities, where the gradient was
-    asked for.
-    """
+def _main_blocks(section: Section) -> list[Block]:
+    """Tables, main facts and failures of a section on derivatives."""
     blocks: list[Block] = []
     for block in section.blocks:
         if isinstance(block, Facts):
-            block = Facts([row for row in block.rows if row[0] in MAIN_FACTS])
-        left_out = (
-            isinstance(block, Table)
-            and section.anchor == "properties"
-            and not all_densities
-            and not block.caption.startswith("Dipole moment")
-        )
-        if not left_out:
+            blocks.append(Facts([row for row in block.rows if row[0] in MAIN_FACTS]))
+        elif not isinstance(block, Note) or block.mood != "ok":
             blocks.append(block)
     return blocks
 
 
 def _checked(result: MP2Result) -> list[str]:
-    """The verdict of --check, where it was asked for."""
+    """The verdict of --check, if requested."""
     check = result.check
     if check is None or not check.passed:
-        return []  # one that failed is among the warnings
+        return []  # a failed check is among the warnings
     return [f"{check.program} agrees to {size(check.largest_difference)} Eh."]
 
 
@@ -214,22 +225,25 @@ def _frontier(result: MP2Result) -> list[Block]:
 
 
 def _dipole(result: MP2Result) -> list[Facts]:
-    """The dipole moment of the reference: not in files of earlier versions, and not where it stands
-    among the properties."""
+    """The dipole moment of the reference, unless it is among the properties or missing in a file of
+    an earlier version."""
     dipole = result.reference.dipole
     if dipole is None or result.properties is not None:
         return []
+    return [_dipole_fact("SCF dipole moment", dipole, result.molecule)]
+
+
+def _dipole_fact(name: str, dipole: NDArray[np.float64], molecule: Molecule) -> Facts:
     numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in dipole)
     size = DEBYE * float(dipole @ dipole) ** 0.5
-    if result.molecule.charge:
+    origin = ""
+    if molecule.charge:
         origin = ", origin of the coordinates"
-    else:
-        origin = ""
-    return [Facts([("SCF dipole moment", f"({numbers}) e bohr, {size:.4f} debye{origin}")])]
+    return Facts([(name, f"({numbers}) e bohr, {size:.4f} debye{origin}")])
 
 
 def _strongest(result: MP2Result) -> list[Block]:
-    """The pairs with the largest part of the correlation energy, where there are pair energies."""
+    """The pairs that contribute most to the correlation energy, if there are pair energies."""
     if result.quadrature is not None:
         total = 0.0
     else:
@@ -251,20 +265,22 @@ def _strongest(result: MP2Result) -> list[Block]:
     return [Table(caption, ("i, j", "spins", "#Eh", "#% of E(corr)"), rows)] if rows else []
 
 
-def study_report(study: Study, *, brief: bool = False) -> str:
-    """The report of a study, one string ending in a newline; `brief` as of `of_study`."""
+def study_report(study: Study) -> str:
+    """The report of a study, one string ending in a newline."""
     parts = [
         part._replace(blocks=[_with_names(block) for block in part.blocks])
-        for part in of_study(study, brief=brief)
+        for part in of_study(study)
     ]
-    warnings = [Note("warning", text) for text in study_warnings(study)]
-    if warnings:
-        parts.append(Section("warnings", "Warnings", warnings))
+    parts.append(Section("warnings", "Warnings", _warnings(study)))
     return document_text([f"dfmp2 {study.version}: {study.title}"], parts)
 
 
+def _warnings(study: Study) -> list[Note]:
+    return [Note("warning", text) for text in study_warnings(study)]
+
+
 def _with_names(block: Block) -> Block:
-    """The same with names as people write them, where it is a table of quantities."""
+    """The block with readable names, if it is a table of quantities."""
     if not isinstance(block, Table) or block.heads[0] != "quantity":
         return block
     rows = [(_quantity(name), *rest) for name, *rest in block.rows]
@@ -272,14 +288,14 @@ def _with_names(block: Block) -> Block:
 
 
 def _quantity(name: str) -> str:
-    """The name of a quantity as people write it."""
+    """The readable name of a quantity."""
     for pattern, words in NAMES:
         name = re.sub(pattern, words, name)
     return name
 
 
 def last_line(result: MP2Result, output: str) -> str:
-    """One unmistakable line for the end of a finished run."""
+    """The closing line of a finished run."""
     found = result.gradient
     count = len(result.diagnostics.warnings)
     if count:
@@ -301,7 +317,7 @@ def last_line(result: MP2Result, output: str) -> str:
 
 
 def pair_table(result: MP2Result) -> str:
-    """All stored pair energies, one line per pair, indices from 1 over the correlated orbitals."""
+    """All stored pair energies, one line per pair, numbered from 1 over the correlated orbitals."""
     if result.options.correlation.kind != "pairs":
         return f"{result.method} has no pair energies\n"
     if result.pairs.summed:
@@ -317,8 +333,8 @@ def pair_table(result: MP2Result) -> str:
 
 
 def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> str:
-    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method,
-    reference, and what the last line of the command says."""
+    """The report of a prepared file, ending in a newline; `brief` omits molecule, method, reference
+    and anything in the closing line of the command."""
     made = prepared.provenance
     memory = format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
@@ -349,7 +365,7 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
 
 
 def prepared_last_line(prepared: Prepared, path: str) -> str:
-    """One line for the end of a finished preparation."""
+    """The closing line of a finished preparation."""
     return printable(
         f"dfmp2 prepared: E(SCF) = {prepared.reference.scf_total_energy:.10f} Eh -> {path}; "
         f"go on: {_go_on(path)}"
@@ -362,7 +378,7 @@ def _go_on(path: str) -> str:
 
 
 def result_html(result: MP2Result) -> str:
-    """A table of the energies of the method, for notebooks."""
+    """An HTML table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
     rows = [("E(SCF)", result.scf_total_energy)]
     if result.functional_energy is not None:
@@ -384,7 +400,7 @@ def result_html(result: MP2Result) -> str:
 
 
 def study_html(study: Study) -> str:
-    """Tables of the values and of the table of a study, for notebooks."""
+    """HTML tables of the values and the table of a study, for notebooks."""
     caption = f"{study.title}: {study.status}, {counted_text(len(study.runs), 'run')}"
     values = "".join(
         f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>"

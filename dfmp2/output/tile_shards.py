@@ -1,10 +1,10 @@
-"""The pair energies of a prepared file in N shards: each a process's part of the tiles, in a file
-beside the result.
+"""Pair energies of a prepared file in N shards: each process computes some of the tiles and stores
+them in a file beside the result.
 
-    RESULT.shard-I-of-N.checkpoint    the tiles of part I, as they are finished
+    RESULT.shard-I-of-N.checkpoint    finished tiles of part I
 
-A tile is a pure function of B and its place, and results are added in the order of tiles: the bits
-are those of one process, however the work is cut and whatever is computed twice.
+A tile is a pure function of B and its index, and results are added in tile order, so the bits equal
+those of one process, however the work is divided and even if tiles are computed twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Shard = tuple[int, int]  # I of N
 
 
 def require_pairs(options: Options) -> None:
-    """Refuse a method that has nothing to share out: InputError where it has no pair energies."""
+    """Raise InputError if the method has no pair energies to distribute."""
     if options.correlation.kind != "pairs":
         raise InputError(
             Option("method", options.method),
@@ -57,8 +57,8 @@ def pairs_of_shard(keys: list[TileKey]) -> int:
 
 
 def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
-    """Parts of about equal numbers of pairs, each of neighbours, so that it needs few rows of B;
-    some may be empty."""
+    """Parts with about equal numbers of pairs, each of neighbouring tiles so that it needs few rows
+    of B; some may be empty."""
     parts: list[list[TileKey]] = [[] for _ in range(count)]
     before, total = 0, pairs_of_shard(keys)
     for key in sorted(keys):
@@ -71,8 +71,8 @@ def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
 def evaluator(
     calculation: Calculation, source: PreparedSource
 ) -> Callable[[list[TileKey]], Results]:
-    """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the
-    backend once."""
+    """A function that evaluates tiles in this process; B is read now, into memory if it fits, and
+    passed to the backend once."""
     fitted = read_b(calculation, source)
     backend = calculation.setup.pair_backend
     operands = PairOperands(
@@ -98,12 +98,12 @@ def evaluator(
 
 
 def shard_of(target: Path, index: int, count: int) -> Path:
-    """What a shard of a result is called; its tiles are in the checkpoint of that."""
+    """Path that stands for a shard of a result; its tiles are in the checkpoint of that path."""
     return target.with_name(f"{target.name}.shard-{index}-of-{count}")
 
 
 def shards_of(target: Path) -> dict[Shard, Path]:
-    """The files of tiles beside a result, by (I, N)."""
+    """The shard files beside a result, by (I, N)."""
     files = sorted(target.parent.glob(f"{glob.escape(target.name)}.shard-*{SUFFIX}"))
     found = (
         (re.search(r"\.shard-(\d{1,9})-of-(\d{1,9})\.checkpoint$", path.name), path)
@@ -113,13 +113,13 @@ def shards_of(target: Path) -> dict[Shard, Path]:
 
 
 def remove_shards(target: Path) -> None:
-    """Their tiles are in the result."""
+    """Remove the shards of a result, which now holds their tiles."""
     for path in shards_of(target).values():
         remove(path)
 
 
 def label(index: int, count: int) -> str:
-    """The shard in the identity of its tiles."""
+    """The label of a shard in the identity of its tiles."""
     return f"shard {index}/{count}"
 
 
@@ -131,7 +131,7 @@ def compute_shard(
     command: str,
     checkpoint: Checkpoint,
 ) -> tuple[list[TileKey], list[TileKey]]:
-    """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
+    """Compute the tiles of part I of N that `checkpoint` lacks; return that part and all tiles."""
     index, count = shard
     tiles_only = replace(options, certify_fit=False)
     with open_prepared(source, tiles_only, listener, command, checkpoint) as calculation:
@@ -153,14 +153,14 @@ def compute_shard(
 
 
 def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Results:
-    """The tiles of all shards of a result; none of the repetition in float64, which is left to the
+    """The tiles of all shards of a result, without any repetition in float64, which is left to the
     caller.
 
     Raises
     ------
-    ResultFileError : a shard is damaged, or of another calculation, file, version or number of
-        shards
-    InputError : shards are missing or not complete
+    ResultFileError : a shard is damaged, or belongs to another calculation, file, version or number
+        of shards
+    InputError : shards are missing or incomplete
     """
     if keys[0][0]:
         return
@@ -178,7 +178,7 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
             f": expected all shards of one cut beside {target}, and {found}",
         )
     done: dict[TileKey, PairTerms] = {}
-    elsewhere: dict[str, list[str]] = {}  # shards by their kind of processor and that of this one
+    elsewhere: dict[str, list[str]] = {}  # shards by the processors that computed them and this one
     for shard, path in files.items():
         try:
             state = decode(path.read_bytes())

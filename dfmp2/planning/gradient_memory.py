@@ -1,4 +1,5 @@
-"""What a gradient, or relaxed densities alone, hold in memory beside an energy, stage by stage:
+"""The memory of a gradient, or of relaxed densities alone, in addition to an energy, stage by
+stage:
 
     amplitudes            B, Z, amplitudes of one occupied orbital for each worker
     fitted integrals      Z, blocks of integrals and their derivatives
@@ -6,12 +7,12 @@
     mean field            half-transformed integrals (nocc, nao, naux) of the JK set, blocks as above
     functional            blocks of points, their functions and derivatives
 
-With a functional its kernel at every point is held beside the Z-vector equations.
+With a functional, its kernel at every point is held during the Z-vector equations.
 
-Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has
-put it there. How many integrals are made at a time follows from what is left, and changes last bits
-only. Where there is room the SCF integrals stay until the Z-vector equations, instead of being made
-again, and integrals of the occupied orbitals are held in their iterations
+Z and the half-transformed integrals go to disk if they do not fit; B is on disk if the energy put
+it there. The block size of integrals depends on the remaining memory, and affects only the last
+bits. If there is room, the SCF integrals are kept until the Z-vector equations instead of being
+recomputed, and integrals of the occupied orbitals are held during their iterations
 (`dfmp2.scf.response_matrices`).
 """
 
@@ -33,41 +34,41 @@ from dfmp2.planning.sizes import Workload
 from dfmp2.scf.functional_kernel import COARSER
 
 TILE_ELEMENTS = 1 << 22  # amplitudes of a block, of one j with all i and a and some b
-TILE_ARRAYS = 2  # of that size: amplitudes, and their combination
-AMPLITUDE_BYTES = 2 * 10**6  # of amplitudes, in float64, between two products
-CACHE_ARRAYS = 4  # of that size: denominators, work
+TILE_ARRAYS = 2  # arrays of that size: amplitudes, and their combination
+AMPLITUDE_BYTES = 2 * 10**6  # of float64 amplitudes between two products
+CACHE_ARRAYS = 4  # arrays of that size: denominators, work
 PACKED_MOST = 4 * 10**6  # bytes of packed three-centre integrals per block
 STREAM_BYTES = 6 * 10**6  # of B read from disk at a time by a worker
 MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
-HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C library's heap by earlier stages
+HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C heap by earlier stages
 METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
-# of them while the metric's derivative is contracted, when there are no blocks any more
+# of these while the metric's derivative is contracted, when there are no more blocks
 TWO_CENTER = 3
 VECTORS = 40  # of the Z-vector equations, with their images
-MORE_VECTORS = 20  # of these with a functional, whose kernel is on a coarser grid in the iterations
+MORE_VECTORS = 20  # more with a functional, whose kernel is on a coarser grid in the iterations
 # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 PASS_MATRICES = 9
-RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
+RESPONSE_WORK = 12 * 10**6  # per worker in dfmp2.scf.response_matrices
 PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
-# Of the functional (dfmp2.gradients.functional): bytes of a worker's block of points, and the
-# numbers that it holds of a function at a point
+# For the functional (dfmp2.gradients.functional): bytes of a worker's block of points, and the
+# numbers held per function at a point
 XC_GRADIENT_BYTES = 16 * 10**6
 XC_GRADIENT_VALUES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class _GradientArrays:
-    """Bytes of the arrays of a gradient, by the stages of the table at the top of this module.
+    """Bytes of the arrays of a gradient, for the stages in the table at the top of this module.
 
     Attributes
     ----------
     b : int
-        B, and Z, which has its size.
+        B, and also Z, which has the same size.
     half : int
         Half-transformed integrals of the SCF set; 0 for relaxed densities.
     fixed : int
-        Modules, what earlier stages leave behind, and matrices over basis functions.
+        Modules, remains of earlier stages, and matrices over basis functions.
     metric, jk_metric : int
         Matrices over the functions of the MP2 set and of the SCF set.
     mean_field_work : int
@@ -75,9 +76,9 @@ class _GradientArrays:
     two_center : int
         Everything while the metric's derivative is contracted.
     vectors : int
-        Everything but J, K and their integrals in the Z-vector equations.
+        Everything in the Z-vector equations except J, K and their integrals.
     kernel_values : int
-        Values of basis functions on the coarser grid of the functional's kernel there.
+        Values of basis functions there, on the coarser grid of the functional's kernel.
     of_occupied : int
         Integrals of the occupied orbitals there; 0 for a conventional SCF.
     functional : int
@@ -85,9 +86,9 @@ class _GradientArrays:
     packed : int
         Packed three-centre integrals of one fitting function.
     per_function : int
-        All arrays of a block, for each of its fitting functions.
+        All arrays of a block, per fitting function.
     functions, least_functions : int
-        Fitting functions of the largest block, and of the smallest one.
+        Number of fitting functions in the largest block, and in the smallest.
     """
 
     b: int
@@ -112,12 +113,11 @@ class _GradientArrays:
         return self.least_functions * self.per_function
 
     def block(self, functions: int) -> int:
-        """Fitting functions in a block when `functions` are wanted."""
+        """Number of fitting functions in a block if `functions` are wanted."""
         return min(self.functions, max(self.least_functions, functions))
 
     def fitted_integrals(self, z: int, block: int) -> int:
-        """Bytes of the stage of the fitted integrals, with `z` bytes of Z and a block of
-        integrals."""
+        """Bytes of the fitted-integrals stage, with `z` bytes of Z and a block of integrals."""
         return self.fixed + self.metric + z + block
 
     def mean_field(self, half: int, block: int) -> int:
@@ -126,7 +126,7 @@ class _GradientArrays:
 
 
 def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArrays:
-    """Sizes of the arrays of a gradient, or of relaxed densities; parameters as of
+    """Sizes of the arrays of a gradient, or of relaxed densities; parameters as in
     `gradient_memory`."""
     nao, naux, naux_scf = work.nao, work.naux, work.naux_scf
     occupied = sum(spin.occupied for spin in work.spins)
@@ -145,7 +145,7 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
     vectors, kernel, kernel_values = VECTORS, 0, 0
     if work.grid:  # functions at points of a block are counted with the SCF
         kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
-        kernel += kernel // COARSER  # on a coarser grid too
+        kernel += kernel // COARSER  # on the coarser grid too
         vectors += MORE_VECTORS
         if work.naux:
             coarse = work.coarse_grid or work.grid // COARSER
@@ -172,16 +172,17 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
 def gradient_memory(
     work: Workload, energy: MemoryPlan, widest: int, threads: int
 ) -> GradientMemory:
-    """Where each array of a gradient, or of relaxed densities, is held: in memory where it fits.
+    """Decide where each array of a gradient, or of relaxed densities, is held: in memory if it
+    fits.
 
     Parameters
     ----------
     work : Workload
         Sizes of the calculation.
     energy : MemoryPlan
-        The plan of the energy, whose budget the gradient keeps to.
+        The plan of the energy; the gradient keeps to its budget.
     widest : int
-        Functions in the widest shell of the fitting sets.
+        Number of functions in the widest shell of the fitting sets.
     threads : int
         Workers.
     """
@@ -203,7 +204,7 @@ def gradient_memory(
     fit, read = energy.scf_fit, energy.scf_read
     response_in_memory = arrays.vectors + energy.scf_in_core
     response_on_disk = arrays.vectors + max(fit.needed, read.needed)
-    if not work.naux:  # Kohn-Sham alone has no response
+    if not work.naux:  # plain Kohn-Sham has no response
         response_in_memory = response_on_disk = 0
     disk_is_smaller = response_on_disk < response_in_memory
     scf_on_disk = disk_is_smaller and response_in_memory > room
@@ -234,12 +235,12 @@ def gradient_memory(
     else:
         half_on_disk = arrays.half
 
-    # Blocks of integrals take what is left.
+    # Blocks of integrals take the remaining memory.
     rest = room - max(arrays.fitted_integrals(z, 0), arrays.fixed + arrays.jk_metric + half)
     at_once = arrays.block(min(PACKED_MOST // arrays.packed, rest // arrays.per_function))
     block = at_once * arrays.per_function
 
-    # The SCF integrals stay until the Z-vector equations where there is room beside everything
+    # The SCF integrals are kept until the Z-vector equations if there is room beside everything
     # before.
     kept = work.operators * work.naux_scf * work.kept_pairs * FLOAT64
     peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
@@ -306,13 +307,13 @@ def gradient_memory(
 
 
 def gradient_with_b(work: Workload, threads: int) -> int:
-    """Bytes beside the program while amplitudes are made of a B in memory, everything else on
-    disk."""
+    """Bytes in addition to the program while amplitudes are made from B in memory, with everything
+    else on disk."""
     return _amplitudes(work, threads, work.elements * work.naux * FLOAT64)
 
 
 def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
-    """Bytes of modules and what earlier stages have left, and these with matrices over basis
+    """Bytes of modules and remains of earlier stages, without and with matrices over basis
     functions."""
     whole = work.elements * work.naux * FLOAT64
     half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
@@ -323,7 +324,7 @@ def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
 
 
 def _amplitudes(work: Workload, threads: int, b: int) -> int:
-    """Bytes while amplitudes are made, without Z, `b` bytes of B being held."""
+    """Bytes while amplitudes are made, without Z, while `b` bytes of B are held."""
     naux = work.naux
     nvir = max(spin.nvir for spin in work.spins)
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)

@@ -1,11 +1,11 @@
-"""The memory model: what a run will hold in memory and write to disk, stage by stage, before it
-starts.
+"""The memory model: a prediction, before a run starts, of the memory and disk space it will use,
+stage by stage.
 
-It counts the arrays that grow with the molecule; program and libraries are already resident. Each
-stage has a variant in memory, which is taken if it fits, and one on disk. The one on disk keeps in
-memory what it must, and as many blocks of the streamed array as the budget allows.
+It counts arrays that grow with the molecule; program and libraries are already resident. Each stage
+has a variant in memory, which is used if it fits, and one on disk. The latter keeps in memory only
+what it must, and as many blocks of the streamed array as the budget allows.
 
-What a gradient holds beside an energy is planned in `dfmp2.planning.gradient_memory`.
+The additional memory of a gradient is planned in `dfmp2.planning.gradient_memory`.
 """
 
 from __future__ import annotations
@@ -27,45 +27,46 @@ from dfmp2.units import quantity as _q
 FLOAT64, FLOAT32 = 8, 4
 # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
 SCF_MATRICES = 30
-START_MATRICES = 10  # of them at the first iteration, when the integrals are made
-# float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
+START_MATRICES = 10  # of these at the first iteration, when the integrals are made
+# float64 arrays over the decontracted basis while X2C is computed: 31 to 36 measured (Ar chain,
+# cc-pVTZ)
 X2C_MATRICES = 32
-# Of Kohn-Sham (dfmp2.scf.exchange_correlation):
-# float64 arrays of a function at the points of a block, of a worker: values and derivatives,
-# those that matter among them, what they are multiplied with
+# For Kohn-Sham (dfmp2.scf.exchange_correlation): float64 arrays of basis functions at the points of
+# a worker's block: values and derivatives, the significant ones among them, their factors
 XC_VALUES = 12
 XC_MATRICES = 4  # (nao, nao) of each spin of a worker: potential, its transpose, products
 POINT_BYTES = 96  # coordinates and weight of a point, in both orders, and of the order itself
 # buffers of one worker in the SCF fit, the exchange and the triangular solves
 WORKER_BYTES = 32 * 10**6
-# of BLAS and small arrays in the exchange where blocks are small
+# of BLAS and small arrays in the exchange if blocks are small
 STREAMING_WORKER_BYTES = 8 * 10**6
-FIT_WORKER_BYTES = 8 * 10**6  # of BLAS while the SCF integrals are fitted on their way to the disk
+FIT_WORKER_BYTES = 8 * 10**6  # of BLAS while the SCF integrals are fitted on their way to disk
 # of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
 HALF_BYTES = 12 * 10**6
-# of BLAS per worker, at most: it keeps the buffers that it copies operands to
+# of BLAS per worker, at most: it keeps its copies of operands
 LEFT_BEHIND = 16 * 10**6
-BLAS_DEPTH = 256  # rows of an operand that it copies at a time
-# modules, pages of libraries and Python objects that come on the way, the result file among them
+BLAS_DEPTH = 256  # rows of an operand copied at a time
+# modules, library pages and Python objects that accumulate during the run, including the result
+# file
 SLACK = 8 * 10**6
-VARIES = 5 * 10**6  # between two processes; a run loads 1 to 4 MB more than its plan
-RECOMPUTED_MATRICES = 4  # (nao, nao) per thread of a conventional SCF that makes its integrals anew
-PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
-CACHE_BYTES = 4 * 10**6  # of SCF integrals that each worker takes at least
+VARIES = 5 * 10**6  # between processes; a run loads 1 to 4 MB more than its plan
+RECOMPUTED_MATRICES = 4  # (nao, nao) per thread of a conventional SCF that recomputes its integrals
+PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; more gains nothing
+CACHE_BYTES = 4 * 10**6  # of SCF integrals per worker, at least
 READ_MOST = 256 * 10**6  # of SCF integrals read at a time
-SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.integrals.metric)
-PIECE_BYTES = 10**6  # of raw integrals that a worker reads at a time from the disk
-CHECK_MODULES = 8 * 10**6  # of PySCF that only the check loads, and of HDF5
+SOLVE_BYTES = 16 * 10**6  # of B that a worker solves at a time (dfmp2.integrals.metric)
+PIECE_BYTES = 10**6  # of raw integrals that a worker reads from disk at a time
+CHECK_MODULES = 8 * 10**6  # of HDF5, and of PySCF loaded only by the check
 CHECK_SHELL = 11  # functions of the largest fitting shell: h
 DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions of a slice
-# bytes of fitted integrals that go up together, where that is one slice or more
+# bytes of fitted integrals uploaded together, but at least one slice
 DEVICE_PIECE = 2**30
 EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_center)
-EXACT_WORK = 16 * 10**6  # of a worker that adds them up
-# PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
+EXACT_WORK = 16 * 10**6  # of a worker that sums them up
+# PySCF's modules for exact J, K and integrals, and their remains (18 to 26 measured)
 CERTIFICATE_LEFT = 24 * 10**6
-MOST_MATRICES = 16  # over fitting functions that one pass over B on disk serves
-GROUP_BYTES = 16 * 10**6  # of B taken at a time by what makes them
+MOST_MATRICES = 16  # over fitting functions, served by one pass over B on disk
+GROUP_BYTES = 16 * 10**6  # of B taken at a time to compute them
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
 
 
@@ -80,7 +81,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where the large arrays lived."""
+    """The locations of the large arrays."""
 
     scf_integrals: str = _q("", "fitted SCF integrals: memory, disk, or none")
     fitted_tensor: str = _q("", "B of the MP2 step: memory or disk")
@@ -92,7 +93,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Bytes of one step of a variant on disk: `fixed`, and between `least` and `most` of streamed
+    """Bytes of one step of a variant on disk: `fixed`, and `least` to `most` for streamed
     blocks."""
 
     fixed: int = 0
@@ -101,15 +102,15 @@ class Stage:
 
     @property
     def needed(self) -> int:
-        """Bytes without which it cannot run."""
+        """The smallest number of bytes with which it can run."""
         return self.fixed + self.least
 
     def blocks(self, room: int) -> int:
-        """Bytes for blocks when `room` bytes may be held in all."""
+        """Bytes for blocks if `room` bytes may be used in total."""
         return min(max(room - self.fixed, self.least), max(self.most, self.least))
 
     def held(self, room: int) -> int:
-        """Bytes it will hold, of the `room` there is."""
+        """Bytes that it will hold, out of `room`."""
         return self.fixed + self.blocks(room)
 
 
@@ -118,23 +119,23 @@ NOTHING = Stage()
 
 @dataclass(frozen=True, slots=True)
 class GradientMemory:
-    """How the arrays of a gradient are held; without one, nothing is.
+    """How the arrays of a gradient are held; by default, without a gradient, none are.
 
     Attributes
     ----------
     purpose : "gradient" or "relaxed densities"
-    z_on_disk, half_on_disk, scf_on_disk : whether these arrays, and the SCF integrals, are in
-        scratch space; those of four centres are made anew instead
-    scf_kept, response_held : whether the SCF integrals stay from the SCF on, and those of occupied
-        orbitals are held
-    pair_bytes, read_bytes : of SCF integrals made and read at a time, as of
+    z_on_disk, half_on_disk, scf_on_disk : whether these arrays and the SCF integrals are in scratch
+        space; four-centre integrals are recomputed instead
+    scf_kept, response_held : whether the SCF integrals are kept from the SCF on, and those of
+        occupied orbitals are held
+    pair_bytes, read_bytes : of SCF integrals made and read at a time, as in
         `dfmp2.host.scratch.Room`
     packed_bytes : of packed three-centre integrals per block
     kernel_values : of basis functions on the coarser grid of a functional's kernel
-    peak : bytes held at most beside the program
-    disk : bytes of scratch space beside what the energy leaves there
-    needed : bytes beside the program without which it cannot run with this budget
-    least, comfortable : the same with the smallest one, and with one that keeps everything in
+    peak : most bytes held in addition to the program
+    disk : bytes of scratch space in addition to those left by the energy
+    needed : bytes in addition to the program required to run with this budget
+    least, comfortable : the same with the smallest budget, and with one that keeps everything in
         memory
     """
 
@@ -161,26 +162,24 @@ class MemoryPlan:
 
     Attributes
     ----------
-    program : resident now, without what an earlier run of this process has left for this one
-    budget : what the run may use
+    program : resident now, without anything reusable left by an earlier run of this process
+    budget : limit for the run
     scf_in_core, mp2_in_core : with everything in memory
     scf_fit, scf_read : making and reading the SCF integrals on disk; a conventional SCF has no
-        scf_fit, and makes its integrals anew where scf_read is
-    mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it and looking at stability,
-        pair energies
-    scf_disk, mp2_disk : bytes on disk of the variants on disk
-    integral_block : bytes of packed MP2 integrals per block where there is room
+        scf_fit, and scf_read is its recomputation of integrals
+    mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it and checking stability, pair
+        energies
+    scf_disk, mp2_disk : disk space of the variants on disk
+    integral_block : bytes of packed MP2 integrals per block if there is room
     exact_rows : integrals of single orbitals from four centres
     mp2_check : PySCF's DF-MP2 with its integrals on disk
-    scf_response : integrals of the occupied orbitals, where the stability of all rotations is
-        looked at
+    scf_response : integrals of the occupied orbitals, if the stability to all rotations is checked
     grid_values : of basis functions on the integration grid
     scf_gathered : integrals of the float32 iterations, gathered once
-    certificate : of the fitting certificate, which has an SCF and pair energies of its own; None
-        without one
-    gradient : of the gradient, or of relaxed densities
-    grid_disk : bytes on disk of another B, on orbitals of a finer integration grid, beside the
-        first one
+    certificate : for the fitting certificate, which has its own SCF and pair energies; None without
+        one
+    gradient : for the gradient, or relaxed densities
+    grid_disk : disk space of a second B, for orbitals of a finer integration grid one
     """
 
     program: int
@@ -206,7 +205,7 @@ class MemoryPlan:
 
     @property
     def room(self) -> int:
-        """Bytes the run may hold beside the program."""
+        """Bytes that the run may hold in addition to the program."""
         return self.budget - self.program - SLACK
 
     @property
@@ -216,12 +215,13 @@ class MemoryPlan:
 
     @property
     def response_held(self) -> bool:
-        """Whether integrals of the occupied orbitals are held beside those of the SCF."""
+        """Whether integrals of the occupied orbitals are held in addition to those of the SCF."""
         return self.scf_fits_in_core and 0 < self.scf_response <= self.room - self.scf_in_core
 
     @property
     def scf_gathers(self) -> bool:
-        """Whether integrals of the float32 iterations are gathered once: the last to get room."""
+        """Whether integrals of the float32 iterations are gathered once, for which room is
+        considered last."""
         held = self.scf_in_core
         if self.response_held:
             held += self.scf_response
@@ -234,17 +234,18 @@ class MemoryPlan:
 
     @property
     def scf(self) -> int:
-        """Bytes the SCF will hold."""
+        """Bytes that the SCF will hold."""
         return self._scf_without_grid + self.grid_room
 
     @property
     def grid_room(self) -> int:
-        """Bytes for values of basis functions on the integration grid that are kept."""
+        """Bytes for stored values of basis functions on the integration grid."""
         return max(0, min(self.grid_values, self.room - self._scf_without_grid))
 
     @property
     def _scf_without_grid(self) -> int:
-        """Bytes the SCF will hold beside values of basis functions on the integration grid."""
+        """Bytes that the SCF will hold, excluding values of basis functions on the integration
+        grid."""
         if self.scf_fits_in_core:
             scf = self.scf_in_core
             if self.response_held:
@@ -256,7 +257,7 @@ class MemoryPlan:
 
     @property
     def mp2(self) -> int:
-        """Bytes the MP2 step will hold."""
+        """Bytes that the MP2 step will hold."""
         check = self.mp2_check.held(self.room)
         if self.mp2_fits_in_core:
             return max(self.mp2_in_core, check)
@@ -264,17 +265,17 @@ class MemoryPlan:
 
     @property
     def pair_bytes(self) -> int:
-        """Of raw SCF integrals per block of pairs on disk."""
+        """Bytes of raw SCF integrals per block of pairs on disk."""
         return self.scf_fit.blocks(self.room)
 
     @property
     def read_bytes(self) -> int:
-        """Of SCF integrals read from disk at a time, both buffers."""
+        """Bytes of SCF integrals read from disk at a time, for both buffers."""
         return self.scf_read.blocks(self.room)
 
     @property
     def integral_bytes(self) -> int:
-        """Of packed MP2 integrals per block."""
+        """Bytes of packed MP2 integrals per block."""
         if self.mp2_fits_in_core:
             return self.integral_block
         share = self.mp2_integrals.blocks(self.room) / max(1, self.mp2_integrals.most)
@@ -282,22 +283,22 @@ class MemoryPlan:
 
     @property
     def tensor_bytes(self) -> int:
-        """Of B on disk held in memory at a time."""
+        """Bytes of B on disk held in memory at a time."""
         return self.mp2_pairs.blocks(self.room)
 
     @property
     def row_bytes(self) -> int:
-        """Of exact integrals of single orbitals, for the orbitals of one pass."""
+        """Bytes of exact integrals of single orbitals, for the orbitals of one pass."""
         return self.exact_rows.blocks(self.room)
 
     @property
     def check_bytes(self) -> int:
-        """Of B that the check holds at a time."""
+        """Bytes of B that the check holds at a time."""
         return self.mp2_check.blocks(self.room)
 
     @property
     def disk(self) -> int:
-        """Bytes of scratch space: the SCF integrals are gone before B is written, which lasts to
+        """Bytes of scratch space; the SCF integrals are removed before B is written, which stays to
         the end."""
         scf = mp2 = 0
         if not self.scf_fits_in_core:
@@ -310,7 +311,8 @@ class MemoryPlan:
 
     @property
     def scratch(self) -> int:
-        """The same of the whole run; B is there still when arrays of a gradient come."""
+        """Bytes of scratch space of the whole run; B is still there when arrays of a gradient are
+        added."""
         return self.disk + self.gradient.disk
 
     @property
@@ -324,7 +326,7 @@ class MemoryPlan:
 
     @property
     def least(self) -> int:
-        """Smallest budget that works, in another process as well, bytes."""
+        """Smallest budget that works, even in another process, bytes."""
         least = self.program + VARIES + SLACK + max(self._needed, self.gradient.least)
         if self.certificate is None:
             return least
@@ -344,16 +346,16 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the run can stay inside the budget."""
+        """Whether the run can stay within the budget."""
         there = self.certificate is None or self.certificate.fits
         return there and max(self._needed, self.gradient.needed) <= self.room
 
     def require(self) -> None:
-        """Refuse a run that cannot stay inside the budget.
+        """Raise if the run cannot stay within the budget.
 
         Raises
         ------
-        ResourceError : with the bytes required and available, and what would fit
+        ResourceError : with the bytes required and available, and advice on what would fit
         """
         if not self.fits:
             if self.gradient.purpose:
@@ -373,7 +375,7 @@ class MemoryPlan:
 
     @property
     def _needed(self) -> int:
-        """Bytes beside the program without which an energy cannot run."""
+        """Bytes that an energy requires in addition to the program."""
         scf = min(self.scf_in_core, max(self.scf_fit.needed, self.scf_read.needed))
         mp2 = min(self.mp2_in_core, max(stage.needed for stage in self._mp2_stages))
         return max(scf, mp2, self.mp2_check.needed, self.exact_rows.needed)
@@ -386,15 +388,15 @@ class MemoryPlan:
 def memory_plan(
     work: Workload, limits: Limits, threads: int, *, program: int, budget: int, grown: int = 0
 ) -> MemoryPlan:
-    """Bytes every stage will hold.
+    """The plan of the bytes that every stage will hold.
 
     Parameters
     ----------
     work : sizes of the calculation
-    limits : of the backend, which say what a tile holds
+    limits : limits of the backend, which determine the size of a tile
     program, budget : resident and allowed bytes
-    grown : of the resident bytes, what came since the plan before in this process; modules and
-        buffers serve again
+    grown : part of the resident bytes added since the previous plan in this process; modules and
+        buffers are reused
     """
     workers = max(limits.workers, threads)
     program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
@@ -423,25 +425,25 @@ def memory_plan(
 
 
 def _grid_values(work: Workload) -> int:
-    """Bytes of all values of basis functions on the integration grid that are worth keeping: in
-    float32 on the coarse grid that an SCF begins with."""
+    """Bytes of all values of basis functions on the integration grid that are worth storing; in
+    float32 on the coarse initial grid of an SCF."""
     if work.coarse_grid:
         return values_bytes(work.coarse_grid, work.nao, derivatives=True, single=True)
     return values_bytes(work.grid, work.nao, derivatives=True, single=False)
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
-    """As of `MemoryPlan`: with everything in memory, making and reading integrals on disk, bytes
-    there."""
+    """Stages of the SCF as in `MemoryPlan`: everything in memory, making and reading integrals on
+    disk, and disk space."""
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
     x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
     matrices = (
         SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
     )
     surface, in_solvent = surface_bytes(work.surface, n)
-    x2c = max(x2c, surface)  # so are the matrices of which the response of a solvent is made
+    x2c = max(x2c, surface)  # so are the matrices for the response of a solvent
     matrices += in_solvent
-    points = work.grid + work.finer_grid  # both are there while the error of the first is measured
+    points = work.grid + work.finer_grid  # both exist while the error of the first is measured
     if points:
         block = min(points, BLOCK_POINTS) * n * XC_VALUES + XC_MATRICES * n * n * len(work.spins)
         matrices += workers * block * FLOAT64 + points * POINT_BYTES
@@ -452,12 +454,12 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers
         return max(matrices + everything, x2c), NOTHING, Stage(max(matrices + again, x2c)), 0
     columns = work.kept_pairs
-    whole = naux * columns * FLOAT64  # of one operator; on disk only one is read at a time
+    whole = naux * columns * FLOAT64  # for one operator; on disk only one is read at a time
     metric = naux * naux * FLOAT64
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
     widest = work.widest_shell * n * naux * FLOAT64
-    # A nearly singular metric is diagonalised before there are integrals
+    # A nearly singular metric is diagonalised before the integrals are made
     least = max(widest, metric)
     fit = Stage(
         max(start + metric + FIT_WORKER_BYTES * workers, x2c),
@@ -484,8 +486,8 @@ def of_occupied_bytes(work: Workload) -> int:
 
 
 def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stage, Stage, int]:
-    """As of `MemoryPlan`: with everything in memory, integrals, fit and pairs on disk, bytes
-    there."""
+    """Stages of MP2 as in `MemoryPlan`: everything in memory; integrals, fit and pairs on disk;
+    disk space."""
     pairs, naux = work.pairs_of_functions, work.naux
     whole = work.elements * naux * FLOAT64
     if work.precision == "fp64":
@@ -501,12 +503,12 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
     edge = max(tiling.edge(spin.nocc, limits, nvir * naux) for spin in work.spins)
     if limits.memory is None:
         tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
-    else:  # they are in the device's memory; the host has the buffers through which B goes there
+    else:  # they are in the device's memory; the host has the buffers for sending B
         tiles = min(2 * STAGE_BYTES, 2 * whole)
     per_function = (
         pairs + 2 * work.elements + work.frontier_elements
-    ) * FLOAT64  # on disk once more, to be written
-    # Of all workers: half-transformed integrals, what BLAS keeps, triangles and virtuals.
+    ) * FLOAT64  # once more, to be written to disk
+    # For all workers: half-transformed integrals, buffers of BLAS, triangles and virtuals.
     half = work.block_functions * work.half_transformed * work.nao * FLOAT64
     solved = workers * min(max(SOLVE_BYTES, row), whole)
     left = _blas_buffers(work, workers)
@@ -537,14 +539,14 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
 
 
 def exact_rows_stage(work: Workload, workers: int, count: int) -> Stage:
-    """Bytes for exact integrals of `count` occupied orbitals of one spin, as many at once as there
-    is room for."""
+    """Bytes for exact integrals of `count` occupied orbitals of one spin, as many at a time as
+    fit."""
     n = work.nao
     pairs = work.pairs_of_functions
     nvir = max(spin.nvir for spin in work.spins)
     occupied = sum(spin.nocc for spin in work.spins)
     one = FLOAT64 * n * nvir * (occupied + 2 * work.widest_shell)
-    shell = FLOAT64 * pairs * work.widest_shell  # integrals of a shell and one function
+    shell = FLOAT64 * pairs * work.widest_shell  # integrals of a shell with one function
     block = min(max(EXACT_BLOCK, shell * work.widest_shell), shell * n)
     work_space = workers * min(HALF_BYTES + EXACT_WORK, count * one)
     matrices = 3 * nvir * nvir * occupied + n * n * (8 + workers * work.widest_shell**2)
@@ -553,8 +555,7 @@ def exact_rows_stage(work: Workload, workers: int, count: int) -> Stage:
 
 
 def _blas_buffers(work: Workload, workers: int) -> int:
-    """Bytes that BLAS keeps: its own copies of half-transformed integrals, and of what is
-    solved."""
+    """Bytes kept by BLAS: its copies of half-transformed integrals and of right-hand sides."""
     half = work.block_functions * work.half_transformed * work.nao * FLOAT64
     solved = min(
         workers * SOLVE_BYTES, (work.elements + work.frontier_elements) * work.naux * FLOAT64
@@ -563,8 +564,7 @@ def _blas_buffers(work: Workload, workers: int) -> int:
 
 
 def check_stage(work: Workload, workers: int) -> Stage:
-    """PySCF's native DF-MP2 on the orbitals of the run: B by rows, of which it reads some at a
-    time."""
+    """Bytes for PySCF's own DF-MP2 on the orbitals of the run: B by rows, read a few at a time."""
     row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
     rows = max((s.nocc for s in work.spins), default=0)
     whole = work.elements * work.naux * FLOAT64
@@ -580,7 +580,7 @@ def check_stage(work: Workload, workers: int) -> Stage:
 
 
 def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
-    """Numbers a tile holds: products of `pair` elements each, and work space of at most twice as
+    """Numbers held by a tile: products of `pair` elements each, and work space of at most twice as
     many."""
     held = min(max(limits.tile_elements, pair), max(1, edge) ** (2 if limits.square else 1) * pair)
     if limits.work_elements is None:
@@ -591,36 +591,37 @@ def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
 
 
 def group_bytes(naux: int) -> int:
-    """Of B that is taken at a time by what makes matrices (naux, naux) of it, one orbital at least.
+    """Bytes of B processed at a time to make matrices (naux, naux), at least one orbital.
 
-    With as many rows as a matrix has, little time goes into reading and writing that.
+    With as many rows as a matrix, little time is spent on reading and writing it.
     """
     return max(GROUP_BYTES, naux**2 * FLOAT64)
 
 
 def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
-    """The plan of a method that needs matrices over fitting functions (`dfmp2.mp2.response`) in
-    place of tiles."""
+    """The plan of a method that needs matrices over fitting functions (`dfmp2.mp2.response`)
+    instead of tiles."""
     matrices = len(work.spins) * work.naux**2 * FLOAT64
     row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
     whole = work.elements * work.naux * FLOAT64
     group = min(max(row, group_bytes(work.naux)), whole)
-    scaled = 2 * group  # the one before as well
+    scaled = 2 * group  # with the previous one
     in_core = max(found.mp2_in_core, whole + matrices + scaled)
     streamed = Stage(found.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
     return replace(found, mp2_in_core=in_core, mp2_pairs=streamed)
 
 
 def stays_on_card(work: Workload, limits: Limits) -> bool:
-    """Whether a card has room for the B that it makes, so that none of it comes to the host."""
+    """Whether a card has room for the B that it computes, so that none of it is sent to the
+    host."""
     wanted = device_bytes(work.elements, work.naux, work.naux, work.nao)
     return limits.fits and limits.room is not None and wanted <= limits.room
 
 
 def card_host_bytes(work: Workload) -> int:
-    """Bytes the host holds where a card makes B and keeps it: the metric and its inverse, a block of
-    integrals with what comes back of frontier orbitals, the matrix of the stability check, and the
-    buffers through which all of it goes."""
+    """Bytes held by the host if a card computes B and keeps it: the metric and its inverse, a block
+    of integrals with the returned frontier orbitals, the matrix of the stability check, and
+    transfer buffers."""
     metric = 2 * work.naux**2 * FLOAT64
     block = work.block_functions * (work.pairs_of_functions + work.frontier_elements) * FLOAT64
     frontier = 2 * work.frontier_elements * work.naux * FLOAT64
@@ -630,8 +631,9 @@ def card_host_bytes(work: Workload) -> int:
 
 
 def device_host_bytes(work: Workload) -> int:
-    """Bytes the host holds where a device makes B of fitted integrals over basis functions: these,
-    and beside them the metric, a piece that goes up, or B of the certificate's sample."""
+    """Bytes held by the host if a device computes B from fitted integrals over basis functions:
+    these integrals, and in addition the metric, an uploaded piece, or B of the certificate's
+    sample."""
     tiles = -(-work.nao // DEVICE_TILE)
     groups = -(-work.naux // DEVICE_TILE)
     integrals = work.naux * work.pairs_of_functions * FLOAT64

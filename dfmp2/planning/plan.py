@@ -1,5 +1,4 @@
-"""The plan of a run: its workload, the memory it will hold, the seconds it will take. Made before
-the SCF."""
+"""The plan of a run, made before the SCF: its workload, memory and time."""
 
 from __future__ import annotations
 
@@ -47,11 +46,11 @@ class Plan:
     memory : bytes per stage, and whether they fit
     timings : predicted wall times, s
     pace : predicted wall times of parts of them, s
-    rates : what the times rest on, measured on this host or built-in
+    rates : basis of the times, measured on this host or built-in
     tiles : pair tiles of all channels
-    traffic : bytes to and from scratch
-    disk : measured speed of the scratch folder, None where it was never measured
-    certificate : of the fitting certificate, None where it is not asked for
+    traffic : bytes moved to and from scratch
+    disk : measured speed of the scratch folder, None if never measured
+    certificate : plan of the fitting certificate, None if not requested
     """
 
     work: Workload
@@ -71,9 +70,9 @@ class CertificatePlan:
 
     Attributes
     ----------
-    dense : sizes of the second fit, None where all orbitals have exact integrals
+    dense : sizes of the second fit, None if all orbitals have exact integrals
     memory : bytes of the conventional SCF, of the second fit, and of the exact integrals
-    rows : orbitals with exact integrals; passes : over the four-centre integrals
+    rows : orbitals with exact integrals; passes : number of passes over the four-centre integrals
     """
 
     dense: Workload | None
@@ -84,15 +83,15 @@ class CertificatePlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlook:
-    """A run planned but not done.
+    """A planned run.
 
     Attributes
     ----------
-    system, setup, core : what would be computed, with what, and the frozen core
-    plan : what it would need
+    system, setup, core : molecule and basis sets, set-up, and frozen core
+    plan : its requirements
     change : the smallest change that would make it fit, "" when it fits
-    trainium : predicted pair energies on one core and on all of each Trainium chip; None where none
-        is in question
+    trainium : predicted pair energies on one and on all cores of each Trainium chip; None if
+        irrelevant
     """
 
     system: System
@@ -103,7 +102,7 @@ class Outlook:
     trainium: tuple[Prediction, ...] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
+        """The object printed by `dfmp2 plan --json`: bytes, operations, seconds."""
         found: dict[str, Any] = presentation().plan_dict(self)
         return found
 
@@ -130,7 +129,7 @@ NO_SCF: dict[str, Any] = {
 }
 PARTS: dict[
     str, tuple[tuple[str, ...], dict[str, Any]]
-] = {  # its stages, and what the memory plan has of the rest
+] = {  # its stages, and the parts of the memory plan for the rest
     "all": (time.STAGES, {}),
     "up to b": (time.STAGES[:4], {"mp2_pairs": NOTHING, "mp2_check": NOTHING, "mp2_disk": 0}),
     "from orbitals": (time.STAGES[1:], NO_SCF),
@@ -151,14 +150,13 @@ def make_plan(
     part: str = "all",
     task: str = "energy",
 ) -> Plan:
-    """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever
-    measured.
+    """Plan a run of kind "rhf" or "uhf", with times from the rates of this host if measured.
 
     Parameters
     ----------
     task : what is computed, "energy", "properties" or "gradient"
-    part : of the run, a key of PARTS; a B that is made in its file, or lies there, takes no scratch
-        space
+    part : part of the run, a key of PARTS; B takes no scratch space if it is made in, or read from,
+        its file
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
     work = replace(work, precision=setup.backend.limits.settled(work.precision))
@@ -196,7 +194,7 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRun:
-    """What is computed and how, settled before any number is.
+    """What to compute and how, settled before any number is computed.
 
     Attributes
     ----------
@@ -228,20 +226,20 @@ def settle_plan(
     part: str = "all",
     task: str = "energy",
 ) -> PlannedRun:
-    """Frozen core, backend and plan of a run, before any number is computed.
+    """Settle frozen core, backend and plan of a run before any number is computed.
 
     Parameters
     ----------
     kind : str
         "rhf", "uhf" or "rohf".
     core : FrozenCore, optional
-        Where it is known already.
+        If already known.
     part, task : str
-        As of `make_plan`.
+        As in `make_plan`.
 
     Raises
     ------
-    Dfmp2Error : the backend does not suffice
+    Dfmp2Error : the backend is not sufficient
     """
     core = core or frozen_core(system, setup.options, listener)
     setup = settle_backend(setup, system, core, kind)
@@ -259,7 +257,7 @@ def settle_plan(
     on_card = limits.fits and limits.memory is not None and plan.memory.scf_fits_in_core
     whole = task == "energy" and part == "all" and options.correlation.kind == "pairs"
     if on_card and whole and options.transform == "auto":
-        # B that stays on the card needs no room on the host.
+        # B that stays on the card needs no memory on the host.
         there = replace(setup, options=replace(options, transform="device"))
         made_there = make_plan(system, there, core, kind, part=part, task=task)
         if made_there.memory.mp2_fits_in_core and made_there.memory.scf_fits_in_core:
@@ -268,11 +266,11 @@ def settle_plan(
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
-    """The set-up with a Trainium lane in place of NumPy where `auto` may choose and it pays.
+    """The set-up, with a Trainium lane instead of NumPy if `auto` may choose and it pays off.
 
     Raises
     ------
-    UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
+    UnsupportedByBackend, ResourceError : B is to be computed on the device but cannot be
     """
     options = setup.options
     work = _workload(system, setup.options, core, kind)
@@ -295,11 +293,11 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
 
 
 def require_device(backend: Backend, work: Workload, room: int) -> None:
-    """Refuse `--transform device` where it cannot be done; `room` bytes may be held on the host.
+    """Raise if `--transform device` is impossible; `room` bytes may be held on the host.
 
     Raises
     ------
-    UnsupportedByBackend : the device cannot make B
+    UnsupportedByBackend : the device cannot compute B
     ResourceError : the host's part does not fit into memory
     """
     spins = trainium_shapes(work)
@@ -342,8 +340,8 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
 
 
 def _seconds(setup: Setup, plan: Plan) -> Timings:
-    """Predicted times of a run; where the device makes B: more columns to fit, and its program in
-    place of products."""
+    """Predicted times of a run; if the device computes B, with more columns to fit and its program
+    instead of products."""
     work, certificate = plan.work, plan.certificate
     found = time.time_text(
         work, plan.rates, plan.traffic, plan.disk or BUILT_IN, plan.memory.gradient
@@ -364,12 +362,11 @@ def _seconds(setup: Setup, plan: Plan) -> Timings:
 
 
 def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
-    """Have compiled what the backend needs compiled for this run: before the SCF, because it may be
-    refused.
+    """Compile the programs that the backend needs for this run, before the SCF because it may fail.
 
     Raises
     ------
-    BackendUnavailable : it is not compiled and cannot be compiled here
+    BackendUnavailable : a program is missing and cannot be compiled here
     """
     if setup.backend.limits.compiles:
         listener.stage(f"compiled kernels of {setup.backend.name}")
@@ -386,8 +383,7 @@ def foresee(
     calibrate: bool,
     task: str = "energy",
 ) -> Outlook:
-    """Plan a run without doing it; measures this host's rates when they are missing, or when asked
-    to.
+    """Plan a run without doing it; measures this host's rates if missing or requested.
 
     Parameters
     ----------
@@ -395,7 +391,7 @@ def foresee(
 
     Raises
     ------
-    Dfmp2Error : the run itself would be refused, for any reason but memory
+    Dfmp2Error : the run itself would be rejected, for any reason except memory
     """
     options = options.settled(molecule.multiplicity)
     setup = set_up_run(
@@ -411,7 +407,7 @@ def foresee(
         kind = reference_kind(options, molecule.multiplicity)
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
-        # Before measuring, which leaves memory behind
+        # Before measuring, which leaves memory allocated
         plan = make_plan(system, setup, core, kind, task=task)
         known = rates.load_rates(timed.name, setup.threads) or plan.rates
         disk = plan.disk
@@ -428,8 +424,8 @@ def foresee(
         predicted = predictions(setup.backend, trainium_shapes(plan.work))
         plan = replace(plan, rates=known, disk=disk)
         plan = replace(plan, timings=_seconds(setup, plan))
-        # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory
-        # does.
+        # Neither a frozen core nor fewer virtuals reduce the needs of the SCF and one tile: only
+        # more memory helps.
         if plan.memory.fits:
             change = Message()
         else:
@@ -442,9 +438,10 @@ def foresee(
 def workload_sizes(
     molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False
 ) -> Workload:
-    """Sizes of a run, without planning it: neither its backend nor its scratch folder need be here.
+    """Sizes of a run without planning it; neither its backend nor its scratch folder need exist
+    here.
 
-    `scf` also those of its SCF, which takes longer to find out.
+    With `scf`, also those of its SCF, which take longer to determine.
     """
     from dfmp2.backends.cpu import CpuBackend
     from dfmp2.molecule.pyscf_shield import import_pyscf
@@ -474,18 +471,18 @@ def workload_sizes(
 
 
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
-    """The shapes that the Trainium kernels see, one per spin that has something to correlate."""
+    """The shapes that the Trainium kernels see, one per spin with electrons to correlate."""
     return tuple(Shape(s.nocc, s.nvir, work.naux) for s in work.spins if s.nocc and s.nvir)
 
 
 def _stays_cached(held: memory.MemoryPlan, setup: Setup) -> bool:
-    """Whether the system can keep all of what is on disk in memory that the run may not take."""
+    """Whether the system can cache everything on disk in memory outside the run's budget."""
     taken = setup.budget - resources.resident_memory()
     return 0 < held.disk <= resources.available_memory() - max(0, taken)
 
 
 def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
-    """Speed of the scratch folder; one that cannot be used is no reason not to plan."""
+    """Speed of the scratch folder; an unusable folder does not prevent planning."""
     listener.stage(f"measuring the speed of {setup.scratch}, once")
     try:
         return rates.measure_disk(setup.scratch)
@@ -497,7 +494,7 @@ def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
 
 
 def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
-    """Sizes of the run; nvir is taken from nao, an upper limit."""
+    """Sizes of the run; nvir is derived from nao, an upper bound."""
     mole = system.mole
     if kind != "rhf":
         spins = mole.nelec
@@ -570,11 +567,11 @@ def _with_columns(work: Workload, system: System) -> Workload:
     return replace(work, scf_columns=columns, rectangles=rectangles)
 
 
-_program: int | None = None  # bytes, of the plan before in this process
+_program: int | None = None  # bytes, from the previous plan in this process
 
 
 def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
-    """Bytes of every stage of that part."""
+    """Bytes of every stage of one part of a run."""
     global _program
     limits = setup.backend.limits
     resident = resources.resident_memory()
@@ -598,15 +595,15 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_in_core=in_core)
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])
-    again = found.mp2_disk  # of B on orbitals of a finer grid
+    again = found.mp2_disk  # for B with orbitals of a finer grid
     if part == "from b":
         return replace(found, **NO_SCF, mp2_disk=0, grid_disk=again)
     return replace(found, **PARTS[part][1], grid_disk=again)
 
 
 def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:
-    """What a fitting certificate needs: the SCF again, exact integrals, and a second fit where they
-    are a sample."""
+    """Requirements of a fitting certificate: a second SCF, exact integrals, and a second fit if
+    they are only a sample."""
     counts = [spin.nocc for spin in work.spins]
     shares = [sum(parts) for parts in exact_row_shares(counts)]
     if not work.scf_columns:

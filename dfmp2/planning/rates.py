@@ -1,12 +1,12 @@
 """Rates of this machine: of the program's own routines, and of a scratch folder.
 
-Each is measured once and kept by `dfmp2.host.cache`, one entry for a machine, what was measured,
-and the versions of the libraries that it depends on. Where nothing was measured the defaults below
-hold: those of the 2-core machine the first version was written on.
+Each is measured once and kept by `dfmp2.host.cache`, with one entry per machine, quantity, and
+versions of the libraries involved. Without a measurement the defaults below apply, which are those
+of the 2-core machine on which the first version was written.
 
-Other processes can only make a routine slower. So each rate is that of the best of several short
-runs, what others used meanwhile is kept with them, and rates that were disturbed are measured
-again, the better of each kept, until the machine is quiet (`refreshed`).
+Other processes can only slow a routine down. Each rate is therefore the best of several short runs,
+the processor use of others is recorded, and disturbed rates are measured again, keeping the better
+ones, until the machine is quiet (`refreshed`).
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.planning.sizes import Workload
 
-LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
+LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version means a new measurement
 REPEATS = 3
 PRODUCT = 768  # edge of the matrices
 ROOM = 10**8  # bytes for values of basis functions on a grid
-QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
-WATCHED = 0.2  # s that tell whether the machine is quieter now
+QUIET = 0.1  # cores used by other processes, above which rates count as disturbed
+WATCHED = 0.2  # s to watch whether the machine has become quieter
 CHUNK = 8 << 20  # bytes per access to a disk
 SIZE = 48 * CHUNK  # 403 MB
-LONGEST = 8.0  # s each way; what a slow disk has not done by then is left out
+LONGEST = 8.0  # s for writing and for reading; a slow disk is stopped then
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Speed of this host with a given number of threads. What is not measured is a share of it.
+    """Speed of this host with a given number of threads. Rates that are not measured are fractions
+    of these.
 
     Attributes
     ----------
@@ -60,18 +61,18 @@ class Rates:
     products, products_single : float
         Floating-point operations per second of products of matrices in float64 and float32.
     functional : float
-        Points times basis functions per second of an exchange-correlation energy and potential.
+        Points times basis functions per second for an exchange-correlation energy and potential.
     pairs_fp64, pairs_mixed : float
-        Floating-point operations per second of pair energies, by the backend.
+        Floating-point operations per second of the backend's pair energies.
     start : float
-        Seconds of a run outside its stages, not measured: libraries, bases.
+        Seconds of a run outside its stages (libraries, bases); not measured.
     launch : float
-        Seconds of a command before and after the run, not measured: interpreter, imports, report,
-        file.
+        Seconds of a command before and after the run (interpreter, imports, report, file); not
+        measured.
     foreign : float
-        Cores that other processes took from the measurement: those they used beyond the idle ones.
+        Cores that other processes took from the measurement, i.e. used beyond the idle ones.
     date : str
-        Of the measurement, ISO 8601, "" for the built-in rates.
+        Date of the measurement, ISO 8601, "" for the built-in rates.
     """
 
     integrals: float = 3.2e8
@@ -117,7 +118,7 @@ class Rates:
 
     @property
     def checked(self) -> float:
-        """Operations per second of PySCF's own DF-MP2, much of which is done by one core."""
+        """Operations per second of PySCF's own DF-MP2, much of which runs on one core."""
         return 0.5 * self.products
 
     @property
@@ -131,8 +132,7 @@ class Rates:
         return self.foreign > QUIET
 
     def better(self, other: Rates) -> Rates:
-        """The higher rate and the shorter time of each kind, with the date of the other
-        measurement."""
+        """The higher rate and shorter time of each kind, with the date of the other measurement."""
         names = [f.name for f in fields(self) if f.name != "date"]
         best: dict[str, Any] = {
             name: max(getattr(self, name), getattr(other, name)) for name in names
@@ -146,10 +146,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class DiskRates:
-    """Speed of a scratch folder, bytes per second; `date` of the measurement, ISO 8601, "" for the
+    """Speed of a scratch folder, bytes per second; `date` of measurement, ISO 8601, "" for the
     built-in rates.
 
-    write, read : of the disk; cached : of reading what is in the system's memory
+    write, read : of the disk; cached : of reading from the system's cache
     """
 
     write: float = 1.6e9
@@ -162,30 +162,30 @@ BUILT_IN = DiskRates()
 
 
 def load_rates(backend: str, count: int) -> Rates | None:
-    """Rates of the routines measured earlier on this host for a backend and thread count, or
+    """Rates of the routines, measured earlier on this host for a backend and thread count, or
     None."""
     return _known(Rates, _key(backend, count))
 
 
 def store_rates(backend: str, count: int, rates: Rates) -> None:
-    """Keep rates of the routines."""
+    """Store rates of the routines."""
     cache.store_cached(_key(backend, count), asdict(rates))
 
 
 def load_disk(root: Path) -> DiskRates | None:
-    """Rates of a scratch folder measured earlier on this host, or None."""
+    """Rates of a scratch folder, measured earlier on this host, or None."""
     return _known(DiskRates, _disk_key(root))
 
 
 Record = TypeVar("Record", Rates, DiskRates)
-OF_TYPE: dict[str, Callable[[Any], Any]] = {  # of a field -> its value out of JSON
+OF_TYPE: dict[str, Callable[[Any], Any]] = {  # type of a field -> its value from JSON
     "float": float,
     "str": str,
 }
 
 
 def _known(kind: type[Record], key: str) -> Record | None:
-    """The record under a key; None for nothing, and for what is damaged or of another version."""
+    """The record under a key; None if missing, damaged, or of another version."""
     stored = cache.load_cached(key)
     try:
         if stored:
@@ -209,7 +209,7 @@ def _disk_key(root: Path) -> str:
 
 
 def measure_rates(backend: Backend, count: int) -> Rates:
-    """Measure the rates of all routines, a few seconds, and keep them."""
+    """Measure the rates of all routines, which takes a few seconds, and store them."""
     others = Others()
     with threads.limited(count):
         found: dict[str, Any] = {**_host(count), **_pairs(backend)}
@@ -220,8 +220,7 @@ def measure_rates(backend: Backend, count: int) -> Rates:
 
 
 def refreshed(backend: Backend, count: int, known: Rates) -> Rates:
-    """Rates that were disturbed when they were measured, measured again where the machine is
-    quieter now."""
+    """The rates, measured again if they were disturbed and the machine is quieter now."""
     if not known.disturbed:
         return known
     others = Others()
@@ -234,7 +233,7 @@ def refreshed(backend: Backend, count: int, known: Rates) -> Rates:
 
 
 def _taken(others: Others, count: int) -> float:
-    """Cores that others used beyond those that are idle while this process uses `count` of them."""
+    """Cores that others used beyond those left idle while this process uses `count`."""
     return max(0.0, others.used() - max(0, (os.cpu_count() or count) - count))
 
 
@@ -286,7 +285,7 @@ def _functional(count: int) -> float:
 
 
 def _waters(number: int, basis: str) -> tuple[Any, Any]:
-    """PySCF molecules of water molecules in a row, 3 angstrom apart, and of their MP2 fitting
+    """PySCF molecules for a row of water molecules, 3 angstrom apart, and for their MP2 fitting
     functions."""
     one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
     shift = np.array([5.67, 0.0, 0.0])
@@ -300,7 +299,7 @@ def _waters(number: int, basis: str) -> tuple[Any, Any]:
 
 
 def _pairs(backend: Backend) -> dict[str, float]:
-    """Rates of the pair energies in the precisions the backend has, all its workers at once."""
+    """Rates of the pair energies in the backend's precisions, with all its workers at once."""
     nocc, nvir, naux = 16, 256, 768
     rng = np.random.default_rng(1)
     b = rng.standard_normal((nocc, nvir, naux)) / naux
@@ -339,14 +338,14 @@ def shortest(work: Callable[[], object]) -> float:
 
 
 def measure_disk(root: Path) -> DiskRates:
-    """Write and read a file in a folder, a second or so, and keep the rates.
+    """Write and read a file in a folder, which takes about a second, and store the rates.
 
     Raises
     ------
     ResourceError : the folder cannot be written or has too little space
     """
     with Space(root, SIZE) as space:
-        # Such a file is removed with the folder, also by the next run
+        # Such a file is removed with the folder, if necessary by the next run
         path = space.own_folder() / f"speed{SUFFIX}"
         try:
             write, read, cached = _moved(path)
@@ -366,12 +365,12 @@ def measure_disk(root: Path) -> DiskRates:
 
 
 def _moved(path: Path) -> list[float]:
-    """Bytes per second written to the disk, read from it, and read again, from the system's memory.
+    """Bytes per second written to disk, read from it, and read again from the system's cache.
 
-    The system keeps what was written in memory and would answer a read at once: it is forced to
-    disk and dropped.
+    The system caches written data and would serve a read at once, so the data are flushed to disk
+    and dropped.
     """
-    buffer, done = bytearray(os.urandom(CHUNK)), 0  # a file system may compress zeros
+    buffer, done = bytearray(os.urandom(CHUNK)), 0  # because a file system may compress zeros
     with path.open("w+b", buffering=0) as file:
         start = time.perf_counter()
         while done < SIZE and time.perf_counter() - start < LONGEST:

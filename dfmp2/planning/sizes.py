@@ -1,8 +1,8 @@
-"""The size model: dimensions of a run, and the operations and integrals per stage that follow from
-them.
+"""The size model: dimensions of a run, and the resulting operations and integrals per stage.
 
 One multiplication and one addition count as two operations. The number of SCF iterations is not
-known beforehand: `scf_cycles` is what molecules near equilibrium need from atomic densities.
+known beforehand: `scf_cycles` gives that of molecules near equilibrium, starting from atomic
+densities.
 """
 
 from __future__ import annotations
@@ -16,40 +16,41 @@ import numpy as np
 from dfmp2.molecule.elements import fills_inner_shell
 from dfmp2.units import quantity as _q
 
-LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
-# of the pairs of a channel: keeps the uncertainty of the certificate constant as molecules grow
+LEAST_SAMPLED = 48  # pairs per channel that the certificate recomputes; all if there are fewer
+# fraction of the pairs of a channel, which keeps the uncertainty of the certificate constant as
+# molecules grow
 FRACTION = 0.02
-SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
-# occupied orbitals whose integrals a fitting certificate makes exactly; where there are fewer, all
+SAMPLED = 16  # occupied orbitals per spin for the weights of fitting functions
+# occupied orbitals whose integrals a fitting certificate computes exactly; all if there are fewer
 EXACT_ROWS = 24
-# of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
+# of the occupied orbitals of each spin, by energy; at least two orbitals of each are drawn
 EXACT_STRATA = 4
-EXACT_BUILDS = 2  # of the exact Fock matrix on the way to the conventional SCF
+EXACT_BUILDS = 2  # of the exact Fock matrix until the conventional SCF converges
 # SCF iterations to a gradient of 1e-6 Eh: 9 to 14 for main group molecules of up to 30 atoms
 CYCLES = 12
 CYCLES_PER_DIGIT = 1.7  # of the gradient
-METAL_CYCLES = 3  # more where a d or f shell is being filled
-IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.density)
+METAL_CYCLES = 3  # more if a d or f shell is partly filled
+IN_FIELDS = 6  # runs for a polarizability (dfmp2.gradients.density)
 # Cost of a product of primitive functions, in integrals of three or four centres
 PRIMITIVE = {3: 1.3, 4: 0.5}
-# products with the orbital Hessian for the lowest rotation of a kind: 21 to 54
+# products with the orbital Hessian to find the lowest rotation of a kind: 21 to 54
 # (dfmp2.scf.rotations)
 EXAMINED = 30
-# Kohn-Sham iterations on a coarser grid in float32 (dfmp2.scf.kohn_sham), and how much
-# less than another one such an iteration takes
+# Kohn-Sham iterations on a coarser grid in float32 (dfmp2.scf.kohn_sham), and the factor by which
+# they are cheaper than the others
 COARSE_BUILDS, COARSER = 8, 8
-SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
+SINGLE_BUILDS = 7  # of these and the first one, in float32 if the SCF uses it (dfmp2.scf.jk)
 
 
 def sampled_pairs(count: int) -> int:
-    """Pairs that the certificate redoes in a channel of `count` pairs: known before any energy
-    is."""
+    """Number of pairs that the certificate recomputes in a channel of `count` pairs; known before
+    any energy."""
     return min(count, max(LEAST_SAMPLED, math.ceil(FRACTION * count)))
 
 
 def exact_row_shares(counts: Sequence[int]) -> list[list[int]]:
-    """Occupied orbitals of each spin and stratum whose integrals a fitting certificate makes
-    exactly.
+    """Numbers of occupied orbitals of each spin and stratum whose integrals a fitting certificate
+    computes exactly.
 
     Parameters
     ----------
@@ -105,27 +106,25 @@ class Workload:
     rectangles : numbers of a fitting function that the float32 iterations of the SCF gather from
         the pairs, 0 for none
     widest_shell : functions of the largest shell of the orbital basis
-    frontier : occupied and virtual orbitals of each spin among which the stability check looks
-    single_exchange : whether the SCF begins with float32 exchange
-    x2c_functions : functions of the decontracted basis in which X2C is made, 0 without it
-    starts : starts of the SCF
-    examined : whether each solution's stability is that of all rotations
-    primitives : primitive functions in the shells of the orbital basis, 0 where they are not
-        contracted
+    frontier : occupied and virtual orbitals of each spin considered by the stability check
+    single_exchange : whether the SCF starts with float32 exchange
+    x2c_functions : functions of the decontracted basis used for X2C, 0 without it
+    starts : number of SCF starts
+    examined : whether the stability of each solution is checked for all rotations
+    primitives : primitive functions in the shells of the orbital basis, 0 if uncontracted
     potentials : atoms with a core potential
-    cycles : SCF iterations expected of each start
+    cycles : expected SCF iterations per start
     checked : whether PySCF's DF-MP2 is computed as well
     atoms : ghosts included
     task : what is computed, "energy", "properties" (relaxed densities) or "gradient"
-    in_fields : of how many runs in uniform fields it is followed
-    points : of the quadrature of a method without pairs, as many as are usual; 0 with pairs
-    grid, finer_grid : points of the integration grid of Kohn-Sham, and of the one that its error is
-        measured with; 0 for Hartree-Fock
-    coarse_grid : points of the grid that the SCF begins with, 0 where it has the final one
-        throughout
-    exchange : whether the SCF has K
-    operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range
-        operator has integrals of its own
+    in_fields : number of subsequent runs in uniform fields
+    points : typical number of quadrature points of a method without pairs; 0 with pairs
+    grid, finer_grid : points of the Kohn-Sham integration grid, and of the one used to measure its
+        error; 0 for Hartree-Fock
+    coarse_grid : points of the initial grid of the SCF, 0 if it uses the final one throughout
+    exchange : whether the SCF needs K
+    operators : number of two-electron operators in the SCF: 2 for a range-separated functional,
+        whose long-range operator has separate integrals
     surface : points on the surface of a solvent's cavity, 0 in the gas phase
     kernel : numbers of the functional's kernel at a point; 0 for Hartree-Fock
     """
@@ -162,12 +161,12 @@ class Workload:
 
     @property
     def scf_builds(self) -> int:
-        """J and K of all SCF iterations; instabilities are not foreseen."""
+        """Number of J and K builds in all SCF iterations; instabilities are not anticipated."""
         return self.starts * (self.cycles + 1)
 
     @property
     def hessian_products(self) -> int:
-        """For the stability of all solutions."""
+        """Number of products with the orbital Hessian for the stability of all solutions."""
         kinds = 2 if len(self.spins) == 1 else 1  # RHF to RHF and to UHF
         if self.examined:
             return self.starts * kinds * EXAMINED
@@ -175,36 +174,36 @@ class Workload:
 
     @property
     def pairs_of_functions(self) -> int:
-        """Pairs mu >= nu of basis functions."""
+        """Number of pairs mu >= nu of basis functions."""
         return self.nao * (self.nao + 1) // 2
 
     @property
     def kept_pairs(self) -> int:
-        """Pairs of basis functions the fitted SCF integrals are kept for."""
+        """Number of pairs of basis functions for which fitted SCF integrals are stored."""
         return self.scf_columns or self.pairs_of_functions
 
     @property
     def elements(self) -> int:
-        """Elements (i, a) of all spins: B has this many rows of naux."""
+        """Number of elements (i, a) of all spins: B has this many rows of naux."""
         return sum(s.nocc * s.nvir for s in self.spins)
 
     @property
     def frontier_elements(self) -> int:
-        """Elements (i, a), (i, j) and (a, b) of the frontier orbitals of all spins, whose B the
-        check holds."""
+        """Number of elements (i, a), (i, j) and (a, b) of the frontier orbitals of all spins, for
+        which the check holds B."""
         return sum(o * v + o**2 + v**2 for o, v in self.frontier)
 
     @property
     def half_transformed(self) -> int:
-        """Orbitals of all ranges that the first index of the MP2 integrals is transformed to, at
-        most."""
+        """Largest number of orbitals, over all ranges, that the first index of the MP2 integrals is
+        transformed to."""
         return sum(s.occupied for s in self.spins) + sum(virtual for _, virtual in self.frontier)
 
     def integrals(self) -> dict[str, float]:
-        """Integrals per stage, of three centres, or of four in a conventional SCF, and the
-        primitive ones they take.
+        """Integrals per stage, three-centre or, in a conventional SCF, four-centre, including the
+        primitive ones.
 
-        Of a contracted basis the primitive ones decide: each counts as PRIMITIVE of a contracted
+        For a contracted basis the primitive ones dominate: each counts as PRIMITIVE of a contracted
         one.
         """
         n = self.primitives or self.nao
@@ -220,13 +219,13 @@ class Workload:
     def flops(self) -> dict[str, int]:
         """Floating-point operations per kind of work.
 
-        exchange, exchange_single : J and K of the SCF iterations in float64 and in float32; scf_fit
-            : fit of the
-        SCF integrals; eigen : nao^3 per diagonalisation; transform, fit : AO to MO and fit of the
-        MP2 integrals;
-        pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in
-            float64; functional :
-        exchange-correlation energy and potential of the SCF, in points times functions
+        exchange, exchange_single : J and K of the SCF iterations in float64 and in float32
+        scf_fit : fit of the SCF integrals
+        eigen : nao^3 per diagonalisation
+        transform, fit : AO to MO transformation and fit of the MP2 integrals
+        pairs_fp64, pairs_mixed : pair energies in that precision, with the certificate's sample in
+            float64
+        functional : exchange-correlation energy and potential of the SCF, in points times functions
         """
         n, p = self.nao, self.naux_scf
         if self.single_exchange:
@@ -271,7 +270,8 @@ class Workload:
 
     @property
     def _functional_points(self) -> int:
-        """Points of all evaluations of the functional: of the SCF, and of the error of its grid."""
+        """Points in all evaluations of the functional: for the SCF, and for the error of its
+        grid."""
         builds = self.scf_builds
         if self.precision != "fp64":
             coarse = self.starts * COARSE_BUILDS
@@ -279,14 +279,15 @@ class Workload:
         return (builds + 1) * self.grid + self.finer_grid
 
     def _pair_count(self, channel: int) -> int:
-        """Pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta, alpha-beta."""
+        """Number of pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta,
+        alpha-beta."""
         if channel == 2:
             return self.spins[0].nocc * self.spins[1].nocc
         nocc = self.spins[channel].nocc
         return nocc * (nocc + 1) // 2
 
     def _virtuals(self, channel: int) -> int:
-        """Amplitudes per pair."""
+        """Number of amplitudes per pair."""
         if channel == 2:
             left, right = (self.spins[0], self.spins[-1])
         else:
@@ -295,14 +296,14 @@ class Workload:
 
 
 def scf_cycles(tolerance: float, elements: Iterable[str], *, started: bool = False) -> int:
-    """SCF iterations to expect.
+    """Expected number of SCF iterations.
 
     Parameters
     ----------
     tolerance : of the orbital gradient, Eh
     elements : symbols
-    started : from converged orbitals, of another geometry for example: about three digits less to
-        go
+    started : whether it starts from converged orbitals, e.g. of another geometry, which saves about
+        three digits
     """
     digits = -math.log10(tolerance) - (9 if started else 6)
     filling = any(map(fills_inner_shell, elements))

@@ -1,11 +1,11 @@
 """Everything that is settled before a number is computed: backend, bases, frozen core, memory.
 
-What can be refused is refused here, before the SCF.
+Invalid input is rejected here, before the SCF.
 
-Below: the orbital basis of a molecule whose elements or atoms have sets of their own, or sets of files.
+The orbital basis may assign sets to single elements or atoms, and take sets from files.
 
-An atom with a set of its own is called by its symbol and number in a `BasisSet`, such as O3; all
-others by their symbol.
+In a `BasisSet`, an atom with its own set is identified by symbol and number, such as O3; all others
+by their symbol.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from dfmp2.scf.reference import Reference
 from dfmp2.scf.solvent import find_solvent, require_solvable
 from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
-# basis functions; below, OpenMP's and our own threads only wait for each other
+# basis functions; below, OpenMP threads and our own would only wait for each other
 SINGLE_THREADED = 64
 
 
@@ -67,7 +67,7 @@ class System:
 
     @property
     def naux_scf(self) -> int:
-        """Functions of the SCF fitting set, 0 for a conventional SCF."""
+        """Number of functions in the SCF fitting set, 0 for a conventional SCF."""
         if self.jk_auxmole is None:
             return 0
         return int(self.jk_auxmole.nao)
@@ -75,10 +75,9 @@ class System:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """Choices made before any number is computed; `threads` were given, `active` of them are put to
-    use.
+    """Choices made before any number is computed; `active` of the given `threads` are used.
 
-    `scratch` is the folder for what does not fit into `budget` bytes.
+    `scratch` is the folder for data that do not fit into `budget` bytes.
     """
 
     options: Options
@@ -92,11 +91,11 @@ class Setup:
 
     @property
     def pair_backend(self) -> Backend:
-        """The backend as it evaluates the pairs of this method.
+        """The backend for the pairs of this method.
 
         Raises
         ------
-        UnsupportedByBackend : it cannot
+        UnsupportedByBackend : the backend cannot evaluate them
         """
         kappa = self.options.regulariser
         if kappa is None:
@@ -107,18 +106,17 @@ class Setup:
 def set_up_run(
     options: Options, command: str, choose: Callable[[int], tuple[Backend, str]] | None = None
 ) -> Setup:
-    """Choose the backend, the threads, the memory budget and the scratch folder, once and for the
-    whole run.
+    """Choose backend, threads, memory budget and scratch folder once for the whole run.
 
     Parameters
     ----------
-    choose : threads -> backend and reason, where it is not for `--backend` to say
+    choose : function of the threads that returns backend and reason, instead of `--backend`
     """
     scratch = choose_root(options.scratch)
     import_pyscf()
     if options.functional is not None:
         require_functional(options.functional)
-    find_solvent(options)  # refused before the SCF
+    find_solvent(options)  # raises before the SCF
     resources.restart_peak()
     if options.memory:
         resources.keep_nothing_back()
@@ -143,7 +141,7 @@ def set_up_run(
         scratch=scratch,
         command=command,
     )
-    _ = setup.pair_backend  # refused before the SCF
+    _ = setup.pair_backend  # raises before the SCF
     return setup
 
 
@@ -154,8 +152,8 @@ def resolve(
 
     Parameters
     ----------
-    doubt_units : warn of a geometry that looks read in the wrong unit; of several runs the first
-        one does
+    doubt_units : warn if the geometry seems to be in the wrong unit; used for the first of several
+        runs
     """
     options = setup.options
     doubt = unit_doubt(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
@@ -175,8 +173,7 @@ def resolve(
 def assemble(
     molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: Setup, listener: Listener
 ) -> System:
-    """Add the MP2 fitting set, without functions for Kohn-Sham alone, and build the PySCF
-    molecules."""
+    """Add the MP2 fitting set (empty for plain Kohn-Sham) and build the PySCF molecules."""
     auxbasis, poor = setup.options.auxbasis, setup.options.allow_poor_fit
     if setup.options.correlation.kind == "none":
         ri = NO_FUNCTIONS
@@ -238,8 +235,8 @@ def densely_fitted(system: System) -> System:
 def _require_hamiltonian(
     molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener
 ) -> None:
-    """Refuse X2C with a core potential, which holds relativity already; warn of charges where no
-    atom can be."""
+    """Raise for X2C with a core potential, which already includes relativity; warn of charges where
+    no atom can be."""
     potentials = orbital.ecp_electrons
     replaced = [
         s
@@ -277,8 +274,8 @@ def _require_hamiltonian(
 
 
 def useful_threads(setup: Setup, system: System) -> Setup:
-    """The set-up with one thread for a molecule so small that starting and joining threads costs
-    more than it gains."""
+    """The set-up, with one thread for a molecule so small that starting and joining threads would
+    not pay off."""
     if system.mole.nao < SINGLE_THREADED:
         return replace(setup, active=1)
     return setup
@@ -302,7 +299,7 @@ def system_sizes(
     core: FrozenCore,
     options: Options,
 ) -> Sizes:
-    """Dimensions of the calculation, for the record."""
+    """Dimensions of the calculation, to be stored."""
     alpha, beta = spaces[0], spaces[-1]
     return Sizes(
         natom=system.molecule.natom,
@@ -322,18 +319,18 @@ def system_sizes(
 
 
 def orbital_basis(text: str, molecule: Molecule) -> BasisSet:
-    """Orbital basis of a molecule, with the core potentials that belong to it.
+    """Orbital basis of a molecule, with its core potentials.
 
     Parameters
     ----------
     text : str
-        As `dfmp2.options.basis_parts` has it.
+        In the form of `dfmp2.options.basis_parts`.
     molecule : Molecule
 
     Raises
     ------
     InputError : no such set or file, an element or atom that is not in the molecule or has no set,
-        or atoms of an element with core potentials of different size
+        or core potentials of different size for atoms of one element
     """
     parts = parse_parts(text)
     if not parts.mixed:
@@ -360,7 +357,7 @@ def orbital_basis(text: str, molecule: Molecule) -> BasisSet:
 def _assigned(
     text: str, parts: BasisParts, molecule: Molecule
 ) -> tuple[dict[str, str], dict[int, str]]:
-    """The sets by element, and by the number of an atom."""
+    """The sets by element, and by atom number."""
     of_elements: dict[str, str] = {}
     of_atoms: dict[int, str] = {}
     given = Option("basis", title_of(text))
@@ -401,7 +398,7 @@ def _file_elements(value: str) -> dict[str, ElementBasis]:
 
 
 def _require_same_cores(text: str, elements: dict[str, ElementBasis]) -> None:
-    """Raise where core potentials replace different electrons of atoms of one element."""
+    """Raise if core potentials replace different numbers of electrons in atoms of one element."""
     cores: dict[str, int] = {}
     for element in elements.values():
         core = cores.setdefault(element.symbol, element.ecp_electrons)

@@ -1,31 +1,31 @@
-"""The time model: seconds of a run, work divided by the rates of this host and traffic by those of
-the scratch folder.
+"""The time model: work divided by the rates of this host, and traffic by those of the scratch
+folder.
 
-Bytes written to and read from scratch, from the memory plan; nothing where all stays in memory:
+Bytes written to and read from scratch follow from the memory plan; none if everything stays in
+memory:
 
     SCF integrals   written once, read once per J and K
     B               written raw, read and written by the fit, read for the pair energies and, about as much of it, by
                     the certificate
 
-What is read while something is computed costs nothing as long as the computation takes longer. What
-was written stays in the system's memory where there is room for it beside the run, and is read from
-there.
+Reading during a computation costs nothing as long as the computation takes longer. Written data
+stay in the system's cache if the run leaves room for them, and are read from there.
 
-The SCF is its integrals, their fit, and as many builds of J and K as iterations are expected and a
-stability analysis of all rotations takes. New arrays of integrals cost the time of writing them
+The SCF consists of its integrals, their fit, and the builds of J and K for the expected iterations
+and a stability analysis of all rotations. New arrays of integrals cost the time of writing them
 once, in another order.
 
-Seconds left of a calculation: its forecast, corrected by what it has measured of itself so far.
+The time left of a calculation is its forecast, corrected by its own measurements so far.
 
-A calculation goes through three phases: the SCF; integrals, transformation and fit, whose blocks
-alternate; the pair energies. What is left of the present one:
+A calculation has three phases: the SCF; integrals, transformation and fit, whose blocks alternate;
+and pair energies. The time left of the current one is:
 
-    SCF     time of an iteration x iterations left, by how fast the gradient's logarithm has fallen
-    others  at the speed of the blocks or tiles that are done; before the first, the forecast
+    SCF     time per iteration x iterations left, from the decrease of the gradient's logarithm
+    others  at the speed of the finished blocks or tiles; before the first, the forecast
 
-What is still to come costs its forecast times the ratio of measured to predicted seconds so far, of
-the SCF's integrals and iterations and of phases that are over: a machine that is half as fast as
-its rates say needs twice as long for everything.
+The rest costs its forecast times the ratio of measured to predicted seconds so far, for the SCF's
+integrals and iterations and for completed phases: a machine half as fast as its rates suggest needs
+twice as long for everything.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Timings:
     gradient: float = _q("s", "gradient and relaxed densities", 0.0)
 
     def only(self, stages: Collection[str]) -> Timings:
-        """Those of some stages alone; start and check stay in the total."""
+        """The times of some stages only; start and check stay in the total."""
         left_out = {name: 0.0 for name in STAGES if name not in stages}
         return replace(
             self, **left_out, total=self.total - sum(getattr(self, name) for name in left_out)
@@ -82,49 +82,49 @@ STAGES = (
     "fitting_certificate",
     "gradient",
 )
-# What is not worth a rate of its own, on a core of an AMD EPYC; seconds where nothing else is said:
-REORDERED = 8e8  # bytes per second of integrals that are put in another order into new memory
-MATRICES = 2.5e6  # n^2 per second of what an SCF iteration does beside J, K and diagonalisations
+# Costs not worth a rate of their own, on a core of an AMD EPYC; in seconds unless stated otherwise:
+REORDERED = 8e8  # bytes per second of integrals reordered into new memory
+MATRICES = 2.5e6  # n^2 per second for an SCF iteration apart from J, K and diagonalisations
 X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
 POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
-SURFACE_SECONDS = 5e-7  # per pair of points of a solvent's surface, whose matrices are made once
-SOLVENT_SECONDS = 0.6  # in which PySCF loads what its solvents need
-SURFACE_PRODUCTS = 3  # operations per cube of the points of a solvent's surface
-SURFACE_READ = 5e9  # bytes of their integrals in memory that a product reads in a second
-METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and its factor's checks
-CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
-# of what an SCF iteration does beside J and K, per product with the orbital Hessian
+SURFACE_SECONDS = 5e-7  # per pair of points on a solvent's surface, whose matrices are made once
+SOLVENT_SECONDS = 0.6  # for PySCF to load its solvent modules
+SURFACE_PRODUCTS = 3  # operations per cube of the number of points on a solvent's surface
+SURFACE_READ = 5e9  # bytes per second of their integrals in memory, read by a product
+METRIC_SECONDS = 5e-8  # per element of the fitting metric, for integrals and checks of the factor
+CYCLE_SECONDS = 1e-3  # per SCF iteration of any molecule
+# of an SCF iteration apart from J and K, per product with the orbital Hessian
 EXAMINED_MATRICES = 0.5
-# Times our own operations that PySCF's DF-MP2 takes, its products by one core
+# Cost of PySCF's DF-MP2 relative to our own operations, with its products on one core
 CHECK_INTEGRALS, CHECK_PRODUCTS = (2, 3)
-# times as long as a pair energy takes per operation: B is weighed for each point of a quadrature
+# cost per operation relative to a pair energy, since B is weighted for each quadrature point
 WEIGHED = 1.3
-# Of a gradient, whose times are operations by the rates of the energy's own routines, and
-# derivatives of integrals by the rate of integrals:
+# For a gradient, whose operations run at the rates of the energy's routines, and derivatives of
+# integrals at the rate of integrals:
 Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
-Z_CHECKS = 2  # residuals made anew
-# Evaluations of the functional that are made of its kernel and of the potentials beside the Z-vector
-# equations, and that its derivative with the nuclei costs
+Z_CHECKS = 2  # recomputed residuals
+# Cost, in evaluations of the functional, of its kernel and the potentials outside the Z-vector
+# equations, and of its nuclear derivatives
 KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 12, 5
-# Cost of derivatives of three- and four-centre integrals, in integrals
+# Cost of derivatives of three- and four-centre integrals, relative to integrals
 DERIVATIVES = {3: 3.4, 4: 7.7}
 ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
-POTENTIAL_DERIVATIVES = 200  # times as much where there are core potentials
-X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, for each atom
+POTENTIAL_DERIVATIVES = 200  # times as much with core potentials
+X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, per atom
 FIRST = 0.25  # s: modules, small arrays
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Predicted seconds of parts of a run that `Timings` does not name.
+    """Predicted seconds of parts of a run that are not in `Timings`.
 
     Attributes
     ----------
     integrals : three-centre integrals of the SCF
     cycle : one SCF iteration
-    cycles : iterations that are expected of each start; starts : of the SCF
+    cycles : expected iterations per start; starts : number of SCF starts
     examined : stability analysis of one solution
-    certificate : redoing a sample of pairs
+    certificate : recomputing a sample of pairs
     check : PySCF's own DF-MP2
     """
 
@@ -142,8 +142,9 @@ class Traffic:
     """Bytes between memory and scratch: of the SCF integrals, of B raw and fitted, and of B for the
     pair energies.
 
-    `recomputed` : whether the four-centre integrals of a conventional SCF do not fit, and are made
-    in every iteration; `cached` : whether all of it stays in the system's memory, beside the run.
+    `recomputed` : whether the four-centre integrals of a conventional SCF do not fit and are
+    recomputed in every iteration; `cached` : whether everything stays in the system's cache
+    alongside the run.
     """
 
     scf_written: int = 0
@@ -175,9 +176,9 @@ def certificate_seconds(
 
     Parameters
     ----------
-    work : of the run; dense : of the second fit, None where all orbitals have exact integrals
-    rows, passes : orbitals with exact integrals, and passes over the four-centre integrals they
-        take
+    work : of the run; dense : of the second fit, None if all orbitals have exact integrals
+    rows, passes : orbitals with exact integrals, and number of passes over the four-centre
+        integrals
     """
     pairs = work.pairs_of_functions
     nvir = max(spin.nvir for spin in work.spins)
@@ -196,7 +197,8 @@ def certificate_seconds(
 
 
 def cuts_of(work: Workload, limits: Limits) -> dict[tuple[int, int], tiling.Cuts]:
-    """How the pairs of each channel, spins of i and j, are cut under the limits of a backend."""
+    """How the pairs of each channel (spins of i and j) are divided under the limits of a
+    backend."""
     rows = [spin.nvir * work.naux for spin in work.spins]
     cuts = {
         (s, s): tiling.triangle_cuts(spin.nocc, limits, rows[s])
@@ -209,7 +211,7 @@ def cuts_of(work: Workload, limits: Limits) -> dict[tuple[int, int], tiling.Cuts
 
 
 def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
-    """What a run with this plan will move; the limits of the backend decide about tiles."""
+    """Traffic of a run with this plan; tiles depend on the limits of the backend."""
     if plan.scf_fits_in_core:
         scf = 0
     else:
@@ -218,7 +220,7 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     scf_read = scf * (work.scf_builds + len(work.spins) * work.hessian_products)
     if plan.mp2_fits_in_core:
         return Traffic(scf, scf_read, recomputed=recomputed)
-    # Of a number in memory
+    # Bytes of a number in memory
     size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)
     read = 0
     for channel, cuts in cuts_of(work, limits).items():
@@ -247,7 +249,7 @@ def time_text(
     Parameters
     ----------
     moved, disk : bytes to and from scratch, and the speed of its folder
-    gradient : where the arrays of a gradient are, None for memory
+    gradient : locations of the arrays of a gradient, None for memory
     """
     flops = work.flops()
     built = work.elements * work.naux * FLOAT64  # bytes of B
@@ -272,7 +274,7 @@ def time_text(
         "transform": flops["transform"] / rates.transform + (built + frontier) / REORDERED,
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
-    if work.finer_grid:  # E(corr) is computed on orbitals of both grids
+    if work.finer_grid:  # E(corr) is computed with the orbitals of both grids
         for name in ("integrals", "fit", "transform", "pair_energies"):
             stages[name] *= 2
     if work.task != "energy":
@@ -293,7 +295,7 @@ class GradientTimes:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Their sum."""
         return self.amplitudes + self.fitted_integrals + self.response + self.mean_field
 
 
@@ -304,7 +306,7 @@ def gradient_seconds(
 
     Parameters
     ----------
-    held : where its arrays are, None for memory
+    held : locations of its arrays, None for memory
     """
     n = work.nao
     spins = work.spins
@@ -391,7 +393,7 @@ def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> floa
 
 
 def pace(work: Workload, rates: Rates) -> Pace:
-    """Predicted seconds of parts of a run, what is read from scratch not counted."""
+    """Predicted seconds of parts of a run, not counting reads from scratch."""
     if work.precision == "fp64":
         certificate = 0.0
     else:
@@ -408,7 +410,7 @@ def pace(work: Workload, rates: Rates) -> Pace:
 
 
 def _check(work: Workload, rates: Rates) -> float:
-    """Predicted wall time of PySCF's own DF-MP2, s; 0 where it is not asked for."""
+    """Predicted wall time of PySCF's own DF-MP2, s; 0 if not requested."""
     if not work.checked:
         return 0.0
     flops = replace(work, precision="fp64", frontier=()).flops()
@@ -421,7 +423,8 @@ def _check(work: Workload, rates: Rates) -> float:
 
 
 def _build(work: Workload, rates: Rates) -> float:
-    """Predicted wall time of J, K and the functional once, s: in float64, as the last ones are."""
+    """Predicted wall time of one build of J, K and the functional in float64, as in the last
+    iterations, s."""
     flops = work.flops()
     if work.naux_scf:
         rate = rates.exchange
@@ -443,7 +446,7 @@ def _examined(work: Workload, rates: Rates) -> float:
 
 
 def _matrices(work: Workload, rates: Rates) -> float:
-    """Predicted wall time of what else an SCF iteration does with its matrices, s."""
+    """Predicted wall time of the remaining matrix work of an SCF iteration, s."""
     return len(work.spins) * (work.nao**2 / MATRICES + work.nao**3 / rates.eigen)
 
 
@@ -503,11 +506,11 @@ PHASES = (
     ("fitting_certificate",),
     ("gradient",),
 )
-RECENT = 4  # SCF iterations that tell speed and convergence
-SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; below, nothing is said
-TRUSTED = 0.2  # of a phase: when so much of it was done its own speed counts alone
-PRIOR = 0.2  # s by which the forecast counts as confirmed
-# s, and fraction of what is left, over which a new estimate takes the place of the old one
+RECENT = 4  # SCF iterations used to estimate speed and convergence
+SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; no estimate below the first
+TRUSTED = 0.2  # fraction of a phase after which only its own speed counts
+PRIOR = 0.2  # s with which the forecast is weighted
+# s, and fraction of the time left, over which a new estimate replaces the old one
 SOFT = (0.5, 0.03)
 
 
@@ -516,7 +519,7 @@ class TimeLeft:
 
     Parameters
     ----------
-    clock : of the calculation; its stages are those of `Timings`
+    clock : of the calculation, with the stages of `Timings`
     foreseen, pace : predicted seconds
     tolerance : of the SCF gradient, Eh
     """
@@ -525,19 +528,19 @@ class TimeLeft:
         self._clock, self._foreseen, self._pace, self._tolerance = clock, foreseen, pace, tolerance
         self._cycles: list[
             tuple[float, float]
-        ] = []  # time, gradient of the iterations of the present SCF
-        self._before = 0  # iterations and their seconds, of all SCFs
+        ] = []  # time and gradient of the iterations of the current SCF
+        self._before = 0  # iterations and their seconds, over all SCFs
         self._spent = 0.0
-        self._solved = 0  # SCFs that have begun
+        self._solved = 0  # number of SCFs begun
         self._phase = 0
         self._steps: list[
             tuple[float, float]
-        ] = []  # seconds elapsed and fraction of the phase, at first and now
-        self._made = 0.0, 0.0  # seconds that the SCF's integrals took, and were expected to take
-        self._told: tuple[float, float] | None = None  # when, seconds left
+        ] = []  # seconds elapsed and fraction of the phase, initially and now
+        self._made = 0.0, 0.0  # measured and predicted seconds of the SCF's integrals
+        self._told: tuple[float, float] | None = None  # last report: time, seconds left
 
     def cycle(self, cycle: int, gradient: float) -> None:
-        """As of Forecast."""
+        """As in Forecast."""
         now = time.perf_counter()
         if cycle == 1:
             self._cycles = []
@@ -548,7 +551,7 @@ class TimeLeft:
         self._cycles.append((now, gradient))
 
     def step(self, done: int, total: int) -> None:
-        """As of Forecast."""
+        """As in Forecast."""
         self._advance()
         here = self._clock.elapsed(*PHASES[self._phase]), done / max(total, 1)
         again = not self._steps or here[1] < self._steps[-1][1]  # all pairs are repeated in float64
@@ -562,7 +565,7 @@ class TimeLeft:
             self._made = seconds, fraction * self._pace.integrals
 
     def left(self) -> float | None:
-        """As of Forecast; it changes softly from one call to the next."""
+        """As in Forecast; smoothed between calls."""
         self._advance()
         found, now = self._found(), time.perf_counter()
         if found is not None and self._told is not None:
@@ -604,7 +607,7 @@ class TimeLeft:
         return math.fsum(getattr(self._foreseen, name) for name in PHASES[phase])
 
     def _ratio(self) -> float:
-        """Measured to predicted seconds so far."""
+        """Ratio of measured to predicted seconds so far."""
         measured = self._spent + self._made[0]
         predicted = self._before * self._pace.cycle + self._made[1]
         for phase in range(1, self._phase):
@@ -635,14 +638,14 @@ class TimeLeft:
         return present + max(0, pace.starts - self._solved) * (foreseen / pace.starts) * ratio
 
     def _of_phase(self, ratio: float) -> float | None:
-        """Seconds left of the present phase after the SCF."""
+        """Seconds left of the current phase after the SCF."""
         names = PHASES[self._phase]
         elapsed = self._clock.elapsed(*names)
         foreseen = self._predicted(self._phase)
         if not self._steps:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None
-        # Of what is counted
+        # Fraction of the counted work
         after = {"fit": self._foreseen.fit, "pair_energies": self._pace.certificate}
         last = min(foreseen, sum(value for name, value in after.items() if name in names))
         (began, before), (now, done) = self._steps[0], self._steps[-1]

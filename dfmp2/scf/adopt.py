@@ -1,8 +1,9 @@
-"""Take over a mean field the user converged with PySCF: check it, and turn it into our values.
+"""Adopt a mean field that the user converged with PySCF: check it, and convert it to our values.
 
-What is stored must be what was computed. Known additions that cannot be recorded are refused by
-name; what is left is proved: energy and Fock matrix are rebuilt from the recorded molecule, basis
-sets and orbitals, with one Coulomb and exchange build, and must be those of the mean field.
+What is stored must be what was computed. Known additions that cannot be recorded are rejected by
+name. Anything else is verified: energy and Fock matrix are rebuilt from the recorded molecule,
+basis sets and orbitals, with one Coulomb and exchange build, and must equal those of the mean
+field.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dfmp2.scf.jk import column_squares
 from dfmp2.scf.kohn_sham import definition_of, require_functional, same_functional
 from dfmp2.scf.reference import GIVEN, Reference
 
-# Attributes of PySCF's decorated mean fields whose effect neither a result nor `compare` can hold.
+# Attributes of PySCF's decorated mean fields with effects that no result or `compare` can record.
 ADDITIONS = {
     "with_solvent": "an implicit solvent",
     "sigma": "smeared occupations",
@@ -37,18 +38,18 @@ ADDITIONS = {
     "disp": "a dispersion correction",
     "only_dfj": "fitted Coulomb beside four-centre exchange",
 }
-SAME_ENERGY = 1e-6  # Eh, of a mean field converged to 1e-7 and better
+SAME_ENERGY = 1e-6  # Eh, for a mean field converged to 1e-7 or better
 SAME_MATRIX = 1e-7  # Eh
 CANONICAL = 1e-4  # Eh; PySCF's default leaves orbital gradients of 3e-5
 TAKEN = (
-    "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges "
-    "(qmmm.mm_charge) can be taken over"
+    "plain RHF, UHF, RKS and UKS, sf-X2C-1e (mf.sfx2c1e()) and point charges "
+    "(qmmm.mm_charge) are supported"
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adopted:
-    """A mean field as our values.
+    """A mean field, converted to our values.
 
     Attributes
     ----------
@@ -64,11 +65,11 @@ class Adopted:
 
 
 def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
-    """The double hybrid that is asked for on a mean field, None for another method.
+    """The requested double hybrid, None for another method.
 
     Raises
     ------
-    InputError : there is no such method, or the orbitals of the mean field are not those of its
+    InputError : the method is unknown, or the orbitals of the mean field belong to another
         functional
     """
     hybrid = look_up(canonical_method(method))
@@ -83,23 +84,23 @@ def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
         raise InputError(
             Option("method", method),
             f" takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run "
-            "dft.RKS or dft.UKS with that functional, or take ",
+            "dft.RKS or dft.UKS with that functional, or use ",
             Option("method", CUSTOM_DOUBLE_HYBRID),
         )
     return hybrid
 
 
 def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
-    """The values of a mean field; `require_repeatable` proves them.
+    """The values of a mean field; `require_repeatable` verifies them.
 
     Parameters
     ----------
-    energy_xc : functional of the energy of a double hybrid, where it is not that of the orbitals
+    energy_xc : functional for the energy of a double hybrid, if not that of the orbitals
 
     Raises
     ------
-    InputError : not a molecular RHF, UHF, RKS or UKS with spherical functions and whole
-        occupations, or more than that
+    InputError : not a plain molecular RHF, UHF, RKS or UKS with spherical functions and integer
+        occupations
     ConvergenceError : not converged
     """
     with shielded():
@@ -145,25 +146,24 @@ def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
 
 
 def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Reference:
-    """Rebuild energy and Fock matrix from what is recorded, and refuse a mean field that has
-    others.
+    """Rebuild energy and Fock matrix from what is recorded, and raise if the mean field has others.
 
     Parameters
     ----------
-    found : what `adopt` made of it
-    mole, auxmole : PySCF molecules of the recorded orbital and SCF fitting functions; None for a
-        conventional SCF
+    found : values returned by `adopt`
+    mole, auxmole : PySCF molecules of the recorded orbital and SCF fitting functions; auxmole is
+        None for a conventional SCF
 
     Returns
     -------
-    its reference, with what the mean field does not tell: the fitting error between atoms, and as
-    its history the one iteration that is known, its energy, 0 and the norm of the orbital gradient,
-    Eh
+    its reference, completed by what the mean field does not contain: the fitting error between
+    atoms, and as history the only known iteration, with its energy, 0 and the norm of the orbital
+    gradient, Eh
 
     Raises
     ------
-    InputError : the mean field is of another Hamiltonian, or its orbitals are not canonical; it
-        names what differs
+    InputError : the mean field has another Hamiltonian, or its orbitals are not canonical; names
+        what differs
     """
     with shielded():
         reference = found.reference
@@ -207,7 +207,7 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
             raise InputError(
                 f"the orbitals of the mean field are not canonical: mo_energy is up to {shift:.1e} "
                 f"Eh off the Fock matrix, whose elements between orbitals reach {mixed:.1e} Eh "
-                "(level_shift, localised or rotated orbitals?): run it again without, or set "
+                "(level_shift, localised or rotated orbitals?): run it again without these, or set "
                 "mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, mf.mo_occ)"
             )
         gradient = np.linalg.norm(plain.get_grad(orbitals, occupations, fock))
@@ -223,7 +223,7 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
 
 
 def _kind(mf: Any, scf: Any) -> str:
-    """ "rhf" or "uhf" by class; anything else is refused by name."""
+    """ "rhf" or "uhf" by class; anything else is rejected by name."""
     if not isinstance(mf, scf.rohf.ROHF):
         if isinstance(mf, scf.uhf.UHF):
             return "uhf"
@@ -244,7 +244,7 @@ def _beyond(name: str, what: str) -> InputError:
 
 
 def _require_plain(mf: Any, gto: Any) -> None:
-    """Refuse known additions, of the mean field and of its molecule."""
+    """Raise for known additions to the mean field or its molecule."""
     mole, xc = mf.mol, vars(mf).get("xc")
     if xc is not None:
         require_functional(definition_of(str(xc)))
@@ -270,13 +270,13 @@ def _require_plain(mf: Any, gto: Any) -> None:
             f"mol.omega = {mole._env[gto.PTR_RANGE_OMEGA]:g}", "a range-separated Coulomb operator"
         )
     if getattr(mole, "_pseudo", None):
-        raise _beyond("mol.pseudo", "pseudopotentials that are no effective core potentials")
+        raise _beyond("mol.pseudo", "pseudopotentials that are not effective core potentials")
     if np.iscomplexobj(mf.mo_coeff):
         raise _beyond("mo_coeff", "complex orbitals")
 
 
 def _require_whole_occupations(mf: Any, kind: str) -> None:
-    """Refuse fractional occupations, and numbers of electrons that are not those of the
+    """Raise for fractional occupations, and for electron numbers that differ from those of the
     molecule."""
     occupations = np.asarray(mf.mo_occ)
     if not np.isin(occupations, (0, 2) if kind == "rhf" else (0, 1)).all():
@@ -303,7 +303,7 @@ def _relativity(mf: Any) -> str:
 
 
 def _point_charges(mf: Any) -> Any:
-    """Those of `qmmm.mm_charge`, (n, 4) bohr and e, None for none."""
+    """Point charges of `qmmm.mm_charge`, (n, 4) bohr and e, or None."""
     charges = getattr(mf, "mm_mol", None)
     if charges is None:
         return None
@@ -311,8 +311,7 @@ def _point_charges(mf: Any) -> Any:
 
 
 def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
-    """Which pieces of a mean field are not those of the recorded one, by the names of PySCF's
-    methods."""
+    """Pieces of a mean field that differ from the recorded one, by the names of PySCF's methods."""
     own = {
         name
         for name, value in vars(mf).items()
@@ -338,7 +337,7 @@ def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
 
 
 def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
-    """The explicit numbers a PySCF molecule carries, per element."""
+    """The explicit numbers of a basis in a PySCF molecule, per element."""
     elements: dict[str, ElementBasis] = {}
     if isinstance(name, str):
         label = name

@@ -1,21 +1,21 @@
-"""The conventional SCF solution next to a density-fitted one, from two or three builds of the exact
-Fock matrix.
+"""The conventional SCF solution closest to a density-fitted one, from two or three builds of the
+exact Fock matrix.
 
-The fitted SCF is solved again with the error of its two-electron part at the last density, D0, put
-right,
+The fitted SCF is solved again, with the error of its two-electron part at the last density D0
+corrected,
 
     F(D) = h + G_fit[D] + V_xc[D] + (G[D0] - G_fit[D0])
     G[D] = J - X/2 (RHF), J - X of each spin (UHF)
 
-until the exact Fock matrix of its solution couples occupied and virtual orbitals no more. X is K and
-there is no V_xc in Hartree-Fock; with a functional X is its exact exchange, and V_xc is made on its
-grid. Each turn leaves of that coupling what the fit leaves of a change of G, a thousandth with a
-sound set; a conventional SCF would need ten builds. With the orbitals i, a of the last turn and the
-elements of the exact Fock matrix,
+until the exact Fock matrix of its solution no longer couples occupied and virtual orbitals. In
+Hartree-Fock X is K and there is no V_xc; with a functional X is its exact exchange, and V_xc is
+evaluated on its grid. Each iteration reduces the coupling by the relative fitting error of a change
+of G, to a thousandth with a sound set; a conventional SCF would need ten builds. With the orbitals
+i, a of the last iteration and the elements of the exact Fock matrix,
 
     E(SCF) = E[D] - w sum_ia F_ia^2 / (F_aa - F_ii)     w = 2 (RHF), 1 for each spin (UHF)
 
-J and K are made integral by integral by PySCF, which leaves out those that change them by less than
+PySCF computes J and K integral by integral, neglecting those that change them by less than
 1e-13 Eh.
 """
 
@@ -41,10 +41,10 @@ from dfmp2.scf.rotations import coulomb_exchange
 
 Array = NDArray[np.float64]
 
-COUPLED = 1e-6  # Eh, norm of F_ia up to which the orbitals are those of the conventional SCF
+COUPLED = 1e-6  # Eh, norm of F_ia below which the orbitals count as those of the conventional SCF
 MOST_BUILDS = 8  # of the exact Fock matrix
 CHANGE, GRADIENT = 1e-10, 1e-7  # Eh, convergence of the fitted SCF in between
-SAME_OCCUPIED = 0.5  # smallest cosine between occupied spaces that still are one solution
+SAME_OCCUPIED = 0.5  # smallest cosine between the occupied spaces of one and the same solution
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Conventional:
     Attributes
     ----------
     reference : its energy and orbitals
-    below : Eh, what the energy lies below that of the last density, to second order
+    below : Eh, second-order energy lowering relative to the last density
     coupling : Eh, norm of F_ia at the last density
     """
 
@@ -71,7 +71,7 @@ def conventional_scf(
     listener: Listener,
     charges: Array | None = None,
 ) -> Conventional:
-    """The conventional SCF solution next to a fitted one.
+    """The conventional SCF solution closest to a fitted one.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def conventional_scf(
         Converged with density fitting.
     options : Options
     integrals : ScfIntegrals
-        Those of the fitted SCF.
+        Integrals of the fitted SCF.
     listener : Listener
     charges : (n, 4) array, optional
         x, y, z in bohr and charge in e of point charges.
@@ -88,7 +88,7 @@ def conventional_scf(
     Raises
     ------
     ConvergenceError
-        The builds do not approach a conventional solution, or that is another one.
+        The builds do not approach a conventional solution, or approach a different one.
     """
     tight = replace(options, precision="fp64", scf_max_cycles=max(100, options.scf_max_cycles))
     restricted = reference.kind == "rhf"
@@ -177,7 +177,7 @@ def conventional_scf(
 
 
 def _of_functional(mf: Any, density: Array, *, restricted: bool) -> tuple[float, Any]:
-    """E_xc, Eh, and V_xc of each spin, (nspin, nao, nao) Eh, of densities in that shape; nothing for
+    """E_xc, Eh, and V_xc of each spin, (nspin, nao, nao) Eh, of densities in that shape; zero for
     Hartree-Fock."""
     if functional_of(mf) is None:
         return 0.0, 0.0
@@ -188,7 +188,7 @@ def _of_functional(mf: Any, density: Array, *, restricted: bool) -> tuple[float,
 
 
 def _two_electron(coulomb: Array, exchange: Array) -> Array:
-    """G of each spin, Eh: J - K/2 of the whole density, or J of both spins less K of each."""
+    """G of each spin, Eh: J - K/2 of the total density, or J of both spins minus K of each."""
     if len(coulomb) == 1:
         return coulomb - exchange / 2
     total: Array = coulomb.sum(axis=0)
@@ -196,7 +196,7 @@ def _two_electron(coulomb: Array, exchange: Array) -> Array:
 
 
 def _coupling(fock: Array, coeff: Array, occupations: Array) -> tuple[float, float]:
-    """Norm of F_ia, and the energy that it stands for to second order, Eh."""
+    """Norm of F_ia, and the second-order energy lowering it implies, Eh."""
     squares = below = 0.0
     for f, c, n in zip(fock, coeff, occupations, strict=True):
         in_orbitals = c.T @ f @ c
@@ -213,12 +213,11 @@ def _coupling(fock: Array, coeff: Array, occupations: Array) -> tuple[float, flo
 def _canonical(
     fock: Array, overlap: Array, coeff: Array, occupations: Array
 ) -> tuple[Array, Array, Array]:
-    """Orbitals, energies and occupations of the Fock matrices, those that hold the electrons
-    first."""
+    """Orbitals, energies and occupations of the Fock matrices, occupied orbitals first."""
     found = []
     for f, c, n in zip(fock, coeff, occupations, strict=True):
         energy, turned = np.linalg.eigh(c.T @ f @ c)
-        held = (turned[n > 0] ** 2).sum(axis=0)  # of each eigenvector, in the occupied space
+        held = (turned[n > 0] ** 2).sum(axis=0)  # part of each eigenvector in the occupied space
         count = int(np.count_nonzero(n))
         full = np.sort(np.argsort(-held, kind="stable")[:count])
         order = np.concatenate([full, np.setdiff1d(np.arange(len(n)), full)])

@@ -1,24 +1,23 @@
-"""Energy and potential of an exchange-correlation functional, from occupied orbitals at the points
-of a grid:
+"""Energy and potential of an exchange-correlation functional, from occupied orbitals on a grid:
 
     rho_s = sum_i n_i psi_is^2      tau_s = sum_i n_i |grad psi_is|^2 / 2                       (1)
     E = sum_g w_g rho(r_g) e(r_g)                                                               (2)
     V_mn = sum_g w_g [v_rho chi_m chi_n + u . grad(chi_m chi_n) + v_tau grad chi_m . grad chi_n / 2]
                                                                                                 (3)
 
-with v_rho = df/drho, u = df/d(grad rho) and v_tau = df/dtau of f = rho e, made by libxc. The points
-come in blocks (`dfmp2.integrals.basis_on_grid`) that workers share out among themselves: each takes
-every n-th block, so that sums are in the same order from run to run. PySCF's own way to Eqs. 1 to 3
+with v_rho = df/drho, u = df/d(grad rho) and v_tau = df/dtau of f = rho e, from libxc. The points
+come in blocks (`dfmp2.integrals.basis_on_grid`) that are divided among workers: each takes every
+n-th block, so that sums have the same order in every run. PySCF's own implementation of Eqs. 1 to 3
 is `nr_rks` and `nr_uks`. Source: Pople, Gill, Johnson, Chem. Phys. Lett. 199, 557 (1992).
 
-While an SCF is far from its end it has a coarser grid and float32 (`single`). Then E and V are made
-on the final grid in float64 for a density D0, the anchor, and the coarser grid serves on for what
-follows from its change,
+While an SCF is far from convergence it uses a coarser grid and float32 (`single`). Then E and V are
+computed on the final grid in float64 for a density D0, the anchor, and the coarser grid is used
+only for what follows from changes of D0,
 
     V[D] = V[D0] + H(v[D] - v[D0]),     E[D] = E[D0] + tr (V[D] + V[D0]) (D - D0) / 2           (4)
 
-with H of Eq. 3 and the potentials v at the points of the coarser grid: rounding and the error of
-that grid, of about 1 %, are those of the change alone, and E is right to third order.
+with H of Eq. 3 and the potentials v at the points of the coarser grid. Rounding and the grid error
+of about 1 % then affect only the change, and E is correct to third order.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from dfmp2.integrals.grid import build_unsorted, coarse_name, make_grid
 
 Array = NDArray[np.float64]
 
-# Takes the number of a worker, that of a block, the block, and the potential at its points.
+# Takes a worker's number, a block's number, the block, and the potential at its points.
 TakePotential = Callable[[int, int, PointBlock, Array], None]
 
-CACHED_FUNCTIONS = 16  # of a block, whose values are in the cache together
+CACHED_FUNCTIONS = 16  # of a block, whose values fit into the cache together
 RHO, GRADIENT, TAU = 0, slice(1, 4), 4  # rows of a density and of its potential at points
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchor:
-    """E_xc and V_xc of a density on the final grid, and what Eq. 4 needs of it on the coarser one.
+    """E_xc and V_xc of a density on the final grid, and its potential on the coarser one for Eq. 4.
 
     Attributes
     ----------
@@ -73,24 +72,24 @@ class ExchangeCorrelation:
     mole : pyscf.gto.Mole
         The molecule.
     grid : pyscf.dft.gen_grid.Grids
-        The grid of the result; it is built when it is needed.
+        The grid of the result; built when needed.
     threads : int
-        Workers.
+        Number of workers.
     room : int
-        Bytes that may be taken for values of basis functions.
+        Bytes available for values of basis functions.
 
     Attributes
     ----------
     single : bool
         Whether a coarser grid and float32 are used; the caller switches it off before the end.
     anchored : bool
-        Whether the coarser grid goes on being used after that, by Eq. 4.
+        Whether the coarser grid is still used after that, by Eq. 4.
     renew : bool
-        Whether the next density is an anchor, even where there is one.
+        Whether the next density becomes an anchor even if there is one.
     anchor : Anchor or None
-        The last one.
+        The last anchor.
     at_anchor : bool
-        Whether the last density was it.
+        Whether the last density was an anchor.
     """
 
     def __init__(self, mole: Any, grid: Any, threads: int = 1, room: int = 0) -> None:
@@ -112,11 +111,11 @@ class ExchangeCorrelation:
         Parameters
         ----------
         numint : pyscf.dft.numint.NumInt
-            What evaluates the functional.
+            Evaluates the functional.
         xc : str
-            The functional, as PySCF calls it.
+            The functional, as PySCF spells it.
         density : (nao, nao), or of each spin (2, nao, nao)
-            Density matrix; orbitals that it is tagged with are used.
+            Density matrix; if it is tagged with orbitals, they are used.
         """
         kind = numint._xc_type(xc)
         if kind == "HF":
@@ -126,7 +125,7 @@ class ExchangeCorrelation:
         )
 
     def from_anchor(self, numint: Any, xc: str, density: Any) -> tuple[float, Array]:
-        """E_xc and V_xc of what `energy_and_potential` takes, by Eq. 4."""
+        """E_xc and V_xc by Eq. 4; arguments as in `energy_and_potential`."""
         if self.anchor is None:
             raise ValueError("no density was an anchor yet")
         self.at_anchor = False
@@ -137,8 +136,9 @@ class ExchangeCorrelation:
         return float(energy), potential
 
     def set_anchor(self, numint: Any, xc: str, density: Any) -> tuple[Anchor, Array]:
-        """The anchor that a density, which `energy_and_potential` takes, is made; and V_xc of it
-        less that of the coarser grid, or less that of Eq. 4 with the anchor before, Eh."""
+        """Make a density the anchor. Returns the anchor, and its V_xc minus that of the coarser
+        grid, or minus that of Eq. 4 if there was an anchor, Eh. Arguments as in
+        `energy_and_potential`."""
         reference = None
         if self.anchor is not None:
             reference = self.anchor.at_points
@@ -172,8 +172,8 @@ class ExchangeCorrelation:
         reference: list[Any] | None,
         at_points: list[Any] | None,
     ) -> tuple[float, Array]:
-        """E_xc, and V_xc or what comes of the potential at the points less a reference; that
-        potential is put into the other list."""
+        """E_xc, and V_xc or the matrix of the potential minus a reference at the points; the
+        potential at the points is stored in `at_points`."""
         spins = 2
         if np.ndim(density) == 2:
             spins = 1
@@ -196,7 +196,7 @@ class ExchangeCorrelation:
         return energy, potential.reshape(np.shape(density))
 
     def energy(self, numint: Any, xc: str, density: Any) -> float:
-        """E_xc without exact exchange, Eh, of what `energy_and_potential` takes, at half its cost."""
+        """E_xc without exact exchange, Eh, at half the cost of `energy_and_potential`."""
         kind = numint._xc_type(xc)
         if kind == "HF":
             return 0.0
@@ -210,8 +210,8 @@ class ExchangeCorrelation:
         density: Any,
         take_potential: TakePotential | None,
     ) -> float:
-        """E_xc, Eh, while the potential at the points of each block is handed on with their
-        weights."""
+        """E_xc, Eh; the potential at the points of each block, times their weights, is passed
+        on."""
         kind = numint._xc_type(xc)
         orbitals = signed_orbitals_of(density)
         restricted = np.ndim(density) == 2
@@ -242,13 +242,13 @@ class ExchangeCorrelation:
         return sum(basis.share_out(add_blocks, self.threads))
 
     def discard(self) -> None:
-        """Free the values of basis functions, and keep none from here on."""
+        """Free the values of basis functions, and keep none from now on."""
         self.room = 0
         self.leave_coarse_grid()
         self._fine = None
 
     def leave_coarse_grid(self) -> None:
-        """Have the final grid from here on, and free the values of basis functions on the coarser
+        """Use the final grid from now on, and free the values of basis functions on the coarser
         one."""
         self.single = False
         self.anchored = False
@@ -275,7 +275,7 @@ class ExchangeCorrelation:
                 build_unsorted(self.grid)
             room = self.room
             if self._coarse is not None:
-                room = 0  # few densities come to the final grid: its values do not pay for memory
+                room = 0  # too few densities use the final grid to justify keeping its values
             self._fine = BasisOnGrid(self.mole, self.grid, derivatives=derivatives, room=room)
         return self._fine
 
@@ -283,9 +283,9 @@ class ExchangeCorrelation:
 def signed_orbitals_of(density: Any) -> list[tuple[Array, Array]]:
     """Orbitals (nao, n) and occupations (n,) of each spin, or of all electrons, of a density.
 
-    Occupations are negative where the density, of no orbitals, has negative eigenvalues.
+    Occupations are negative where a density without orbitals has negative eigenvalues.
     """
-    from dfmp2.scf.jk import signed_orbitals  # which loads PySCF
+    from dfmp2.scf.jk import signed_orbitals  # loads PySCF
 
     orbitals = getattr(density, "mo_coeff", None)
     nao = np.shape(density)[-1]
@@ -305,23 +305,24 @@ def signed_orbitals_of(density: Any) -> list[tuple[Array, Array]]:
 
 
 class Memory:
-    """Arrays that a worker needs again for each block, in the same memory: the first touch of new
-    memory costs more than what is done there."""
+    """Arrays that a worker reuses for each block: touching new memory for the first time costs more
+    than the computation on it."""
 
     def __init__(self) -> None:
         self._flat: dict[str, NDArray[Any]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
-        """The array of that name, of any contents; those of earlier shapes are no longer valid.
+        """The array of that name, with arbitrary content; earlier arrays of that name with other
+        shapes become invalid.
 
         Parameters
         ----------
         name : str
-            What it is for.
+            Its purpose.
         shape : tuple of int
             Its shape.
         kind : dtype
-            Of its numbers.
+            Type of its numbers.
         """
         size = prod(shape)
         flat = self._flat.get(name)
@@ -334,8 +335,8 @@ class Memory:
 def density_at_points(
     block: PointBlock, orbitals: Sequence[tuple[Array, Array]], kind: str, memory: Memory
 ) -> Array:
-    """rho, its gradient and tau of each spin at the points of a block, as far as there are
-    derivatives.
+    """rho and, as far as derivatives are available, its gradient and tau of each spin at the points
+    of a block.
 
     Parameters
     ----------
@@ -346,17 +347,17 @@ def density_at_points(
     kind : str
         "LDA", "GGA" or "MGGA".
     memory : Memory
-        Of the worker.
+        Arrays of the worker.
 
     Returns
     -------
     (spins, 1, 4 or 5, points) float64
-        In e/bohr^3 and powers of 1/bohr of that.
+        In e/bohr^3, derivatives with further powers of 1/bohr.
     """
     precision = block.values.dtype
     count = {"LDA": 1}.get(kind, len(block.values))
     rows = {"LDA": 1, "GGA": 4, "MGGA": 5}[kind]
-    # Of all spins at once: the values are read from memory once.
+    # All spins at once, so that the values are read from memory only once.
     coefficients = np.hstack([coefficient[block.functions] for coefficient, _ in orbitals])
     shape = (count, coefficients.shape[1], len(block.weights))
     psi_of_all = memory.array("orbitals", shape, precision)
@@ -379,16 +380,16 @@ def density_at_points(
 
 
 def half_potential(block: PointBlock, potential: Array, memory: Memory) -> Array:
-    """H of a block with V_mn of Eq. 3 = H_mn + H_nm, (n, n) Eh.
+    """H of a block, with V_mn of Eq. 3 = H_mn + H_nm, (n, n) Eh.
 
     Parameters
     ----------
     block : PointBlock
         Points and basis functions.
     potential : (1, 4 or 5, points)
-        Derivatives by the rows of `density_at_points`, times the weights.
+        Derivatives with respect to the rows of `density_at_points`, times the weights.
     memory : Memory
-        Of the worker.
+        Arrays of the worker.
     """
     values = block.values
     factors = potential[: GRADIENT.stop].astype(values.dtype)
@@ -405,8 +406,8 @@ def half_potential(block: PointBlock, potential: Array, memory: Memory) -> Array
 
 
 def add_weighted(values: NDArray[Any], factors: NDArray[Any], total: NDArray[Any]) -> None:
-    """Put sum_k f_kg chi_kmg, (n, points), of values (k or more, n, points) and factors (k,
-    points) into an array; a few functions at a time, which stay in the processor's cache."""
+    """Write sum_k f_kg chi_kmg, (n, points), from values (k or more, n, points) and factors (k,
+    points), to `total`; a few functions at a time, which stay in the processor's cache."""
     for first in range(0, len(total), CACHED_FUNCTIONS):
         part = slice(first, first + CACHED_FUNCTIONS)
         np.multiply(values[0, part], factors[0], out=total[part])

@@ -1,10 +1,9 @@
-"""Which SCF solution is used: instabilities are followed to a minimum, from one start or from
-several.
+"""Choosing the SCF solution: instabilities are followed to a minimum, from one start or several.
 
-An SCF converges to a stationary point. Where the orbital Hessian has a negative eigenvalue, the
-orbitals are turned along its eigenvector to the lowest energy met on the way and converged again,
-up to MOST_STEPS times: a UHF started from densities without spin polarisation leaves the RHF
-solution so. Of several starts the lowest solution is kept.
+An SCF converges to a stationary point. If the orbital Hessian has a negative eigenvalue, the
+orbitals are rotated along its eigenvector to the lowest energy found and converged again, up to
+MOST_STEPS times. This is how a UHF started from densities without spin polarisation leaves the RHF
+solution. With several starts, the lowest solution is kept.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from dfmp2.scf.rotations import BROKEN, Rotation, turned_orbitals
 from dfmp2.scf.stability import UNCERTAIN, judged, kinds_in_words
 
 MOST_STEPS = 5
-SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
-LOWER = 1e-7  # Eh; what is not lower by this is the same solution
+SPIN_ROUNDING = 1e-10  # of <S^2>, on either side of the value of a pure spin state
+LOWER = 1e-7  # Eh; a solution that is not lower by this counts as the same
 
 History = list[tuple[float, float, float]]
 Examine = Callable[[Any], list[Rotation]]  # `dfmp2.scf.stability.lowest_rotations`
 
 
 class Solve(Protocol):
-    """Converges the SCF: mean field, ladder and iterations.
+    """Converges the SCF; returns mean field, ladder and iterations.
 
-    From a density, which may be that of `turned` orbitals; or from orbitals and their occupations
-    by the second-order solver, which does not climb. The iterations of the `first` SCF are saved
-    for a run that goes on.
+    It starts from a density, which may be that of `turned` orbitals, or from orbitals and their
+    occupations with the second-order solver, which does not climb. The iterations of the `first`
+    SCF are saved so that an interrupted run can be resumed.
     """
 
     def __call__(
@@ -56,7 +55,7 @@ class FollowedSolution:
     mf : converged PySCF mean field
     origin : where the start orbitals came from
     ladder, history : convergence methods and iterations, from the start on
-    stability : None where it was not examined
+    stability : None if it was not examined
     place : number among all solutions found, from 1
     """
 
@@ -70,12 +69,12 @@ class FollowedSolution:
 
 @dataclass(slots=True)
 class Log:
-    """Solutions as they are found: the columns of `Solutions`."""
+    """Solutions in the order they are found: the columns of `Solutions`."""
 
     rows: list[tuple[int, str, float, float, float, str]] = field(default_factory=list)
 
     def add(self, start: int, origin: str, mf: Any, lowest: Rotation | None) -> int:
-        """Note a solution, or None for a start that did not converge; returns its number."""
+        """Record a solution, or None for a start that did not converge; returns its number."""
         if mf is None:
             energy, spin = (math.nan, math.nan)
         else:
@@ -89,7 +88,7 @@ class Log:
         return len(self.rows)
 
     def record(self, chosen: int) -> Solutions:
-        """The solutions, one of which is used."""
+        """The record of all solutions, with the number of the chosen one."""
         start, origin, energy, spin_square, eigenvalue, kind = zip(*self.rows, strict=True)
         return Solutions(start, origin, energy, spin_square, eigenvalue, kind, chosen)
 
@@ -103,12 +102,12 @@ def find_solution(
     solve: Solve,
     examine: Examine,
 ) -> tuple[FollowedSolution, Solutions | None]:
-    """The solution to use, and all that were found where more than one was looked for.
+    """The solution to use, and all solutions found if more than one was looked for.
 
     Parameters
     ----------
     mf : PySCF mean field, not converged
-    density, origin : of the first start
+    density, origin : those of the first start
 
     Raises
     ------
@@ -117,11 +116,11 @@ def find_solution(
     log, best = Log(), None
     for start in range(1, options.scf_starts + 1):
         if start > 1:
-            listener.stage(f"start {start} of {options.scf_starts}: orbitals turned at random")
+            listener.stage(f"start {start} of {options.scf_starts}: orbitals rotated at random")
         if start == 1:
             name = origin
         else:
-            name = f"{origin}, turned at random ({start})"
+            name = f"{origin}, rotated at random ({start})"
         try:
             if start == 1:
                 solved = solve(density, first=True)
@@ -159,7 +158,7 @@ def _follow(
     examine: Examine,
     log: Log,
 ) -> FollowedSolution:
-    """The solution that the instabilities of one lead to."""
+    """The solution reached by following the instabilities of another one."""
     if options.stability not in ("full", "follow"):
         found.place = log.add(start, found.origin, found.mf, None)
         return found
@@ -207,10 +206,10 @@ def _follow(
 def _lower(
     mf: Any, way: Rotation, angle: float, solve: Solve
 ) -> tuple[Any, list[str], History] | None:
-    """The SCF converged from orbitals turned along a rotation, None where it does not end below
-    that of `mf`.
+    """The SCF converged from orbitals rotated along `way`, None if it does not end below `mf`.
 
-    DIIS may climb back to where it came from; then the second-order solver goes down from there.
+    DIIS may climb back to the solution it came from; then the second-order solver is used to
+    descend.
     """
     orbitals = turned_orbitals(mf, way, angle)
     with suppress(ConvergenceError):
@@ -224,7 +223,7 @@ def _lower(
 
 
 def spin_square(mf: Any) -> float:
-    """<S^2> of a determinant; without contamination exactly S(S+1), which it cannot fall below.
+    """<S^2> of a determinant; exactly S(S+1), its lower bound, without spin contamination.
 
     Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), equation 2.271.
     """

@@ -1,17 +1,17 @@
-"""The kernel of an exchange-correlation functional: V_xc that a change P of the density makes, to
-first order, of converged Kohn-Sham orbitals.
+"""The kernel of an exchange-correlation functional: the change of V_xc, to first order, caused by a
+change P of the density of converged Kohn-Sham orbitals.
 
     p_k(r) = variables of P at a point: sum_mn P_mn chi_m chi_n, its gradient and tau            (1)
     v_k(r) = sum_l f_kl(r) p_l(r)        f_kl = d2f / dr_k dr_l                                  (2)
 
-with f and the variables r of each spin as in `dfmp2.scf.exchange_correlation`, whose Eq. 3 makes a
-matrix of v. Where alpha and beta have the same orbitals, two changes are of use: of both spins
-alike, and of beta opposite to alpha, which breaks the symmetry of the spins:
+with f and the variables r of each spin as in `dfmp2.scf.exchange_correlation`, whose Eq. 3 turns v
+into a matrix. If alpha and beta have the same orbitals, two kinds of change matter: the same in
+both spins, and opposite in beta and alpha, which breaks the spin symmetry:
 
     v_k = sum_l [f_kl(alpha, alpha) + f_kl(alpha, beta)] p_l        alike
     v_k = sum_l [f_kl(alpha, alpha) - f_kl(alpha, beta)] p_l        opposite                     (3)
 
-PySCF's own way to Eqs. 1 and 2 is `nr_rks_fxc` and `nr_uks_fxc`.
+PySCF's own implementation of Eqs. 1 and 2 is `nr_rks_fxc` and `nr_uks_fxc`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from dfmp2.scf.kohn_sham import functional_variables, libxc_code
 
 Array = NDArray[np.float64]
 
-KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their variables of a spin
-# How many times fewer points the grid of a kernel has at least that need not be that of the energy
+KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their number of variables per spin
+# Factor by which a coarser grid for the kernel must at least reduce the number of points
 COARSER = 2
 
 
 class FunctionalKernel:
-    """V_xc that a change of the density makes, to first order, of a converged Kohn-Sham reference.
+    """First-order change of V_xc with the density, for a converged Kohn-Sham reference.
 
     Parameters
     ----------
@@ -54,17 +54,16 @@ class FunctionalKernel:
     grid : pyscf.dft.gen_grid.Grids
         Its grid, built.
     occupied : sequence of (nao, nocc)
-        Occupied orbitals of each spin; one spin stands for both.
+        Occupied orbitals of each spin; a single entry stands for both.
     threads : int
-        Workers.
+        Number of workers.
     opposite : bool
-        Whether, of one spin that stands for both, changes of beta are opposite to those of alpha.
+        If one spin stands for both, whether changes of beta are opposite to those of alpha.
     single : bool
-        Whether densities and matrices are made in float32, whose error of 1e-6 is far below that
-        of a coarse grid.
+        Whether densities and matrices are float32, whose error of 1e-6 is far below that of a
+        coarse grid.
     room : int
-        Bytes that may be taken for values of basis functions, which are evaluated for each change
-        where there is none.
+        Bytes available for values of basis functions; if 0, they are evaluated for each change.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class FunctionalKernel:
             self._second = self._second_derivatives(libxc_code(xc), occupied, opposite=opposite)
 
     def __call__(self, changes: Sequence[Array]) -> list[Array]:
-        """V_xc of each spin, (nao, nao) Eh, of symmetric changes of its density, (nao, nao)."""
+        """V_xc of each spin, (nao, nao) Eh, for symmetric changes of its density, (nao, nao)."""
         if not self._variables:
             return [np.zeros_like(change) for change in changes]
         shape = (len(changes), self._nao, self._nao)
@@ -118,7 +117,7 @@ class FunctionalKernel:
         self, code: str, occupied: Sequence[Array], *, opposite: bool
     ) -> list[Array]:
         """f of each block of points, (spins, variables, spins, variables, points), combined as in
-        Eq. 3 where one spin stands for both."""
+        Eq. 3 if one spin stands for both."""
         from pyscf.dft import numint
 
         integrator, spins = numint.NumInt(), len(occupied)
@@ -154,7 +153,7 @@ def change_at_points(block: PointBlock, change: Array, variables: int) -> Array:
     block : PointBlock
         Points and basis functions.
     change : (n, n)
-        Symmetric, between the functions of the block.
+        Symmetric change in the functions of the block.
     variables : int
         1 for the density alone, 4 with its gradient, 5 with tau.
     """
@@ -173,7 +172,7 @@ def change_at_points(block: PointBlock, change: Array, variables: int) -> Array:
 
 
 def coarse_grid(mole: Any, grid: Any) -> Any:
-    """A grid with COARSER times fewer points than another, or that one where none has.
+    """A grid with at most 1/COARSER of another grid's points, or that grid if there is none.
 
     Parameters
     ----------

@@ -6,12 +6,12 @@
 
 F_s is the Hartree-Fock matrix of (D + D') / 2, with which Eq. 3 is exact.
 
-E(KS) is stationary, so that Eq. 1 is right to second order. E_EXX and the correlation energy are
-not functionals of E_xc: the grid comes into them with the orbitals C and their energies e alone,
-in first order. Eq. 2 is one step towards those of the finer grid, a Fock matrix rebuilt and
-diagonalised; what the change of the density does to the Fock matrix is left out. It takes V_xc on
-the finer grid, and is made for the random-phase approximation alone; other methods have Eq. 1, of
-the density of the last Fock matrix. How much of the error these numbers tell is in
+E(KS) is stationary, so Eq. 1 is correct to second order. E_EXX and the correlation energy are not
+functionals of E_xc: the grid affects them only through the orbitals C and their energies e, to
+first order. Eq. 2 is one step towards the orbitals of the finer grid: the Fock matrix is rebuilt
+and diagonalised, without the effect of the density change on it. It needs V_xc on the finer grid,
+and is used only for the random-phase approximation; other methods use only Eq. 1, with the density
+of the last Fock matrix. For how much of the error these numbers capture, see
 docs/project/validation/kohn-sham.md.
 """
 
@@ -30,7 +30,7 @@ from dfmp2.scf.reference import GridError, Reference
 
 Array = NDArray[np.float64]
 
-SAME_DENSITY = 1e-4  # of its elements: E_xc on two grids changes alike by what is smaller
+SAME_DENSITY = 1e-4  # in each element: below this, E_xc on both grids changes alike
 
 
 def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Reference:
@@ -43,7 +43,7 @@ def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Refe
     reference : Reference
         Its orbitals, with the name of the grid.
     of_orbitals : bool
-        Whether Eqs. 2 and 3 are wanted as well, which take V_xc on the finer grid.
+        Whether to evaluate Eqs. 2 and 3 too, which need V_xc on the finer grid.
     """
     name = finer_name(mf.mol, str(reference.grid_name), str(reference.xc))
     with shielded():
@@ -83,8 +83,8 @@ def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Refe
 
 
 def _latest(mf: Any) -> tuple[Any, float]:
-    """The last density that came to the final grid and its E_xc, Eh; made anew where it is not nearly
-    that of the orbitals, as after the second-order solver."""
+    """The last density used on the final grid and its E_xc, Eh; recomputed if it differs from that
+    of the orbitals, as after the second-order solver."""
     density = mf.make_rdm1()
     latest: tuple[Any, float] | None = vars(mf).get("latest")
     if latest is not None and np.abs(latest[0] - density).max() < SAME_DENSITY:
@@ -93,7 +93,7 @@ def _latest(mf: Any) -> tuple[Any, float]:
 
 
 def on_finer_grid(reference: Reference) -> Reference:
-    """The reference with orbitals and energies of Eq. 2.
+    """The reference with the orbitals and energies of Eq. 2.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def on_finer_grid(reference: Reference) -> Reference:
         matrix = coupling + np.diag(reference.mo_energy[spin])
         energy[spin], turn = np.linalg.eigh((matrix + matrix.T) / 2)
         occupied = reference.mo_occ[spin] > 0
-        # Occupied orbitals stay first, also where the order of two energies is another one now.
+        # Occupied orbitals stay first, even if two energies have changed their order.
         share = (turn[occupied] ** 2).sum(axis=0)
         order = np.argsort(-share, kind="stable")
         count = int(occupied.sum())

@@ -23,11 +23,11 @@ ORIGINS = {
     "core": "core Hamiltonian",
 }
 RANDOM_OCCUPIED, RANDOM_VIRTUAL = 10, 10  # frontier orbitals that a random start mixes, per spin
-RANDOM_ANGLE = 1.0  # rad, about the angle by which each of them is turned
+RANDOM_ANGLE = 1.0  # rad, typical angle by which each of them is rotated
 
 
 def guess_density(guess: str, mf: Any, kind: str) -> Any:
-    """Start density of `--guess`, for PySCF's RHF or UHF object `mf`."""
+    """Start density for `--guess`, for PySCF's RHF or UHF object `mf`."""
     if guess == "core":
         core = mf.get_hcore()
         if kind == "uhf":
@@ -41,14 +41,14 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
     turned = []
     for spin, sign in zip(orbital_spins(of_atoms), (1.0, -1.0), strict=True):
         x = np.zeros_like(spin.differences)
-        x[:1, -1:] = sign  # the lowest virtual and the highest occupied orbital
+        x[:1, -1:] = sign  # lowest virtual and highest occupied orbital
         turned.append(rotated(spin, x, math.pi / 4))
     return mf.make_rdm1(*with_orbitals(of_atoms, turned))
 
 
 def random_density(mf: Any, density: Any, number: int) -> Any:
-    """A start density of its own for each number: the orbitals of another density's Fock matrix,
-    turned at random."""
+    """A different start density for each number: orbitals of the Fock matrix of `density`, rotated
+    at random."""
 
     found = _diagonalised(mf, mf.get_fock(dm=density))
     rng = np.random.default_rng(number)

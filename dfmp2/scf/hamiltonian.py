@@ -1,14 +1,14 @@
-"""The Hamiltonian of the SCF beyond that of PySCF's molecule: spin-free X2C, point charges, a
-uniform field F.
+"""Additions to the Hamiltonian of PySCF's molecule: spin-free X2C, point charges, and a uniform
+field F.
 
     h = T + V, or with X2C the electronic block of the one-electron Dirac Hamiltonian without
     spin-orbit terms
     h_mn - sum_k q_k (m| 1/|r - R_k| |n)        E_nuc + sum_A sum_k Z_A q_k / |R_A - R_k|
     h_mn + F (m| r |n)                          E_nuc - sum_A Z_A F R_A                    dE/dF = - dipole moment
 
-X2C is made by PySCF in the decontracted basis (Liu and Peng, J. Chem. Phys. 131, 031104 (2009)).
+PySCF constructs X2C in the decontracted basis (Liu and Peng, J. Chem. Phys. 131, 031104 (2009)).
 The potentials of charges and field are not transformed, as in PySCF. Coulomb and exchange integrals
-are those of the non-relativistic SCF.
+are non-relativistic.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dfmp2.molecule.point_charges import nuclear_energy
 
 Array = NDArray[np.float64]
 
-CHARGES_PER_CALL = 4096  # so that Ctrl-C is heard between two calls
+CHARGES_PER_CALL = 4096  # so that Ctrl-C is handled between two calls
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Environment:
-    """What surrounds a molecule.
+    """The surroundings of a molecule.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ VACUUM = Environment()
 
 
 class OwnHamiltonian:
-    """A PySCF mean field with a one-electron matrix and a nuclear energy of ours.
+    """A PySCF mean field with our own one-electron matrix and nuclear energy.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class OwnHamiltonian:
         return self.one_electron.copy()
 
     def energy_nuc(self) -> float:
-        """Energy of the nuclei among themselves and with the charges."""
+        """Energy of the nuclei with each other and with the charges."""
         return self.nuclear
 
 
@@ -85,17 +85,17 @@ def mean_field(
     Parameters
     ----------
     kind : "rhf", "uhf" or "rohf"; relativity : "none" or "x2c"
-    charges : (n, 4) x, y, z in bohr and charge in e, None for none
+    charges : (n, 4) x, y, z in bohr and charge in e, or None
     native : leave the potential of the charges, and the Fock matrix of Kohn-Sham, to PySCF's own
         code
-    field : (3,) Eh/(e bohr), None for none
-    xc : functional of an RKS or UKS in its place, None for Hartree-Fock
+    field : (3,) Eh/(e bohr), or None
+    xc : functional, for RKS or UKS instead of Hartree-Fock, or None
     grid : name of its integration grid (`dfmp2.integrals.grid`), None for the default
     """
     from pyscf import scf
 
     if xc is None:
-        # scf.UHF of one electron is HF1e, whose virtual orbitals do not feel that electron.
+        # scf.UHF of one electron is HF1e, whose virtual orbitals do not see that electron.
         mf = {"rhf": scf.hf.RHF, "uhf": scf.uhf.UHF, "rohf": scf.rohf.ROHF}[kind](mole)
     else:
         from dfmp2.scf import kohn_sham
@@ -121,8 +121,8 @@ def mean_field(
 
 
 def with_one_electron(mf: Any, one_electron: Array, nuclear: float) -> Any:
-    """The mean field with this one-electron matrix, one or (2, nao, nao) for each spin, and nuclear
-    energy, Eh."""
+    """The mean field with the given one-electron matrix, one or (2, nao, nao) for each spin, and
+    nuclear energy, Eh."""
     from pyscf import lib
 
     if not isinstance(mf, OwnHamiltonian):
@@ -141,7 +141,7 @@ def potential(mole: Any, charges: Array) -> Array:
 
     matrix = np.zeros((mole.nao, mole.nao))
     bare = mole._atm.copy()
-    bare[:, gto.CHARGE_OF] = 0  # the centres stay, their charges are counted elsewhere
+    bare[:, gto.CHARGE_OF] = 0  # the centres remain, their charges are included elsewhere
     bare[:, gto.NUC_MOD_OF] = gto.NUC_POINT
     for first in range(0, len(charges), CHARGES_PER_CALL):
         some = charges[first : first + CHARGES_PER_CALL]
@@ -158,7 +158,7 @@ def potential(mole: Any, charges: Array) -> Array:
 
 
 def uncontracted_functions(mole: Any) -> int:
-    """Functions of the decontracted basis in which X2C is made."""
+    """Number of functions of the decontracted basis that X2C uses."""
     exponents = {
         (int(shell[0]), int(shell[1]), float(exponent))
         for number, shell in enumerate(mole._bas)
@@ -168,7 +168,8 @@ def uncontracted_functions(mole: Any) -> int:
 
 
 def _nuclear(mole: Any, mf: Any, charges: Array) -> float:
-    """The nuclear energy of a mean field, and the nuclei in the potential of the charges, Eh."""
+    """The nuclear energy of a mean field, including the nuclei in the potential of the charges,
+    Eh."""
     nuclei = mole.atom_charges() != 0
     among = nuclear_energy(
         mole.atom_coords()[nuclei], mole.atom_charges()[nuclei].astype(np.float64), charges

@@ -1,8 +1,8 @@
 """Hartree-Fock and Kohn-Sham through PySCF: RHF, UHF or ROHF, density-fitted or conventional.
 
-`dfmp2.scf.ladder` converges it, `dfmp2.scf.following` says which of several solutions is used, and
-`dfmp2.scf.integrals` makes Coulomb and exchange. What does not converge gives no MP2 energy: the
-error says what the last iteration looked like.
+`dfmp2.scf.ladder` converges the SCF, `dfmp2.scf.following` chooses among several solutions, and
+`dfmp2.scf.integrals` provides Coulomb and exchange. An SCF that does not converge gives no MP2
+energy; the error describes its last iteration.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals cou
 
 
 def reference_kind(options: Options, multiplicity: int) -> str:
-    """ "rhf", "uhf" or "rohf": RHF for singlets and UHF for others unless asked otherwise.
+    """ "rhf", "uhf" or "rohf": by default RHF for singlets and UHF otherwise.
 
     Raises
     ------
-    InputError : RHF for an open shell, ROHF for a closed one, or a start that a restricted
-        reference cannot have
+    InputError : RHF for an open shell, ROHF for a closed shell, or a start that is impossible for a
+        restricted reference
     """
     if options.reference == "rhf" and multiplicity != 1:
         raise InputError(
@@ -64,7 +64,7 @@ def reference_kind(options: Options, multiplicity: int) -> str:
     if kind != "uhf" and options.guess == "mix":
         raise InputError(
             Option("guess", "mix"),
-            f" turns alpha and beta orbitals apart, and {kind.upper()} has the same for both: add ",
+            f" makes alpha and beta orbitals differ, and {kind.upper()} has only one set: add ",
             Option("reference", "uhf"),
             ", or leave it out",
         )
@@ -72,19 +72,19 @@ def reference_kind(options: Options, multiplicity: int) -> str:
 
 
 class OrbitalStore(Protocol):
-    """Keeps the orbitals of the last iteration: a checkpoint, for one.
+    """Keeps the orbitals of the last iteration, as a checkpoint does.
 
     Attributes
     ----------
     orbitals : StartOrbitals or None
-        Those that an SCF which was stopped has left.
+        Orbitals left by an interrupted SCF.
     """
 
     orbitals: StartOrbitals | None
 
     def add_orbitals(self, mo_coeff: Array, mo_occ: Array) -> None:
-        """Take orbitals (nspin, nao, nmo) and occupations (nspin, nmo) of an iteration; what it
-        raises ends the SCF."""
+        """Take orbitals (nspin, nao, nmo) and occupations (nspin, nmo) of an iteration; an
+        exception raised here ends the SCF."""
 
 
 def run_scf(
@@ -105,7 +105,7 @@ def run_scf(
     kind : str
         "rhf", "uhf" or "rohf".
     options : Options
-        Functional, grid, relativity, guess, thresholds and what is done about stability.
+        Functional, grid, relativity, guess, thresholds and treatment of instabilities.
     integrals : ScfIntegrals
     start : StartOrbitals or None
         None for those of options.guess.
@@ -113,14 +113,14 @@ def run_scf(
     environment : Environment, optional
         Point charges and a uniform field.
     store : OrbitalStore, optional
-        The first SCF begins with its orbitals and leaves those of each iteration there.
+        The first SCF starts from its orbitals and saves those of each iteration to it.
 
     Returns
     -------
     mf : pyscf.scf.hf.SCF
         Converged.
     reference : Reference
-        Its record, which has its stability where options.stability looks at all rotations.
+        Its record, with its stability if options.stability examines all rotations.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def run_scf(
             try:
                 converged = ladder.climb(density, second_order=orbitals is not None)
             finally:
-                mf._eri = copy._eri  # four-centre integrals in memory serve the next SCF too
+                mf._eri = copy._eri  # the next SCF reuses four-centre integrals in memory
             return converged, ladder.rungs, ladder.history
 
         try:
@@ -214,7 +214,7 @@ def _unconverged(
     environment: Environment,
     listener: Listener,
 ) -> Any:
-    """The mean field to be converged, with its integrals and thresholds."""
+    """The mean field before convergence, with its integrals and thresholds."""
 
     def progress(done: int, total: int) -> None:
         listener.step(done, total, "SCF integrals")
@@ -244,7 +244,7 @@ def _unconverged(
 
 
 def _with_fitting(mf: Any, reference: Reference) -> Reference:
-    """The record with the operations of our builder, and the fitting error between atoms."""
+    """The record with the operation counts of our builder, and the fitting error between atoms."""
     fitted = fitting_object(mf)
     between = 0.0
     if fitted.squares is not None:  # one electron needs no integrals
@@ -267,11 +267,11 @@ def record(
     start: str,
     energy_xc: str | None = None,
 ) -> Reference:
-    """The plain values of a converged PySCF mean field.
+    """The recorded values of a converged PySCF mean field.
 
     Parameters
     ----------
-    energy_xc : functional of the energy of a double hybrid, where it is not that of the orbitals
+    energy_xc : functional for the energy of a double hybrid, if not that of the orbitals
     """
     coupling = None
     if kind == "rohf":
@@ -328,7 +328,7 @@ def record(
 def dipole_moment(mole: Any, mo_coeff: Array, mo_occ: Array) -> Array:
     """Dipole moment of nuclei and electrons about the origin of the coordinates, (3,), e bohr.
 
-    Its integrals are held for one atom at a time: (3, functions of the atom, nao).
+    Its integrals are in memory for one atom at a time: (3, functions of the atom, nao).
 
     Parameters
     ----------
@@ -347,16 +347,16 @@ def dipole_moment(mole: Any, mo_coeff: Array, mo_occ: Array) -> Array:
 
 
 def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
-    """Orbitals of a converged ROHF that make the occupied and the virtual block of each spin's Fock
-    matrix diagonal.
+    """Orbitals of a converged ROHF that diagonalise the occupied and the virtual block of each
+    spin's Fock matrix.
 
     Source: Knowles, Andrews, Amos, Handy, Pople, Chem. Phys. Lett. 186, 130 (1991).
 
     Returns
     -------
-    coefficients (2, nao, nmo), energies and occupations (2, nmo), occupied orbitals first and each
-    kind by energy; and the elements f_ia of the Fock matrices between them (2, nmo, nmo), which do
-    not vanish, Eh
+    coefficients (2, nao, nmo), energies and occupations (2, nmo), occupied orbitals first and both
+    blocks sorted by energy; and the Fock matrix elements f_ia between the blocks (2, nmo, nmo),
+    which do not vanish, Eh
     """
     with shielded():
         density = mf.make_rdm1()
@@ -379,7 +379,7 @@ def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
 
 
 def require_fitting(start: StartOrbitals, mole: Any) -> None:
-    """Refuse start orbitals of other atoms or another basis.
+    """Raise for start orbitals of other atoms or another basis.
 
     Raises
     ------
@@ -406,7 +406,7 @@ def require_fitting(start: StartOrbitals, mole: Any) -> None:
 
 
 def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array:
-    """Density of given start orbitals, orthonormalised in the present overlap.
+    """Density of the given start orbitals, orthonormalised with the present overlap.
 
     Raises
     ------
@@ -418,7 +418,7 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
     for coeff, occ in zip(start.mo_coeff, start.mo_occ, strict=True):
         occupied = coeff[:, occ > 0]
         gram = occupied.T @ overlap @ occupied
-        if np.abs(gram - np.eye(len(gram))).max(initial=0.0) > ORTHONORMAL:  # a moved geometry
+        if np.abs(gram - np.eye(len(gram))).max(initial=0.0) > ORTHONORMAL:  # the geometry moved
             values, vectors = np.linalg.eigh(gram)
             if values[0] < ORTHONORMAL:
                 raise InputError(

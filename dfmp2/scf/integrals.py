@@ -1,4 +1,4 @@
-"""Coulomb and exchange of an SCF: which integrals they are made of, and where those are kept."""
+"""Coulomb and exchange of an SCF: the integrals used for them, and where these are kept."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ class ScfIntegrals:
     Attributes
     ----------
     auxmole : pyscf.gto.Mole or None
-        Carries the Coulomb-exchange fitting set; None for a conventional SCF.
+        Holds the Coulomb-exchange fitting set; None for a conventional SCF.
     place : str
-        Of fitted integrals, "memory", "disk", or "pyscf" for PySCF's own builder, which then also
-        makes the potential of point charges. Of a conventional SCF, "memory" to keep them, "disk"
-        to make them anew in each iteration, "pyscf" for what PySCF finds room for.
+        For fitted integrals, "memory", "disk", or "pyscf" for PySCF's own builder, which then also
+        computes the potential of point charges. For a conventional SCF, "memory" to keep them,
+        "disk" to recompute them in each iteration, "pyscf" to let PySCF decide by memory.
     threads : int
         Workers of our own builder.
     room : dfmp2.host.scratch.Room or None
-        Needed on disk.
+        Required for integrals on disk.
     response_in_memory : bool
-        Whether there is room for integrals of the occupied orbitals where all rotations are looked
-        at.
+        Whether integrals of the occupied orbitals fit into memory when all rotations are examined.
     gathers : bool
-        Whether there is room to gather the integrals of the float32 iterations once, on the host.
+        Whether there is memory to gather the integrals of the float32 iterations once, on the host.
     grid_room : int
-        Bytes for values of basis functions on the integration grid of Kohn-Sham that are kept.
+        Bytes for keeping values of basis functions on the integration grid of Kohn-Sham.
     device : Backend or None
-        Makes J and K of fitted integrals in memory; None for the host.
+        Computes J and K from fitted integrals in memory; None for the host.
     """
 
     auxmole: Any
@@ -49,7 +48,7 @@ class ScfIntegrals:
 
     @property
     def native(self) -> bool:
-        """Whether PySCF makes them by its own means."""
+        """Whether PySCF computes them with its own code."""
         return self.place == "pyscf"
 
     def attach(self, mf: Any, progress: Progress) -> Any:
@@ -58,9 +57,9 @@ class ScfIntegrals:
         Parameters
         ----------
         mf : pyscf.scf.hf.SCF
-            With exact Coulomb and exchange matrices.
+            Mean field with exact Coulomb and exchange matrices.
         progress : callable
-            Called with (done, total) while fitted integrals are made.
+            Called with (done, total) while fitted integrals are computed.
         """
         if self.auxmole is None:
             return reproducible(mf, in_memory=None if self.native else self.place == "memory")
@@ -69,7 +68,7 @@ class ScfIntegrals:
         return mf.density_fit(with_df=self.builder(mf.mol, progress))
 
     def builder(self, mole: Any, progress: Progress = lambda done, total: None) -> Any:
-        """Our builder of J and K of a molecule."""
+        """Our builder of J and K for a molecule."""
         builder = jk_builder(
             mole, self.auxmole, self.place, self.threads, self.room, progress, self.device
         )
@@ -86,8 +85,8 @@ def jk_builder(
     progress: Progress = lambda done, total: None,
     device: Any = None,
 ) -> Any:
-    """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a
-    `Room`; the products of those in memory may be left to a device."""
+    """Our builder of J and K with its integrals in "memory" or on "disk", which needs a `Room`; a
+    device may compute the products of integrals in memory."""
     if integrals == "disk":
         from dfmp2.scf.jk_on_disk import DiskIntegrals
 
@@ -109,21 +108,20 @@ def release_integrals(mf: Any) -> None:
 
 
 def reproducible(mf: Any, in_memory: bool | None = None) -> Any:
-    """A conventional PySCF mean field whose J and K do not depend on how threads are scheduled,
-    while in memory.
+    """A conventional PySCF mean field whose J and K from integrals in memory do not depend on
+    thread scheduling.
 
     Parameters
     ----------
     mf : pyscf.scf.hf.SCF
     in_memory : bool, optional
-        Whether four-centre integrals are kept; PySCF decides by default, and asks for 8 bytes for
-        all nao^4.
+        Whether four-centre integrals are kept; by default PySCF decides, and wants 8 nao^4 bytes.
     """
     from pyscf import lib, scf
 
     class OneAdds(type(mf)):  # type: ignore[misc]
-        """J and K of integrals in memory by one thread, those of long-range operators beside
-        them."""
+        """J and K from integrals in memory with one thread, including those of long-range
+        operators."""
 
         _keys = frozenset({"_long_range"})
         _eri: Any

@@ -1,17 +1,17 @@
 """The fitting error of E(SCF) between atoms, estimated without four-centre integrals.
 
-The fitted exchange energy is too small by 1/2 sum_ij (d_ij|d_ij) of each spin, with
-d_ij what is left of a product of occupied orbitals. Of its terms (d_mn|d_ls) those are kept that
-have m and l on one atom and n and s on another, with (d_mn|d_ls) = q_mn q_ls S_ml S_ns: what is
-left of two pairs is as alike as their functions are.
+The fitted exchange energy is too small by 1/2 sum_ij (d_ij|d_ij) of each spin, with d_ij the
+fitting residual of a product of occupied orbitals. Of the terms (d_mn|d_ls), only those with m and
+l on one atom and n and s on another are kept, with (d_mn|d_ls) = q_mn q_ls S_ml S_ns: the residuals
+of two pairs are assumed to be as similar as their functions.
 
     E = 1/2 sum_mnls G_ml q_mn G_ns q_ls      G_ml = D_ml S_ml on one atom      q_mn^2 = (mn|mn) - sum_P B_P,mn^2
 
-D is the density matrix of a spin; q_mn^2 is the mean over the directions of both functions, so that
-E does not depend on how the molecule lies. G is positive semidefinite, as D and S are (Schur), and
-so E is never negative. What the Coulomb energy loses is smaller and of the other sign, and left
-out. No number here was fitted to anything: 120 errors of molecules are in
-docs/project/validation/fitting-certificates.md.
+D is the density matrix of a spin; q_mn^2 is averaged over the directions of both functions, so that
+E is independent of the orientation of the molecule. G is positive semidefinite, as D and S are
+(Schur), so E is never negative. The error of the Coulomb energy is smaller and of opposite sign,
+and is neglected. Nothing here is fitted to data: docs/project/validation/fitting-certificates.md
+has 120 errors of molecules.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dfmp2.integrals.screening import schwarz_bounds
 
 Array = NDArray[np.float64]
 
-SMALLEST = 1e-7  # Eh, largest (mn|mn) of a pair of shells that counts
+SMALLEST = 1e-7  # Eh, largest (mn|mn) up to which a pair of shells is neglected
 
 
 def between_atoms(mole: Any, density: Array, squares: Array) -> float:
-    """Estimate of what fitting adds to E(SCF) between atoms, Eh; 0 or more.
+    """Estimate of the error of E(SCF) from fitting between atoms, Eh; 0 or more.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def between_atoms(mole: Any, density: Array, squares: Array) -> float:
     fitted = np.zeros((mole.nao, mole.nao))
     fitted[np.tril_indices(mole.nao)] = squares
     left = np.where(exact > 0.0, np.maximum(exact - fitted, 0.0), 0.0)
-    # Functions that differ in direction only: a shell has such a set for each of its contractions.
+    # Functions that differ only in direction: a shell has one such set for each contraction.
     widths = [
         2 * mole.bas_angular(n) + 1 for n in range(mole.nbas) for _ in range(mole.bas_nctr(n))
     ]

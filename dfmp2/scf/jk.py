@@ -1,19 +1,19 @@
-"""Coulomb and exchange matrices J and K from fitted integrals kept in memory: the builder behind
-PySCF's DF-SCF:
+"""Coulomb and exchange matrices J and K from fitted integrals in memory: the builder behind PySCF's
+DF-SCF:
 
-    B_P,mn = sum_Q L^-1_PQ (Q|mn)      m >= n, no negligible pairs, made once, in place
+    B_P,mn = sum_Q L^-1_PQ (Q|mn)      m >= n, no negligible pairs, computed once, in place
     K_mn = sum_Pi X_Pi,m X_Pi,n        X_Pi,m = sum_n B_P,mn C_ni
     J_mn = sum_P B_P,mn v_P            v_P = sum_im X_Pi,m C_mi
 
-X may be made from float32 products while the SCF is far from its end (`single`). Their error comes
-from adding up, and most of it from few fitting functions: with the products of a fifth of them in
-float64 (`corrected`) it is 5 to 20 times smaller. J, of float64 integrals, takes over a tenth of
-the error of K. Where memory allows, the integrals of the float32 products are rounded and gathered
-once (`gathers`), which changes no bit. Every step streams over blocks of
-fitting functions that stay in cache, shared out over our own single-threaded workers; a fixed share
-for each worker keeps the sums in the same order from run to run. A density without orbitals (of the
-second-order solver) is the difference of two with orbitals, its eigenvectors of positive and
-negative eigenvalues: few, where it is of few orbitals.
+X may be computed from float32 products while the SCF is far from convergence (`single`). Their
+error comes from accumulation, mostly in a few fitting functions: with the products of a fifth of
+them in float64 (`corrected`) it is 5 to 20 times smaller. J, from float64 integrals, inherits a
+tenth of the error of K. If memory allows, the integrals of the float32 products are rounded and
+gathered once (`gathers`), which changes no bit. Every step streams over blocks of fitting functions
+that stay in cache, divided among our own single-threaded workers; a fixed share for each worker
+keeps the sums in the same order from run to run. A density without orbitals (from the second-order
+solver) is the difference of two with orbitals, its eigenvectors of positive and negative
+eigenvalues; these are few if it is a combination of few orbitals.
 Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 """
 
@@ -48,11 +48,11 @@ Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular product
-# Of half-transformed integrals per exchange product; stays in the shared cache
+# Bytes of half-transformed integrals per exchange product; they stay in the shared cache
 BLOCK_BYTES = 12 * 10**6
-IMPORTANT = 0.2  # of the fitting functions, which carry about 80 % of the norm of X
-NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are rounding
-CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
+IMPORTANT = 0.2  # of the fitting functions, with about 80 % of the norm of X
+NOTHING = 1e-14  # eigenvalues of a density that are this small, relative to the largest, are noise
+CACHE_BYTES = 4 * 10**6  # of B at a time, which stay in cache from Coulomb to exchange
 
 
 class JKFitting(df.DF):  # type: ignore[misc]
@@ -60,22 +60,22 @@ class JKFitting(df.DF):  # type: ignore[misc]
 
     Parameters
     ----------
-    mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
-    threads : workers
+    mole, auxmole : PySCF molecules with the orbital and the fitting functions
+    threads : number of workers
     progress : called with (integrals done, all of them), counted in fitting functions or pairs,
-        when B is made
-    pairs : columns of B, None for those that are not negligible
+        while B is computed
+    pairs : columns of B, None for all that are not negligible
 
     Attributes
     ----------
     single : half-transform and exchange products in float32
-    corrected : in float32 but for the important fitting functions; the caller switches both off
+    corrected : the same, except for the important fitting functions; the caller switches both off
         before the end
-    gathers : whether there is memory to keep what the float32 products are made of; set by the
+    gathers : whether there is memory to keep the operands of the float32 products; set by the
         caller
-    squares : (ncolumn,) sum_P B_P,mn^2, (mn|mn) as it is fitted, Eh; there with B
+    squares : (ncolumn,) sum_P B_P,mn^2, the fitted (mn|mn), Eh; available with B
     operations : floating-point operations of all fits, J and K so far, in float64 and in float32
-    name : of the file that B is in where it is on disk
+    name : of the file that holds B, if it is on disk
     """
 
     name = "scf"
@@ -95,7 +95,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self.single = False
         self.corrected = False
         self.gathers = False
-        self._norms: Array | None = None  # of X of each fitting function, from the first K
+        self._norms: Array | None = None  # norm of X per fitting function, from the first K
         self._rectangles: ClusterRectangles | None = None
         self.squares: Any = None
         self.operations = [0, 0]
@@ -107,7 +107,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self._long_range: dict[float, JKFitting] = {}
 
     def at_long_range(self, omega: float) -> JKFitting:
-        """The same builder for the operator erf(omega r) / r, with integrals and metric of its own;
+        """The same builder for the operator erf(omega r) / r, with its own integrals and metric;
         omega in 1/bohr."""
         if omega not in self._long_range:
             mole, auxmole = self.mol.copy(), self.auxmol.copy()
@@ -127,7 +127,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         return JKFitting(mole, auxmole, self.threads, self._progress, self.pairs)
 
     def build(self) -> JKFitting:
-        """Make B, shape (naux, ncolumn) float64, unless it is there."""
+        """Compute B, shape (naux, ncolumn) float64, unless it exists."""
         if self._cderi is None:
             self._cderi = fit_scf_integrals(
                 self.mol, self.auxmol, self.pairs, self.threads, self._progress
@@ -145,7 +145,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         direct_scf_tol: float = 1e-13,
         omega: float | None = None,
     ) -> tuple[Any, Any]:
-        """J and K of symmetric densities, or J alone, as PySCF asks for them; omega 0 or None for
+        """J and K of symmetric densities, or J alone, with PySCF's arguments; omega 0 or None for
         1/r."""
         if hermi != 1 or (omega or 0.0) < 0.0:
             raise NotImplementedError(f"fitted J and K of hermi={hermi}, omega={omega}")
@@ -172,8 +172,8 @@ class JKFitting(df.DF):  # type: ignore[misc]
         return j.reshape(np.shape(dm)), k.reshape(np.shape(dm)) if with_k else None
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
-        """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation; K
-        is 0 if unwanted."""
+        """J and K of each spin, from orbitals (nao, n) scaled by the square root of their
+        occupation; K is 0 if not requested."""
         b = self.build()._cderi
         how = self._products(exchange)
         self._count(occupied, how)
@@ -185,7 +185,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         )
 
     def rectangles(self) -> ClusterRectangles | None:
-        """B in float32 for each cluster of functions, made once; None where it is not kept."""
+        """B in float32 for each cluster of functions, computed once; None if it is not kept."""
         if not self.gathers:
             return None
         if self._rectangles is None:
@@ -194,14 +194,15 @@ class JKFitting(df.DF):  # type: ignore[misc]
         return self._rectangles
 
     def stop_gathering(self) -> None:
-        """Free what the float32 products were made of, at long range too, and keep none again."""
+        """Free the operands of the float32 products, long-range ones too, and keep none from now
+        on."""
         self.gathers = False
         self._rectangles = None
         for builder in self._long_range.values():
             builder.stop_gathering()
 
     def _products(self, exchange: bool) -> ExchangeProducts:
-        """How K is made."""
+        """How K is computed."""
         if not exchange:
             return ExchangeProducts(wanted=False)
         if self._norms is None:
@@ -212,8 +213,8 @@ class JKFitting(df.DF):  # type: ignore[misc]
         return ExchangeProducts(single=self.single)
 
     def _count(self, occupied: list[Array], how: ExchangeProducts) -> None:
-        """Count operations: 2 P npair of each J, 4 without K; of each K 2 P n^2 nocc, over the kept
-        pairs, of the half transformation, and P n^2 nocc of the symmetric product."""
+        """Count operations: 2 P npair for each J, 4 without K; for each K 2 P n^2 nocc, over the
+        kept pairs, for the half transformation, and P n^2 nocc for the symmetric product."""
         naux = self.get_naoaux()
         n = self.pairs.nao
         columns = len(self.pairs.columns)
@@ -232,7 +233,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self.operations[1] += (naux - exact) * per_function
 
     def discard(self) -> None:
-        """Free B, at long range too."""
+        """Free B, the long-range one too."""
         self.stop_gathering()
         self._cderi = None
         for builder in self._long_range.values():
@@ -240,14 +241,14 @@ class JKFitting(df.DF):  # type: ignore[misc]
 
 
 def largest(values: Array, share: float) -> NDArray[np.bool_]:
-    """Which of some values, (n,), are the largest ones, a share of their number."""
+    """Mask of the largest of some values, (n,), given their share of the number of values."""
     found = np.zeros(len(values), dtype=bool)
     found[np.argsort(-values, kind="stable")[: round(share * len(values))]] = True
     return found
 
 
 def signed_orbitals(density: Array) -> list[Array]:
-    """P and N, (nao, n) each, with P P^T - N N^T a symmetric density (nao, nao)."""
+    """P and N, (nao, n) each, with P P^T - N N^T equal to a symmetric density (nao, nao)."""
     values, vectors = np.linalg.eigh(density)
     least = NOTHING * np.abs(values).max(initial=0.0)
     return [
@@ -285,7 +286,7 @@ def column_squares(b: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PairBlock:
-    """Columns c0:c1 of B, made from shells first:last, which reach over the packed pairs t0:t1."""
+    """Columns c0:c1 of B, from shells first:last, which span the packed pairs t0:t1."""
 
     first: int
     last: int
@@ -296,11 +297,11 @@ class PairBlock:
 
 
 def pair_groups(mole: Any, pairs: PairList, most: int = 0) -> list[PairBlock]:
-    """Cut the rows m of the packed triangle, in front of a shell, into blocks of at most `most`
+    """Cut the rows m of the packed triangle, at shell boundaries, into blocks of at most `most`
     pairs.
 
-    A block has as many pairs as a row of the widest shell at least, so that those of 0 are the
-    groups that B is fitted in, and those of any other number are made of such groups.
+    A block has at least as many pairs as a row of the widest shell. With `most` 0 the blocks are
+    the groups in which B is fitted; otherwise they consist of whole such groups.
     """
     edges = [int(x) for x in mole.ao_loc_nr()]
     ends = np.searchsorted(pairs.columns, [_triangle(edge) for edge in edges])
@@ -320,7 +321,7 @@ def pair_groups(mole: Any, pairs: PairList, most: int = 0) -> list[PairBlock]:
 
 
 def _joined(cuts: list[tuple[int, int]], edges: list[int], most: int) -> list[tuple[int, int]]:
-    """Neighbouring ranges of shells put together while they have at most `most` pairs."""
+    """Neighbouring ranges of shells, joined as long as they have at most `most` pairs."""
     found: list[tuple[int, int]] = []
     for first, last in cuts:
         if found and _triangle(edges[last]) - _triangle(edges[found[-1][0]]) <= most:
@@ -335,16 +336,16 @@ def _triangle(n: int) -> int:
 
 
 def ends_of(groups: list[PairBlock]) -> list[int]:
-    """Where each of neighbouring groups ends among their columns."""
+    """The end of each of several neighbouring groups, counted in their columns."""
     return [group.c1 - groups[0].c0 for group in groups]
 
 
 def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -> Array:
-    """B from (Q|mn), shape (naux, ncolumn), in groups of columns that end there; in place for a
+    """B from (Q|mn), shape (naux, ncolumn), in groups of columns with these ends; in place for a
     triangular factor.
 
-    The columns of a group are made COLUMNS at a time, wherever they lie: the last bits are the same
-    in memory and on the way to the disk.
+    The columns of a group are solved COLUMNS at a time, wherever they are stored: the last bits are
+    the same in memory and on the way to disk.
     """
     ranges = [
         (start, min(start + COLUMNS, end))
@@ -369,18 +370,18 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExchangeProducts:
-    """How K is made.
+    """How K is computed.
 
     Attributes
     ----------
     wanted : bool
-        Otherwise K is 0.
+        If false, K is 0.
     single : bool
-        From float32 products, each block of them added up in float64.
+        From float32 products, each block of them accumulated in float64.
     exact : (naux,) bool or None
         Fitting functions whose products stay in float64.
     norms : (naux,) float64 or None
-        Takes the sum of X^2 of each fitting function; only where all products are of one kind.
+        Receives the sum of X^2 for each fitting function; only if all products have one precision.
     """
 
     wanted: bool = True
@@ -389,7 +390,7 @@ class ExchangeProducts:
     norms: Array | None = None
 
     def of_share(self, start: int, stop: int) -> ExchangeProducts:
-        """That of some of the fitting functions."""
+        """The same for a range of the fitting functions."""
         exact = self.exact
         if exact is not None:
             exact = exact[start:stop]
@@ -408,7 +409,7 @@ def coulomb_exchange_of_b(
     *,
     rectangles: ClusterRectangles | None = None,
 ) -> tuple[Array, Array]:
-    """J and K of each spin, from B in memory, (naux, ncolumn) float64; the rest is as in
+    """J and K of each spin, from B in memory, (naux, ncolumn) float64; other parameters as in
     `accumulated`.
 
     Parameters
@@ -416,7 +417,7 @@ def coulomb_exchange_of_b(
     how : ExchangeProducts, optional
         None for float64.
     rectangles : ClusterRectangles or None
-        All of B for the float32 products, None to gather it as it comes.
+        All of B for the float32 products, None to gather it block by block.
     """
     ranges = list(pairwise(shares(len(b), threads)))
     parts = [b[start:stop] for start, stop in ranges]
@@ -429,13 +430,13 @@ def coulomb_exchange_of_b(
 
 
 def shares(naux: int, threads: int) -> list[int]:
-    """Where the fitting functions of each worker begin, and the end of the last."""
+    """The first fitting function of each worker, and the end of the last share."""
     return [int(x) for x in np.linspace(0, naux, threads + 1).round()]
 
 
 def rows_at_a_time(pairs: PairList, occupied: list[Array]) -> tuple[int, int]:
-    """Fitting functions that stay in cache from Coulomb to exchange, and a multiple of them per
-    exchange product."""
+    """Number of fitting functions that stay in cache from Coulomb to exchange, and the multiple of
+    it per exchange product."""
     most = max(1, BLOCK_BYTES // (8 * len(occupied[0]) * max(1, sum(c.shape[1] for c in occupied))))
     few = min(most, max(1, CACHE_BYTES // (8 * max(1, len(pairs.columns)))))
     return few, most - most % few
@@ -451,17 +452,17 @@ def accumulated(
     *,
     gathered: list[list[Single]] | None = None,
 ) -> tuple[Array, Array]:
-    """J and K of each spin; their last bits depend on sizes and threads only, not on how B comes.
+    """J and K of each spin; their last bits depend only on sizes and threads, not on how B arrives.
 
     Parameters
     ----------
-    chunks : of B, for each worker the next rows of its share, (n, ncolumn) float64; n is a multiple
-        of the first of `rows_at_a_time`, but for the last
+    chunks : for each worker the next rows of its share of B, (n, ncolumn) float64; except for the
+        last, n is a multiple of the first of `rows_at_a_time`
     naux : rows of B
-    pairs : what the columns of B are
-    occupied : per spin (nao, n) float64, orbitals scaled with the root of their occupation
+    pairs : meaning of the columns of B
+    occupied : per spin (nao, n) float64, orbitals scaled by the square root of their occupation
     how : products of K
-    gathered : of each worker, what `ClusterRectangles.share` has for the rows it gets
+    gathered : for each worker, the part of `ClusterRectangles.share` for its rows
 
     Returns
     -------
@@ -486,19 +487,19 @@ def accumulated(
             list(pool.map(WorkerMatrices.add, workers, chunk))
         list(pool.map(WorkerMatrices.finish, workers))
     j, k = (np.add.reduce(parts) for parts in ([w.j for w in workers], [w.k for w in workers]))
-    if not pairs.complete:  # K has its rows and columns in the order of the clusters
+    if not pairs.complete:  # K has its rows and columns in cluster order
         back = np.argsort(np.concatenate([cluster.functions for cluster in pairs.clusters]))
         k = k[:, back[:, None], back]
     return np.stack([lib.unpack_tril(row) for row in pairs.expand(j)]), k
 
 
 class WorkerMatrices:
-    """What one worker adds to J and K.
+    """Contributions of one worker to J and K.
 
     Parameters
     ----------
-    folded : (nspin, ncolumn) density of the kept pairs, both triangles; None with K, where J is
-        made of the same products
+    folded : (nspin, ncolumn) density of the kept pairs, both triangles; None with K, because J then
+        uses the same products
 
     Attributes
     ----------
@@ -519,8 +520,8 @@ class WorkerMatrices:
         self._folded = folded
         self._few, most = rows_at_a_time(pairs, occupied)
         self._how = how
-        self._next = 0  # fitting function that comes next
-        self._blocks = []  # of half-transformed integrals, those in float64 first
+        self._next = 0  # the next fitting function
+        self._blocks = []  # of half-transformed integrals, float64 first
         if not how.wanted:
             return
         order = np.concatenate([cluster.functions for cluster in pairs.clusters])
@@ -528,7 +529,7 @@ class WorkerMatrices:
         kinds = [how.single]
         if how.exact is not None:
             kinds = [False, True]
-            most = max(1, most // 2)  # both share the space of one
+            most = max(1, most // 2)  # both share the memory for one
         for single in kinds:
             gathered = None
             if single:
@@ -537,7 +538,7 @@ class WorkerMatrices:
             self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
 
     def add(self, rows: Array) -> None:
-        """The next fitting functions, (n, ncolumn)."""
+        """Add the next fitting functions, (n, ncolumn)."""
         for first in range(0, len(rows), self._few):  # read from memory once, for J and K
             few = rows[first : first + self._few]
             if self._folded is not None:
@@ -560,21 +561,21 @@ class WorkerMatrices:
             self._next += len(few)
 
     def finish(self) -> None:
-        """Exchange of what waits for it."""
+        """Add the exchange of the remaining fitting functions."""
         for block in self._blocks:
             block.finish()
 
 
 class ExchangeBlock:
-    """Fitting functions that are half transformed, and wait for the product that adds them to K.
+    """Half-transformed fitting functions that wait for the product that adds them to K.
 
     Parameters
     ----------
     transform : HalfTransform
-    most : fitting functions in a product
+    most : number of fitting functions in a product
     orbitals : of each spin (n, nao), in the order of the columns of X
-    k : (nspin, nao, nao), Eh, added to
-    norms : (n,) of the worker's fitting functions, or None; see `ExchangeProducts`
+    k : (nspin, nao, nao), Eh, to which products are added
+    norms : (n,) for the worker's fitting functions, or None; see `ExchangeProducts`
     """
 
     def __init__(
@@ -597,8 +598,8 @@ class ExchangeBlock:
         self._added = 0
 
     def add(self, rows: Array, number: int, along: Array) -> None:
-        """Fitting functions, (n, ncolumn); the first is `number` of those of the worker. v of each
-        spin is put into `along`, (nspin, n)."""
+        """Add fitting functions, (n, ncolumn), the first with index `number` in the worker's share.
+        v of each spin is written to `along`, (nspin, n)."""
         start = 0
         while start < len(rows):
             stop = min(len(rows), start + self._most - self._waiting)
@@ -613,10 +614,10 @@ class ExchangeBlock:
                 self.finish()
 
     def finish(self) -> None:
-        """Add what waits to K."""
+        """Add the waiting functions to K."""
         for s, half in enumerate(self._transform.halves(self._waiting)):
             x = half.reshape(-1, half.shape[2])
-            self._k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
+            self._k[s] += x.T @ x  # NumPy recognises the same operand and calls syrk
             if self._norms is not None:
                 self._norms[self._added : self._added + self._waiting] += np.einsum(
                     "pim,pim->p", half, half

@@ -1,4 +1,4 @@
-"""The builder of J and K whose products a device computes; integrals and their fit stay on the
+"""The builder of J and K with the products on a device; integrals and their fit stay on the
 host."""
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyscf import lib  # noqa: E402 - through the shield
 
 
 class DeviceIntegrals(JKFitting):
-    """As of JKFitting.
+    """JKFitting with the products on a device.
 
     Parameters
     ----------
-    backend : whose device computes J and K, with limits.fits
+    backend : backend of the device that computes J and K, with limits.fits
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DeviceIntegrals(JKFitting):
         )
 
     def build(self) -> JKFitting:
-        """Make B on the host, and bring it to the device if that has room for it."""
+        """Compute B on the host, and copy it to the device if there is room for it."""
         super().build()
         if self.fields is None:
             nao, kept = self.pairs.nao, np.asarray(self.pairs.columns)
@@ -54,7 +54,7 @@ class DeviceIntegrals(JKFitting):
         return self
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
-        """As of JKFitting; in float64 throughout where that costs the device nothing."""
+        """As in JKFitting; all in float64 if that costs the device nothing."""
         self.build()
         how = self._products(exchange)
         self._count(occupied, how)
@@ -66,11 +66,11 @@ class DeviceIntegrals(JKFitting):
         return np.stack([lib.unpack_tril(row) for row in self.pairs.expand(j)]), k
 
     def _products(self, exchange: bool) -> ExchangeProducts:
-        """How K is made: of one kind alone."""
+        """How K is computed, in a single precision throughout."""
         single = self.single and self.backend.limits.auto != "fp64"
         return ExchangeProducts(wanted=exchange, single=single)
 
     def discard(self) -> None:
-        """Free B, on the device too."""
+        """Free B, also on the device."""
         self.fields = None
         super().discard()

@@ -1,10 +1,10 @@
-"""Fitted SCF integrals on disk: the builder of J and K (`dfmp2.scf.jk`) for what does not fit into
-memory.
+"""Fitted SCF integrals on disk: the builder of J and K (`dfmp2.scf.jk`) for integrals that do not
+fit into memory.
 
-B_P,mn is written by blocks of pairs, m in a range of shells with all n <= m: each holds all P, so
-the fit is local to it. It is read back by blocks of P, the next one fetched while J and K of the
-present one are built. On disk: pair blocks one after another, each (naux, columns) in C order, so
-that both ways of access are long contiguous runs.
+B_P,mn is written in blocks of pairs, m in a range of shells with all n <= m: each block holds all
+P, so its fit is local. It is read back in blocks of P, the next one being fetched while J and K of
+the present one are built. The file holds the pair blocks one after another, each (naux, columns) in
+C order, so that both kinds of access use long contiguous runs.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from dfmp2.scf.jk import (
 
 Array = NDArray[np.float64]
 
-BUFFERS = 2  # blocks of P in memory: the one in use and the one on its way
+BUFFERS = 2  # blocks of P in memory: one in use and one being read
 
 
 class DiskIntegrals(JKFitting):
-    """PySCF's density-fitting object with B on disk; same interface as FittedIntegrals.
+    """PySCF's density-fitting object with B on disk; same interface as JKFitting.
 
     Parameters
     ----------
-    mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
-    threads : workers
+    mole, auxmole : PySCF molecules with the orbital and the fitting functions
+    threads : number of workers
     room : disk and memory it may use
-    progress, pairs : as of FittedIntegrals
+    progress, pairs : as in JKFitting
 
     Raises
     ------
@@ -73,13 +73,13 @@ class DiskIntegrals(JKFitting):
         self._groups = pair_groups(mole, self.pairs)
 
     def _like(self, mole: Any, auxmole: Any) -> DiskIntegrals:
-        """A builder of the same kind for other integrals, in a file of its own."""
+        """A builder of the same kind for other integrals, in its own file."""
         return DiskIntegrals(
             mole, auxmole, self.threads, self._room, progress=self._progress, pairs=self.pairs
         )
 
     def build(self) -> DiskIntegrals:
-        """Write B to disk, unless it is there."""
+        """Write B to disk, unless it exists."""
         if self._cderi is None:
             factor = factorise(coulomb_metric(self.auxmol), overwrite=True)
             self._naux = factor.naux
@@ -101,7 +101,7 @@ class DiskIntegrals(JKFitting):
         return self
 
     def discard(self) -> None:
-        """Delete the file, and that of long range."""
+        """Delete the file, and the long-range one."""
         if self._cderi is not None:
             self._cderi.close()
             self._cderi = None
@@ -109,12 +109,12 @@ class DiskIntegrals(JKFitting):
             builder.discard()
 
     def get_naoaux(self) -> int:
-        """Fitting functions left."""
+        """Number of fitting functions kept."""
         self.build()
         return self._naux
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
-        """J and K of each spin, with the bits of those in memory."""
+        """J and K of each spin, bit for bit those from integrals in memory."""
         self.build()
         how = self._products(exchange)
         self._count(occupied, how)
@@ -133,7 +133,7 @@ class DiskIntegrals(JKFitting):
 
     def rows(self) -> Iterator[Array]:
         """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is
-        taken."""
+        requested."""
         self.build()
         step = max(1, self._most())
         cuts = [[(start, min(start + step, self._naux))] for start in range(0, self._naux, step)]
@@ -141,12 +141,12 @@ class DiskIntegrals(JKFitting):
             yield block
 
     def _most(self) -> int:
-        """Fitting functions that may be in memory at a time."""
+        """Number of fitting functions that may be in memory at a time."""
         return self._room.read_bytes // (BUFFERS * FLOAT64 * max(1, len(self.pairs.columns)))
 
     def _read(self, cuts: list[list[tuple[int, int]]]) -> Iterator[list[Array]]:
         """Ranges of fitting functions, several at a time, (n, ncolumn) each; valid until the next
-        are taken."""
+        are requested."""
         stored: ScratchArray = self._cderi
         most = max((sum(p1 - p0 for p0, p1 in ranges) for ranges in cuts), default=0)
         widest = max((block.c1 - block.c0 for block in self._blocks), default=0)
@@ -184,8 +184,8 @@ def _integrals(mole: Any, auxmole: Any, pairs: PairList, block: PairBlock) -> Ar
 
 
 def _compressed(raw: Array, columns: NDArray[np.intp]) -> Array:
-    """Some columns of a C-ordered array, in its own memory: row by row, a shorter row never reaches
-    the next one."""
+    """Some columns of a C-ordered array, moved within its own memory: row by row, a shorter row
+    never reaches the next one."""
     flat, count = raw.reshape(-1), len(columns)
     for row, values in enumerate(raw):
         flat[row * count : (row + 1) * count] = values[columns]

@@ -4,16 +4,16 @@
     E = E_nuc + tr h D + tr J D / 2 - sum_s tr X_s D_s / 2 + E_xc                                   (2)
     E_EXX = E_nuc + tr h D + tr J D / 2 - sum_s tr K_s D_s / 2                                      (3)
 
-s: spins, D = sum_s D_s, c_SR and c_LR: exact exchange at short and at long range; K(omega) is the
+s: spins, D = sum_s D_s, c_SR and c_LR: exact exchange at short and long range; K(omega) is the
 exchange matrix of the long-range operator erf(omega r) / r, which a global hybrid (c_SR = c_LR)
 does not need. E_EXX is the Hartree-Fock energy of the Kohn-Sham determinant, to which the
 correlation energy of the random-phase approximation is added; a double hybrid adds its second-order
-energy to E, or to the E of another functional. J and K are those of the mean field, E_xc and V_xc
-come from libxc on a grid of PySCF (`dfmp2.integrals.grid`). Sources: Kohn and Sham, Phys. Rev. 140,
+energy to E, or to the E of another functional. J and K come from the mean field, E_xc and V_xc from
+libxc on a grid of PySCF (`dfmp2.integrals.grid`). Sources: Kohn and Sham, Phys. Rev. 140,
 A1133 (1965); Leininger, Stoll, Werner, Savin, Chem. Phys. Lett. 275, 151 (1997).
 
-A functional is named as in PySCF. A term may have parameters of its own in brackets, by their names
-in libxc: `0.5*HF + 0.5*GGA_X_MPW91(_bt=0.00444, _expo=3.7868), MGGA_C_BC95`.
+Functionals have PySCF's names. A term may have its own parameters in parentheses, by their names in
+libxc: `0.5*HF + 0.5*GGA_X_MPW91(_bt=0.00444, _expo=3.7868), MGGA_C_BC95`.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
 from dfmp2.scf.solvent import solvent_energies, solvent_potential
 
-VARIABLES = {"HF": 0, "LDA": 1, "GGA": 4, "MGGA": 5}  # of functionals of each kind
-# Electrons per bohr^3 where r_s is 1 and PZ81 correlation jumps by 3e-5 Eh per electron: its branches
-# do not meet with the constants as printed (Perdew and Zunger, Phys. Rev. B 23, 5048 (1981))
+VARIABLES = {"HF": 0, "LDA": 1, "GGA": 4, "MGGA": 5}  # per spin, by kind of functional
+# Electrons per bohr^3 at r_s = 1, where PZ81 correlation jumps by 3e-5 Eh per electron: with the
+# constants as printed its branches do not meet (Perdew and Zunger, Phys. Rev. B 23, 5048 (1981))
 JUMP = 3 / (4 * np.pi)
 SMALLEST_JUMP = 1e-7  # Eh per electron
-NEAR = 4  # names suggested for one that is not known
+NEAR = 4  # names suggested for an unknown one
 
 
 @dataclass(frozen=True, slots=True)
 class ExactExchange:
-    """Exact exchange in a functional.
+    """The exact exchange in a functional.
 
     Attributes
     ----------
     short_range, long_range : c_SR, c_LR of Eq. 1
-    omega : of the long-range operator, 1/bohr; 0 where both are the same
+    omega : of the long-range operator, 1/bohr; 0 if both are equal
     """
 
     short_range: float
@@ -68,17 +68,17 @@ class ExactExchange:
         return self.omega != 0.0
 
 
-_definitions: dict[str, str] = {}  # of functionals by the names that PySCF was given for them
+_definitions: dict[str, str] = {}  # functionals by the names they are registered under in PySCF
 HARTREE_FOCK = ExactExchange(1.0, 1.0, 0.0)
 
 
 @cache
 def libxc_code(xc: str) -> str:
-    """What PySCF calls a functional, after one whose terms have parameters was made known to it.
+    """PySCF's code of a functional; terms with parameters are first registered in PySCF.
 
     Raises
     ------
-    KeyError, ValueError : not a functional, or a parameter that is none
+    KeyError, ValueError : not a functional, or not a parameter of one
     """
     from pyscf.dft import libxc
 
@@ -89,7 +89,7 @@ def libxc_code(xc: str) -> str:
         parameters[number] = {name.strip(): float(value) for name, _, value in pairs}
     if not parameters:
         return xc
-    # PySCF takes some letters within a name for functionals of the Laplacian, so that it gets none.
+    # PySCF takes some letters in a name for Laplacian functionals, so the name avoids them.
     code = f"dh{zlib.crc32(xc.encode())}"
     libxc.register_custom_functional_(code, without_parameters(xc), ext_params=parameters)
     _definitions[code] = xc
@@ -97,22 +97,22 @@ def libxc_code(xc: str) -> str:
 
 
 def definition_of(code: str) -> str:
-    """The functional that `libxc_code` has made this name of."""
+    """The functional for which `libxc_code` returned this name."""
     return _definitions.get(code, code).strip().lower()
 
 
 def require_functional(xc: str) -> None:
-    """Raise for a functional that is not known to libxc, or has parts that are not available.
+    """Raise for a functional that libxc does not know, or with parts that are not available.
 
     Raises
     ------
-    InputError : it names what is near, or what the functional has
+    InputError : names similar functionals, or the parts
     """
     double_hybrid = look_up(xc)
     if double_hybrid is not None:
         raise InputError(
             Option("xc", xc),
-            " is a double hybrid, which has a correlation energy of its own: take ",
+            " is a double hybrid, which has its own correlation energy: use ",
             Option("method", double_hybrid.name),
             ", without ",
             Option("xc"),
@@ -151,18 +151,18 @@ def require_functional(xc: str) -> None:
         "a non-local correlation functional (VV10)": (nonlocal_part, without),
         "the Laplacian of the density": (laplacian, without),
         "a dispersion correction": (corrected is not None, corrected and corrected[1]),
-        "corrections to it of its own": ("-3c" in xc, without),
+        "its own corrections": ("-3c" in xc, without),
     }
     for part, (present, instead) in parts.items():
         if present:
             raise InputError(
-                Option("xc", xc), f" has {part}, which is not available: take {instead}"
+                Option("xc", xc), f" has {part}, which is not available: use {instead}"
             )
 
 
 def _unknown_term(xc: str) -> tuple[str, str]:
-    """The term of a functional that libxc does not know, and what it should have been; all of it
-    where each term is known by itself."""
+    """The term of a functional that libxc does not know, and what it should be; the whole
+    functional if every term is known."""
     from pyscf.dft import libxc
 
     first, comma, second = without_parameters(xc).partition(",")
@@ -191,8 +191,8 @@ def exact_exchange(xc: str) -> ExactExchange:
 
 
 def functional_variables(xc: str) -> int:
-    """Variables of a functional for each spin: 1, the density, for LDA, 4 with its gradient, 5 with
-    tau; 0 for exact exchange alone."""
+    """Number of variables of a functional per spin: 1 for LDA (the density), 4 with its gradient, 5
+    with tau; 0 for exact exchange alone."""
     with shielded():
         from pyscf.dft import numint
 
@@ -200,7 +200,7 @@ def functional_variables(xc: str) -> int:
 
 
 def is_discontinuous(xc: str) -> bool:
-    """Whether the energy of a functional jumps where that of PZ81 correlation does."""
+    """Whether the energy of a functional jumps where PZ81 correlation does."""
     variables = functional_variables(xc)
     if not variables:
         return False
@@ -214,7 +214,7 @@ def is_discontinuous(xc: str) -> bool:
 
 
 def same_functional(first: str, second: str) -> bool:
-    """Whether two descriptions mean the same functional, but for rounding of their factors."""
+    """Whether two descriptions mean the same functional, up to rounding of their factors."""
     with shielded():
         from pyscf.dft import libxc
 
@@ -232,18 +232,18 @@ def same_functional(first: str, second: str) -> bool:
 
 
 class KohnSham:
-    """PySCF's RKS or UKS with J and K of densities that carry their orbitals, and E_xc and V_xc of
-    our own.
+    """PySCF's RKS or UKS with J and K from densities tagged with their orbitals, and our own E_xc
+    and V_xc.
 
     Attributes
     ----------
     on_grid : ExchangeCorrelation
-        What makes E_xc and V_xc of the functional of the SCF.
+        Evaluates E_xc and V_xc of the functional of the SCF.
     latest : (density, float) or None
-        The last density whose E_xc was made on the final grid, and that, Eh.
+        The last density evaluated on the final grid, and its E_xc, Eh.
     grid_shift : shape of the density
-        V_xc on the final grid less that of the coarser one, Eh, of the density where it changes. Added
-        to the Fock matrices of earlier iterations, it keeps them useful to DIIS.
+        V_xc on the final grid minus that on the coarser one, Eh, when the grid changes. Added to
+        the Fock matrices of earlier iterations, it keeps them useful for DIIS.
     """
 
     _keys = frozenset({"on_grid", "latest", "grid_shift"})
@@ -267,8 +267,8 @@ class KohnSham:
         return lib.tag_array(potential, ecoul=np.vdot(density, coulomb) / 2, exc=energy)
 
     def energy_elec(self: Any, dm: Any = None, h1e: Any = None, vhf: Any = None) -> Any:
-        """Electronic energy and its two-electron part, Eh, also with a one-electron matrix for each
-        spin, (2, nao, nao), which PySCF's own does not take."""
+        """Electronic energy and its two-electron part, Eh; unlike PySCF's own method, also with a
+        one-electron matrix for each spin, (2, nao, nao)."""
         if np.ndim(h1e) != 3:
             return super().energy_elec(dm, h1e, vhf)  # type: ignore[misc]
         two_electron = float(vhf.ecoul + vhf.exc)
@@ -278,8 +278,8 @@ class KohnSham:
 def exchange_correlation(mf: Any, density: Any) -> tuple[float, Any]:
     """E_xc and V_xc in an iteration of an SCF, Eh.
 
-    The SCF begins on a coarse grid, goes on from anchors on the final one, and leaves the
-    `grid_shift` of each anchor for DIIS (`dfmp2.scf.exchange_correlation`).
+    The SCF begins on a coarse grid and continues from anchors on the final one; each anchor leaves
+    its `grid_shift` for DIIS (`dfmp2.scf.exchange_correlation`).
 
     Parameters
     ----------
@@ -305,9 +305,9 @@ def exchange_correlation(mf: Any, density: Any) -> tuple[float, Any]:
 
 
 def coulomb_and_exchange(mf: Any, dm: Any, exact: ExactExchange) -> tuple[Any, Any]:
-    """J of all electrons and X of Eq. 1 of a density, in its shape, Eh; None for X where it is 0.
+    """J of all electrons and X of Eq. 1, in the shape of the density, Eh; X is None if it is 0.
 
-    X of a restricted density is that of one of its spins.
+    For a restricted density, X is that of one spin.
     """
     coulomb, exchange = mf.get_jk(mf.mol, dm, 1, with_k=exact.full)
     if exact.full:
@@ -351,7 +351,7 @@ def kohn_sham_mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bo
 
 
 def of_grid(grid: Any) -> dict[str, Any]:
-    """The fields of a `Reference` that say which integration grid it has, from a grid of PySCF."""
+    """The fields of a `Reference` that describe its integration grid, from a PySCF grid."""
     name = name_of_grid(grid)
     if grid.coords is None:
         grid.build(with_non0tab=True)
@@ -367,14 +367,14 @@ def of_grid(grid: Any) -> dict[str, Any]:
 
 
 def integrate_functional(mf: Any, grid: Any, density: Any) -> tuple[float, Any]:
-    """E_xc and V_xc of a density, of the functional of the mean field, on a grid.
+    """E_xc and V_xc of a density on a grid, for the functional of the mean field.
 
     Parameters
     ----------
     mf : pyscf.dft.rks.RKS or pyscf.dft.uks.UKS
         The mean field.
     grid : pyscf.dft.gen_grid.Grids
-        The grid; that of the mean field is coarser where its SCF is far from its end.
+        The grid; that of the mean field is replaced by a coarser one far from convergence.
     density : (nao, nao), or of each spin (2, nao, nao)
         Density matrix.
 
@@ -389,7 +389,7 @@ def integrate_functional(mf: Any, grid: Any, density: Any) -> tuple[float, Any]:
 
 
 def of_mean_field(mf: Any, grid: Any) -> ExchangeCorrelation:
-    """What integrates functionals on a grid: that of the mean field, if the grid is its own."""
+    """The integrator of functionals on a grid: that of the mean field, if the grid is its own."""
     on_grid: ExchangeCorrelation | None = vars(mf).get("on_grid")
     if on_grid is None:
         return ExchangeCorrelation(mf.mol, grid)
@@ -399,16 +399,16 @@ def of_mean_field(mf: Any, grid: Any) -> ExchangeCorrelation:
 
 
 def functional_of(mf: Any) -> str | None:
-    """The functional of a mean field as PySCF calls it, None for Hartree-Fock.
+    """The functional of a mean field, in PySCF's spelling, None for Hartree-Fock.
 
-    To ask PySCF for an attribute that is not there makes it load all of its methods.
+    Asking PySCF for a missing attribute would make it load all of its methods.
     """
     xc: str | None = vars(mf).get("xc")
     return xc
 
 
 def exact_exchange_of(mf: Any) -> ExactExchange:
-    """The exact exchange of a mean field's Fock matrix."""
+    """The exact exchange in a mean field's Fock matrix."""
     xc = functional_of(mf)
     if xc is None:
         return HARTREE_FOCK
@@ -416,7 +416,7 @@ def exact_exchange_of(mf: Any) -> ExactExchange:
 
 
 def exchange_correlation_energy(mf: Any, densities: Any) -> float:
-    """E_xc without exact exchange, Eh, of the densities of alpha and beta, (2, nao, nao); 0 for
+    """E_xc without exact exchange, Eh, of alpha and beta densities, (2, nao, nao); 0 for
     Hartree-Fock."""
     xc = functional_of(mf)
     if xc is None:
@@ -433,7 +433,7 @@ def exact_exchange_energy(mf: Any) -> float:
 
 
 def functional_energy(mf: Any, xc: str) -> float:
-    """E of Eq. 2 of another functional with the orbitals of a converged mean field, Eh."""
+    """E of Eq. 2 for another functional with the orbitals of a converged mean field, Eh."""
     with shielded():
         density = mf.make_rdm1()
         energy = of_mean_field(mf, mf.grids).energy(mf._numint, libxc_code(xc), density)
@@ -454,12 +454,13 @@ def _energy(mf: Any, density: Any, exact: ExactExchange) -> float:
 
 
 def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:
-    """Hartree-Fock matrix h + J - K of each spin, in a solvent with its potential, (nao, nao) Eh.
+    """Hartree-Fock matrix h + J - K of each spin, including the potential of a solvent, (nao, nao)
+    Eh.
 
     Parameters
     ----------
     mf : pyscf.dft.rks.RKS or pyscf.dft.uks.UKS
-        The mean field, whose J and K are taken.
+        The mean field whose J and K are used.
     density : (nao, nao), or of each spin (2, nao, nao)
         Density matrix.
     """

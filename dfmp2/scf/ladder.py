@@ -1,9 +1,9 @@
 """The ladder that an SCF climbs until it converges.
 
-    DIIS          PySCF's, in float32 at first where that saves time
-    ADIIS         from the lowest energy so far, where DIIS has left it and does not come back
-    level shift   when DIIS has had its share of the cycles
-    second order  with the cycles that are left
+    DIIS          PySCF's, at first in float32 if that saves time
+    ADIIS         from the lowest energy so far, if DIIS has left it and does not return
+    level shift   when DIIS has used its share of the cycles
+    second order  with the remaining cycles
 
 Source of ADIIS: Hu and Yang, J. Chem. Phys. 132, 054109 (2010).
 """
@@ -30,51 +30,51 @@ OnIteration = Callable[[Array, Array], None]
 LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
 DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
 DIIS_SHARE = 0.6  # of the cycle limit
-SHIFT_SHARE = 0.2  # likewise; the second-order solver has the rest
-# iterations of DIIS above its lowest energy, after which it does not come back by itself
+SHIFT_SHARE = 0.2  # likewise; the second-order solver gets the rest
+# Iterations of DIIS above its lowest energy after which it does not return by itself
 CLIMBED = 8
-# Eh, norm of the orbital gradient; nearer to convergence the energy may go up by its rounding
+# Eh, norm of the orbital gradient; closer to convergence, rounding alone may raise the energy
 FAR = 1e-3
-CALM = 5e-3  # Eh, gradient up to which ADIIS goes
+CALM = 5e-3  # Eh, gradient below which ADIIS ends
 CALM_LEAST = 4  # iterations it gets at least
 SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
-# of the best gradient so far: an iteration that leaves more has met the noise, or has trouble of
-# its own
+# Factor on the best gradient so far: an iteration that stays above it has reached the noise level,
+# or does not converge anyway
 SINGLE_GAIN = 0.8
-SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
-# Eh, norm of the orbital gradient up to which corrected float32 products serve, whose error in it is
-# up to 5e-6
+SINGLE_PATIENCE = 4  # iterations before this is tested: the first ones may go up and down
+# Eh, norm of the orbital gradient down to which corrected float32 products are used; their error in
+# it is up to 5e-6
 CORRECTED_UNTIL = 1e-5
-# Eh, largest norm of the orbital gradient at the anchor of an SCF that converged on the coarser grid
-# from there on (`dfmp2.scf.exchange_correlation`), and how many times the gradient that is asked for:
-# of the gradient's change, that grid misses about 1 %, and of the energy's a hundredth of 1e-9 Eh
+# Eh, largest orbital gradient at the anchor from which an SCF may converge on the coarser grid
+# (`dfmp2.scf.exchange_correlation`), also as a multiple of the requested gradient: that grid misses
+# about 1 % of the gradient's change, and of the energy a hundredth of 1e-9 Eh
 ANCHOR_UNTIL = 2e-5
 ANCHOR_REACH = 20
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
-COARSE_LEAST = 64  # basis functions from which a coarse grid does
+COARSE_LEAST = 64  # basis functions from which a coarse grid saves time
 
 
 class Ladder:
-    """Converges a PySCF mean field, and records every iteration.
+    """Converges a PySCF mean field and records every iteration.
 
     Parameters
     ----------
     mf : pyscf.scf.hf.SCF
         Not converged.
     options : Options
-        Limit and thresholds of the SCF.
+        Cycle limit and thresholds of the SCF.
     listener : Listener
     on_iteration : callable, optional
-        Called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration;
-        what it raises ends the SCF.
+        Called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration; an
+        exception raised there ends the SCF.
     turned : bool
-        Whether the start orbitals are turned ones. DIIS may climb back to where those came from,
-        which is nothing that ADIIS should mend.
+        Whether the start orbitals were rotated. DIIS may then climb back to the unrotated solution,
+        which ADIIS should not try to prevent.
 
     Attributes
     ----------
     rungs : list of str
-        Names of the methods that were used.
+        Names of the methods used.
     history : list of Iteration
     """
 
@@ -94,10 +94,10 @@ class Ladder:
         self._turned = turned
         self.rungs: list[str] = []
         self.history: list[Iteration] = []
-        self._rung_start = 0  # iterations before the present rung
-        self._gave_up = False  # whether DIIS left the lowest energy for good
+        self._rung_start = 0  # number of iterations before the present rung
+        self._gave_up = False  # whether DIIS has left the lowest energy for good
         self._schedule: SingleSchedule | None = None
-        # of the last iteration, and of that with the lowest energy
+        # Of the last iteration, and of the one with the lowest energy
         self._fock: tuple[Any, Any, Any] | None = None
         self._lowest_energy = np.inf
         self._lowest_orbitals: tuple[Any, Any] = (None, None)  # and occupations
@@ -108,9 +108,9 @@ class Ladder:
         Parameters
         ----------
         density : (nao, nao) or (2, nao, nao)
-            The first rung begins with it.
+            Start of the first rung.
         second_order : bool
-            The last rung alone, from the orbitals that the mean field has.
+            Use only the last rung, from the orbitals of the mean field.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Ladder:
         raise self._not_converged()
 
     def _begin_in_single(self) -> None:
-        """Let the first rung make exchange in float32 where that saves time."""
+        """Let the first rung compute exchange in float32 if that saves time."""
         fitted = fitting_object(self._mf)
         precision = self._options.precision
         nao = int(self._mf.mol.nao)
@@ -166,7 +166,7 @@ class Ladder:
             self._schedule = SingleSchedule(self._mf, fitted, on_grid)
 
     def _iterate(self, rung: str, cycles: int, density: Any) -> None:
-        """DIIS, ADIIS or DIIS with a level shift, from a density."""
+        """Run DIIS, ADIIS or DIIS with a level shift, from a density."""
         mf = self._mf
         mf.check_convergence = self._ends
         mf.max_cycle = cycles
@@ -181,24 +181,24 @@ class Ladder:
         if rung == "ADIIS" or self._gave_up:
             mf.converged = False
         if mf.converged and self._fock is not None:  # one electron needs no iteration
-            # The Fock matrix of the last density, neither extrapolated nor shifted.
+            # The Fock matrix of the last density, neither extrapolated nor level-shifted.
             fock, overlap, orthogonal = self._fock
             shifted = mf.mo_coeff, mf.mo_occ
             mf.mo_energy, mf.mo_coeff = mf.eig(fock, overlap, x=orthogonal)
             mf.mo_occ = mf.get_occ(mf.mo_energy, mf.mo_coeff)
             if rung == "level shift" and _other_density(mf, overlap, shifted):
-                # The shift alone keeps an orbital occupied above an empty one.
+                # Only the level shift keeps an orbital occupied above an empty one.
                 mf.mo_coeff, mf.mo_occ = shifted
                 mf.converged = False
 
     def _solve_second_order(self, cycles: int) -> None:
-        """PySCF's second-order solver, from the orbitals of the mean field."""
+        """Run PySCF's second-order solver, from the orbitals of the mean field."""
         mf = self._mf
         mf.check_convergence = None
         mf.level_shift = 0.0
         solver = mf.newton()
-        # PySCF's own limits, 1e-12 and 1e-14, end a step along a soft mode at a gradient of
-        # 6e-7 Eh, for good.
+        # With PySCF's own limits, 1e-12 and 1e-14, a step along a soft mode stalls for good at a
+        # gradient of 6e-7 Eh.
         solver.ah_conv_tol = 1e-16
         solver.ah_lindep = 1e-20
         solver.max_cycle = cycles - 1  # its last iteration is reported after the loop
@@ -206,7 +206,7 @@ class Ladder:
         self._mf = solver
 
     def _record(self, envs: dict[str, Any]) -> None:
-        """PySCF's callback, with the variables of its loop after an iteration."""
+        """PySCF's callback, called with the variables of its loop after an iteration."""
         self._fock = envs.get("fock"), envs.get("s1e"), envs.get("x_orth")
         energy = float(envs["e_tot"])
         gradient = float(envs["norm_gorb"])
@@ -231,7 +231,7 @@ class Ladder:
             self._on_iteration(coeff[None], occ[None])
 
     def _ends(self, envs: dict[str, Any]) -> bool:
-        """Whether the present rung ends, converged or given up; PySCF asks before `_record`."""
+        """Whether the present rung ends, converged or given up; PySCF calls it before `_record`."""
         if self.rungs[-1] == "ADIIS":
             enough = len(self.history) - self._rung_start >= CALM_LEAST
             return enough and float(envs["norm_gorb"]) < CALM
@@ -260,16 +260,16 @@ class Ladder:
 
 
 def _other_density(mf: Any, overlap: Array, orbitals: tuple[Any, Any]) -> bool:
-    """Whether the occupied orbitals of `mf` span another space than these."""
+    """Whether the occupied orbitals of `mf` span a space other than these."""
     difference = np.asarray(mf.make_rdm1()) - np.asarray(mf.make_rdm1(*orbitals))
     product = difference @ overlap
-    # tr (D' - D) S (D' - D) S is 2 for an orbital of one spin that has been left, 8 of RHF
+    # tr (D' - D) S (D' - D) S is 2 if an orbital of one spin is exchanged, 8 for RHF
     moved = float(np.sum(product * product.swapaxes(-1, -2)))
     return moved > 1.0
 
 
 def converged(envs: dict[str, Any]) -> bool:
-    """PySCF's own criterion, of the variables of its loop."""
+    """PySCF's own criterion, from the variables of its loop."""
     change = abs(float(envs["e_tot"]) - float(envs["last_hf_e"]))
     return bool(change < envs["conv_tol"] and float(envs["norm_gorb"]) < envs["conv_tol_grad"])
 
@@ -284,32 +284,32 @@ def climbed(history: list[Iteration]) -> bool:
 
 
 def adiis() -> Any:
-    """PySCF's class of ADIIS, which loads SciPy's optimisers."""
+    """PySCF's ADIIS class, whose import loads SciPy's optimisers."""
     from pyscf import scf
 
     return scf.ADIIS
 
 
 def commutator_diis() -> Any:
-    """PySCF's class of DIIS with error vectors X^T (F D S - S D F) X made by NumPy's BLAS: a third
-    of the time."""
+    """PySCF's DIIS class with error vectors X^T (F D S - S D F) X computed by NumPy's BLAS, in a
+    third of the time."""
     from pyscf import lib
     from pyscf.scf import diis
 
     class Commutators(diis.CDIIS):  # type: ignore[misc]
-        """As in PySCF, without damping; a change of the integration grid is carried into the Fock
+        """As in PySCF, without damping. A change of the integration grid is carried into the Fock
         matrices of earlier iterations (`dfmp2.scf.kohn_sham.KohnSham`), and those with the error of
-        float32 products are left behind (`SingleSchedule`)."""
+        float32 products are dropped (`SingleSchedule`)."""
 
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             self._factors: dict[
                 int, list[tuple[Array, Array]]
-            ] = {}  # of the density of each vector
-            self._leaves = False  # the vectors so far, at the next one
+            ] = {}  # for the density of each vector
+            self._leaves = False  # whether the next update drops the vectors so far
 
         def update(self, s: Array, d: Any, f: Any, mf: Any = None, *_: Any, **__: Any) -> Any:
-            """The extrapolated Fock matrix, or that of each spin."""
+            """The extrapolated Fock matrix, or one for each spin."""
             if self._leaves:
                 self._bookkeep: list[int] = []
                 self._head = 0
@@ -327,7 +327,7 @@ def commutator_diis() -> Any:
             return lib.diis.DIIS.update(self, f, xerr=self._errors(s, factors, f))
 
         def _errors(self, s: Array, factors: list[tuple[Array, Array]], f: Any) -> Array:
-            """Error vectors of all spins, one after the other."""
+            """Error vectors of all spins, concatenated."""
             errors = []
             focks = np.reshape(f, (-1, *np.shape(s)))
             for (left, right), fock in zip(factors, focks, strict=True):
@@ -336,7 +336,7 @@ def commutator_diis() -> Any:
             return np.concatenate(errors)
 
         def _add_to_earlier(self, shift: Array, s: Array) -> None:
-            """Add a matrix to the Fock matrices that are kept, and make their errors anew."""
+            """Add a matrix to the stored Fock matrices, and recompute their errors."""
             for slot in self._bookkeep:
                 fock = np.reshape(self.get_vec(slot), np.shape(shift)) + shift
                 self._store(f"x{slot}", fock.ravel())
@@ -350,8 +350,8 @@ def commutator_diis() -> Any:
 
 
 def density_factors(density: Any) -> list[tuple[Array, Array]]:
-    """L, (nao, n), and R, (n, nao), of each spin, with the density L R: of occupied orbitals where
-    PySCF has put these beside it, so that products with it are of few columns."""
+    """L, (nao, n), and R, (n, nao), of each spin, with density L R: from the occupied orbitals if
+    PySCF has tagged the density with them, so that its products have few columns."""
     orbitals: Any = getattr(density, "mo_coeff", None)
     shape = (-1, *np.shape(density)[-2:])
     if np.ndim(orbitals) != np.ndim(density):
@@ -370,8 +370,8 @@ def density_factors(density: Any) -> list[tuple[Array, Array]]:
 def diagonalise(
     fock: Array, overlap: Array, overwrite: bool = False, x: Array | None = None
 ) -> tuple[Array, Array]:
-    """Orbital energies (nmo,), Eh, and coefficients (nao, nmo), by divide and conquer: half the
-    time of PySCF's `_eigh`, whose arguments and phases these are."""
+    """Orbital energies (nmo,), Eh, and coefficients (nao, nmo), by divide and conquer: takes half
+    the time of PySCF's `_eigh`, with its arguments and phases."""
     from pyscf.scf.hf import _adjust_phase_, eig
 
     if x is None:
@@ -388,22 +388,22 @@ def uses_single(precision: str, nao: int) -> bool:
 
 
 def begins_coarse(precision: str, nao: int) -> bool:
-    """Whether the SCF of a functional begins on a coarse grid."""
+    """Whether the Kohn-Sham SCF begins on a coarse grid."""
     return precision != "fp64" and nao >= COARSE_LEAST
 
 
 class SingleSchedule:
-    """Switches `single` and `corrected` of what makes a Fock matrix from one SCF iteration to the
+    """Switches `single` and `corrected` of the Fock-matrix builders from one SCF iteration to the
     next.
 
     Parameters
     ----------
     mf : pyscf.scf.hf.SCF
-        Told by `products_were_single` to leave Fock matrices of float32 products out of DIIS.
+        Its `products_were_single` makes DIIS drop the Fock matrices of float32 products.
     fitted : JKFitting or None
-        Has exchange in float32 at first, and without a grid a corrected one afterwards.
+        Uses float32 exchange at first and, without a grid, corrected exchange afterwards.
     on_grid : ExchangeCorrelation or None
-        Has a coarser grid in float32 at first, and anchors on the final one afterwards.
+        Uses a coarser grid in float32 at first, and anchors on the final one afterwards.
     """
 
     def __init__(self, mf: Any, fitted: Any, on_grid: Any) -> None:
@@ -411,8 +411,8 @@ class SingleSchedule:
         self._fitted = fitted
         self._on_grid = on_grid
         self._cycles = 0  # iterations
-        self._in_double = 0  # those after the last one in float32
-        self._best = float("inf")  # gradient
+        self._in_double = 0  # iterations since the last one in float32
+        self._best = float("inf")  # lowest gradient
         self._gradient_at_anchor = float("inf")
         self._single = True
         for part in (fitted, on_grid):
@@ -420,8 +420,8 @@ class SingleSchedule:
                 part.single = True
 
     def converged(self, envs: dict[str, Any]) -> bool:
-        """PySCF's own criterion, asked of two energies in a row that are not of float32, the last
-        anchor near enough; called once per iteration."""
+        """Whether PySCF's own criterion holds for two successive energies without float32, with the
+        last anchor close enough; called once per iteration."""
         self._cycles += 1
         gradient = float(envs["norm_gorb"])
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
@@ -453,7 +453,7 @@ class SingleSchedule:
         return False
 
     def _leave_single(self) -> None:
-        """Float64 from here on, and anchors on the final grid."""
+        """Use float64 from now on, and anchors on the final grid."""
         self._single = False
         self._best = float("inf")  # the final grid raises the gradient at first
         if self._fitted is not None:
@@ -464,7 +464,7 @@ class SingleSchedule:
             self._on_grid.anchored = True
 
     def finish(self) -> None:
-        """Float64 and the final grid from here on."""
+        """Use float64 and the final grid from now on."""
         self._leave_single()
         if self._on_grid is not None:
             self._on_grid.leave_coarse_grid()

@@ -1,4 +1,4 @@
-"""The reference: orbitals, energies, stability, and the solutions found on the way to it."""
+"""The reference: orbitals, energies, stability, and the solutions found on the way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dfmp2.units import quantity as _q
 
 Array = NDArray[np.float64]
 
-GIVEN = ("given",)  # the ladder of a mean field that was converged elsewhere
+GIVEN = ("given",)  # the ladder of a mean field converged elsewhere
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +23,7 @@ class StartOrbitals:
     ----------
     mo_coeff : (nspin, nao, nmo) float64
     mo_occ : (nspin, nmo) float64
-    charges : nuclear charges of the atoms they belong to, or None when the file does not say
+    charges : nuclear charges of the atoms they belong to, None if the file does not contain them
     origin : file name, for the record
     """
 
@@ -38,8 +38,8 @@ class Stability:
     """Lowest eigenvalues of the orbital Hessian (`dfmp2.scf.stability`).
 
     An internal instability leads to a lower solution of the same kind (RHF to RHF, UHF to UHF), an
-    external one out of it (RHF to UHF). The verdict names all that were found, the lowest first; it is
-    "marginal" where an eigenvalue is zero within its error.
+    external one to another kind (RHF to UHF). The verdict names all that were found, the lowest
+    first; it is "marginal" if an eigenvalue is zero within its error.
     """
 
     verdict: str = _q("", "stable, marginal, unstable, no instability found, or not checked")
@@ -48,16 +48,16 @@ class Stability:
         "hartree", "lowest eigenvalue found; negative means a lower SCF solution exists"
     )
     energy_gain: float | None = _q(
-        "hartree", "energy that falls along an unstable eigenvector, the least gained", None
+        "hartree", "drop in energy along an unstable eigenvector, a lower bound on the gain", None
     )
     internal_eigenvalue: float | None = _q(
         "hartree", "lowest eigenvalue towards solutions of the same kind", None
     )
     internal_gain: float | None = _q(
-        "hartree", "least gained by a lower solution of the same kind", None
+        "hartree", "least energy gained by a lower solution of the same kind", None
     )
     external_eigenvalue: float | None = _q("hartree", "lowest eigenvalue of RHF towards UHF", None)
-    external_gain: float | None = _q("hartree", "least gained by a lower UHF solution of RHF", None)
+    external_gain: float | None = _q("hartree", "least energy gained by a lower UHF solution", None)
 
     @property
     def unstable(self) -> bool:
@@ -66,12 +66,12 @@ class Stability:
 
     @property
     def gains(self) -> dict[str, float]:
-        """Least gained by each lower solution, Eh, by the kind of instability; the lowest first."""
+        """Least energy gained by each lower solution, Eh, by kind of instability, lowest first."""
         if not self.unstable:
             return {}
         kinds = self.verdict.removeprefix("unstable (").removesuffix(")").split(" and ")
         gains = dict.fromkeys(kinds, self.energy_gain or 0.0)
-        for kind in kinds[1:]:  # files of dfmp2 0.1 have one alone
+        for kind in kinds[1:]:  # files of dfmp2 0.1 have only one
             solution, lower = kind.split(" to ")
             if solution == lower:
                 gains[kind] = self.internal_gain or 0.0
@@ -82,20 +82,20 @@ class Stability:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridError:
-    """What a finer integration grid makes of a Kohn-Sham reference (`dfmp2.scf.grid_error`).
+    """Grid error of a Kohn-Sham reference, from a finer integration grid (`dfmp2.scf.grid_error`).
 
-    Errors are those of the grid of the SCF, less those of the finer one.
+    Errors are values on the grid of the SCF minus those on the finer one.
     """
 
-    finer: str = _q("", "finer grid, as --grid has it")
+    finer: str = _q("", "finer grid, as for --grid")
     finer_points: int = _q("", "its points")
     scf_error: float = _q("hartree", "error of the Kohn-Sham energy")
     exx_error: float | None = _q(
-        "hartree", "error of the exact-exchange energy, by the orbitals (drpa)", None
+        "hartree", "error of the exact-exchange energy, through the orbitals (drpa)", None
     )
     coupling: Array | None = _q(
         "hartree",
-        "Fock matrix on the finer grid, less that of the SCF (nspin, nmo, nmo) (drpa)",
+        "Fock matrix on the finer grid minus that of the SCF (nspin, nmo, nmo) (drpa)",
         None,
     )
 
@@ -117,7 +117,7 @@ class Reference:
     mo_occ: Array = _q("", "orbital occupations (nspin, nmo)")
     stability: Stability | None = _q("", "orbital stability", None)
     solutions: Solutions | None = _q(
-        "", "SCF solutions found, where more than one was looked for", None
+        "", "SCF solutions found, if more than one was looked for", None
     )
     history: Array | None = _q(
         "hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None
@@ -128,14 +128,14 @@ class Reference:
 
     mo_coupling: Array | None = _q(
         "hartree",
-        "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)",
+        "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), if not zero (ROHF)",
         None,
     )
     xc: str | None = _q(
         "", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None
     )
     grid_level: int | None = _q(
-        "", "level of the integration grid in PySCF (Kohn-Sham), where it has one", None
+        "", "level of the integration grid in PySCF (Kohn-Sham), if it has one", None
     )
     grid: str | None = _q("", "integration grid (Kohn-Sham): its level, or NRAD,NANG", None)
     grid_points: int | None = _q("", "points of the integration grid", None)
@@ -145,7 +145,7 @@ class Reference:
     )
     energy_xc: str | None = _q(
         "",
-        "functional of the energy of a double hybrid, where it is not that of the orbitals",
+        "functional of the energy of a double hybrid, if not that of the orbitals",
         None,
     )
     functional_energy: float | None = _q(
@@ -155,7 +155,7 @@ class Reference:
         "", "operations of fitted J and K, in float64 and in float32 (2,)", None
     )
     dipole: Array | None = _q(
-        "elementary charge * bohr", "dipole moment about the origin (3,)", None
+        "elementary charge * bohr", "dipole moment relative to the origin (3,)", None
     )
 
     solvent_energy: float | None = _q(
@@ -170,7 +170,7 @@ class Reference:
     surface_points: int | None = _q("", "points on the surface of the cavity", None)
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the history is not one row of three numbers for each iteration."""
+        """Raise ValueError unless the history has one row of three numbers per iteration."""
         if self.history is not None and self.history.shape != (len(self.history), 3):
             raise ValueError(
                 f"the SCF history has shape {self.history.shape}, expected (iterations, 3)"
@@ -194,26 +194,26 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """rhf, uhf or rohf; of Kohn-Sham orbitals rks or uks."""
+        """rhf, uhf or rohf; rks or uks for Kohn-Sham orbitals."""
         if self.xc is None:
             return self.kind
         return self.kind.replace("hf", "ks")
 
     @property
     def title(self) -> str:
-        """The same as people write it, with the functional."""
+        """The name as chemists write it, with the functional."""
         return self.name.upper() + ("" if self.xc is None else f"({self.xc})")
 
     @property
     def grid_name(self) -> str | None:
-        """Name of the integration grid, as `--grid` has it; None for Hartree-Fock."""
+        """Name of the integration grid, as for `--grid`; None for Hartree-Fock."""
         if self.grid is None and self.grid_level is not None:  # in files of earlier versions
             return str(self.grid_level)
         return self.grid
 
     @property
     def hf_total_energy(self) -> float:
-        """Hartree-Fock energy of the determinant, which the correlation energy is added to, Eh."""
+        """Hartree-Fock energy of the determinant, to which the correlation energy is added, Eh."""
         if self.exx_total_energy is None:
             return self.scf_total_energy
         return self.exx_total_energy
@@ -225,11 +225,11 @@ class Reference:
 
 
 def common_orbitals(first: Reference, second: Reference, overlap: Array) -> float:
-    """Smallest cosine between the occupied spaces of two references in the same basis: 1 where they
-    are one.
+    """Smallest cosine between the occupied spaces of two references in the same basis; 1 if they
+    are equal.
 
-    It is the smallest singular value of C1^T S C2 over both spins; 0 says that an electron is
-    elsewhere.
+    It is the smallest singular value of C1^T S C2 over both spins; 0 means that an electron
+    occupies another orbital.
 
     Parameters
     ----------
@@ -249,23 +249,23 @@ SOLUTION = ("start", "origin", "energy", "spin_square", "lowest_eigenvalue", "ki
 
 @dataclass(frozen=True, slots=True)
 class Solutions:
-    """SCF solutions in the order in which they were found: columns of equal length.
+    """SCF solutions in the order they were found: columns of equal length.
 
-    Within a start each solution but the first follows the instability of the one before.
+    Within a start, every solution after the first follows the instability of the previous one.
     """
 
     start: tuple[int, ...] = _q("", "start that the solution belongs to, from 1")
     origin: tuple[str, ...] = _q("", "where the orbitals of that start came from")
-    energy: tuple[float, ...] = _q("hartree", "SCF energy, NaN where it did not converge")
+    energy: tuple[float, ...] = _q("hartree", "SCF energy, NaN if it did not converge")
     spin_square: tuple[float, ...] = _q("", "<S^2>")
     lowest_eigenvalue: tuple[float, ...] = _q(
-        "hartree", "lowest of the orbital Hessian, NaN where not examined"
+        "hartree", "lowest eigenvalue of the orbital Hessian, NaN if not examined"
     )
-    kind: tuple[str, ...] = _q("", "kind of rotation that eigenvalue belongs to")
+    kind: tuple[str, ...] = _q("", "kind of rotation that the eigenvalue belongs to")
     chosen: int = _q("", "the solution that is used, from 1")
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the columns differ in length, or there is no such solution."""
+        """Raise ValueError if the columns differ in length, or the chosen solution is missing."""
         lengths = {len(getattr(self, name)) for name in SOLUTION}
         if len(lengths) != 1 or not 1 <= self.chosen <= len(self.energy):
             raise ValueError(
@@ -273,11 +273,11 @@ class Solutions:
             )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each solution by the names of the columns."""
+        """Each solution as a mapping from column names."""
         columns = zip(*(getattr(self, name) for name in SOLUTION), strict=True)
         return [dict(zip(SOLUTION, values, strict=True)) for values in columns]
 
     @property
     def followed(self) -> int:
-        """Instabilities followed on the way to the solution that is used."""
+        """Number of instabilities followed on the way to the chosen solution."""
         return self.start[: self.chosen - 1].count(self.start[self.chosen - 1])

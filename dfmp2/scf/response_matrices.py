@@ -1,15 +1,15 @@
-"""J and K of rotated orbitals, between virtual and occupied ones, with integrals of the occupied
-ones made once:
+"""Virtual-occupied blocks of J and K of rotated orbitals, with integrals of the occupied orbitals
+computed once:
 
     G_ai = w J_ai - K_ai           of D = A C^T + C A^T,  A_mj = sum_b C_mb x_bj
 
     J_ai = sum_P B_P,ia r_P        r_P = 2 sum_bj B_P,jb x_bj                                      sum over spins
     K_ai = sum_m C_ma [sum_Pj (m A_j|P) B_P,ji] + sum_Pj B_P,ja sum_b x_bj B_P,ib                 in each spin
 
-B_P,ia and B_P,ij serve every x; only (m A_j|P) comes from the integrals over basis functions again.
-That halves the work that two densities with orbitals are in `dfmp2.scf.rotations`, where the same
-matrices are made of any integrals. With Kohn-Sham orbitals K is the exact exchange of the
-functional, whose long-range part has integrals of its own, and the kernel of the functional is
+B_P,ia and B_P,ij are the same for every x; only (m A_j|P) needs the integrals over basis functions
+again. This takes half the work of the two densities with orbitals in `dfmp2.scf.rotations`, where
+the same matrices are computed from any integrals. With Kohn-Sham orbitals K is the exact exchange
+of the functional, whose long-range part has its own integrals, and the kernel of the functional is
 added (`dfmp2.scf.functional_kernel`).
 """
 
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 Kernel = Callable[[Sequence[Array]], list[Array]]  # changes of D per spin -> V_xc per spin
 
-HALF_BYTES = 4 * 10**6  # of half-transformed integrals of a worker at a time
+HALF_BYTES = 4 * 10**6  # of half-transformed integrals per worker at a time
 
 
 def orbital_hessian(
@@ -43,19 +43,19 @@ def orbital_hessian(
     single: bool,
     held: bool,
 ) -> Product:
-    """The function of x and weight that `dfmp2.scf.rotations.hessian_product` is with these `mf`
+    """A function of x and weight that equals `dfmp2.scf.rotations.hessian_product` for these `mf`
     and `spins`.
 
     Parameters
     ----------
     exact : ExactExchange
-        Exact exchange that takes the place of K.
+        Exact exchange used in place of K.
     kernel : Kernel, optional
         V_xc of changes of the density, None for Hartree-Fock.
     single : bool
-        Whether fitted exchange matrices are in float32.
+        Whether fitted exchange matrices are float32.
     held : bool
-        Whether there is room for integrals of the occupied orbitals.
+        Whether there is memory for integrals of the occupied orbitals.
     """
     product = _exchange_hessian(mf, spins, exact, single=single, held=held)
     if kernel is None:
@@ -64,16 +64,16 @@ def orbital_hessian(
 
 
 def with_kernel(product: Product, spins: Sequence[RotatedSpin], kernel: Kernel) -> Product:
-    """A product with the orbital Hessian to which V_xc of the changes of the density is added.
+    """A product with the orbital Hessian to which the kernel's V_xc is added.
 
     Parameters
     ----------
     product : Product
-        With the Hessian of J and exact exchange.
+        Product with the Hessian of J and exact exchange.
     spins : sequence of RotatedSpin
         Orbitals of one spin or both.
     kernel : Kernel
-        V_xc of changes of the density of each of them.
+        V_xc for changes of the density of each spin.
     """
 
     def of_both(x: Sequence[Array], weight: float) -> list[Array]:
@@ -94,7 +94,7 @@ def with_kernel(product: Product, spins: Sequence[RotatedSpin], kernel: Kernel) 
 def _exchange_hessian(
     mf: Any, spins: Sequence[RotatedSpin], exact: ExactExchange, *, single: bool, held: bool
 ) -> Product:
-    """The function of x and weight of `orbital_hessian` without a kernel."""
+    """The function of x and weight as in `orbital_hessian`, without a kernel."""
     fitted = fitting_object(mf)
     if fitted is not None and held:
         matrices = ResponseMatrices(fitted, spins, exact.short_range, single=single)
@@ -118,7 +118,7 @@ def _exchange_hessian(
             return images
 
         return from_held
-    switched = single and hasattr(fitted, "single")  # PySCF's own object stays as it is
+    switched = single and hasattr(fitted, "single")  # PySCF's own object has no such switch
 
     def product(x: Sequence[Array], weight: float) -> list[Array]:
         if switched:
@@ -133,7 +133,7 @@ def _exchange_hessian(
 
 
 class ResponseMatrices:
-    """G_ai of rotations of converged orbitals; every sum over more than HALF_BYTES of fitting
+    """G_ai for rotations of converged orbitals; every sum over more than HALF_BYTES of fitting
     functions is float64.
 
     Parameters
@@ -161,7 +161,7 @@ class ResponseMatrices:
         self._rectangles = None
         if single:
             self._rectangles = fitted.rectangles()
-        # Rows of X are the functions of one cluster after another, where pairs were dropped.
+        # Rows of X are ordered by cluster if pairs were dropped.
         self._order = np.concatenate(
             [np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)]
         )
@@ -180,8 +180,8 @@ class ResponseMatrices:
         self._count([2 * self._pairs.nao * (nocc + nvir) for nocc, nvir in shapes])
 
     def __call__(self, x: Sequence[Array], weight: float) -> list[Array]:
-        """G of each spin, (nvir, nocc) float64 Eh, of x (nvir, nocc) per spin, with w of J of the
-        spins' sum."""
+        """G of each spin, (nvir, nocc) float64 Eh, for x (nvir, nocc) per spin, with weight w of J
+        summed over spins."""
         found: list[Any] = [None] * self._threads
 
         def share(worker: int) -> None:
@@ -199,8 +199,8 @@ class ResponseMatrices:
         return result
 
     def _count(self, rest: list[int]) -> None:
-        """Count the half transformation over the kept pairs and `rest`, of an occupied orbital of
-        each spin."""
+        """Count operations of the half transformation over the kept pairs and of `rest`, per
+        occupied orbital of each spin."""
         half = 4 * self._pairs.nao * len(self._pairs.columns) // (self._pairs.nao + 1)
         counted = sum(
             nocc * (half + more) for (nocc, _), more in zip(self._shapes, rest, strict=True)
@@ -208,7 +208,7 @@ class ResponseMatrices:
         self._operations[self._single] += len(self._b) * counted
 
     def _hold(self, worker: int) -> None:
-        """B_P,ia and B_P,ij of a worker's share of the fitting functions."""
+        """Compute B_P,ia and B_P,ij for a worker's share of the fitting functions."""
         orbitals = [np.ascontiguousarray(spin.occupied) for spin in self._spins]
         transform = self._half_transform(orbitals, worker)
         others = [
@@ -225,7 +225,7 @@ class ResponseMatrices:
     def _share(
         self, worker: int, x: Sequence[Array]
     ) -> tuple[list[Array], list[Array], list[Array]]:
-        """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, of a
+        """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, from a
         worker's share."""
         turned = [
             np.ascontiguousarray(spin.virtual @ part)
@@ -252,7 +252,7 @@ class ResponseMatrices:
         return coulomb, half, other
 
     def _half_transform(self, orbitals: list[Array], worker: int) -> HalfTransform:
-        """The transformation of a worker's share to some orbitals, (nao, n) of each spin."""
+        """The half transformation of a worker's share to orbitals (nao, n) of each spin."""
         share = None
         if self._rectangles is not None:
             share = self._rectangles.share(self._bounds[worker], self._bounds[worker + 1])

@@ -1,16 +1,16 @@
-"""Rotations of occupied into virtual orbitals: the lowest eigenvector of the orbital Hessian, the
-energy along it.
+"""Rotations of occupied into virtual orbitals: the lowest eigenvector of the orbital Hessian, and
+the energy along it.
 
 With x_ai a rotation, e the orbital energies and C_occ, C_vir the orbitals of a spin, the Hessian
 takes x to
 
     (H x)_ai = (e_a - e_i) x_ai + [C_vir^T (w J[D] - K[D]) C_occ]_ai       D = A C_occ^T + C_occ A^T,  A = C_vir x
 
-with w J the sum of both spins (UHF), twice that of one (RHF to RHF), or nothing (RHF to UHF). With
+with w J the sum of both spins (UHF), twice that of one (RHF to RHF), or zero (RHF to UHF). With
 Kohn-Sham orbitals K is the exact exchange of the functional, and its kernel is added.
-Because of 2 D = (A + C)(A + C)^T - (A - C)(A - C)^T the matrices are those of two densities with
-orbitals, which the fitted builder is quick with. Only real rotations are looked at. Source: Seeger
-and Pople, J. Chem. Phys. 66, 3045 (1977).
+Because 2 D = (A + C)(A + C)^T - (A - C)(A - C)^T, the matrices are those of two densities with
+orbitals, which the fitted builder handles efficiently. Only real rotations are considered. Source:
+Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from dfmp2.scf.kohn_sham import (
 Array = NDArray[np.float64]
 
 RHF, BROKEN, UHF = "RHF to RHF", "RHF to UHF", "UHF to UHF"
-COULOMB = {RHF: 2.0, BROKEN: 0.0, UHF: 1.0}  # weight of J of the spins' sum
-# Eigenvectors converged, vectors begun with: of any symmetry, so that none is overlooked
+COULOMB = {RHF: 2.0, BROKEN: 0.0, UHF: 1.0}  # weight of J summed over spins
+# Eigenvectors to converge, and start vectors: of any symmetry, so that none is missed
 ROOTS, STARTS = (2, 4)
-RESIDUAL = 2e-3  # Eh; the error of the eigenvalue is of second order in it
+RESIDUAL = 2e-3  # Eh; the error of the eigenvalue is quadratic in it
 MOST_CYCLES, SPACE = 60, 30
-SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
-# 45 degrees mixes HOMO and LUMO; small ones near an onset
+SMALLEST = 0.05  # Eh, smallest denominator in the preconditioner
+# 45 degrees mixes HOMO and LUMO completely; small angles are for the onset of an instability
 ANGLES = tuple(math.pi / 4 * 0.5**k for k in range(7))
 FLAT = 1e-9  # Eh; energies closer than this are equal
 
@@ -60,7 +60,7 @@ class Rotation:
 
     Attributes
     ----------
-    kind : from which kind of solution to which
+    kind : kinds of solution that it leads from and to
     eigenvalue : Eh
     vectors : (nvir, nocc) of alpha and beta, also for RHF; the longer one has norm 1
     converged : whether the iteration has converged; if not, the eigenvalue is an upper bound
@@ -72,7 +72,7 @@ class Rotation:
     converged: bool
 
 
-# x and weight -> H x, as of `hessian_product`
+# x and weight -> H x, as in `hessian_product`
 Product = Callable[[Sequence[Array], float], list[Array]]
 
 
@@ -84,7 +84,7 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
     spins : sequence of RotatedSpin
         Canonical orbitals of a converged mean field.
     product : Product
-        With the Hessian (`dfmp2.scf.response_matrices.orbital_hessian`).
+        Product with the Hessian (`dfmp2.scf.response_matrices.orbital_hessian`).
     """
     shapes = [spin.differences.shape for spin in spins]
     edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
@@ -105,7 +105,7 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
         return np.asarray(residual / np.where(np.abs(gap) < SMALLEST, SMALLEST, gap))
 
     rng = np.random.default_rng(0)
-    # Excitations of low energy, all symmetries
+    # Lowest orbital-energy differences, all symmetries
     favoured = SMALLEST / (diagonal - diagonal.min() + SMALLEST)
     starts = rng.standard_normal((min(STARTS, diagonal.size), diagonal.size)) * favoured
     with shielded():
@@ -115,8 +115,7 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
             products,
             list(starts),
             precondition,
-            tol=RESIDUAL**2,
-            tol_residual=RESIDUAL,
+            tol=RESIDUAL**2,  # of the eigenvalue; its root is that of the residual
             max_cycle=MOST_CYCLES,
             max_space=SPACE,
             nroots=min(ROOTS, diagonal.size),
@@ -146,8 +145,8 @@ def orbital_spins(mf: Any) -> list[RotatedSpin]:
 
 
 def rotated(spin: RotatedSpin, x: Array, angle: float) -> tuple[Array, Array]:
-    """Occupied and virtual orbitals of a spin turned by exp(angle (x - x^T)), (nao, nocc) and (nao,
-    nvir).
+    """Occupied and virtual orbitals of a spin rotated by exp(angle (x - x^T)), (nao, nocc) and
+    (nao, nvir).
 
     Parameters
     ----------
@@ -162,7 +161,7 @@ def rotated(spin: RotatedSpin, x: Array, angle: float) -> tuple[Array, Array]:
 
 
 def turned_orbitals(mf: Any, rotation: Rotation, angle: float) -> tuple[Array, Array]:
-    """Orbitals of `mf` turned along a rotation, and its occupations, as PySCF stacks them."""
+    """Orbitals of `mf` rotated along an eigenvector, and its occupations, stacked as in PySCF."""
     return with_orbitals(
         mf,
         [
@@ -173,7 +172,7 @@ def turned_orbitals(mf: Any, rotation: Rotation, angle: float) -> tuple[Array, A
 
 
 def with_orbitals(mf: Any, spins: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Occupied and virtual orbitals of each spin in the places of those of `mf`, and its
+    """Orbitals of `mf` replaced by given occupied and virtual orbitals of each spin, and its
     occupations."""
     coeff, occ = np.array(mf.mo_coeff), np.asarray(mf.mo_occ)
     if occ.ndim == 1:
@@ -186,7 +185,7 @@ def with_orbitals(mf: Any, spins: Sequence[tuple[Array, Array]]) -> tuple[Array,
 
 
 def energy_along(mf: Any, rotation: Rotation) -> Callable[[float], float]:
-    """E(angle) - E(0) of the determinant that is rotated so far, Eh."""
+    """E(angle) - E(0) of the rotated determinant as a function of the angle, Eh."""
     spins = orbital_spins(mf)
     core, exact = mf.get_hcore(), exact_exchange_of(mf)
 
@@ -211,7 +210,7 @@ def energy_along(mf: Any, rotation: Rotation) -> Callable[[float], float]:
 
 def deepest(change: Callable[[float], float]) -> tuple[float, float]:
     """Angle of the lowest energy tried along a rotation, and that energy relative to the start, Eh;
-    0, 0 if none falls.
+    0, 0 if none is lower.
 
     Parameters
     ----------
@@ -234,8 +233,7 @@ def deepest(change: Callable[[float], float]) -> tuple[float, float]:
 def fitting_object(mf: Any) -> Any:
     """The density-fitting object of a mean field, None for a conventional SCF.
 
-    To ask PySCF for an attribute that is not there makes it load all of its methods: 300 modules,
-    40 MB.
+    Asking PySCF for a missing attribute would make it load all of its methods: 300 modules, 40 MB.
     """
     return vars(mf).get("with_df")
 
@@ -248,11 +246,11 @@ def coulomb_exchange(
     Parameters
     ----------
     mf : pyscf.scf.hf.SCF
-        Mean field that makes Coulomb and exchange matrices.
+        Mean field that provides Coulomb and exchange matrices.
     orbitals : list of (nao, n)
         C of each density.
     exact : ExactExchange
-        Of which functional: X = c_SR K + (c_LR - c_SR) K(omega); that of Hartree-Fock is K.
+        Exact exchange of the functional, X = c_SR K + (c_LR - c_SR) K(omega); K for Hartree-Fock.
     """
     coulomb, exchange = _matrices(mf, orbitals)
     if exact.short_range != 1.0:
@@ -264,7 +262,7 @@ def coulomb_exchange(
 
 
 def _matrices(mf: Any, orbitals: list[Array], omega: float = 0.0) -> tuple[Array, Array]:
-    """J and K of densities C C^T; of erf(omega r) / r where omega, 1/bohr, is not 0."""
+    """J and K of densities C C^T, for the operator erf(omega r) / r if omega, 1/bohr, is not 0."""
     fitted = fitting_object(mf)
     if fitted is not None and hasattr(fitted, "matrices"):
         if omega:
@@ -272,7 +270,7 @@ def _matrices(mf: Any, orbitals: list[Array], omega: float = 0.0) -> tuple[Array
         found: tuple[Array, Array] = fitted.matrices(orbitals)
         return found
     widest = max(c.shape[1] for c in orbitals)
-    if widest == 0:  # the spin of no electron, which PySCF's matrices cannot be made for
+    if widest == 0:  # no electron of this spin, for which PySCF's matrices cannot be built
         nothing = np.zeros((len(orbitals), len(orbitals[0]), len(orbitals[0])))
         return nothing, nothing
     with shielded():
@@ -301,11 +299,11 @@ def hessian_product(
     Parameters
     ----------
     mf : PySCF mean field; only its Coulomb and exchange matrices are used
-    x : (nvir, nocc) per spin; weight : w of J of the spins' sum
-    exact : exact exchange that takes the place of K
+    x : (nvir, nocc) per spin; weight : w of J summed over spins
+    exact : exact exchange used in place of K
     """
     coulomb, exchange = 0.0, []
-    # One after the other: no more matrices at a time than in the SCF
+    # One after the other, so that no more matrices are in memory than in the SCF
     for spin, part in zip(spins, x, strict=True):
         turned = spin.virtual @ part
         j, k = coulomb_exchange(mf, [turned + spin.occupied, turned - spin.occupied], exact)

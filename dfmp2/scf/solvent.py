@@ -4,10 +4,10 @@
     E_solvent = sum_L q_L v_L / 2,   V_mn = - sum_L q_L (mn|L)    added to the energy and to the Fock matrix (2)
     C-PCM     M = - (1 - 1/eps) S^-1                              S: Coulomb interaction of the points     (3)
 
-L runs over points on spheres around the atoms, each a Gaussian charge; the points, S and the M of
-the IEF-PCM that SMD takes are PySCF's (`pyscf.solvent`). SMD adds an energy of cavitation,
-dispersion and solvent structure, which depends on the geometry alone. The charges follow the
-density of the SCF, never a correlated one: energies added to it are those of the scheme PTE
+L runs over points on spheres around the atoms, each a Gaussian charge. The points, S, and the M of
+the IEF-PCM used by SMD are PySCF's (`pyscf.solvent`). SMD adds an energy of cavitation, dispersion
+and solvent structure, which depends only on the geometry. The charges follow the density of the
+SCF, never a correlated one: energies added to it follow the PTE scheme
 (perturbation of the energy alone). Sources: Barone and Cossi, J. Phys. Chem. A 102, 1995 (1998);
 Lange and Herbert, J. Chem. Phys. 133, 244111 (2010); Marenich, Cramer, Truhlar, J. Phys. Chem. B
 113, 6378 (2009); PTE: Olivares del Valle and Tomasi, Chem. Phys. 150, 139 (1991).
@@ -35,13 +35,13 @@ from dfmp2.units import ANGSTROM_PER_BOHR
 
 Array = NDArray[np.float64]
 
-NEAR = 4  # names suggested for one that is not known
-BLOCK_BYTES = 64 * 10**6  # of the integrals (mn|L) that are made at a time
-KEPT_BYTES = 512 * 10**6  # up to which all of them are kept from one iteration to the next
-# float64 matrices over the points while PySCF makes S and D: 14.01 measured (water dimer)
+NEAR = 4  # names suggested for an unknown one
+BLOCK_BYTES = 64 * 10**6  # of integrals (mn|L) computed at a time
+KEPT_BYTES = 512 * 10**6  # up to which all of them are kept between iterations
+# float64 matrices over the points while PySCF builds S and D: measured 14.01 (water dimer)
 SURFACE_MATRICES = 15
-NO_RADIUS = 2.0  # angstrom, where PySCF's table has no published radius
-WORDS = {  # other words for solvents of the table
+NO_RADIUS = 2.0  # angstrom, for elements without a published radius in PySCF's table
+WORDS = {  # other names of solvents in the table
     "dmso": "dimethylsulfoxide",
     "dmf": "N,N-dimethylformamide",
     "thf": "tetrahydrofuran",
@@ -62,7 +62,7 @@ WORDS = {  # other words for solvents of the table
 
 @dataclass(frozen=True, slots=True)
 class Solvent:
-    """A solvent of PySCF's table, or a dielectric constant.
+    """A solvent from PySCF's table, or a dielectric constant.
 
     Attributes
     ----------
@@ -87,11 +87,11 @@ def solvent_table() -> dict[str, tuple[float, ...]]:
 
 
 def find_solvent(options: Options) -> Solvent | None:
-    """The solvent that the options ask for, None in the gas phase.
+    """The solvent that the options request, None in the gas phase.
 
     Raises
     ------
-    InputError : the table has no such solvent; it names those that are near
+    InputError : the solvent is not in the table; names similar ones
     """
     if options.solvent is None:
         return None
@@ -123,12 +123,12 @@ def _key(name: str) -> str:
 
 
 def require_solvable(molecule: Molecule, options: Options) -> str:
-    """A warning about atoms whose radius is not known, "" where there is none.
+    """A warning about atoms whose radius is unknown, "" if there are none.
 
     Raises
     ------
-    InputError : ghost atoms or point charges, for which the cavity is not defined; or an element
-        that the table of radii has not
+    InputError : ghost atoms or point charges, for which the cavity is not defined, or an element
+        that is missing in the table of radii
     """
     if options.solvent is None:
         return ""
@@ -147,7 +147,7 @@ def require_solvable(molecule: Molecule, options: Options) -> str:
             given,
             " is not available with ",
             Option("point_charges"),
-            ", whose field would polarise the solvent too: take one of the two",
+            ", whose field would polarise the solvent too: use one of the two",
         )
     with shielded():
         from pyscf.data.radii import VDW
@@ -168,7 +168,7 @@ def require_solvable(molecule: Molecule, options: Options) -> str:
 
 
 def solvent_object(mole: Any, solvent: Solvent) -> Any:
-    """PySCF's own model of the solvent around a molecule, not yet built."""
+    """PySCF's own model of the solvent around a molecule, before it is built."""
     from pyscf.solvent import pcm, smd
 
     if solvent.model == SMD:
@@ -184,8 +184,8 @@ def solvent_object(mole: Any, solvent: Solvent) -> Any:
 def cds_energy(mole: Any, solvent: Solvent) -> float:
     """SMD's energy of cavitation, dispersion and solvent structure, Eh.
 
-    PySCF takes the charges of the nuclei for atomic numbers, so that an atom with a core potential
-    would count as another element; here the electrons that it replaces are added.
+    PySCF mistakes the nuclear charges for atomic numbers, so that an atom with a core potential
+    would count as another element; here the replaced electrons are added back.
     """
     from pyscf.solvent import smd
 
@@ -201,12 +201,12 @@ def cds_energy(mole: Any, solvent: Solvent) -> float:
 
 
 class ReactionField:
-    """PySCF's model of a solvent with M of Eq. 1 made once, and integrals in blocks.
+    """PySCF's solvent model with M of Eq. 1 computed once, and integrals in blocks.
 
     Attributes
     ----------
-    response : (points, points), M
-    blocks : integrals (mn|L), m >= n, of each block of points; None where they are made anew
+    response : M, (points, points)
+    blocks : integrals (mn|L), m >= n, for each block of points; None if they are recomputed
     """
 
     _keys = frozenset({"response", "blocks"})
@@ -214,7 +214,7 @@ class ReactionField:
     blocks: list[Array] | None
 
     def build(self: Any, *asked: Any, **keywords: Any) -> Any:
-        """Points and M; what PySCF keeps beside them is dropped."""
+        """Build points and M, and drop the other arrays that PySCF keeps."""
         super().build(*asked, **keywords)  # type: ignore[misc]
         made = self._intermediates
         response = np.linalg.solve(made["K"], made["R"])
@@ -227,7 +227,7 @@ class ReactionField:
         return self
 
     def kernel(self: Any, dm: Any) -> tuple[float, Array]:
-        """E_solvent and V of a density, Eq. 2, Eh; V is that of each spin."""
+        """E_solvent and V of a density, Eq. 2, Eh; V is the same for each spin."""
         total = np.asarray(dm)
         if total.ndim == 3:
             total = total[0] + total[1]
@@ -255,7 +255,7 @@ class ReactionField:
         return self._made_blocks()
 
     def _made_blocks(self: Any) -> Iterator[Array]:
-        """(mn|L) of blocks of points, (pairs, points of the block)."""
+        """(mn|L) for blocks of points, (pairs, points of the block)."""
         from pyscf import df, gto
 
         places, exponents = self.surface["grid_coords"], self.surface["charge_exp"]
@@ -269,17 +269,17 @@ class ReactionField:
 
 
 def points_per_block(nao: int) -> int:
-    """Points whose integrals are made at a time."""
+    """Number of points whose integrals are computed at a time."""
     return max(1, BLOCK_BYTES // (8 * nao * (nao + 1) // 2))
 
 
 def in_solvent(mf: Any, options: Options, *, native: bool = False) -> Any:
-    """The mean field in the solvent that the options ask for.
+    """The mean field in the solvent that the options request.
 
     Parameters
     ----------
     mf : pyscf.scf.hf.SCF
-        With its Coulomb and exchange matrices, not yet run.
+        Mean field with its Coulomb and exchange matrices, not yet run.
     options : Options
     native : bool
         Leave the reaction field to PySCF's own code.
@@ -298,7 +298,7 @@ def in_solvent(mf: Any, options: Options, *, native: bool = False) -> Any:
 
 
 def surface_points(mole: Any, options: Options) -> int:
-    """Points of the surface of the cavity, 0 in the gas phase."""
+    """Number of points on the surface of the cavity, 0 in the gas phase."""
     solvent = find_solvent(options)
     if solvent is None:
         return 0
@@ -317,14 +317,14 @@ def surface_points(mole: Any, options: Options) -> int:
 
 
 def surface_bytes(points: int, nao: int) -> tuple[int, int]:
-    """Bytes while the surface is made, and bytes kept through the SCF.
+    """Bytes needed while the surface is built, and bytes kept through the SCF.
 
     Parameters
     ----------
     points : int
-        Of the surface, 0 in the gas phase.
+        Number of surface points, 0 in the gas phase.
     nao : int
-        Basis functions.
+        Number of basis functions.
     """
     if not points:
         return 0, 0
@@ -336,7 +336,7 @@ def surface_bytes(points: int, nao: int) -> tuple[int, int]:
 
 
 def solvent_energies(mf: Any, density: Any) -> tuple[float, float | None]:
-    """E_solvent of Eq. 2 of a density, and SMD's other energy, None without one, Eh; zero in the
+    """E_solvent of Eq. 2 for a density, and SMD's other energy (None without SMD), Eh; zero in the
     gas phase."""
     model = vars(mf).get("with_solvent")
     if model is None:
@@ -347,7 +347,7 @@ def solvent_energies(mf: Any, density: Any) -> tuple[float, float | None]:
 
 
 def solvent_potential(mf: Any, density: Any) -> Any:
-    """V of Eq. 2 of a density, (nao, nao) Eh; 0 in the gas phase."""
+    """V of Eq. 2 for a density, (nao, nao) Eh; 0 in the gas phase."""
     model = vars(mf).get("with_solvent")
     if model is None:
         return 0.0
@@ -356,7 +356,7 @@ def solvent_potential(mf: Any, density: Any) -> Any:
 
 
 def solvent_record(mf: Any, density: Any) -> dict[str, Any]:
-    """The fields of a `Reference` that say what the solvent adds; none in the gas phase."""
+    """The fields of a `Reference` for the solvent's energies; empty in the gas phase."""
     model = vars(mf).get("with_solvent")
     if model is None:
         return {}

@@ -6,18 +6,18 @@ With a in the virtual and i in the occupied orbitals, D = (e_a - e_i) delta_ij d
     RHF, triplet   D - (ib|ja) - (ij|ab)                  negative: a lower UHF solution exists
     UHF            D + 2 (ia|jb) - (ib|ja) - (ij|ab) within a spin, 2 (ia|jb) between the spins
 
-With Kohn-Sham orbitals K is the exact exchange of the functional, and the Hessian has the kernel of
-the functional beside it (`dfmp2.scf.functional_kernel`): for changes of both spins alike, opposite
-ones for RKS to UKS.
+With Kohn-Sham orbitals K is the exact exchange of the functional, and the Hessian includes the
+kernel of the functional (`dfmp2.scf.functional_kernel`): for equal changes of both spins, or
+opposite ones for RKS to UKS.
 
 Method "auto" diagonalises the block of the frontier orbitals with fitted integrals: all rotations
 of a small molecule, the most likely ones of a large one (its lowest eigenvalue is an upper bound,
 so a negative one proves an instability). "full" and "follow" find the lowest eigenvector of all
-rotations iteratively (`dfmp2.scf.rotations`). Of each kind of instability the energy that falls
-along its eigenvector is recorded: the least that a lower solution gains. An RHF solution may have
-both kinds. An eigenvalue that is zero within its error is marginal: the rotation changes nothing,
-as that of the only electron of a pi shell, or an instability begins there. Source: Seeger and
-Pople, J. Chem. Phys. 66, 3045 (1977).
+rotations iteratively (`dfmp2.scf.rotations`). For each kind of instability, the drop in energy
+along its eigenvector is recorded: a lower solution gains at least that much. An RHF solution may
+have both kinds. An eigenvalue that is zero within its error is marginal: either the rotation
+changes nothing, as for the only electron of a pi shell, or an instability begins there. Source:
+Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Array = NDArray[np.float64]
 
 EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
 FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
-# Eh, errors of an eigenvalue: of the iteration (zeros of 20 radicals: 5e-7), and of the MP2 fitting
-# set ("auto"; -4e-4 for the zero of NO in def2-SVP)
+# Eh, error of an eigenvalue: from the iteration (zeros of 20 radicals: 5e-7), and from the MP2
+# fitting set ("auto"; -4e-4 for the zero of NO in def2-SVP)
 UNCERTAIN, UNCERTAIN_FITTED = 1e-4, 1e-3
 CHUNK = 4 * 10**6  # elements of B at a time along a rotation
 
@@ -56,11 +56,11 @@ class Lowest(NamedTuple):
     Attributes
     ----------
     eigenvalue : float
-        Of the orbital Hessian, Eh.
+        Eigenvalue of the orbital Hessian, Eh.
     gain : float or None
-        Energy that falls along it, Eh; None where the eigenvalue is not negative.
+        Drop in energy along it, Eh; None unless the eigenvalue is negative.
     angle : float
-        Where along it the energy is lowest; 0 where it does not fall.
+        Angle of the lowest energy along it; 0 if the energy does not fall.
     """
 
     eigenvalue: float
@@ -69,15 +69,15 @@ class Lowest(NamedTuple):
 
 
 def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
-    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) of each
+    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) for each
     spin's window."""
     windows = _windows(reference)
     return [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
 
 
 def frontier_window(occupied: int, virtual: int) -> tuple[int, int]:
-    """Occupied and virtual orbitals of a spin that `frontier_spaces` has: all of a small
-    molecule."""
+    """Number of occupied and virtual orbitals of a spin in `frontier_spaces`: all of them in a
+    small molecule."""
     if occupied * virtual > EXACT_ROTATIONS:
         return min(occupied, FRONTIER_OCCUPIED), min(virtual, FRONTIER_VIRTUAL)
     return occupied, virtual
@@ -89,7 +89,7 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     Parameters
     ----------
     tensors : list of array
-        Fitted integrals of `frontier_spaces`, in its order, Eh^1/2.
+        Fitted integrals for `frontier_spaces`, in its order, Eh^1/2.
 
     Returns
     -------
@@ -125,8 +125,8 @@ def full_stability(mf: Any) -> Stability:
 
 
 def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> list[Rotation]:
-    """The lowest rotation of each kind, the lowest of them first; `single` and `held` as of
-    `hessian`."""
+    """The lowest rotation of each kind, in order of increasing eigenvalue; `single` and `held` as
+    in `dfmp2.scf.response_matrices.orbital_hessian`."""
     spins = rotations.orbital_spins(mf)
     if not any(spin.differences.size for spin in spins):
         return []
@@ -144,8 +144,8 @@ def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> li
 
 
 def _kernel(mf: Any, spins: list[RotatedSpin], kind: str) -> FunctionalKernel | None:
-    """The kernel of the functional for rotations of that kind, on a coarse grid, whose errors are
-    far below those of an eigenvalue; None for Hartree-Fock."""
+    """The kernel of the functional for rotations of that kind, on a coarse grid, whose error is far
+    below that of an eigenvalue; None for Hartree-Fock."""
     xc = functional_of(mf)
     if xc is None:
         return None
@@ -164,18 +164,18 @@ def _kernel(mf: Any, spins: list[RotatedSpin], kind: str) -> FunctionalKernel | 
 
 
 def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]]:
-    """What the lowest rotations of a solution say of it, and the angles of the lowest energy.
+    """The stability of a solution, from its lowest rotations, and the angles of the lowest energy.
 
     Parameters
     ----------
     mf : PySCF mean field
         Converged.
     lowest : list of Rotation
-        One of each kind.
+        One for each kind.
 
     Returns
     -------
-    Stability, and by the kind of rotation the angle at which the energy along it is lowest.
+    Stability, and for each kind of rotation the angle of the lowest energy along it.
     """
     if not lowest:
         return Stability("stable", "nothing to rotate", float("inf")), {}
@@ -194,7 +194,7 @@ def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]
 
 
 def kinds_in_words(kinds: str, mf: Any) -> str:
-    """Kinds of rotations of a mean field as they are written: "RHF to UHF", and "RKS to UKS" with a
+    """Kinds of rotations of a mean field as text: "RHF to UHF", or "RKS to UKS" with a
     functional."""
     if functional_of(mf) is None:
         return kinds
@@ -204,12 +204,12 @@ def kinds_in_words(kinds: str, mf: Any) -> str:
 def _measured(
     eigenvalue: float, uncertain: float, energy_along: Callable[[], Callable[[float], float]]
 ) -> Lowest:
-    """The lowest direction of a kind, with what is gained along it where it is unstable.
+    """The lowest direction of a kind, with the energy gained along it if it is unstable.
 
     Parameters
     ----------
     eigenvalue, uncertain : float
-        It and its error, Eh.
+        The eigenvalue and its error, Eh.
     energy_along : callable
         Returns the energy relative to the solution, Eh, as a function of the angle.
     """
@@ -227,7 +227,7 @@ def _stability(
     Parameters
     ----------
     lowest : mapping of str to Lowest
-        By the kind of rotation.
+        Lowest direction for each kind of rotation.
     uncertain : float
         Error of the eigenvalues, Eh.
     covered : str
@@ -299,7 +299,7 @@ def _blocks(window: ActiveSpace, b_ov: Array, b_oo: Array, b_vv: Array) -> tuple
 
 
 def _unrestricted_hessian(windows: list[ActiveSpace], tensors: list[Array]) -> Array:
-    """All blocks of the windows' Hessian, one spin after the other so that few are held, Eh."""
+    """The full Hessian of the windows, built one spin after the other to save memory, Eh."""
     edge = windows[0].nocc * windows[0].nvir
     size = edge + windows[1].nocc * windows[1].nvir
     hessian = np.empty((size, size))
@@ -319,7 +319,7 @@ def _lowest(hessian: Array) -> tuple[float, Array]:
     """Lowest eigenvalue and its vector, (n,); the matrix is overwritten."""
     if not hessian.size:
         return float("inf"), np.empty(0)
-    # LAPACK's order: no copy
+    # LAPACK's order, so that nothing is copied
     values, vectors = scipy.linalg.eigh(hessian.T, overwrite_a=True, subset_by_index=[0, 0])
     return float(values[0]), vectors[:, 0]
 
@@ -327,9 +327,9 @@ def _lowest(hessian: Array) -> tuple[float, Array]:
 def _energy_along(
     kind: str, vector: Array, windows: list[ActiveSpace], tensors: list[Array]
 ) -> Callable[[float], float]:
-    """E(angle) - E(0) of the determinant turned along an eigenvector of the windows' Hessian, Eh.
+    """E(angle) - E(0) of the determinant rotated along an eigenvector of the windows' Hessian, Eh.
 
-    With Delta the change of a spin's density among its window's orbitals and v_P = sum_pq B_pq,P
+    With Delta the change of a spin's density in its window's orbitals and v_P = sum_pq B_pq,P
     Delta_pq
 
         E(angle) - E(0) = sum_s [sum_p e_p Delta_pp - tr(B_P Delta B_P Delta) / 2] + |v_alpha +
@@ -364,7 +364,7 @@ def _energy_along(
 
 
 def _fields(b: list[Array], delta: Array) -> tuple[Array, float]:
-    """sum_pq B_pq,P Delta_pq, shape (naux,), and sum_P tr(B_P Delta B_P Delta), of a window's B:
+    """sum_pq B_pq,P Delta_pq, shape (naux,), and sum_P tr(B_P Delta B_P Delta), for a window's B:
     (ia), (ij), (ab)."""
     b_ov, b_oo, b_vv = b
     nocc, nvir, naux = b_ov.shape

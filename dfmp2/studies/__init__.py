@@ -1,1 +1,2 @@
-"""Questions that take several calculations: interaction energies, basis set limits, scans."""
+"""Studies made of several calculations: interaction energies, basis-set limits, scans, and
+others."""

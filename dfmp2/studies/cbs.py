@@ -1,5 +1,5 @@
-"""Energies at the limit of a complete basis set, from runs in two basis sets
-(`dfmp2.mp2.composite`), and with CCSD(T) in a small one (`dfmp2.studies.composite`).
+"""Energies at the complete-basis-set limit, from runs in two basis sets (`dfmp2.mp2.composite`),
+optionally with CCSD(T) in a small one (`dfmp2.studies.composite`).
 
     E(MP2, limit) = E(HF, limit) + E_SS(limit) + E_OS(limit)
     E(composite)  = E(MP2, limit) + [E(CCSD(T)) - E(MP2)] in the small basis
@@ -23,7 +23,7 @@ from dfmp2.studies.composite import EXPECTED, CompositeOptions, Run, at_level
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 
-METHOD_COLUMNS = ("correlation_energy", "total_energy")  # where it is not plain MP2
+METHOD_COLUMNS = ("correlation_energy", "total_energy")  # for methods other than plain MP2
 COMPOSITE = "composite_total_energy"
 
 
@@ -32,26 +32,26 @@ def basis_set_limit(
     options: Options,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
-    """Energies at the basis set limit.
+    """Energies at the basis-set limit.
 
     Parameters
     ----------
     molecule : what to compute
-    options : how, or a level as of `dfmp2.studies.composite.at_level`; `basis` is a pair with
-        brackets such as cc-pv[tq]z, fitting sets may be written likewise; with a correction it may
-        be one basis
-    how : as of `dfmp2.studies.runs.carry_out`
+    options : of every run, or a level made by `dfmp2.studies.composite.at_level`; `basis` is a pair
+        with brackets such as cc-pv[tq]z, and fitting sets may be written likewise; with a
+        correction it may be a single basis
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its values are `cbs_scf_total_energy`, `cbs_correlation_energy` and `cbs_total_energy` of
-    the method, those of MP2 with its spin components and the SCS and SOS energies (`cbs_mp2_...`;
-    not of kappa-MP2), and with a correction `delta_correction` and `composite_total_energy`, all in
+    Study whose values are `cbs_scf_total_energy`, `cbs_correlation_energy` and `cbs_total_energy`
+    of the method, those of MP2 with spin components and SCS and SOS energies (`cbs_mp2_...`; not
+    for kappa-MP2), and with a correction `delta_correction` and `composite_total_energy`, all in
     hartree
 
     Raises
     ------
-    Dfmp2Error : before any run what can be known before, then that of a failed run
+    Dfmp2Error : errors that can be detected in advance, before any run; then that of a failed run
     """
     level = options
     if not isinstance(options, CompositeOptions):
@@ -97,7 +97,7 @@ def basis_set_limit(
 def _table(
     results: Results, runs: Sequence[Run], level: CompositeOptions, whole: CompositeResult | None
 ) -> dict[str, Column]:
-    """The energies of either basis, and of the limit when it is known."""
+    """The energies of both basis sets, and of the limit when it is known."""
     shown = [run.part.name for run in runs if run.compute is None and run.part.name in results]
     rows = [results[name] for name in shown]
     if not rows:
@@ -117,7 +117,7 @@ def _table(
 
 
 def _uncorrected(result: MP2Result, name: str) -> float:
-    """An energy of a result without the correction, Eh."""
+    """An energy of a result, without the correction, Eh."""
     energy: float = getattr(result, name)
     if name == "total_energy" and isinstance(result, CompositeResult):
         energy -= result.correction or 0.0

@@ -1,14 +1,14 @@
-"""Levels of theory that take several runs of a molecule: two basis sets, and CCSD(T) in a small one.
+"""Levels of theory made of several runs of a molecule: two basis sets, and CCSD(T) in a small one.
 
     E = E(HF, limit) + E_SS(limit) + E_OS(limit) + [E(CCSD(T)) - E(MP2)] in the small basis
 
 A pair of basis sets is written with brackets: cc-pv[tq]z is cc-pvtz and cc-pvqz, with cardinal
-numbers 3 and 4. By default E(HF) is that of the larger basis and the correlation energy goes as X^-3
-(`dfmp2.mp2.composite`).
+numbers 3 and 4. By default E(HF) is that of the larger basis and the correlation energy is
+extrapolated as X^-3 (`dfmp2.mp2.composite`).
 
-Options of such a level are options like others, whose `parts` are the runs. `runs.carry_out` makes
-those of every step and hands each study what they give together
-(`dfmp2.mp2.composite.CompositeResult`), so that no study needs to know of it.
+Such a level is an Options object whose `parts` are the runs. `runs.carry_out` makes the runs of
+every step and passes their combined result (`dfmp2.mp2.composite.CompositeResult`) to the study, so
+that studies need not know about composite levels.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Run:
     part : Part
         Its name and weights.
     options : Options
-        Of the run.
+        Options of the run.
     compute : WithCoupledCluster, optional
-        What computes it, in place of the study's own.
+        Function that computes it instead of the study's own.
     """
 
     part: Part
@@ -64,14 +64,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class CompositeOptions(Options):
-    """Options of a level that takes several runs, refused with an InputError where it cannot be.
+    """Options of a level made of several runs; raises InputError for an impossible level.
 
     Attributes
     ----------
     basis : str
-        A pair with brackets such as cc-pv[tq]z, or one basis where there is a correction.
+        A pair with brackets such as cc-pv[tq]z, or a single basis if there is a correction.
     scf_formula, correlation_formula : str, str or None
-        Names of formulas, see `dfmp2.mp2.composite`; None is X^-3, for def2 its own exponent.
+        Names of formulas, see `dfmp2.mp2.composite`; None for X^-3, or for def2 its own exponent.
     delta : str, optional
         The correction, as in ccsd(t)/cc-pvdz.
     delta_program : str
@@ -106,18 +106,18 @@ class CompositeOptions(Options):
 
     @property
     def bracket(self) -> Bracket | None:
-        """The pair of basis sets; None where there is one basis with a correction."""
+        """The pair of basis sets; None for a single basis with a correction."""
         if self.delta is not None and "[" not in self.basis:
             return None
         return parse_bracket(self.basis)
 
     @property
     def formulas(self) -> tuple[Formula, Formula]:
-        """Those of E(HF) and E(corr).
+        """The formulas for E(HF) and E(corr).
 
         Raises
         ------
-        InputError : one is unknown, or not published for this family
+        InputError : a formula is unknown, or not published for this family
         """
         bracket = self.bracket
         if bracket is None:
@@ -131,7 +131,7 @@ class CompositeOptions(Options):
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of a molecule: from the smaller basis to the larger one, then the correction."""
+        """The runs of a molecule: smaller basis, larger basis, then the correction."""
         runs = []
         bracket = self.bracket
         if bracket is None:
@@ -159,7 +159,7 @@ class CompositeOptions(Options):
 
     @property
     def level(self) -> str:
-        """Method and basis, with the correction, for people."""
+        """Readable name of method and basis, with the correction."""
         text = f"{self.correlation.level}/{self.basis}"
         if self.delta is not None:
             basis = self.delta.partition("/")[2]
@@ -167,7 +167,7 @@ class CompositeOptions(Options):
         return text
 
     def settings(self) -> dict[str, Any]:
-        """What a study stores of the level."""
+        """The settings that a study stores about the level."""
         settings: dict[str, Any] = {
             "parts": [[run.part.name, run.part.scf, run.part.correlation] for run in self.runs]
         }
@@ -190,7 +190,7 @@ class CompositeOptions(Options):
         Parameters
         ----------
         results : sequence of MP2Result
-            Of the level, as far as there are any.
+            Results at the level so far.
         """
         notes = []
         bracket = self.bracket
@@ -225,7 +225,7 @@ class CompositeOptions(Options):
         return Options(**{**values, **changed})
 
     def _require_delta(self, delta: str) -> None:
-        """Refuse a correction that cannot be."""
+        """Raise for an impossible correction."""
         method, _, basis = delta.partition("/")
         if method.strip().lower() != CCSD_T or not basis.strip() or "[" in basis:
             raise InputError(
@@ -280,14 +280,14 @@ def at_level(
     delta: str | None = None,
     delta_program: str | None = None,
 ) -> Options:
-    """The options with what makes them those of a composite level; themselves where nothing does.
+    """The options of a composite level, or the given ones if nothing requires several runs.
 
     Parameters
     ----------
     options : Options
-        Of the calculation; a basis with brackets is a pair of basis sets.
+        Options of the calculation; a basis with brackets is a pair of basis sets.
     scf_formula, correlation_formula, delta, delta_program : str, optional
-        As of CompositeOptions.
+        As in CompositeOptions.
 
     Raises
     ------
@@ -321,12 +321,12 @@ def at_level(
 
 
 def columns_of_bases(results: Sequence[MP2Result | None]) -> dict[str, Column]:
-    """Columns of the energies of every run, for the table of a study; none of single runs.
+    """Columns of the energies of every run, for the table of a study; empty for single runs.
 
     Parameters
     ----------
     results : sequence of MP2Result or None
-        Of the rows; None of a row that failed.
+        Results of the rows; None for a failed row.
     """
     first = next((result for result in results if isinstance(result, CompositeResult)), None)
     if first is None:
@@ -348,7 +348,7 @@ def columns_of_bases(results: Sequence[MP2Result | None]) -> dict[str, Column]:
 
 
 def correction(result: MP2Result | None) -> float | None:
-    """CCSD(T) - MP2 of a result, Eh; None where it has none."""
+    """CCSD(T) - MP2 of a result, Eh; None if it has no correction."""
     if isinstance(result, CompositeResult):
         return result.correction
     return None
@@ -356,8 +356,8 @@ def correction(result: MP2Result | None) -> float | None:
 
 CARDINALS = {"d": 2, "t": 3, "q": 4, "5": 5, "6": 6}
 _BRACKET = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)")
-# Name with n for the letter -> family whose formulas apply. Sets of another series have no
-# published formula here.
+# Name with n in place of the letter -> family whose formulas apply. Other series have no published
+# formula here.
 FAMILIES = (
     (re.compile(r"cc-pvnz|cc-pv\(n\+d\)z"), "cc-pvnz"),
     (re.compile(r"aug-cc-pvnz|aug-cc-pv\(n\+d\)z"), "aug-cc-pvnz"),
@@ -377,11 +377,11 @@ class Bracket:
 
     Attributes
     ----------
-    text : as it was written
-    names : of the smaller and the larger set
+    text : as the user wrote it
+    names : names of the smaller and the larger set
     cardinals : their cardinal numbers
     family : "cc-pvnz", "aug-cc-pvnz", "cc-pcvnz", "cc-pvnz-pp" or "def2"
-    letters : the two letters, for fitting sets written with the same bracket
+    letters : the two letters, for expanding fitting sets with the same bracket
     """
 
     text: str
@@ -392,11 +392,11 @@ class Bracket:
 
 
 def parse_bracket(text: str) -> Bracket:
-    """The pair of basis sets that `text` names.
+    """The pair of basis sets named by `text`.
 
     Raises
     ------
-    InputError : no brackets, other letters than two neighbours, or a family without a published
+    InputError : no brackets, letters other than two adjacent ones, or a family without a published
         formula
     """
     match = _BRACKET.fullmatch(text.strip())
@@ -426,11 +426,11 @@ def parse_bracket(text: str) -> Bracket:
 
 
 def expand(name: str | None, bracket: Bracket, option: Option) -> tuple[str | None, str | None]:
-    """A fitting set for either basis: one with the same brackets, one name for both, or None.
+    """A fitting set for each basis, from a name with the same brackets, one name for both, or None.
 
     Raises
     ------
-    InputError : other brackets than those of the basis
+    InputError : the brackets differ from those of the basis
     """
     if name is None or "[" not in name:
         return name, name

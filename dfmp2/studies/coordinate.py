@@ -1,17 +1,18 @@
-"""A bond, an angle or a dihedral of a molecule, and which atoms move when it is changed.
+"""A bond, angle or dihedral of a molecule, and the atoms that move when it changes.
 
     bond I,J         the side of J moves along the line from I to J
-    angle I,J,K      the side of K turns about the normal of the plane through J
-    dihedral I,J,K,L the side of K turns about the line from J to K
+    angle I,J,K      the side of K rotates about the normal of the plane through J
+    dihedral I,J,K,L the side of K rotates about the line from J to K
 
-The side of an atom is everything bonded to it, directly or through others, once the bond I-J (in an
-angle or dihedral J-K) is cut. Atoms are bonded when nearer than 1.25 times the sum of their
-covalent radii; ghosts are bonded to ghosts only. In a ring there is no such side, and the atoms
-that move must be named.
+The side of an atom is everything bonded to it, directly or through others, once the bond I-J (for
+an angle or dihedral, J-K) is cut. Atoms are bonded if closer than 1.25 times the sum of their
+covalent radii; ghosts are bonded only to ghosts. In a ring there is no such side, and the atoms
+that move must be given.
 
-Atoms are named by ranges that a plus joins, 1-3+7; they count from 1, and ranges include both ends.
+Atoms are given as ranges joined by plus signs, 1-3+7; they count from 1, and ranges include both
+ends.
 
-Below: what an optimisation keeps as it is, or brings to a value: constraints in geomeTRIC's format.
+Constraints hold coordinates in an optimisation or set them to values, in geomeTRIC's format.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FEWEST, MOST = 2, 500  # points
 _NUMBER = r"\s*([+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}))\s*"
 _POINTS = re.compile(rf"{_NUMBER}:{_NUMBER}:\s*([0-9]{{1,4}})\s*")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-LINEAR = 1e-4  # rad, from 0 or 180 degrees
+LINEAR = 1e-4  # rad; distance from 0 or 180 degrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Coordinate:
     Attributes
     ----------
     kind : "bond", "angle" or "dihedral"
-    atoms : from 0
-    moving : atoms that move, from 0
+    atoms : counted from 0
+    moving : atoms that move, counted from 0
     values : in `units`, in the order of the scan
     units : "angstrom", "bohr" or "degree"
     """
@@ -68,15 +69,16 @@ class Coordinate:
 
     @property
     def said(self) -> str:
-        """It in words, such as bond 1-2."""
+        """A readable name, e.g. "bond 1-2"."""
         return f"{self.kind} {'-'.join(str(atom + 1) for atom in self.atoms)}"
 
     def same_place(self, other: Coordinate) -> bool:
-        """Whether it is the same coordinate, whatever values it takes."""
+        """Whether it is the same coordinate, regardless of its values."""
         return self.kind == other.kind and self.atoms in (other.atoms, other.atoms[::-1])
 
     def deviation(self, molecule: Molecule, value: float) -> float:
-        """What a geometry lacks to a value, bohr or radian; the shorter way round."""
+        """Difference between a value and that of a geometry, bohr or radian; the shorter way
+        round."""
         present = internal_coordinate(molecule.coordinates[list(self.atoms)])
         if self.kind == "bond":
             if self.units == "angstrom":
@@ -85,12 +87,11 @@ class Coordinate:
         return math.remainder(math.radians(value) - present, 2 * math.pi)
 
     def at(self, molecule: Molecule, value: float) -> Molecule:
-        """The molecule with the coordinate set to `value`; bonds and angles elsewhere stay.
+        """The molecule with the coordinate set to `value` and other bonds and angles unchanged.
 
         Raises
         ------
-        InputError : two atoms come too close, or the coordinate is not defined in the geometry
-            given
+        InputError : two atoms come too close, or the coordinate is undefined at this geometry
         """
         points = np.array(molecule.coordinates)
         place = list(self.atoms)
@@ -124,21 +125,20 @@ def make_coordinate(
     moving: str | None = None,
     rigid: bool = True,
 ) -> Coordinate:
-    """A coordinate from the options of the command line.
+    """A coordinate from command-line options.
 
     Parameters
     ----------
     kind : "bond", "angle" or "dihedral"
-    atoms : numbers from 1 with commas between them
+    atoms : comma-separated numbers from 1
     values : FROM:TO:POINTS, both ends included, or a list
-    units : of a bond length
+    units : unit of a bond length
     moving : ranges of atoms that move, such as 4-6+8; None for the side of the last atom
-    rigid : whether a side must be able to move alone; else none moves in a ring
+    rigid : whether a side must be able to move alone; otherwise no atom moves in a ring
 
     Raises
     ------
-    InputError : atoms that do not exist or are named twice, a range that is none, a ring, a linear
-        angle
+    InputError : atoms that do not exist or are repeated, an invalid range, a ring, a linear angle
     """
     if kind not in ATOMS:
         raise InputError(f"coordinate {kind!r}: expected one of {', '.join(ATOMS)}")
@@ -180,12 +180,12 @@ def make_coordinate(
 
 
 def parse_atoms(text: str, natom: int, option: Option) -> tuple[int, ...]:
-    """Atoms of one selection such as 1-3+7, from 0, in rising order; `option` names it in errors.
+    """Atoms of a selection such as 1-3+7, counted from 0 in increasing order; `option` names it in
+    errors.
 
     Raises
     ------
-    InputError : not a list of ranges, a range that runs backwards, no such atom, an atom named
-        twice
+    InputError : not a list of ranges, a reversed range, no such atom, a repeated atom
     """
     chosen: list[int] = []
     for word in text.split("+"):
@@ -227,12 +227,12 @@ def show_atoms(atoms: Sequence[int]) -> str:
 
 
 def parse_place(option: Option, kind: str, atoms: str, natom: int) -> tuple[int, ...]:
-    """The atoms of a coordinate, from 0, from numbers with commas between them; `option` names it
-    in errors.
+    """The atoms of a coordinate, counted from 0, from comma-separated numbers; `option` names it in
+    errors.
 
     Raises
     ------
-    InputError : too few or too many, no such atom, an atom named twice
+    InputError : too few or too many atoms, no such atom, a repeated atom
     """
     words = [word.strip() for word in atoms.split(",")]
     count = ATOMS[kind]
@@ -267,7 +267,7 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
         )
     if match:
         start, end = float(match[1]), float(match[2])
-        # As many digits as were typed, so that 0.1 steps are printed as such.
+        # Keep as many digits as were typed, so that steps of 0.1 are printed as such.
         values = tuple(
             round(start + (end - start) * step / (count - 1), 12) for step in range(count)
         )
@@ -291,7 +291,7 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
 
 
 def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, ...]:
-    """The atoms that move, by connectivity; none where no side can move alone."""
+    """The atoms that move, by connectivity; empty if no side can move alone."""
     if kind == "bond":
         still, first = (place[0], place[1])
     else:
@@ -323,7 +323,7 @@ def _named_side(
 
 
 def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
-    """Which atoms are bonded, (natom, natom); ghosts to ghosts only."""
+    """Whether atoms are bonded, (natom, natom); ghosts are bonded only to ghosts."""
     bonded = np.zeros((molecule.natom, molecule.natom), dtype=bool)
     for apart in (molecule.ghost, tuple(not ghost for ghost in molecule.ghost)):
         for i, j in bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, apart):
@@ -332,7 +332,7 @@ def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
 
 
 def _axis(kind: str, points: Vector) -> tuple[Vector, Vector]:
-    """A point of the axis and its direction; turning about it by a positive angle raises the
+    """A point on the axis and its direction; rotation about it by a positive angle increases the
     coordinate."""
     if kind == "dihedral":
         return points[1], points[2] - points[1]
@@ -362,12 +362,12 @@ EXPECTED = "expected bond I,J, angle I,J,K, dihedral I,J,K,L or xyz RANGES, atom
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What stays as it is, or is brought to a value.
+    """Coordinates to be held as they are, or set to values.
 
     Attributes
     ----------
-    frozen : (kind, atoms) as ("bond", "1,2"), ("xyz", "1-3+7")
-    fixed : (kind, atoms, value) as ("angle", "2,1,3", "90"); degrees, and lengths in `units`
+    frozen : (kind, atoms), e.g. ("bond", "1,2") or ("xyz", "1-3+7")
+    fixed : (kind, atoms, value), e.g. ("angle", "2,1,3", "90"); degrees, and lengths in `units`
     text : a constraints file of geomeTRIC, "" for none
     units : "angstrom" or "bohr"
     """
@@ -378,14 +378,13 @@ class Constraints:
     units: str = "angstrom"
 
     def for_geometric(self, molecule: Molecule) -> str:
-        """All of them in geomeTRIC's format, lengths in angstrom; "" for none.
+        """All constraints in geomeTRIC's format, lengths in angstrom; "" for none.
 
         Raises
         ------
         InputError
-            Atoms that do not exist or are named twice, a value that no such coordinate has, a
-            coordinate that is constrained twice or whose atoms are all held, a file with more
-            than constraints.
+            Atoms that do not exist or are repeated, a value that is out of range, a coordinate that
+            is constrained twice or whose atoms are all held, a file with anything but constraints.
         """
         lines = [f"$freeze\n{_line(FREEZE, kind, atoms, molecule)}" for kind, atoms in self.frozen]
         lines += [
@@ -441,7 +440,7 @@ def _line(option: Option, kind: str, atoms: str, molecule: Molecule) -> str:
 
 
 def _require_once(text: str) -> None:
-    """Refuse constraints that can contradict each other."""
+    """Raise for constraints that may contradict each other."""
     rows = [line.partition("#")[0].lower().split() for line in text.splitlines()]
     held = {
         atom for row in rows if row[:1] == ["xyz"] and len(row) > 1 for atom in _atoms_of(row[1])
@@ -479,8 +478,8 @@ def _atoms_of(ranges: str) -> Iterator[str]:
 
 
 def constraint_lines(text: str, molecule: Molecule) -> list[str]:
-    """The bonds, angles and dihedrals that are constrained, with their values in a geometry; and
-    other constraints."""
+    """The constrained bonds, angles and dihedrals with their values in a geometry, and other
+    constraints."""
     lines = []
     for line in text.splitlines():
         words = line.partition("#")[0].split()

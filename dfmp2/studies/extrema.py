@@ -1,8 +1,8 @@
 """Minima and maxima between the points of a curve, and the barriers between them.
 
-Every point that is lower or higher than both its neighbours has a minimum or a maximum beside it,
-that of the quartic or of the parabola through the points around. A coordinate with a period that is
-sampled once round has no ends.
+Every point that is lower or higher than both its neighbours has an extremum nearby, found from the
+quartic or parabola through the surrounding points. A periodic coordinate sampled over a full period
+has no ends.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 
-SAME_PLACE = 1e-6  # of a period, in the unit of the coordinate: what rounding leaves
+SAME_PLACE = 1e-6  # rounding error of a period, in the unit of the coordinate
 
 
 class Extremum(NamedTuple):
-    """A minimum or a maximum by interpolation.
+    """An interpolated minimum or maximum.
 
     Attributes
     ----------
@@ -28,9 +28,9 @@ class Extremum(NamedTuple):
     energy : float
         Eh.
     curvature : float
-        Second derivative there, Eh per unit squared: positive at a minimum, negative at a maximum.
+        Second derivative, Eh per unit squared: positive at a minimum, negative at a maximum.
     points : int
-        Through which the polynomial goes, 3 or 5.
+        Number of points that the polynomial passes through, 3 or 5.
     """
 
     position: float
@@ -41,13 +41,13 @@ class Extremum(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """Energies at rising values of a coordinate, Eh, NaN where a point failed.
+    """Energies at increasing values of a coordinate, Eh; NaN for failed points.
 
     Attributes
     ----------
     places, energies : (n,) arrays
     period : float or None
-        The last point is followed by the first, a period later.
+        Period after which the first point follows the last; None for an open curve.
     """
 
     places: NDArray[np.float64]
@@ -57,7 +57,7 @@ class Sampled:
     def window(
         self, middle: int, points: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Values and energies of neighbours around a point; None beyond an end, or across a failed
+        """Values and energies of a point and its neighbours; None beyond an end or across a failed
         point."""
         count = len(self.places)
         chosen = np.arange(middle - points // 2, middle + points // 2 + 1)
@@ -70,16 +70,16 @@ class Sampled:
         return self.places[chosen % count] + turns * (self.period or 0.0), energies
 
     def inside(self, place: float) -> float:
-        """A value within the period that begins at the first point."""
+        """The equivalent value within the period that begins at the first point."""
         if self.period is None:
             return place
         turned = (place - self.places[0]) % self.period
-        if self.period - turned < SAME_PLACE:  # of a place that rounding put below the first
+        if self.period - turned < SAME_PLACE:  # rounding put the value just below the first
             turned = 0.0
         return float(self.places[0] + turned)
 
     def failed_between(self, first: float, last: float) -> bool:
-        """Whether a point failed between two values of which the second may be a period later."""
+        """Whether a point failed between two values; the second may lie beyond the period."""
         failed = self.places[np.isnan(self.energies)]
         if self.period is not None:
             failed = np.concatenate([failed - self.period, failed, failed + self.period])
@@ -89,16 +89,16 @@ class Sampled:
 def make_curve(
     x: Sequence[float], energies: Sequence[float], period: float | None = None
 ) -> Sampled:
-    """The points of a scan by rising value; one that goes once round is closed.
+    """The points of a scan in increasing order; closed if they cover a full period.
 
     Parameters
     ----------
     x : sequence of float
-        In any order.
+        Values in any order.
     energies : sequence of float
-        Eh, NaN where a point failed.
+        Eh, NaN for failed points.
     period : float, optional
-        Of the coordinate.
+        Period of the coordinate.
     """
     order = np.argsort(x, kind="stable")
     places = np.array(x, dtype=np.float64)[order]
@@ -117,11 +117,11 @@ def make_curve(
 
 
 def find_extrema(curve: Sampled) -> list[Extremum]:
-    """Every minimum and maximum between the points of a scan, by rising position.
+    """Every minimum and maximum between the points of a scan, by increasing position.
 
-    A point that is lower, or higher, than its neighbours is the middle of the polynomial through
-    five points around it, or through three where there are no five, one of the five failed, or
-    their polynomial turns elsewhere.
+    A point that is lower or higher than its neighbours is the centre of a polynomial through five
+    points, or through three if there are not five, one of the five failed, or the extremum of their
+    polynomial lies elsewhere.
     """
     found = []
     for middle in range(len(curve.places)):
@@ -132,8 +132,7 @@ def find_extrema(curve: Sampled) -> list[Extremum]:
 
 
 def _extremum(curve: Sampled, middle: int) -> Extremum | None:
-    """The extremum around a point that is lower or higher than its two neighbours; None
-    elsewhere."""
+    """The extremum near a point that is lower or higher than its two neighbours; None otherwise."""
     neighbours = curve.window(middle, 3)
     if neighbours is None:
         return None
@@ -164,7 +163,7 @@ def _extremum(curve: Sampled, middle: int) -> Extremum | None:
 def barriers(
     curve: Sampled, extrema: Sequence[Extremum]
 ) -> list[tuple[Extremum, Extremum, Extremum]]:
-    """Each maximum with the minima before and after it, where no point between them failed."""
+    """Each maximum with the minima before and after it, if no point between them failed."""
     found = []
     count = len(extrema)
     for number, top in enumerate(extrema):
@@ -184,8 +183,8 @@ def barriers(
 
 
 class Minimum(NamedTuple):
-    """A minimum by interpolation: position in the unit of the coordinate, energy in Eh, second
-    derivative there."""
+    """An interpolated minimum: position in the unit of the coordinate, energy in Eh, second
+    derivative."""
 
     position: float
     energy: float
@@ -199,12 +198,12 @@ def find_minimum(
 ) -> Minimum | None:
     """The minimum of the polynomial through `points` neighbours centred on the lowest point.
 
-    Returns None when the lowest point lies too near an end, or the polynomial has no minimum
-    between its outer points.
+    Returns None if the lowest point is too near an end, or the polynomial has no minimum between
+    its outer points.
 
     Parameters
     ----------
-    x : different values, in any order
+    x : distinct values, in any order
     energy : Eh
     points : 3 or 5
     """
@@ -218,7 +217,7 @@ def find_minimum(
         return None
     near = xs[lowest - half : lowest + half + 1]
     low = ys[lowest]
-    # Shifted to the lowest point: energies of 1e2 Eh would cost the digits that matter.
+    # Shifted to the lowest point, because energies of 1e2 Eh would cost significant digits.
     curve = Polynomial.fit(
         near - xs[lowest], ys[lowest - half : lowest + half + 1] - low, points - 1
     ).convert()

@@ -1,5 +1,5 @@
-"""What the steps of a study will take, before and while they run: whether each can be run and fits
-into memory, whether certificates cost little, and how long is left."""
+"""Forecasts for the steps of a study, before and during the run: whether each is valid and fits
+into memory, whether certificates are cheap, and how much time is left."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.studies.composite import CompositeOptions
 from dfmp2.studies.task import Step, expanded
 
-TRUSTED = 0.3  # of a run: from there on what it says of itself counts alone
-CONFIRMED = 1.0  # s by which the forecast of all runs counts as confirmed
-# bytes by which a process grows with its first run, beyond what the plan of the next one credits
+TRUSTED = 0.3  # fraction of a run after which only its own estimate counts
+CONFIRMED = 1.0  # s after which the forecast of all runs counts as confirmed
+# bytes by which the first run enlarges a process, beyond what the plan of the next one allows for
 GROWTH = 16 * 10**6
-# s of one core, predicted with built-in rates: what certificates may add to a study
+# s on one core, predicted with built-in rates, that certificates may add to a study
 CERTIFICATES = 10.0
 
 
 def examine_steps(steps: Sequence[Step]) -> list[int]:
-    """Frozen core orbitals of each step, after everything that its runs would be refused for has
-    been looked at.
+    """Frozen core orbitals of each step, after checking everything that its runs would reject.
 
     Runs of the same atoms with the same options are planned once; each must fit into memory beside
     the results of those before it.
 
     Raises
     ------
-    Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
+    Dfmp2Error : as from `dfmp2 run`, prefixed with the step's name
     """
     plans: dict[Hashable, tuple[FrozenCore, plan.Plan]] = {}
-    stored = 0  # bytes of orbitals and pair energies of the runs before
+    stored = 0  # bytes of orbitals and pair energies of the previous runs
     largest: tuple[Step, MemoryPlan] | None = None
     for run in (run for step in steps for run in expanded(step)):
         try:
@@ -70,14 +69,14 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
 
 
 def _advice(step: Step, error: Dfmp2Error) -> Message:
-    """What is said behind an error of a step: its advice, where its input is wrong."""
+    """The advice appended to an error of a step, if its input is wrong."""
     if isinstance(error, InputError):
         return step.advice
     return Message()
 
 
 def _alike(step: Step) -> Hashable:
-    """What runs that cost the same have in common."""
+    """A key that is equal for runs of equal cost."""
     return step.molecule.labels, step.molecule.charge, step.molecule.multiplicity, step.options
 
 
@@ -91,13 +90,13 @@ def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
 
 
 class Certified(NamedTuple):
-    """The steps of a study whose fitting errors are measured where that costs little.
+    """The steps of a study, with fitting errors measured if that is cheap.
 
     Attributes
     ----------
-    steps : those that were asked for, with certificates or without
-    note : what is said of it in the report
-    chosen : as of Task
+    steps : the requested steps, with or without certificates
+    note : remark for the report
+    chosen : as in Task
     """
 
     steps: list[Step]
@@ -106,14 +105,14 @@ class Certified(NamedTuple):
 
 
 def certified(steps: Sequence[Step]) -> Certified:
-    """The steps with fitting certificates, where these are to take CERTIFICATES seconds at most.
+    """The steps, with fitting certificates if these should take at most CERTIFICATES seconds.
 
-    The prediction knows nothing of this host, so that the same study is certified everywhere; it
-    is not where a certificate does not fit into memory, or where the method has none.
+    The prediction ignores this host, so that the same study is certified everywhere, unless a
+    certificate does not fit into memory or the method has none.
 
     Raises
     ------
-    Dfmp2Error : what `dfmp2 run` would say of a step, with its name in front
+    Dfmp2Error : as from `dfmp2 run`, prefixed with the name of the step
     """
     as_asked = list(steps)
     options = as_asked[0].options
@@ -146,11 +145,11 @@ def certified(steps: Sequence[Step]) -> Certified:
 def _certificate_seconds(step: Step) -> float:
     """Predicted time of the fitting certificate of a run on one core, s.
 
-    Infinite where the certificate does not fit into memory.
+    Infinite if the certificate does not fit into memory.
 
     Raises
     ------
-    Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
+    Dfmp2Error : as from `dfmp2 run`, prefixed with the step's name
     """
     try:
         planned = _planned(step)[1]
@@ -165,46 +164,46 @@ def _certificate_seconds(step: Step) -> float:
 
 
 class Series(Relay):
-    """Adds the time of the runs to come to what is left of the present one.
+    """Adds the time of the remaining runs to the time left for the current one.
 
-    Forecasts are scaled with the ratio of measured to predicted seconds of the runs before, and of
-    the present one as it is expected now; its own estimate counts more and more while it goes on.
-    `task` is what every run computes, as of `dfmp2.planning.plan.make_plan`.
+    Forecasts are scaled by the ratio of actual to predicted seconds, measured for previous runs and
+    estimated for the current one, whose estimate gains weight as it proceeds. `task` is what every
+    run computes, as in `dfmp2.planning.plan.make_plan`.
     """
 
     def __init__(self, listener: Listener, steps: Sequence[Step], task: str) -> None:
         super().__init__(listener)
         self._measured = self._predicted = CONFIRMED
-        self._begun = self._present = 0.0  # when the present run began, its forecast
+        self._begun = self._present = 0.0  # start of the current run, its forecast
         costs: dict[Hashable, float] = {}
         self._waiting: dict[str, float] = {}  # s, by the name of the step
         for step in steps:
             if _alike(step) not in costs:
                 try:
                     costs[_alike(step)] = _planned(step, task)[1].timings.total
-                except Dfmp2Error:  # the run itself will say what is wrong
+                except Dfmp2Error:  # the run itself will report the error
                     costs[_alike(step)] = 0.0
             self._waiting[step.name] = costs[_alike(step)]
 
     def begin(self, name: str) -> None:
-        """A run begins; says what is left before it does."""
+        """Begin a run, after reporting the time left."""
         self._begun, self._present = time.perf_counter(), self._waiting.pop(name, 0.0)
         self.time_left(None)
 
     def end(self, result: MP2Result) -> None:
-        """It has ended."""
+        """End the current run."""
         self._measured += result.timings.total
         self._predicted += result.predicted.total
 
     def stage(self, text: str) -> None:
-        """Pass a stage of a run on as one among those of others."""
+        """Forward a stage of a run, as one of several runs."""
         self.substage(text)
 
     def time_left(self, seconds: float | None) -> None:
-        """As of Listener."""
+        """As in Listener."""
         elapsed = time.perf_counter() - self._begun
         whole = self._present * self._measured / self._predicted
-        trust = 1.0  # in what the run says of itself
+        trust = 1.0  # weight of the run's own estimate
         if whole:
             trust = min(1.0, elapsed / (TRUSTED * whole))
         if seconds is not None:

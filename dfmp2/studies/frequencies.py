@@ -3,14 +3,14 @@ thermochemistry.
 
     H_ij = [g_i(x + d e_j) - g_i(x - d e_j)] / 2 d, made symmetric        d mu / d x_j likewise
 
-One run at the geometry given, then two for each coordinate of each atom, which need each other not
-at all: they start from the orbitals of the first and may be computed by other processes. What
-follows from the Hessian is in `dfmp2.studies.vibrations`.
+One run at the given geometry is followed by two for each coordinate of each atom. These are
+independent: they start from the orbitals of the first and may be computed by other processes. The
+Hessian is analysed in `dfmp2.studies.vibrations`.
 
-Below: the Hessian in the file of a study: for a gas, or to start from it at a geometry near its own.
+A stored Hessian can be read back, for thermochemistry or to start from at a nearby geometry.
 
-A Hessian turns with the molecule: with R the rotation that brings the stored geometry as near to the
-new one as possible, H = R H' R^T for each pair of atoms.
+It rotates with the molecule: if R is the rotation that best aligns the stored geometry with the new
+one, H = R H' R^T for each pair of atoms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Command, Option, plain
+from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import rotation_onto
@@ -55,8 +55,8 @@ Array = NDArray[np.float64]
 
 DISPLACEMENT = 0.005  # bohr
 LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1
-LARGEST_GRADIENT = 1e-3  # Eh/bohr, of an atom at a geometry that passes for a stationary point
-SMALL_ENOUGH = 1e-11  # Eh; convergence of the SCF, whose errors are divided by the displacement
+LARGEST_GRADIENT = 1e-3  # Eh/bohr, on an atom at an accepted stationary point
+SMALL_ENOUGH = 1e-11  # Eh; SCF convergence, because errors are divided by the displacement
 REFERENCE = "reference"
 
 
@@ -73,22 +73,22 @@ def harmonic_frequencies(
 
     Parameters
     ----------
-    options : the SCF converges to 1e-11 Eh at least
-    gas : of one temperature and one pressure
+    options : the SCF is converged to at least 1e-11 Eh
+    gas : with a single temperature and pressure
     displacement : of each coordinate, bohr
-    allow_gradient : go on at a geometry that is no stationary point
-    how : as of `dfmp2.studies.runs.carry_out`
+    allow_gradient : continue at a geometry that is not a stationary point
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its table has one row per vibration (imaginary ones negative), its arrays are `hessian`
-    (3 natom, 3 natom), Eh/bohr^2, `normal_modes` (n, natom, 3) and `dipole_derivatives` (3 natom,
-    3), e; its values the thermochemistry
+    Study with one table row per vibration (imaginary ones negative), the arrays `hessian` (3 natom,
+    3 natom), Eh/bohr^2, `normal_modes` (n, natom, 3) and `dipole_derivatives` (3 natom, 3), e, and
+    the thermochemistry as values
 
     Raises
     ------
-    InputError : one atom, ghosts, more runs than a study takes
-    NumericalError : the gradient is not small
+    InputError : a single atom, ghosts, or more runs than a study allows
+    NumericalError : the gradient is too large
     Dfmp2Error : of a run
     """
     displacement = plain(displacement)
@@ -118,14 +118,14 @@ def harmonic_frequencies(
         evaluate=evaluate,
         then=then,
         compute=gradient_alone,
-        free=("precision", "tolerance"),  # of the pair energies; amplitudes are in float64
+        free=("precision", "tolerance"),  # affect only pair energies; amplitudes are in float64
     )
     return carry_out(task, **how)
 
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
-    """As `dfmp2.gradients.gradient.certified_gradient`, without the densities: of 6 natom + 1 runs they
-    would fill memory and file."""
+    """As `dfmp2.gradients.gradient.certified_gradient`, without the densities: those of 6 natom + 1
+    runs would fill memory and the file."""
     return without_densities(certified_gradient(*arguments, **more))
 
 
@@ -147,7 +147,7 @@ def _require_vibrations(molecule: Molecule) -> None:
 
 
 def require_stationary(result: MP2Result) -> None:
-    """Refuse a geometry that is neither minimum nor saddle point.
+    """Raise unless the geometry is a stationary point.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def largest_gradient(result: MP2Result) -> float:
 
 
 def no_stationary_point(result: MP2Result) -> list[str]:
-    """A sentence on a geometry that is no stationary point; none where it may be one."""
+    """A sentence on a geometry that is not a stationary point; empty if it may be one."""
     if result.gradient is None or largest_gradient(result) <= LARGEST_GRADIENT:
         return []
     return [
@@ -185,16 +185,16 @@ def no_stationary_point(result: MP2Result) -> list[str]:
 
 
 def displaced(reference: Step, displacement: float, prefix: str = "") -> list[Step]:
-    """Two steps for every coordinate of every atom, that start from the orbitals of the reference.
+    """Two steps for every coordinate of every atom, starting from the orbitals of the reference.
 
     Parameters
     ----------
     reference : Step
-        At the geometry itself.
+        The step at the undisplaced geometry.
     displacement : float
         Bohr.
     prefix : str
-        Of the names of the steps, where a study has several Hessians.
+        Prefix of the step names, if a study has several Hessians.
     """
     molecule, steps = reference.molecule, []
     for atom in range(molecule.natom):
@@ -219,8 +219,8 @@ def displaced(reference: Step, displacement: float, prefix: str = "") -> list[St
 def hessian(
     molecule: Molecule, results: Mapping[str, MP2Result], displacement: float, prefix: str = ""
 ) -> Array:
-    """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of
-    `displaced`."""
+    """The symmetric Hessian, (3 natom, 3 natom) float64, Eh/bohr^2, from the results of the steps
+    of `displaced`."""
     gradients = {
         name: GradientResult(run).gradient.ravel() for name, run in _moved(results, prefix)
     }
@@ -229,7 +229,7 @@ def hessian(
 
 
 def _moved(results: Mapping[str, MP2Result], prefix: str = "") -> list[tuple[str, MP2Result]]:
-    """The results of the steps of `displaced`, with their names without the prefix."""
+    """The results of the steps of `displaced`, by name without the prefix."""
     words = (f"{prefix}plus-", f"{prefix}minus-")
     return [
         (name.removeprefix(prefix), run) for name, run in results.items() if name.startswith(words)
@@ -237,7 +237,7 @@ def _moved(results: Mapping[str, MP2Result], prefix: str = "") -> list[tuple[str
 
 
 def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: float) -> Array:
-    """(3 natom, n) central differences of arrays (n,)."""
+    """Central differences of arrays (n,), as (3 natom, n)."""
     places = [f"{atom + 1:03d}-{letter}" for atom in range(molecule.natom) for letter in "xyz"]
     return np.stack(
         [(values[f"plus-{at}"] - values[f"minus-{at}"]) / (2 * displacement) for at in places]
@@ -283,11 +283,8 @@ def _numbers(
     notes += _imaginary(molecule, modes)
     values = {"total_energy": Dataset(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
-        symmetry = gas.symmetry or symmetry_number(molecule)
+        symmetry, chosen = rotational_symmetry(molecule, masses(molecule), gas.symmetry)
         settings["symmetry_number"] = symmetry
-        chosen = "counted"
-        if gas.symmetry:
-            chosen = "given"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         notes += too_cold(molecule, masses(molecule), gas.temperatures)
         values |= thermochemistry(
@@ -361,14 +358,14 @@ def _imaginary(molecule: Molecule, modes: Vibrations) -> list[str]:
 
 # --- Hessians in files ----------------------------------------------------------------------------
 
-FARTHEST = 0.5 / ANGSTROM_PER_BOHR  # bohr that an atom may be away for a Hessian to be a start
+FARTHEST = 0.5 / ANGSTROM_PER_BOHR  # bohr; an atom may be this far off for a Hessian to be a start
 TRANSITION_STATE = "transition-state"  # run of a reaction path
 OPTION = Option("start_hessian")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredHessian:
-    """A Hessian, and what it is of.
+    """A Hessian with its origin.
 
     Attributes
     ----------
@@ -379,15 +376,15 @@ class StoredHessian:
     hessian : (3 natom, 3 natom) array
         Eh/bohr^2.
     dipole_derivatives : (3 natom, 3) array or None
-        e; None where the file has none.
+        e; None if the file has none.
     constrained : bool
-        It is the Hessian along constraints.
+        Whether it is the Hessian along constraints.
     at_start : bool
-        It is that of the geometry that a search began with, no stationary point.
+        Whether it is that of the start of a search, which is not a stationary point.
     isotopes : tuple of str
-        Of the gas in the file, as "1=2H".
+        Isotopes of the gas in the file, e.g. "1=2H".
     symmetry : int or None
-        Rotational symmetry number of the gas in the file; None where it has no gas.
+        Rotational symmetry number of the gas in the file; None if there is no gas.
     """
 
     path: str
@@ -405,19 +402,19 @@ class StoredHessian:
         return self.result.molecule
 
     def vibrations(self, weights: Array) -> Vibrations:
-        """The vibrations with these masses (natom,), u."""
+        """The vibrations for the given masses (natom,), u."""
         slopes = self.dipole_derivatives
         if slopes is None:
             slopes = np.zeros((len(self.hessian), 3))
         return vibrations(self.molecule, self.hessian, slopes, weights=weights)
 
     def require_gas(self) -> None:
-        """Refuse a Hessian of which no gas can be made.
+        """Raise if no gas can be derived from the Hessian.
 
         Raises
         ------
-        InputError : it is of no stationary point, along constraints, among point charges, or in a
-            file about other isotopes
+        InputError : it does not belong to a stationary point, is along constraints, among point
+            charges, or in a file for other isotopes
         """
         if self.isotopes:
             raise InputError(
@@ -450,17 +447,18 @@ class StoredHessian:
             )
 
     def turned_to(self, molecule: Molecule, farthest: float = FARTHEST) -> Array:
-        """The Hessian for a molecule that lies elsewhere, (3 natom, 3 natom) Eh/bohr^2.
+        """The Hessian for a molecule in another position and orientation, (3 natom, 3 natom)
+        Eh/bohr^2.
 
         Parameters
         ----------
         molecule : Molecule
         farthest : float, optional
-            Bohr that an atom may be away after the rotation.
+            Largest distance between corresponding atoms after the rotation, bohr.
 
         Raises
         ------
-        InputError : it is one along constraints, of other atoms, another charge or multiplicity,
+        InputError : it is along constraints, or of other atoms, another charge or multiplicity,
             other point charges, or another geometry
         """
         if self.constrained:
@@ -484,28 +482,45 @@ class StoredHessian:
                 ": in the field of point charges a Hessian does not turn with the molecule: leave "
                 "it out",
             )
-        before = self.molecule.coordinates - self.molecule.coordinates.mean(axis=0)
-        now = molecule.coordinates - molecule.coordinates.mean(axis=0)
-        rotation = rotation_onto(before, now, np.ones(molecule.natom))
-        away = float(np.linalg.norm(now - before @ rotation.T, axis=1).max())
+        rotation, away = self._rotation_to(molecule)
         if away > farthest:
+            of_start = Message("")
+            if self.at_start:
+                of_start = Message(
+                    "; the one in this file is of the start of the search, ",
+                    Option("verify", True),
+                    " adds that of its end",
+                )
             raise InputError(
                 OPTION.of(self.path),
                 f": an atom is {away * ANGSTROM_PER_BOHR:.2f} angstrom away from where it is here, "
                 f"and {farthest * ANGSTROM_PER_BOHR:.2f} is allowed: give a Hessian of this "
                 "geometry",
+                of_start,
             )
         turn = np.kron(np.eye(molecule.natom), rotation)
         return turn @ self.hessian @ turn.T
 
+    def distance(self, molecule: Molecule) -> float:
+        """How far the atom that lies farthest from its place in `molecule` is away, bohr."""
+        return self._rotation_to(molecule)[1]
+
+    def _rotation_to(self, molecule: Molecule) -> tuple[Array, float]:
+        """The rotation that brings the atoms nearest to those of `molecule`, and how far the
+        farthest one is away then, bohr."""
+        before = self.molecule.coordinates - self.molecule.coordinates.mean(axis=0)
+        now = molecule.coordinates - molecule.coordinates.mean(axis=0)
+        rotation = rotation_onto(before, now, np.ones(molecule.natom))
+        return rotation, float(np.linalg.norm(now - before @ rotation.T, axis=1).max())
+
 
 def read_hessian(path: str | os.PathLike[str]) -> StoredHessian:
-    """The Hessian in the file of a study; the caller checks that it fits what it is to be used for.
+    """The Hessian in the file of a study; the caller checks that it suits its purpose.
 
     Raises
     ------
     InputError : no such file, or one without a Hessian
-    ResultFileError : it is damaged
+    ResultFileError : the file is damaged
     """
     file = Path(path)
     if file.exists() and not is_study(file):
@@ -525,7 +540,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
 
     Raises
     ------
-    InputError : it has none
+    InputError : the study has none
     """
     constrained = bool(study.settings.get("constraints"))
     if "hessian" in study.arrays:
@@ -542,7 +557,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
             isotopes=tuple(study.settings.get("isotopes", ())),
             symmetry=study.settings.get("symmetry_number"),
         )
-    # A transition state that was looked for has the runs of the Hessian that it began with.
+    # A transition-state search has the runs of the Hessian that it started with.
     results = study.results
     if study.kind == "optimization" and "plus-001-x" in results:
         first = results[study.settings["path"][0]]
@@ -563,6 +578,38 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
         Command("frequencies"),
         " computes one",
     )
+
+
+def rotational_symmetry(
+    molecule: Molecule,
+    weights: Array,
+    given: int | None,
+    stored: StoredHessian | None = None,
+) -> tuple[int, str]:
+    """The rotational symmetry number, and where it comes from.
+
+    The number in a file is one of the most abundant isotopes: it holds where the same atoms are
+    alike, and is counted anew where isotopes tell some of them apart.
+
+    Parameters
+    ----------
+    weights : (natom,) array
+        Masses, u.
+    given : int or None
+        It counts before all others.
+    stored : StoredHessian or None
+        The Hessian, where it comes from a file.
+    """
+    if given is not None:
+        return given, "given"
+    counted = symmetry_number(molecule, weights)
+    if stored is None or stored.symmetry in (None, counted):
+        return counted, "counted"
+    usual = masses(molecule)
+    alike = weights[:, None] == weights[None]
+    if (alike != (usual[:, None] == usual[None])).any():
+        return counted, "counted"
+    return stored.symmetry, f"given in {stored.path}"
 
 
 def _result_at_hessian(study: Study) -> MP2Result:

@@ -1,7 +1,7 @@
-"""geomeTRIC asked for one geometry after the other.
+"""Geometry searches with geomeTRIC, one geometry at a time.
 
-Its translation-rotation-internal coordinates: Wang, Song, J. Chem. Phys. 144, 214108 (2016). Its
-model of the Hessian is softer here: the force constant of a torsion about the bond jk is
+Its translation-rotation-internal coordinates: Wang, Song, J. Chem. Phys. 144, 214108 (2016). The
+model Hessian is softer here: the force constant of a torsion about the bond jk is
 
     0.0023 - 0.07 (r_jk - r_cov)    Eh/rad^2, 0.0023 at least, lengths in bohr                                      (1)
 
@@ -34,36 +34,36 @@ from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 
 MOST_STEPS = 100
 INSTALL = "pip install 'dfmp2[opt]'"
-# of the trust radius; a shorter step is as long as the model of the energy wants it
+# of the trust radius; a shorter step was not limited by it
 UNLIMITED = 0.8
-PROBE = 0.05  # bohr; how far the atom that moves most goes to measure a curvature
+PROBE = 0.05  # bohr; largest displacement of an atom in a curvature measurement
 MOST_PROBES = 6  # at one geometry
-BETWEEN_FRAGMENTS = 0.02  # Eh/bohr^2, of the model; geomeTRIC has 0.05
-FLAT = 1e-7  # Eh/bohr; gradients below are noise, and say nothing of a step
-# The softest that coordinates get, as parts of the model's force constants; between fragments,
-# Eh/bohr^2 as such: chosen below the 1.4e-4 that was measured for He2.
+BETWEEN_FRAGMENTS = 0.02  # Eh/bohr^2, in the model; geomeTRIC has 0.05
+FLAT = 1e-7  # Eh/bohr; smaller gradients are noise and determine no step
+# Softest force constants, as fractions of those of the model; between fragments in Eh/bohr^2,
+# chosen below the 1.4e-4 measured for He2.
 SOFTEST = {"Distance": 0.5, "Angle": 0.3, "LinearAngle": 0.1, "Dihedral": 0.2, "OutOfPlane": 0.2}
 SOFTEST_BETWEEN = 1e-5
-# how much softer than the curvature measured last another one between fragments can be
+# another curvature between fragments can be softer than the last measured one by this factor
 SOFTER = 10.0
-ENFORCED = 0.1  # bohr or radian; constraints that are nearer to their value are met exactly
+ENFORCED = 0.1  # bohr or radian; constraints closer to their value are enforced exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How a geometry is looked for.
+    """Settings of a geometry search.
 
     Attributes
     ----------
-    constraints : what is kept or set
-    convergence : one of `dfmp2.options.CONVERGENCE`, in any case: change of the energy (Eh),
-        gradient and displacement of an atom, root mean square and largest (Eh/bohr, angstrom);
-        change and displacement are those of the last step, as geomeTRIC has them, or of the next
-        one, as Gaussian and optking have them
-    max_steps : after the first geometry
-    transition_state : look for a saddle point of first order
-    verify : compute the Hessian of what is found, and start again along imaginary modes that should
-        not be
+    constraints : coordinates that are held or set
+    convergence : one of `dfmp2.options.CONVERGENCE`, in upper or lower case: energy change (Eh),
+        root mean square and largest gradient and displacement of an atom (Eh/bohr, angstrom);
+        change and displacement refer to the last step, as in geomeTRIC, or to the next one, as in
+        Gaussian and optking
+    max_steps : most steps after the first geometry
+    transition_state : search for a first-order saddle point
+    verify : compute the Hessian of the geometry found, and restart along any unwanted imaginary
+        modes
     """
 
     constraints: Constraints = Constraints()
@@ -74,7 +74,7 @@ class Search:
 
     @property
     def sought(self) -> str:
-        """minimum or transition state."""
+        """Either "minimum" or "transition state"."""
         if self.transition_state:
             return "transition state"
         return "minimum"
@@ -102,8 +102,8 @@ MINIMUM = Search()
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A geometry that was judged; gradients and displacements as of `convergence`, NaN where there is
-    none yet."""
+    """A geometry with its convergence measures; gradients and displacements as in
+    `Search.convergence`, NaN if not yet available."""
 
     total_energy: float = quantity("hartree", "energy that is minimised")
     rms_gradient: float = quantity(
@@ -120,7 +120,7 @@ class Point:
 
     @property
     def said(self) -> str:
-        """It in one line."""
+        """A one-line summary."""
         if math.isnan(self.max_displacement):
             moved = ""
         else:
@@ -129,7 +129,8 @@ class Point:
 
 
 def torsional_constant(molecule: Molecule, places: Any, j: int, k: int) -> float:
-    """Eq. 1, Eh/rad^2, of the bond between atoms j and k at `places` (natom, 3), bohr."""
+    """Force constant of Eq. 1, Eh/rad^2, for the bond between atoms j and k at `places` (natom, 3),
+    bohr."""
     stretched = float(np.linalg.norm(places[j] - places[k])) - BOHR_PER_ANGSTROM * sum(
         radius(molecule.symbols[atom]) for atom in (j, k)
     )
@@ -137,11 +138,11 @@ def torsional_constant(molecule: Molecule, places: Any, j: int, k: int) -> float
 
 
 def geometric_library() -> Any:
-    """geomeTRIC.
+    """The geomeTRIC package.
 
     Raises
     ------
-    InputError : it is not installed
+    InputError : geomeTRIC is not installed
     """
     try:
         import geometric
@@ -152,7 +153,7 @@ def geometric_library() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """geomeTRIC says nothing in the block; its progress is in our table."""
+    """Silence geomeTRIC in the block; our own table shows the progress."""
     logger = logging.getLogger("geometric")
     handler = logging.NullHandler()
     propagates = logger.propagate
@@ -166,18 +167,18 @@ def quiet() -> Iterator[None]:
 
 
 class GeomeTRIC:
-    """Its optimiser, asked for one geometry after the other.
+    """The optimiser of geomeTRIC, called for one geometry at a time.
 
     Parameters
     ----------
-    constraints : in its format, "" for none
+    constraints : in geomeTRIC's format, "" for none
     origin : the molecule whose coordinates are frozen, None for this one
     downhill : follow the intrinsic reaction coordinate down one side, "forward" or "backward"; ""
-        for an optimisation
+        for an optimisation instead
 
     Raises
     ------
-    InputError : it is missing, or cannot make coordinates with these constraints
+    InputError : geomeTRIC is missing, or cannot build coordinates with these constraints
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class GeomeTRIC:
         self._displacements = calc_drms_dmax
         self._step_of = get_delta_prime
         self._updated = update_hessian
-        self._found: list[MP2Result] = []  # the last one is of the present geometry
+        self._found: list[MP2Result] = []  # the last one is at the current geometry
         atoms = Geometry()
         atoms.elem = list(molecule.symbols)
         atoms.xyzs = [molecule.coordinates * bohr2ang]
@@ -214,7 +215,7 @@ class GeomeTRIC:
             frozen.xyzs = [origin.coordinates * bohr2ang]
 
         class Given(Engine):  # type: ignore[misc] # its types are not followed
-            """Energy and gradient of the run that was made of the optimiser's geometry."""
+            """Energy and gradient of the run at the optimiser's geometry."""
 
             def calc(engine, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N805 - `self` is the optimiser here
                 found = self._found[-1]
@@ -229,8 +230,8 @@ class GeomeTRIC:
             load_guess_files = save_guess_files
 
         class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
-            """Its coordinates, with another model Hessian: torsions of Eq. 1, and between
-            fragments."""
+            """geomeTRIC's coordinates, with a different model Hessian for torsions (Eq. 1) and
+            between fragments."""
 
             def guess_hessian(own, place: Any) -> Any:  # noqa: N805
                 model = own.Prims.guess_hessian(place)
@@ -244,7 +245,7 @@ class GeomeTRIC:
                 return own.Vecs.T @ model @ own.Vecs
 
             def softest_hessian(own, place: Any, between: float) -> Any:  # noqa: N805
-                """As the model, of the softest molecules there are: SOFTEST, and `between`
+                """The model Hessian of the softest conceivable molecule: SOFTEST, and `between`
                 fragments, Eh/bohr^2."""
                 model = own.Prims.guess_hessian(place)
                 for k, primitive in enumerate(own.Prims.Internals):
@@ -259,7 +260,7 @@ class GeomeTRIC:
                 return own.Vecs.T @ model @ own.Vecs
 
             def is_between_fragments(own, primitive: Any) -> bool:  # noqa: N805
-                """Whether it moves or turns one of several fragments."""
+                """Whether a coordinate translates or rotates one of several fragments."""
                 kind = type(primitive).__name__
                 return len(own.Prims.frags) > 1 and kind.startswith(("Translation", "Rotation"))
 
@@ -270,8 +271,7 @@ class GeomeTRIC:
             coordinates = Coordinates(
                 atoms,
                 build=True,
-                connect=bool(downhill)
-                and len(atoms.molecules) == 1,  # as geomeTRIC's command has it
+                connect=bool(downhill) and len(atoms.molecules) == 1,  # as in geomeTRIC's command
                 addcart=False,
                 constraints=objects,
                 cvals=values[0],
@@ -284,7 +284,7 @@ class GeomeTRIC:
             ) from error
         parameters = OptParams(
             convergence_set=search.convergence.upper(),
-            maxiter=search.max_steps + 1,  # `next_geometry` stops before
+            maxiter=search.max_steps + 1,  # `next_geometry` stops earlier
             transition=search.transition_state,
             enforce=ENFORCED,
             frequency=False,
@@ -296,13 +296,13 @@ class GeomeTRIC:
         self._judged, self._constrained = given, bool(constraints.strip())
         self._in_field = molecule.point_charges is not None
         self._started_from_hessian = False
-        self._probes = 0  # at the present geometry
+        self._probes = 0  # at the current geometry
         self._between = SOFTEST_BETWEEN
         self._measured = False  # whether a step or a probe has measured a curvature
         self.foreseen = ""
         self._downhill = downhill
         self._masses = masses(molecule)
-        if downhill:  # those of the frequencies, in place of averages over the isotopes
+        if downhill:  # masses used for frequencies, instead of isotope averages
             coordinates.mass = np.repeat(self._masses, 3)
         self._optimizer = Optimizer(
             given, atoms, coordinates, Given(atoms), None, parameters, print_info=False
@@ -310,12 +310,12 @@ class GeomeTRIC:
 
     @property
     def refused(self) -> bool:
-        """Whether the step to the last geometry is undone, and a shorter one comes next."""
+        """Whether the last step is undone and a shorter one follows."""
         return not np.array_equal(self._optimizer.X, self._judged)
 
     @property
     def limits(self) -> dict[str, float]:
-        """What has to be fallen below, by the names of Point: Eh/bohr and angstrom."""
+        """Convergence thresholds by the names in Point: Eh/bohr and angstrom."""
         parameters = self._optimizer.params
         return {
             "rms_gradient": float(parameters.Convergence_grms),
@@ -326,25 +326,25 @@ class GeomeTRIC:
 
     @property
     def arrived(self) -> bool:
-        """Whether the path downhill has come to a valley, where an optimisation goes on."""
+        """Whether the downhill path has reached a valley, from which an optimisation continues."""
         return self.converged or bool(self._optimizer.IRC_info["opt"])
 
     @property
     def converged(self) -> bool:
-        """Whether the last geometry is what was looked for; then `foreseen` says what the next one
-        would change."""
+        """Whether the last geometry is converged; `foreseen` then tells what the next step would
+        change."""
         return bool(self._optimizer.state == self._states.CONVERGED)
 
     def judge(self, found: MP2Result, hessian: Any = None) -> Point:
-        """Take energy and gradient of the present geometry.
+        """Process energy and gradient of the current geometry.
 
         Parameters
         ----------
-        hessian : (3 natom, 3 natom) Eh/bohr^2 of the first geometry, None for a model
+        hessian : (3 natom, 3 natom) Eh/bohr^2 at the first geometry, None for a model
 
         Raises
         ------
-        NumericalError : geomeTRIC cannot go on
+        NumericalError : geomeTRIC cannot continue
         """
         optimizer, self.foreseen = self._optimizer, ""
         self._probes = 0
@@ -354,14 +354,14 @@ class GeomeTRIC:
             first = optimizer.Iteration == 0
             if hessian is not None and first:
                 optimizer.params.hess_data = hessian
-                optimizer.params.reset = False  # it stays where it has negative curvatures
+                optimizer.params.reset = False  # keep the Hessian even with negative curvatures
                 self._started_from_hessian = True
             optimizer.calcEnergyForce()
             if first:
                 optimizer.prepareFirstStep()
                 if self._downhill:
                     self._choose_mode(hessian)
-            # A step that is refused is undone below
+            # A rejected step is undone below
             energy, gradients = (optimizer.E, optimizer.calcGradNorm())
             self._judged = optimizer.X.copy()
             if not first:
@@ -377,7 +377,7 @@ class GeomeTRIC:
 
         Raises
         ------
-        NumericalError : geomeTRIC cannot go on
+        NumericalError : geomeTRIC cannot continue
         """
         optimizer, states = self._optimizer, self._states
         with self._asked():
@@ -396,7 +396,8 @@ class GeomeTRIC:
         return None
 
     def _choose_mode(self, hessian: Any) -> None:
-        """Let the first step go along the imaginary mode; forwards its largest component falls."""
+        """Make the first step follow the imaginary mode; forwards, its largest component
+        decreases."""
         from geometric.normal_modes import frequency_analysis
 
         optimizer = self._optimizer
@@ -408,21 +409,20 @@ class GeomeTRIC:
         optimizer.TSNormal_modes_x = modes
 
     def _learn_last_step(self) -> None:
-        """What geomeTRIC does after all steps but one that has converged: the Hessian knows of
-        it."""
+        """Update the Hessian with the last step, which geomeTRIC omits after convergence."""
         optimizer = self._optimizer
         optimizer.X_hist.append(optimizer.X)
         optimizer.Gx_hist.append(optimizer.gradx)
         optimizer.UpdateHessian()
 
     def unmeasured(self) -> Any:
-        """(natom, 3) bohr, a displaced geometry that tells whether the present one has converged;
-        None if it has.
+        """A displaced geometry, (natom, 3) bohr, whose gradient will show whether the current one
+        has converged; None if it has.
 
-        The Hessian is made of the steps so far again, but from the softest force constants that
-        molecules have. Where its step is below every limit as well, nothing that has not been
-        measured can change the verdict. Else, and always where there was no step, the gradient of a
-        geometry a little along that step measures the curvature.
+        The Hessian is rebuilt from the steps so far, but starting from the softest force constants
+        that molecules have. If its step is below every threshold too, nothing unmeasured can change
+        the verdict. Otherwise, and always if there has been no step, the gradient at a geometry
+        slightly along that step measures the curvature.
         """
         optimizer = self._optimizer
         coordinates = optimizer.IC
@@ -462,8 +462,8 @@ class GeomeTRIC:
         return here.reshape(-1, 3) + move * (PROBE * ANGSTROM_PER_BOHR / lengths.max())
 
     def _without_rigid_motions(self, gradient: Any) -> Any:
-        """(3 natom,) a gradient without its components along motions of the whole, which are
-        errors; all in a field."""
+        """The gradient (3 natom,) without its components along rigid motions, which are errors;
+        unchanged in a field."""
         if self._in_field:
             return gradient
         centred = self._judged.reshape(-1, 3) - self._judged.reshape(-1, 3).mean(axis=0)
@@ -473,8 +473,8 @@ class GeomeTRIC:
         return gradient - rigid @ np.linalg.lstsq(rigid, gradient, rcond=None)[0]
 
     def measure(self, result: MP2Result) -> str:
-        """Learn the curvature from the gradient at the geometry that `unmeasured` gave; what it is,
-        for people."""
+        """Learn the curvature from the gradient at the geometry of `unmeasured`, and return a
+        description of it."""
         optimizer = self._optimizer
         here = self._judged
         gradient = optimizer.Gx_hist[-1]
@@ -483,12 +483,12 @@ class GeomeTRIC:
         move = place - here
         curvature = float(move @ (other - gradient) / (move @ move))
         slope = float(move @ gradient / np.linalg.norm(move))
-        # Between the step before and the present geometry, so that updates by differences use it.
+        # Inserted before the current geometry, so that updates by differences use it.
         optimizer.X_hist[-1:] = [place, here.copy()]
         optimizer.Gx_hist[-1:] = [other, gradient]
-        optimizer.params.reset = False  # what was measured stays, also where it is negative
+        optimizer.params.reset = False  # keep measured curvatures, even negative ones
         if not np.array_equal(optimizer.X, here):
-            optimizer.Iteration -= 1  # the step that was foreseen and not taken
+            optimizer.Iteration -= 1  # for the foreseen step that was not taken
         optimizer.X = here.copy()
         with self._asked():
             optimizer.Y = optimizer.IC.calculate(optimizer.X)
@@ -511,8 +511,8 @@ class GeomeTRIC:
         )
 
     def constraint_derivatives(self) -> tuple[Any, Any] | None:
-        """((m, 3 natom), (m, 3 natom, 3 natom)) of the constrained coordinates at the present
-        geometry; None without."""
+        """First and second derivatives of the constrained coordinates at the current geometry, (m,
+        3 natom) and (m, 3 natom, 3 natom); None without constraints."""
         optimizer = self._optimizer
         if self._constrained:
             constrained = optimizer.IC.Prims.cPrims
@@ -530,8 +530,8 @@ class GeomeTRIC:
         return np.array(first), np.array(second)
 
     def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
-        """Whether the step that would come next, from `here` (3 natom,), is below every limit, as
-        the gradients are."""
+        """Whether the next step from `here` (3 natom,) and the gradients are below all
+        thresholds."""
         optimizer = self._optimizer
         limits, coordinates = optimizer.params, optimizer.IC
         moved = self._displacements(optimizer.X, here)
@@ -552,7 +552,7 @@ class GeomeTRIC:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         try:
-            with quiet(), np.errstate(all="ignore"):  # a step of no length has no quality
+            with quiet(), np.errstate(all="ignore"):  # a step of zero length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
             if self._constrained:

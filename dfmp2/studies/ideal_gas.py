@@ -1,4 +1,4 @@
-"""Energy, entropy and heat capacity of a mole of ideal gas, of rigid rotors and harmonic
+"""Energy, entropy and heat capacity of one mole of an ideal gas of rigid rotors and harmonic
 oscillators.
 
     translation    S = R (5/2 + ln[(2 pi m k T / h^2)^(3/2) k T / p])     U = 3/2 R T
@@ -9,15 +9,15 @@ oscillators.
     electrons      S = R ln(2 S + 1)                                      U = E
 
 s is the rotational symmetry number (McQuarrie, Simon, Molecular Thermodynamics (University Science
-Books, 1999), chapter 4). Modes of a few cm^-1 are no oscillators, and their entropy goes to infinity
-with 1/nu. Two corrections are in use, of the entropy alone:
+Books, 1999), chapter 4). Modes of a few cm^-1 are not harmonic, and their entropy diverges as nu
+goes to 0. Two corrections, of the entropy only, are available:
 
     grimme     w S_k + (1 - w) S_rotor,  w = 1 / (1 + (cutoff / nu)^4)      Chem. Eur. J. 18, 9955 (2012), Eqs. 3 to 8
                S_rotor = R (1/2 + ln sqrt(8 pi^3 I' k T / h^2)),  I' = I B / (I + B),  I = h / (8 pi^2 c nu),
                B = 1e-44 kg m^2
     truhlar    every nu below the cutoff is raised to it                    J. Phys. Chem. B 115, 14556 (2011)
 
-Temperatures and pressures are written as
+Temperatures and pressures may be written as
 
     298.15                a value
     200,298.15            several
@@ -50,11 +50,11 @@ SPEED_OF_LIGHT = 299792458.0
 GAS_CONSTANT = 8.31446261815324  # J/(mol K)
 KILOGRAM_PER_U = 1.66053906660e-27
 METRE_PER_BOHR = 0.529177210903e-10
-JOULE_PER_MOL = 2625499.6394799  # of 1 Eh
+JOULE_PER_MOL = 2625499.6394799  # in 1 Eh
 
 MOTIONS = ("translation", "rotation", "vibration", "electrons")
 TREATMENTS = ("harmonic", "grimme", "truhlar")  # of low modes
-CUTOFF = 100.0  # cm^-1
+CUTOFF = 100.0  # cm^-1, default
 LARGEST_CUTOFF = 1000.0  # cm^-1
 GRIMME_MOMENT = 1e-44  # kg m^2, B above
 GRIMME_POWER = 4
@@ -65,12 +65,12 @@ MOL_PER_CUBIC_METRE = 1000.0  # of 1 mol/l
 HIGHEST_TEMPERATURE = 1e5  # K
 HIGHEST_PRESSURE = 1e12  # Pa
 MOST_VALUES = 1000
-LARGEST_SYMMETRY = 60  # of an icosahedron
+LARGEST_SYMMETRY = 60  # that of an icosahedron
 
 
 @dataclass(frozen=True, slots=True)
 class LowModes:
-    """What is done about the entropy of modes of low wavenumber.
+    """Treatment of the entropy of low-wavenumber modes.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class LowModes:
 
     @property
     def note(self) -> str:
-        """What is said of it in a report, "" for harmonic oscillators."""
+        """The remark about it in a report, "" for harmonic oscillators."""
         if self.treatment == "grimme":
             return (
                 f"entropy of low modes: between oscillator and free rotor, cutoff {self.cutoff:g} "
@@ -115,11 +115,11 @@ HARMONIC = LowModes()
 
 
 def low_modes(treatment: str | None, cutoff: float | None) -> LowModes:
-    """What is done about low modes; None for a harmonic oscillator and for CUTOFF.
+    """The treatment of low modes; None means the harmonic oscillator and CUTOFF.
 
     Raises
     ------
-    InputError : a cutoff without a treatment, an unknown treatment, no wavenumber
+    InputError : a cutoff without a treatment, an unknown treatment, or an invalid wavenumber
     """
     if treatment is None:
         if cutoff is not None:
@@ -137,22 +137,22 @@ def low_modes(treatment: str | None, cutoff: float | None) -> LowModes:
 
 @dataclass(frozen=True, slots=True)
 class GasConditions:
-    """The ideal gas that is made of a Hessian.
+    """Conditions and options of the ideal gas derived from a Hessian.
 
     Attributes
     ----------
     temperatures : tuple of float
         K.
     pressures : tuple of float
-        Pa, each at every temperature; () for that of the standard state.
+        Pa, each combined with every temperature; () for that of the standard state.
     standard_state : str or None
-        A key of STANDARD_STATES; None for the pressures, or for 1 atm.
+        A key of STANDARD_STATES; None if pressures are given, or for 1 atm.
     scale : float or str
-        Of the wavenumbers, or "auto" for the published one.
+        Scale factor of the wavenumbers, or "auto" for the published one.
     low_modes : LowModes
         Correction of the entropy.
     isotopes : tuple of str
-        As "1=2H".
+        Isotopes, e.g. "1=2H".
     symmetry : int or None
         Rotational symmetry number, None to count it.
     """
@@ -183,16 +183,17 @@ class GasConditions:
 
     @property
     def temperature(self) -> float:
-        """The first one, K."""
+        """The first temperature, K."""
         return self.temperatures[0]
 
     @property
     def pressure(self) -> float:
-        """The first one, Pa."""
+        """The first pressure, Pa."""
         return self.pressures[0]
 
     def require_single(self, what: str) -> None:
-        """Raise InputError where there are several; `what` has one temperature and one pressure."""
+        """Raise InputError if there are several, because `what` has only one temperature and
+        pressure."""
         if len(self.temperatures) * len(self.pressures) > 1:
             raise InputError(
                 Option("temperature"),
@@ -202,7 +203,7 @@ class GasConditions:
             )
 
     def _require_standard_state(self, state: str) -> None:
-        """Raise InputError where it is none, or there is a pressure beside it."""
+        """Raise InputError if `state` is not a standard state, or a pressure is given as well."""
         if self.pressures:
             raise InputError(
                 Option("standard_state", state),
@@ -217,7 +218,7 @@ class GasConditions:
             )
 
     def _standard_pressure(self) -> float:
-        """That of the standard state at the first temperature, Pa."""
+        """Pressure of the standard state at the first temperature, Pa."""
         pressure = STANDARD_STATES[self.standard_state or "1atm"]
         if pressure is None:
             return MOL_PER_CUBIC_METRE * GAS_CONSTANT * self.temperature
@@ -227,11 +228,11 @@ class GasConditions:
 def require_between(
     name: str, values: Sequence[float], least: float, most: float, unit: str
 ) -> None:
-    """Refuse values that are not numbers above `least` and up to `most`.
+    """Raise unless all values are numbers above `least` and up to `most`.
 
     Raises
     ------
-    InputError : the first of them, as the value of the option `name`
+    InputError : for the first wrong one, as the value of the option `name`
     """
     for value in values:
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -251,27 +252,27 @@ def make_conditions(
     cutoff: float | None = None,
     **others: Any,
 ) -> GasConditions:
-    """The gas of options as people write them.
+    """The gas conditions from options as people write them.
 
     Parameters
     ----------
     temperature, pressure : str, float or sequence of float, optional
-        As of `parse_values`; None for the pressure of the standard state.
+        As in `parse_values`; None for the pressure of the standard state.
     scale : float or str, optional
         A number, also as text, or "auto".
     quasi_harmonic, cutoff : optional
-        As of `low_modes`.
+        As in `low_modes`.
     others
         Other fields of GasConditions.
 
     Raises
     ------
-    InputError : a value that cannot be
+    InputError : an invalid value
     """
     pressures: tuple[float, ...] = ()
     if pressure is not None:
         pressures = parse_values(Option("pressure"), pressure)
-    with suppress(TypeError, ValueError):  # what is no number is a word, for `scale_factor`
+    with suppress(TypeError, ValueError):  # anything else is a word, for `scale_factor`
         scale = float(plain(scale))
     return GasConditions(
         temperatures=parse_values(Option("temperature"), temperature),
@@ -283,11 +284,12 @@ def make_conditions(
 
 
 def require_symmetry_number(symmetry: int | None, option: Option) -> None:
-    """Refuse what is no rotational symmetry number; None stands for the one that is counted.
+    """Raise unless `symmetry` is a valid rotational symmetry number or None, which means to count
+    it.
 
     Raises
     ------
-    InputError : no whole number from 1 to 60
+    InputError : not an integer from 1 to 60
     """
     if symmetry is None:
         return
@@ -297,7 +299,7 @@ def require_symmetry_number(symmetry: int | None, option: Option) -> None:
 
 
 def parse_values(option: Option, written: str | float | Sequence[float]) -> tuple[float, ...]:
-    """The numbers in a text as above, or those of a sequence, or the one that is given.
+    """The numbers in a text as above, in a sequence, or a single given number.
 
     Raises
     ------
@@ -312,7 +314,7 @@ def parse_values(option: Option, written: str | float | Sequence[float]) -> tupl
 
 
 def _as_float(value: Any) -> Any:
-    """A whole number as a decimal one, anything else as it is."""
+    """An integer as a float, anything else unchanged."""
     value = plain(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -349,7 +351,7 @@ ROOM = GasConditions()  # at room temperature and 1 atm
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What one motion adds: energy, entropy and heat capacity of a mole, J/mol and J/(mol K)."""
+    """Contribution of one motion to energy, entropy and heat capacity, J/mol and J/(mol K)."""
 
     energy: float
     entropy: float
@@ -367,11 +369,11 @@ def thermochemistry(
     treated: LowModes = HARMONIC,
     weights: Array | None = None,
 ) -> dict[str, Dataset]:
-    """Quantities of one mole of ideal gas, by name with unit and description; imaginary modes are
-    left out.
+    """Molar quantities of an ideal gas, by name with unit and description; imaginary modes are left
+    out.
 
-    Shares of motions end in their names: the zero-point energy is one of vibration, the total
-    energy one of electrons, and p V = R T of the enthalpy one of translation.
+    Contributions carry the name of their motion as suffix: the zero-point energy belongs to
+    vibration, the total energy to electrons, and the term p V = R T of the enthalpy to translation.
 
     Parameters
     ----------
@@ -388,7 +390,7 @@ def thermochemistry(
     treated : LowModes
         Correction of the entropy of low modes.
     weights : (natom,) array, optional
-        Masses of the atoms, u; those of the most abundant isotopes where they are left out.
+        Masses of the atoms, u; by default those of the most abundant isotopes.
     """
     if weights is None:
         weights = masses(molecule)
@@ -453,7 +455,7 @@ def thermochemistry(
 
 
 def _translation(mass: float, temperature: float, pressure: float) -> Shares:
-    """Of a molecule of `mass`, u."""
+    """Contribution of translation for a molecule of `mass`, u."""
     heat = BOLTZMANN * temperature
     waves = (2 * np.pi * mass * KILOGRAM_PER_U * heat / PLANCK**2) ** 1.5  # 1/m^3
     entropy = GAS_CONSTANT * (2.5 + np.log(waves * heat / pressure))
@@ -472,7 +474,8 @@ def _rotation(molecule: Molecule, weights: Array, temperature: float, symmetry: 
 
 
 def rotational_temperatures(molecule: Molecule, weights: Array) -> Array:
-    """Q of the principal axes, K: three, one on a line, none of an atom.
+    """Rotational temperatures Q of the principal axes, K: three, one for a linear molecule, none
+    for an atom.
 
     Parameters
     ----------
@@ -491,8 +494,7 @@ def rotational_temperatures(molecule: Molecule, weights: Array) -> Array:
 
 
 def too_cold(molecule: Molecule, weights: Array, temperatures: Sequence[float]) -> list[str]:
-    """A sentence on temperatures at which a molecule does not turn as a classical rotor does; none
-    where it does.
+    """A sentence on temperatures too low for a classical rotor; empty if there are none.
 
     Parameters
     ----------
@@ -520,7 +522,7 @@ def _vibration(wavenumbers: Array, temperature: float, low_modes: LowModes) -> S
 
 
 def vibrational_entropies(wavenumbers: Array, temperature: float, low_modes: LowModes) -> Array:
-    """(n,) J/(mol K), of modes with wavenumbers above 0, cm^-1."""
+    """Entropies (n,), J/(mol K), of modes with positive wavenumbers, cm^-1."""
     if low_modes.treatment == "truhlar":
         return _oscillator_entropies(np.maximum(wavenumbers, low_modes.cutoff), temperature)
     oscillators = _oscillator_entropies(wavenumbers, temperature)
@@ -535,12 +537,12 @@ def vibrational_entropies(wavenumbers: Array, temperature: float, low_modes: Low
 
 
 def _oscillator_entropies(wavenumbers: Array, temperature: float) -> Array:
-    """(n,) J/(mol K)."""
+    """Harmonic-oscillator entropies (n,), J/(mol K)."""
     x = _kelvin(wavenumbers) / temperature
     occupation = np.exp(-x) / -np.expm1(-x)
     return np.asarray(GAS_CONSTANT * (x * occupation - np.log(-np.expm1(-x))))
 
 
 def _kelvin(wavenumbers: Array) -> Array:
-    """h c nu / k of wavenumbers in cm^-1, K."""
+    """Vibrational temperatures h c nu / k, K, of wavenumbers in cm^-1."""
     return np.asarray(PLANCK * SPEED_OF_LIGHT * 100 * wavenumbers / BOLTZMANN)

@@ -4,13 +4,13 @@ Bernardi.
     uncorrected      E(complex) - sum_k E(fragment k in its own basis)
     cp-corrected     E(complex) - sum_k E(fragment k in the basis of the complex, the other atoms as ghosts)
 
-All at the geometry of the complex. Ghosts carry orbital functions and both fitting sets, and no
-core orbitals. For more than two fragments every fragment gets the basis of the whole complex
-(site-site function counterpoise).
+All energies are at the geometry of the complex. Ghosts carry orbital functions and both fitting
+sets, but no core orbitals. With more than two fragments, every fragment gets the basis of the whole
+complex (site-site function counterpoise).
 
-    1-5,6-10          two fragments: a comma ends one; atoms count from 1, ranges include both ends
-    1-3+7-9,4-6       the first has two ranges: a plus joins them
-    auto              parts that no bond joins, by covalent radii
+    1-5,6-10          two fragments: separated by a comma; atoms count from 1, ranges include both ends
+    1-3+7-9,4-6       the first has two ranges, joined by a plus sign
+    auto              unbonded parts, by covalent radii
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ UNITS = {
     "_kcal_per_mol": ("kcal/mol", KCAL_PER_MOL_PER_HARTREE),
 }
 COMPLEX = "complex"
-AUTO = "auto"  # fragments by their bonds
+AUTO = "auto"  # fragments determined from bonds
 ADVICE = Message(" (for a fragment: ", Option("charges"), ", ", Option("multiplicities"), ")")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
 MANY = (
-    "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. "
-    "Phys. 50, 787 (1983)"
+    "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Chem. "
+    "Phys. Lett. 101, 429 (1983)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Part of a complex; `atoms` count from 0, in rising order."""
+    """Part of a complex; `atoms` count from 0, in increasing order."""
 
     atoms: tuple[int, ...]
     charge: int
@@ -92,7 +92,7 @@ class Fragment:
 
     @property
     def label(self) -> str:
-        """Its atoms as they are written on the command line."""
+        """Its atoms as written on the command line."""
         return show_atoms(self.atoms)
 
 
@@ -109,19 +109,19 @@ def interaction_energy(
 
     Parameters
     ----------
-    molecule, options : the complex and how every run is made
-    fragments, charges, multiplicities : as of `make_fragments`
-    how : as of `dfmp2.studies.runs.carry_out`
+    molecule, options : the complex, and the options of every run
+    fragments, charges, multiplicities : as in `make_fragments`
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its values are `cp_corrected_interaction_energy` and `uncorrected_interaction_energy`,
-    the same with the prefixes of PARTS, in hartree (no plain MP2 with kappa-MP2), and all with
-    `_kj_per_mol` and `_kcal_per_mol`
+    Study whose values are `cp_corrected_interaction_energy` and `uncorrected_interaction_energy`,
+    both also with the prefixes of PARTS, in hartree (without plain MP2 for kappa-MP2), and all also
+    with the suffixes `_kj_per_mol` and `_kcal_per_mol`
 
     Raises
     ------
-    Dfmp2Error : before any run what can be known before, then that of a failed run
+    Dfmp2Error : errors that can be detected in advance, before any run; then that of a failed run
     """
     _require_comparable(options)
     found = make_fragments(fragments, molecule, charges, multiplicities)
@@ -201,11 +201,11 @@ def _require_comparable(options: Options) -> None:
 
 
 def require_cancelling(options: Options, molecules: str) -> None:
-    """Refuse options under which the energies of several `molecules` do not cancel.
+    """Raise for options under which errors of several `molecules` do not cancel.
 
     Raises
     ------
-    InputError : start orbitals, virtual orbitals left out, or a number of frozen ones
+    InputError : start orbitals, omitted virtual orbitals, or a fixed number of frozen orbitals
     """
     if options.scf_from is not None:
         raise InputError(Option("scf_from"), f": {molecules} have different orbitals: leave it out")
@@ -224,8 +224,8 @@ def require_cancelling(options: Options, molecules: str) -> None:
 
 
 def _require_same_core(steps: list[Step], count: int) -> None:
-    """Examine every run, and refuse cores that do not add up: the complex would freeze other
-    orbitals."""
+    """Check every run, and raise if the frozen cores of the fragments do not add up to that of the
+    complex."""
     cores = dict(zip((step.name for step in steps), examine_steps(steps), strict=True))
     for basis in SCHEMES.values():
         parts = [cores[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
@@ -289,8 +289,8 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
 
 
 def precision_error(weighted: Iterable[tuple[float, MP2Result]]) -> dict[str, Dataset]:
-    """The value `precision_error` of an energy that is a sum of runs with weights; a run at a
-    composite level counts as what it is made of."""
+    """The value `precision_error` of an energy that is a weighted sum of runs; a composite level is
+    resolved into its runs."""
     errors = []
     for weight, result in weighted:
         for (_, own), run in result.terms:
@@ -301,8 +301,8 @@ def precision_error(weighted: Iterable[tuple[float, MP2Result]]) -> dict[str, Da
 
 
 def _table(results: Results, count: int) -> dict[str, Column]:
-    """The interaction energies of each basis set and of all together, at a composite level; else
-    nothing."""
+    """The interaction energies of each basis set and of their combination at a composite level;
+    otherwise empty."""
     whole = results[COMPLEX]
     if not isinstance(whole, CompositeResult):
         return {}
@@ -329,7 +329,7 @@ def _run_of(result: MP2Result, which: int) -> MP2Result:
 
 
 def in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:
-    """An energy in hartree under its name, and in the other units under longer ones."""
+    """An energy in hartree under its name, and in other units under the name with a suffix."""
     others = {
         f"{name}{suffix}": Dataset(energy * factor, unit, description)
         for suffix, (unit, factor) in UNITS.items()
@@ -343,20 +343,20 @@ def in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:
 def make_fragments(
     text: str, molecule: Molecule, charges: str | None, multiplicities: str | None
 ) -> tuple[Fragment, ...]:
-    """Fragments from the options of the command line.
+    """Fragments from command-line options.
 
     Parameters
     ----------
-    text : ranges of atoms, see above, or "auto" for the parts that no bond joins; every real atom
-        belongs to exactly one fragment. A ghost may be left out: it then carries its functions
-        wherever the basis of the whole complex is used
-    charges, multiplicities : whole numbers with commas between them, one for each fragment; None
-        for 0 and 1, which is possible only when the complex is neutral and a singlet
+    text : ranges of atoms, see above, or "auto" for the unbonded parts; every real atom belongs to
+        exactly one fragment. A ghost may be left out; its functions are then used whenever the
+        basis of the whole complex is
+    charges, multiplicities : comma-separated integers, one for each fragment; None for 0 and 1,
+        which requires a neutral singlet complex
 
     Raises
     ------
-    InputError : atoms overlap, are missing or do not exist, or charge and spin do not add up to
-        those of the complex
+    InputError : fragments overlap, atoms are missing or do not exist, or charge and spin do not add
+        up to those of the complex
     """
     if text.strip().lower() == AUTO:
         parts = bonded_parts(molecule)
@@ -396,7 +396,7 @@ def make_fragments(
 
 
 def alone(molecule: Molecule, fragment: Fragment) -> Molecule:
-    """The fragment with its own basis functions only, where it stands in the complex."""
+    """The fragment at its position in the complex, with only its own basis functions."""
     atoms = list(fragment.atoms)
     return replace(
         molecule,
@@ -409,8 +409,7 @@ def alone(molecule: Molecule, fragment: Fragment) -> Molecule:
 
 
 def in_complex(molecule: Molecule, fragment: Fragment) -> Molecule:
-    """The fragment with the basis functions of the whole complex: every other atom becomes a
-    ghost."""
+    """The fragment with the basis functions of the whole complex; all other atoms become ghosts."""
     own = np.zeros(molecule.natom, dtype=bool)
     own[list(fragment.atoms)] = True
     return replace(
@@ -455,7 +454,7 @@ def _require_partition(parts: list[tuple[int, ...]], molecule: Molecule) -> None
 def _whole_numbers(
     option: Option, text: str | None, count: int, whole: int, which: str, plain: int
 ) -> list[int]:
-    """One number for each fragment: `plain` where none were given and the complex has it too."""
+    """One number for each fragment; `plain` if none are given and the complex has the same."""
     if text is None:
         if whole != plain:
             example = ",".join(map(str, [whole, *[plain] * (count - 1)]))
@@ -474,7 +473,7 @@ def _whole_numbers(
 
 
 def _require_coupling(multiplicities: list[int], total: int) -> None:
-    """Refuse a total spin that the spins of the fragments cannot couple to."""
+    """Raise if the spins of the fragments cannot couple to the total spin."""
     if min(multiplicities) < 1:
         raise InputError(
             Option("multiplicities", min(multiplicities)),

@@ -1,11 +1,11 @@
-"""The file of a study while it grows, and what a stopped one had done.
+"""The file of a study in progress, and resuming a stopped one.
 
-    x.scan.h5               every finished run, written anew as a whole, status "incomplete" until the last one
-    x.scan.h5.checkpoint    the present run (`dfmp2.output.checkpoint`); its identity names run and start
+    x.scan.h5               all finished runs, rewritten as a whole, status "incomplete" until the last one
+    x.scan.h5.checkpoint    the current run (`dfmp2.output.checkpoint`); its identity names run and start
 
-A study that is started again takes the finished runs of the file and goes on with the present one.
-(Killed without notice the file may lack the last of many runs quicker than its writing.) One process
-at a time: the lock of the file is held as long as the study goes on.
+A restarted study takes the finished runs from the file and continues with the interrupted one.
+(After a kill, the file may lack the last runs if they take less time than writing it.) The lock of
+the file is held during the study, so that only one process works on it.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from dfmp2.output.study import Study, StudyWriter, is_unfinished, read_study
 from dfmp2.progress import Listener
 from dfmp2.studies.task import Step, Task
 
-# bohr; what rounding on another machine changes of a geometry that follows from results
+# bohr; effect of another machine's rounding on a geometry derived from results
 NEAR = 1e-6
-REST = 5.0  # pause after writing the file, in units of the time that took
+REST = 5.0  # pause after writing the file, as a multiple of the time it took
 
 
 class Keeper:
-    """Keeps finished runs in a file and the state of the present one beside it; nowhere when there
-    is no path.
+    """Keeps finished runs in a file and the state of the current one beside it; does nothing
+    without a path.
 
     Parameters
     ----------
-    path : file of the study, None for none; the finished runs of one that was stopped are taken
-        from it, and the present one goes on from the checkpoint beside it
-    overwrite : replace a file that is complete, or what has been done of another study
-    resume : take the runs of a file that is complete, too, and compute those that failed again
-    beside : files that are made of the study when it is done, by the option that names them
+    path : file of the study, None for none; finished runs of a stopped study are taken from it, and
+        the interrupted one continues from the checkpoint beside it
+    overwrite : replace a complete file, or an unfinished one of another study
+    resume : also take the runs of a complete file, and repeat those that failed
+    beside : files to be made from the finished study, by the option that names them
     undisturbed : context in which the file is written (the command line defers signals there)
-    finishing : told of the checkpoint of every run (the command line lets a signal wait for the
+    finishing : called with the checkpoint of every run (the command line makes signals wait for the
         next iteration or tile)
     """
 
@@ -78,9 +78,9 @@ class Keeper:
         self._files: dict[Option, Path] = {}
         self._stored: Study | None = None
         self._writer: StudyWriter | None = None
-        self._interrupted: State | None = None  # what a stopped study had done of a run
-        self._next = 0.0  # time.monotonic() from which on the file is worth writing
-        self._behind = False  # whether a run is kept that the file lacks
+        self._interrupted: State | None = None  # state of the run in which a study was stopped
+        self._next = 0.0  # time.monotonic() from which the file is worth writing
+        self._behind = False  # whether the file lacks a kept run
         if path is not None:
             self._files = {OUTPUT: path, **(beside or {})}
             self._stored = _stored_study(path, resume=resume, overwrite=overwrite)
@@ -101,13 +101,13 @@ class Keeper:
 
         Parameters
         ----------
-        free, chosen : as of Task
-        follow : the steps follow from other results; a run at another geometry is left out
+        free, chosen : as in Task
+        follow : the steps depend on other results; a run at another geometry is ignored
 
         Raises
         ------
-        InputError : a run of that name is another calculation, or steps are missing and the stored
-            ones had other last bits
+        InputError : a run of that name is of another calculation, or steps are missing and the
+            stored ones would differ in their last bits
         """
         recalled: dict[str, MP2Result] = {}
         if self._stored is None or self._writer is None:
@@ -156,7 +156,7 @@ class Keeper:
         return recalled
 
     def _other(self, step: Step, different: Sequence[str]) -> str:
-        """Says that the stored run of a step is another calculation."""
+        """The error that the stored run of a step is of another calculation."""
         return (
             f"run {step.name} in {self._path} is another calculation (different "
             f"{', '.join(different)})"
@@ -164,15 +164,15 @@ class Keeper:
 
     @contextmanager
     def held(self, task: Task, listener: Listener) -> Iterator[None]:
-        """The file for this process alone; in the end nothing but the file is left, unless the
-        study was stopped.
+        """Lock the file for this process; afterwards only the file remains, unless the study was
+        stopped.
 
         Raises
         ------
-        InputError : it holds a study of another kind
-        ResultExists : it is there, or a file to be made of it is, and may not be replaced
-        ResultFileError : another process is writing it
-        ForeignCheckpoint : what lies beside it is of none of these runs
+        InputError : the file holds a study of another kind
+        ResultExists : the file, or one to be made from it, exists and may not be replaced
+        ResultFileError : another process is writing the file
+        ForeignCheckpoint : the checkpoint beside it belongs to none of these runs
         """
         if self._path is None:
             yield
@@ -203,11 +203,11 @@ class Keeper:
             remove(checkpoint)
 
     def _require_same(self, task: Task) -> None:
-        """Refuse a stored study of another kind, or one that asked for something else.
+        """Raise if the stored study is of another kind or had other settings.
 
         Raises
         ------
-        InputError : its kind or a setting that its runs depend on is another one
+        InputError : its kind, or a setting that its runs depend on, differs
         """
         if self._stored is None:
             return
@@ -232,7 +232,7 @@ class Keeper:
 
     @contextmanager
     def up_to_date(self, study: Callable[[], Study]) -> Iterator[None]:
-        """Whatever ends the block, the file holds every finished run."""
+        """Ensure that the file holds every finished run, however the block ends."""
         try:
             yield
         finally:
@@ -240,11 +240,11 @@ class Keeper:
                 self.write(study())
 
     def checkpoint(self, step: Step) -> Checkpoint:
-        """Saves the state of a run beside the file, and holds what a stopped study had done of that
-        run."""
+        """A checkpoint beside the file that saves the state of a run, and holds its state if it was
+        interrupted."""
         if self._path is None:
             return NOTHING
-        if step.optimised:  # several runs, which begin again
+        if step.optimised:  # an optimisation restarts from its beginning
             self.wait_for_no_run()
             return NOTHING
         state = None
@@ -261,18 +261,17 @@ class Keeper:
         return checkpoint
 
     def wait_for_no_run(self) -> None:
-        """Other processes compute: a signal need not wait for an iteration or tile of this one."""
+        """Let signals act at once, because other processes do the computing."""
         if self._path is not None:
             self._finishing(FileCheckpoint(self._path))
 
     def close(self, checkpoint: Checkpoint) -> None:
-        """The run is kept, or has failed for good: there is nothing to go on from."""
+        """Discard the checkpoint of a run that was kept or has failed for good."""
         if isinstance(checkpoint, FileCheckpoint) and checkpoint.saved:
             checkpoint.complete()
 
     def keep(self, name: str, result: MP2Result, study: Callable[[], Study]) -> None:
-        """Put a finished run into the file; a little later where writing it takes longer than the
-        runs do."""
+        """Put a finished run into the file, with a delay if writing takes longer than the runs."""
         if self._writer is not None:
             with self._undisturbed():
                 self._writer.add(name, result)
@@ -281,7 +280,7 @@ class Keeper:
                 self.write(study())
 
     def replace(self, name: str, result: MP2Result) -> None:
-        """Put a run in the place of one that is kept; written with the next."""
+        """Replace a kept run; written together with the next."""
         if self._writer is not None:
             self._writer.replace(name, result)
 
@@ -298,11 +297,11 @@ class Keeper:
 
 
 def _stored_study(path: Path, *, resume: bool, overwrite: bool) -> Study | None:
-    """The study in a file that is to go on; None where there is none, or it may be replaced.
+    """The study in a file, to be continued; None if there is none or it may be replaced.
 
     Raises
     ------
-    ResultFileError : it is damaged, and may not be replaced
+    ResultFileError : the file is damaged and may not be replaced
     """
     if not path.exists() or not (resume or is_unfinished(path)):
         return None
@@ -315,13 +314,13 @@ def _stored_study(path: Path, *, resume: bool, overwrite: bool) -> Study | None:
 
 
 def _moved(run: MP2Result, step: Step) -> bool:
-    """Whether a run is at another geometry than that of its step."""
+    """Whether a run is at a different geometry from its step."""
     moves = np.abs(run.molecule.coordinates - step.molecule.coordinates)
     return bool(moves.max() > NEAR)
 
 
 def _belongs(state: State, task: Task) -> bool:
-    """Whether a checkpoint is that of a run of the task."""
+    """Whether a checkpoint belongs to a run of the task."""
     if any(step.name == state.run for step in task.steps):
         return True
     return task.then is not None and bool(state.run)

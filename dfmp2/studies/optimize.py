@@ -1,13 +1,13 @@
-"""Geometries of minima and of transition states, in internal coordinates.
+"""Geometry optimisation of minima and transition states in internal coordinates.
 
 geomeTRIC proposes the geometries (Wang, Song, J. Chem. Phys. 144, 214108 (2016):
-translation-rotation-internal coordinates); each is one run with its gradient, its SCF started from
-the orbitals of the run before. A transition state begins with the Hessian of the first geometry, by
-differences of gradients (`dfmp2.studies.frequencies`), a minimum with a model of it
-(`dfmp2.studies.geometric_search`). Everything is decided by the numbers alone, so that a study which
-goes on takes the same way through its stored runs again.
+translation-rotation-internal coordinates); each is one run with its gradient, whose SCF starts from
+the orbitals of the previous run. A transition-state search begins with the Hessian of the first
+geometry, by differences of gradients (`dfmp2.studies.frequencies`), a minimisation with a model
+Hessian (`dfmp2.studies.geometric_search`). All decisions depend only on the numbers, so that a
+resumed study retraces its path through the stored runs.
 
-Energy and gradient are those of MP2, or of the custom scaling where os_scale or ss_scale are given.
+Energy and gradient are those of MP2, or of the custom scaling if os_scale or ss_scale is given.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from dfmp2.units import counted_text
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes
-# runs that a study has room for beside its steps and Hessians: probes, and sides of saddle points
+# runs reserved in a study in addition to steps and Hessians: probes, and sides of saddle points
 BESIDE = 50
-NOT_VERIFIED = "a stationary point: dfmp2 frequencies, or --verify, tells whether it is a {sought}"
+NOT_VERIFIED = "not verified as a {sought}: run dfmp2 frequencies, or add --verify"
 
 
 def optimize_geometry(
@@ -63,26 +63,26 @@ def optimize_geometry(
     start_hessian: StoredHessian | None = None,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
-    """The geometry of a stationary point, from that of `molecule`; with `search.verify` of a
-    minimum.
+    """Optimise `molecule` to a stationary point; with `search.verify`, to a verified minimum or
+    transition state.
 
     Parameters
     ----------
-    start : start orbitals of the first run, None for those that the options name
-    start_hessian : of a geometry near the first one; None for the model of a minimum, and for the
-        computed one of a transition state
-    how : as of `dfmp2.studies.runs.carry_out`
+    start : start orbitals of the first run, None for those named by the options
+    start_hessian : Hessian of a geometry near the first one; None for a model (minimum) or a
+        computed one (transition state)
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its runs are the steps, its table their energies and gradients, its arrays
+    Study whose runs are the steps, with a table of their energies and gradients, and the array
     `final_geometry` (natom, 3), bohr
 
     Raises
     ------
-    Unfinished : not converged after `search.max_steps` steps, or what was looked for is not what is
-        found after MOST_RESTARTS restarts; its `study` holds them
-    InputError : geomeTRIC is missing, one atom, ghosts, constraints that cannot be
+    Unfinished : not converged after `search.max_steps` steps, or still not the desired stationary
+        point after MOST_RESTARTS restarts; its `study` holds the runs
+    InputError : geomeTRIC is missing, a single atom, ghosts, or impossible constraints
     Dfmp2Error : of a run
     """
     if molecule.natom < 2:
@@ -131,34 +131,34 @@ def optimize_geometry(
         then=course.then,
         compute=certified_gradient,
         passed=without_densities,
-        free=("precision", "tolerance", "scf_conv_tol"),  # what an error advises to change half way
+        free=("precision", "tolerance", "scf_conv_tol"),  # errors may advise changing these midway
     )
     return carry_out(task, **how)
 
 
 class Course:
-    """The way of an optimisation through its runs: steps, probes, Hessians, and new starts.
+    """The course of an optimisation through its runs: steps, probes, Hessians, and restarts.
 
     Parameters
     ----------
     first : Step
-        The first geometry, with the options of every step; the SCF of a Hessian's runs converges
-        further.
+        The first geometry, with the options of every step; the SCF in runs for a Hessian is
+        converged further.
     search : Search
     listener : Listener
     prefix : str, optional
-        Of the names of the steps, where the study has several optimisations.
+        Prefix of the step names, if the study has several optimisations.
     start_hessian : StoredHessian, optional
-        As of `optimize_geometry`.
+        As in `optimize_geometry`.
 
     Attributes
     ----------
     points, path : list of Point, list of str
-        What was judged, and the names of the runs.
+        The points judged so far, and the names of their runs.
     remarks : list of str
-        What was measured beside the steps.
+        Results of measurements other than the steps.
     verified : StationaryPoint or None
-        The last geometry whose Hessian was computed at the end.
+        The last geometry that was verified with a Hessian.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Course:
             self._method = GeomeTRIC(first.molecule, search, self._text)
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
-        """The steps that follow the first one, as of Task."""
+        """The steps that follow the first one, as in Task."""
         guess = self._guess
         if self._search.transition_state and guess is None:
             yield displaced(self._first, DISPLACEMENT)
@@ -223,7 +223,7 @@ class Course:
         while True:
             self.points.append(method.judge(results[name], guess))
             self.path.append(name)
-            if name.startswith(self._prefix):  # the last point of a path has been said by the path
+            if name.startswith(self._prefix):  # the path has already reported its last point
                 self._listener.note(f"{name}: {self.points[-1].said}")
             place = method.next_geometry()
             while place is None and method.converged:
@@ -249,7 +249,7 @@ class Course:
             )
 
     def _verify(self, results: Results) -> Generator[Sequence[Step], None, StationaryPoint]:
-        """The runs of the Hessian of the last geometry; returns what that says."""
+        """The runs for the Hessian of the last geometry; returns the stationary point it shows."""
         last = results[self.path[-1]]
         tight = replace(self._options, scf_conv_tol=min(self._options.scf_conv_tol, SMALL_ENOUGH))
         reference = Step(
@@ -268,8 +268,7 @@ class Course:
         return verified
 
     def _may_restart(self) -> bool:
-        """Whether there is room in the study for one more way down and its Hessian, and are steps
-        left."""
+        """Whether the study has room for another descent and its Hessian, and steps are left."""
         hessians = self._restarts + 2 + int(self._search.transition_state)
         runs = self._search.max_steps + hessians * 6 * self._molecule.natom
         return (
@@ -279,7 +278,7 @@ class Course:
         )
 
     def _sides(self, verified: StationaryPoint, wanted: int) -> list[Step]:
-        """The geometries at both sides of a saddle point, where the optimisation starts again."""
+        """The geometries on both sides of a saddle point, from which the optimisation restarts."""
         self._restarts += 1
         number = self._steps() + 1
         return [
@@ -290,7 +289,7 @@ class Course:
     def _step(self, name: str, who: str, place: Any) -> Step:
         try:
             moved = replace(self._molecule, coordinates=place)
-        except InputError as error:  # an atom comes too near to another, or to a point charge
+        except InputError as error:  # an atom comes too close to another, or to a point charge
             raise NumericalError(
                 f"{who} leads to an impossible geometry ({error}): start from another one, or hold "
                 "atoms with ",
@@ -306,7 +305,7 @@ class Course:
         self.remarks.append(text)
 
     def _not_found(self, verified: StationaryPoint) -> Unfinished:
-        """The error where the last stationary point is not what was looked for."""
+        """The error if the last stationary point is not of the desired kind."""
         left = counted_text(verified.imaginary, "imaginary mode")
         starts = counted_text(self._restarts, "new start")
         error = Unfinished(
@@ -317,7 +316,7 @@ class Course:
         return error
 
     def evaluate(self, results: Results, _failures: Failures, complete: bool) -> Numbers:
-        """The numbers of the study so far, as of Task."""
+        """The numbers of the study so far, as in Task."""
         runs = [results[name] for name in self.path if name in results]
         points = self.points[: len(runs)]
         search = self._search
@@ -374,7 +373,7 @@ class Course:
         )
 
     def _kind(self) -> dict[str, Any]:
-        """What is known of the stationary point, by the keys of the settings."""
+        """What is known about the stationary point, by key of the settings."""
         if self.verified is None:
             return {"stationary_point": "stationary point", "imaginary_modes": None}
         return {
@@ -398,8 +397,7 @@ class Course:
 
 
 def _structure(molecule: Molecule) -> dict[str, Dataset]:
-    """Bonds, angles and contacts as arrays, atoms counted from 1; those of which there are none are
-    left out."""
+    """Bonds, angles and contacts as arrays, atoms counted from 1; empty ones are omitted."""
     shape = structure(molecule)
     kinds = (
         ("bond", "lengths", "angstrom", "of bonds", shape.bonds),
@@ -464,16 +462,16 @@ def minimum(
     checkpoint: Checkpoint = NOTHING,
     doubt_units: bool = True,
 ) -> MP2Result:
-    """The result at the stationary point, with its gradient: the item of a batch. One that is
-    stopped begins again.
+    """The result at the stationary point, with its gradient, as an item of a batch; if stopped, it
+    restarts from the beginning.
 
     Parameters
     ----------
-    checkpoint, doubt_units : as every run of a study is called; of no effect
+    checkpoint, doubt_units : part of the interface of a run; ignored
 
     Raises
     ------
-    Dfmp2Error : as of `optimize_geometry`
+    Dfmp2Error : as in `optimize_geometry`
     """
     study = optimize_geometry(
         molecule, options, search, start=start, listener=listener, command=command
@@ -484,7 +482,7 @@ def minimum(
 def relaxed_point(
     molecule: Molecule, options: Options, *, listener: Listener, **how: Any
 ) -> MP2Result:
-    """As `minimum`, with one line about it: the point of a relaxed scan."""
+    """As `minimum`, for a point of a relaxed scan, with a line about it."""
     result = minimum(molecule, options, listener=Wordless(listener), **how)
     listener.stage(f"optimised: E = {result.total_energy:.10f} Eh")
     return result

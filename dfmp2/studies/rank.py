@@ -3,9 +3,9 @@
     p_i = g_i exp(-(G_i - G_min) / R T) / sum_j g_j exp(-(G_j - G_min) / R T)
     G(ensemble) = G_min - R T ln sum_j g_j exp(-(G_j - G_min) / R T)
 
-g_i is how often a conformer counts: 2 where its mirror image is another molecule and stands for
-both. With energies in place of Gibbs energies, whose electrons have their spin entropy already, g_i
-is multiplied by 2 S + 1.
+g_i is the number of times a conformer counts: 2 if it also represents a distinct mirror image. With
+energies instead of Gibbs energies, which already include the spin entropy of the electrons, g_i is
+multiplied by 2 S + 1.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ MOST_DEGENERATE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored result that may be ranked.
+    """A stored result to be ranked.
 
     Attributes
     ----------
     name : str
-        That of its file, without the ending.
+        File name without its suffix.
     result : MP2Result
-        At its geometry.
+        The result at its geometry.
     hessian : StoredHessian or None
-        None where the file has none.
+        None if the file has none.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A conformer in its place.
+    """A ranked conformer.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ class Ranked:
     relative_kj_per_mol, relative_kcal_per_mol : float
         Above the lowest.
     degeneracy : int
-        How often it counts, its spin included where energies are ranked.
+        How often it counts, including its spin if energies are ranked.
     weight : float
-        Its part of the ensemble, from 0 to 1.
+        Its fraction of the ensemble, from 0 to 1.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Ranking:
     quantity : str
         A key of QUANTITIES.
     level, formula : str
-        Of all conformers.
+        Level of theory and formula shared by all conformers.
     temperature : float
         K.
     ensemble_energy : float
@@ -98,7 +98,7 @@ class Ranking:
     conformers : tuple of Ranked
         The lowest first.
     notes, warnings : tuple of str
-        How G was made, and what may be counted twice.
+        How G was obtained, and what may be counted twice.
     """
 
     quantity: str
@@ -111,7 +111,7 @@ class Ranking:
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: energies in hartree, temperature in K."""
+        """The ranking as JSON types: energies in hartree, temperature in K."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -152,12 +152,12 @@ class Ranking:
 
 
 def read_candidates(files: Iterable[str | Path]) -> list[Candidate]:
-    """The results in files, each under its own name.
+    """The results in files, each with a unique name.
 
     Raises
     ------
-    InputError : no such file, or one that holds no single molecule
-    ResultFileError : one is damaged
+    InputError : no such file, or one that does not hold a single molecule
+    ResultFileError : a file is damaged
     """
     candidates: list[Candidate] = []
     names: dict[str, str | Path] = {}
@@ -174,12 +174,12 @@ def read_candidates(files: Iterable[str | Path]) -> list[Candidate]:
 
 
 def read_candidate(file: str | Path) -> Candidate:
-    """The result in a file of one molecule, with its Hessian where it has one.
+    """The result in a file of one molecule, with its Hessian if there is one.
 
     Raises
     ------
     InputError : no such file, or a study of several molecules
-    ResultFileError : it is damaged
+    ResultFileError : the file is damaged
     """
     name = Path(file).name.removesuffix(".h5").removesuffix(".dfmp2")
     if not is_study(file):
@@ -213,21 +213,22 @@ def rank_conformers(
     quantity: str | None = None,
     degeneracies: Mapping[str, int] | None = None,
 ) -> Ranking:
-    """Conformers of one molecule by their energy, with Boltzmann weights.
+    """Rank conformers of one molecule by energy, with Boltzmann weights.
 
     Parameters
     ----------
     conditions : GasConditions
-        Of the first temperature and pressure.
+        Only the first temperature and pressure are used.
     quantity : str, optional
-        A key of QUANTITIES; None for Gibbs energies where every file has a Hessian, else energies.
+        A key of QUANTITIES; None for Gibbs energies if every file has a Hessian, otherwise
+        energies.
     degeneracies : mapping of str to int, optional
-        By name; 1 for those that are left out.
+        By name; 1 for those omitted.
 
     Raises
     ------
-    InputError : fewer than two, several formulas, charges or levels of theory, a file without a
-        Hessian among some with one
+    InputError : fewer than two conformers, different formulas, charges or levels of theory, or some
+        files with and some without a Hessian
     """
     _require_comparable(candidates)
     conditions.require_single("an ensemble")
@@ -272,7 +273,7 @@ def rank_conformers(
 
 
 def _quantity(candidates: Sequence[Candidate]) -> str:
-    """Gibbs energies where every file has a Hessian, energies where none has."""
+    """Gibbs energies if every file has a Hessian, energies if none has."""
     without = [one.name for one in candidates if one.hessian is None]
     if not without:
         return GIBBS
@@ -298,9 +299,9 @@ def _about_gas(conditions: GasConditions) -> str:
 
 
 def _require_comparable(candidates: Sequence[Candidate]) -> None:
-    """Refuse what cannot be in one ensemble."""
+    """Raise for candidates that do not belong in one ensemble."""
     if len(candidates) < 2:
-        raise InputError(f"{len(candidates)} results: expected two or more to rank")
+        raise InputError(f"{counted_text(len(candidates), 'result')}: expected two or more to rank")
     for what in ("formula", "charge"):
         groups: dict[Any, str] = {}
         for one in candidates:
@@ -383,7 +384,7 @@ def _ranked(
 
 
 def _alike(candidates: Sequence[Candidate], energies: Sequence[float]) -> list[str]:
-    """A warning for each pair that may be the same conformer."""
+    """Warnings for pairs that may be the same conformer."""
     order = sorted(range(len(energies)), key=lambda place: energies[place])
     shapes = [_distances(one.result) for one in candidates]
     warned = []

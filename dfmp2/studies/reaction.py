@@ -1,13 +1,13 @@
-"""Energies of a reaction at one level of theory: of electrons, and of gases where there are
+"""Energies of a reaction at one level of theory: electronic, and thermochemical if there are
 Hessians.
 
     X(reaction) = sum_products n X - sum_reactants n X          X: E, E + zero-point energy, H, S, G
 
-Every species is run once. With `optimize` each is brought to a stationary point first; with
-`frequencies` its Hessian is computed by differences of gradients (`dfmp2.studies.frequencies`).
-The species advance side by side, so that their runs can be shared among processes:
+Every species is run once. With `optimize` each is first optimised to a stationary point; with
+`frequencies` its Hessian is computed by differences of gradients (`dfmp2.studies.frequencies`). The
+species advance in parallel, so that their runs can be distributed among processes:
 
-    LABEL                   the energy, at the geometry given or at the one that was found
+    LABEL                   the energy, at the given or optimised geometry
     LABEL:step-003          of an optimisation
     LABEL:plus-001-x        of a Hessian
 """
@@ -49,6 +49,7 @@ from dfmp2.studies.frequencies import (
     hessian,
     no_stationary_point,
     require_stationary,
+    rotational_symmetry,
 )
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry, too_cold
@@ -62,7 +63,6 @@ from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,
     NOISE,
     masses,
-    symmetry_number,
     vibrations,
 )
 from dfmp2.units import counted_text
@@ -76,7 +76,7 @@ ADVICE = Message(
     Option("multiplicities", "NAME=N"),
     ")",
 )
-OF_A_GAS = {  # value of a species -> name of its difference, in words
+OF_A_GAS = {  # value of a species -> name and description of its difference
     "total_energy_at_0_kelvin": ("reaction_energy_at_0_kelvin", "with zero-point energies"),
     "enthalpy": ("reaction_enthalpy", "enthalpy"),
     "gibbs_energy": ("reaction_gibbs_energy", "Gibbs energy"),
@@ -85,18 +85,18 @@ OF_A_GAS = {  # value of a species -> name of its difference, in words
 
 @dataclass(frozen=True, slots=True)
 class ReactionPlan:
-    """What is computed of each species.
+    """What to compute for each species.
 
     Attributes
     ----------
     optimize : Search or None
-        How geometries are optimised, None to keep those given.
+        How geometries are optimised; None to keep the given ones.
     frequencies : bool
-        Compute Hessians.
+        Whether to compute Hessians.
     gas : GasConditions
-        Of species whose Hessians are there; of one temperature and one pressure.
+        Conditions for species with Hessians; a single temperature and pressure.
     allow_gradient : bool
-        Go on at geometries that are no stationary points.
+        Continue at geometries that are not stationary points.
     """
 
     optimize: Search | None = None
@@ -121,22 +121,22 @@ def reaction_energy(
 
     Parameters
     ----------
-    species : as of `dfmp2.studies.species.read_species`
-    options : how every run is made; None where every species is a stored result
-    how : as of `dfmp2.studies.runs.carry_out`
+    species : as from `dfmp2.studies.species.read_species`
+    options : options of every run; None if every species is a stored result
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its values are `reaction_energy` and the same with the prefixes of
-    `dfmp2.studies.interaction.PARTS`, with Hessians also `reaction_energy_at_0_kelvin`,
+    Study whose values are `reaction_energy`, also with the prefixes of
+    `dfmp2.studies.interaction.PARTS`, and with Hessians `reaction_energy_at_0_kelvin`,
     `reaction_enthalpy`, `reaction_gibbs_energy` (Eh, and with `_kj_per_mol` and `_kcal_per_mol`)
-    and `reaction_entropy` (J/(mol K)); its table has a row for each species, its arrays are
+    and `reaction_entropy` (J/(mol K)); its table has a row for each species, and its arrays are
     `LABEL_hessian`, `LABEL_wavenumbers` and `LABEL_geometry`
 
     Raises
     ------
     Unfinished : an optimisation did not converge
-    Dfmp2Error : before any run what can be known before, then that of a failed run
+    Dfmp2Error : errors that can be detected in advance, before any run; then that of a failed run
     """
     asked = options is not None
     options = _common_options(species, options)
@@ -182,23 +182,23 @@ def reaction_energy(
         stored=stored,
     )
     if not energies_alone:
-        free = ("precision", "tolerance")  # of the pair energies; amplitudes are in float64
+        free = ("precision", "tolerance")  # affect only pair energies; amplitudes are in float64
         task = replace(task, then=then, compute=_gradient, free=free)
     return carry_out(task, **how)
 
 
 def _gradient(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
-    """The result of a run with its gradient; of an atom, which has none, its energy."""
+    """The result of a run with its gradient; for an atom, which has none, only its energy."""
     if molecule.natom == 1:
         return mp2_energy(molecule, options, **rest)
     return gradient_alone(molecule, options, **rest)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- input checks --------------------------------------------------------------------------------
 
 
 def _common_options(species: Sequence[Species], options: Options | None) -> Options:
-    """Those of the command, or of the first stored result where there is nothing to compute."""
+    """The options of the command, or of the first stored result if there is nothing to compute."""
     if options is not None:
         require_elements(
             options.basis, [symbol for one in species for symbol in one.molecule.elements]
@@ -221,7 +221,8 @@ def _common_options(species: Sequence[Species], options: Options | None) -> Opti
 
 
 def _of_species(options: Options, molecule: Molecule) -> Options:
-    """The options of all species for one, which may lack elements that have sets of their own."""
+    """The common options reduced for one species, which may lack elements that have basis sets of
+    their own."""
     basis = for_elements(options.basis, molecule.elements)
     if basis == options.basis:
         return options
@@ -229,15 +230,15 @@ def _of_species(options: Options, molecule: Molecule) -> Options:
 
 
 def require_basis(options: Iterable[str]) -> None:
-    """Refuse options of a calculation without its basis: they would have no effect.
+    """Raise for options of a calculation without its basis, which would have no effect.
 
     Parameters
     ----------
-    options : names of those that were given
+    options : names of the given options
 
     Raises
     ------
-    InputError : it names the first of them
+    InputError : naming the first of them
     """
     known = {field.name for field in fields(CompositeOptions)} - {"basis", *OF_THE_MACHINE}
     for name in options:
@@ -253,8 +254,8 @@ def require_basis(options: Iterable[str]) -> None:
 def _require_comparable(
     options: Options, species: Sequence[Species], plan: ReactionPlan, *, asked: bool
 ) -> None:
-    """Refuse options under which the energies of molecules do not cancel, and stored results of
-    another level of theory than each other or, where it is `asked` for, the options."""
+    """Raise for options under which errors of the molecules do not cancel, and for stored results
+    at different levels of theory or, if `asked`, at a different level from the options."""
     require_cancelling(options, "the species of a reaction")
     all_stored = all(one.stored is not None for one in species)
     if plan.optimize is not None and all_stored:
@@ -283,7 +284,7 @@ def _require_comparable(
         if one.stored is not None:
             its = method(one.stored.result)
             if its["basis"] == with_contents(for_elements(options.basis, one.molecule.elements)):
-                its["basis"] = basis  # as much of it as the molecule needs
+                its["basis"] = basis  # only the part that the molecule needs
             methods[one.label] = its
         else:
             methods[one.label] = by_options
@@ -315,7 +316,7 @@ def _require_comparable(
 def _require_same_core(
     species: Sequence[Species], steps: Sequence[Step], stored: Mapping[str, MP2Result]
 ) -> None:
-    """Examine every run, and refuse frozen cores that do not add up."""
+    """Check every run, and raise if the frozen cores do not balance."""
     computed = [step for step in steps if step.name not in stored]
     counts = []
     if computed:
@@ -346,11 +347,11 @@ def _require_room(courses: Sequence[_Course]) -> None:
         )
 
 
-# --- the way of a species -------------------------------------------------------------------------
+# --- the course of a species ----------------------------------------------------------------------
 
 
 class _OfSpecies(Mapping[str, MP2Result]):
-    """The results of one species by their names without its label; grows with all results."""
+    """A view of the results of one species, by name without its label; grows with the results."""
 
     def __init__(self, label: str, results: Results) -> None:
         self._label = label
@@ -368,7 +369,7 @@ class _OfSpecies(Mapping[str, MP2Result]):
 
 
 class _Labelled(Relay):
-    """Says which species a stage belongs to."""
+    """Adds the species to the stages that it reports."""
 
     def __init__(self, listener: Listener, label: str) -> None:
         super().__init__(listener)
@@ -382,7 +383,7 @@ class _Labelled(Relay):
 
 
 class _Course:
-    """The way of a species through its runs.
+    """The course of a species through its runs.
 
     Attributes
     ----------
@@ -390,7 +391,7 @@ class _Course:
     first : Step
         Its first run.
     final : str
-        The name of the run whose energy counts, as far as is known.
+        The name of the run whose energy counts, as far as known.
     """
 
     def __init__(
@@ -426,7 +427,7 @@ class _Course:
 
     @property
     def has_hessian(self) -> bool:
-        """Whether its Hessian is computed, or stored."""
+        """Whether its Hessian is computed or already stored."""
         stored = self.species.stored
         if stored is not None:
             return stored.hessian is not None
@@ -434,7 +435,7 @@ class _Course:
 
     @property
     def least_runs(self) -> int:
-        """How many runs it takes at least."""
+        """The minimum number of runs."""
         natom = self.species.molecule.natom
         if self.species.stored is not None or natom == 1:
             return 1
@@ -448,7 +449,7 @@ class _Course:
         return runs
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
-        """The steps after the first one, as of Task."""
+        """The steps after the first one, as in Task."""
         if self.species.stored is not None or self.species.molecule.natom == 1:
             return
         label = self.species.label
@@ -483,8 +484,8 @@ class _Course:
             ]
 
     def _labelled(self, step: Step, before: str) -> Step:
-        """A step of an optimisation as one of this species; `before` is the run whose orbitals it
-        starts from where it names none."""
+        """A step of an optimisation relabelled for this species; by default it starts from the
+        orbitals of the run `before`."""
         label = self.species.label
         start = before
         if step.start:
@@ -498,7 +499,7 @@ class _Course:
         )
 
     def hessian(self, results: Results) -> Array | None:
-        """(3 natom, 3 natom), Eh/bohr^2; None where it has none."""
+        """Its Hessian (3 natom, 3 natom), Eh/bohr^2, or None."""
         stored = self.species.stored
         if not self.has_hessian:
             return None
@@ -513,14 +514,14 @@ class _Course:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """What is known of a species in the end.
+    """The results for a species.
 
     Attributes
     ----------
     values : mapping of str to Dataset
-        Of its gas; {} without Hessians.
+        Thermochemical values; {} without Hessians.
     wavenumbers : (n,) array or None
-        cm^-1, scaled, negative where imaginary.
+        cm^-1, scaled, negative if imaginary.
     """
 
     species: Species
@@ -539,7 +540,7 @@ class _Found:
 
 
 def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -> _Found:
-    """What is known of a species whose runs are done."""
+    """The results for a species whose runs are done."""
     result = results[course.final]
     molecule = result.molecule
     second = course.hessian(results)
@@ -551,7 +552,9 @@ def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -
         factor = scale_factor(plan.gas.scale, result.method, options.basis, options.frozen_core)[0]
         wavenumbers = modes.wavenumber * factor
         imaginary = int((modes.force_constant / MDYNE_PER_ANGSTROM < -NOISE).sum())
-    symmetry = course.species.symmetry_given or symmetry_number(molecule)
+    species = course.species
+    stored = species.stored.hessian if species.stored is not None else None
+    symmetry, _ = rotational_symmetry(molecule, masses(molecule), species.symmetry, stored)
     values: Mapping[str, Dataset] = {}
     if gas:
         values = thermochemistry(
@@ -610,7 +613,7 @@ def _numbers(
 
 
 def _about(course: _Course) -> dict[str, Any]:
-    """A species as the settings have it."""
+    """A species as stored in the settings."""
     species = course.species
     return {
         "name": species.label,
@@ -625,7 +628,7 @@ def _about(course: _Course) -> dict[str, Any]:
 
 
 def _difference(found: Sequence[_Found], values: Sequence[float | None]) -> float:
-    """Of products less reactants; NaN where a species has no such value."""
+    """Products minus reactants; NaN if a species has no such value."""
     parts = [
         math.nan if value is None else one.weight * value
         for one, value in zip(found, values, strict=True)
@@ -656,7 +659,7 @@ def _values(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> dict[s
 
 
 def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
-    """A row for each species, those of the reactants first."""
+    """A row for each species, reactants first."""
 
     def value(name: str) -> list[float]:
         return [float(one.values[name].value) for one in found]

@@ -1,14 +1,15 @@
 """The intrinsic reaction coordinate: from a transition state down both sides to the minima.
 
-geomeTRIC takes the steps (Gonzalez, Schlegel, J. Phys. Chem. 94, 5523 (1990)): along the imaginary
-mode first, then along arcs of the steepest descent in mass-weighted coordinates. Where the largest
-gradient of an atom has fallen to a tenth of what it was, the optimisation of
-`dfmp2.studies.optimize` goes on to the minimum. The length of the path is
+geomeTRIC takes the steps (Gonzalez, Schlegel, J. Phys. Chem. 94, 5523 (1990)): first along the
+imaginary mode, then along arcs of steepest descent in mass-weighted coordinates. Once the largest
+gradient of an atom has fallen to a tenth of its maximum, the optimisation of
+`dfmp2.studies.optimize` continues to the minimum. The length of the path is
 
     s = sum_k sqrt(sum_A m_A |x_A(k+1) - x_A(k)|^2)        sqrt(u) bohr                             (1)
 
-of geometries that are turned onto each other, with the masses of the most abundant isotopes; it is
-negative backwards. Forwards is where the component of the imaginary mode that is largest falls.
+for geometries rotated onto each other, with the masses of the most abundant isotopes; it is
+negative in the backward direction. The forward direction is that in which the largest component of
+the imaginary mode decreases.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from dfmp2.units import (
 SIDES = ("backward", "forward")
 TOP = "transition-state"
 SAME_GEOMETRY = 0.02 / ANGSTROM_PER_BOHR  # bohr; of a stored Hessian that is one of this geometry
+AT_THIS_GEOMETRY = 1e-4  # angstrom
 # of the largest gradient on this side: below it the path is in the valley of the minimum
 VALLEY = 0.1
 IRC_CITATION = "C. Gonzalez, H. B. Schlegel, J. Phys. Chem. 94, 5523 (1990)"
@@ -72,25 +74,25 @@ def reaction_path(
     Parameters
     ----------
     molecule : Molecule
-        At the transition state.
+        The transition state.
     options : Options
-        The SCF converges to 1e-11 Eh at least.
+        The SCF is converged to at least 1e-11 Eh.
     search : Search, optional
-        Its convergence is that of the minima, its max_steps hold on each side for the path and for
-        the optimisation.
+        Its convergence applies to the minima; its max_steps apply on each side, to both path and
+        optimisation.
     start_hessian : StoredHessian, optional
-        Of this geometry; None to compute it.
-    how : as of `dfmp2.studies.runs.carry_out`
+        Hessian of this geometry; None to compute it.
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its table has a row per geometry, from the minimum backwards to the one forwards
+    Study with a table row per geometry, from the backward minimum to the forward one
 
     Raises
     ------
-    Unfinished : max_steps do not suffice; its `study` holds the path so far
-    NumericalError : no transition state
-    InputError : one atom, ghosts, a method without gradients, another Hessian
+    Unfinished : max_steps are not enough; its `study` holds the path so far
+    NumericalError : not a transition state
+    InputError : a single atom, ghosts, a method without gradients, or a Hessian of something else
     Dfmp2Error : of a run
     """
     if molecule.natom < 2 or any(molecule.ghost):
@@ -123,7 +125,7 @@ def reaction_path(
 
 
 class _Descent:
-    """The way from the transition state down both sides.
+    """The descent from the transition state on both sides.
 
     Parameters
     ----------
@@ -136,9 +138,9 @@ class _Descent:
     Attributes
     ----------
     sides : dict of str to list of str
-        The names of the runs from the transition state, which is left out, to the minimum.
+        The names of the runs from the transition state (excluded) to the minimum.
     minima : dict of str to str
-        The name of the run of each minimum that has been found.
+        The name of the run at each minimum found so far.
     """
 
     def __init__(
@@ -157,7 +159,7 @@ class _Descent:
         geometric_library()
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
-        """The steps that follow the transition state, as of Task."""
+        """The steps that follow the transition state, as in Task."""
         _require_small_gradient(results[TOP])
         if self._hessian is None:
             yield displaced(self._top, DISPLACEMENT)
@@ -177,7 +179,7 @@ class _Descent:
             yield from self._down(side, results)
 
     def _down(self, side: str, results: Results) -> Iterator[Sequence[Step]]:
-        """Steps from the transition state to the minimum of one side."""
+        """Steps from the transition state to the minimum on one side."""
         top = self._top.molecule
         with quiet():
             method = GeomeTRIC(top, self._search, "", downhill=side)
@@ -186,7 +188,7 @@ class _Descent:
         steepest = 0.0
         while True:
             point = method.judge(results[name], self._hessian)
-            if name != TOP or side == SIDES[-1]:  # both sides begin there, and it is said once
+            if name != TOP or side == SIDES[-1]:  # both sides begin there; report it once
                 self._listener.note(f"{name}: {point.said}")
             if name != TOP and not method.refused:
                 self.sides[side].append(name)
@@ -224,7 +226,7 @@ class _Descent:
         self.minima[side] = course.path[-1]
 
     def evaluate(self, results: Results, _failures: Failures, complete: bool) -> Numbers:
-        """The numbers of the path so far, as of Task."""
+        """The numbers of the path so far, as in Task."""
         back = [name for name in reversed(self.sides["backward"]) if name in results]
         ahead = [name for name in self.sides["forward"] if name in results]
         names = [*back, *([TOP] if TOP in results else []), *ahead]
@@ -242,6 +244,12 @@ class _Descent:
         ]
         if self._stored is not None:
             notes.append(f"Hessian: {self._stored.path}, {self._stored.result.level}")
+            away = self._stored.distance(self._top.molecule) * ANGSTROM_PER_BOHR
+            if away > AT_THIS_GEOMETRY:
+                notes.append(
+                    f"that Hessian, and with it the wavenumbers, are of a geometry {away:.4f} "
+                    "angstrom away from the transition state"
+                )
         if self._point is not None:
             notes += self._point.lines
         if not names:
@@ -274,7 +282,7 @@ class _Descent:
 
 
 def _require_small_gradient(result: MP2Result) -> None:
-    """Refuse to start where the energy still falls.
+    """Raise if the gradient at the start is not small.
 
     Raises
     ------
@@ -314,7 +322,7 @@ def _table(names: Sequence[str], runs: Sequence[MP2Result], top: int) -> dict[st
 
 
 def arc_length(before: Molecule, after: Molecule) -> float:
-    """A term of Eq. 1, sqrt(u) bohr; without what one geometry is turned and moved."""
+    """A term of Eq. 1, sqrt(u) bohr, after superposing the geometries."""
     weights = masses(before)
     places = []
     for molecule in (before, after):
@@ -325,7 +333,7 @@ def arc_length(before: Molecule, after: Molecule) -> float:
 
 
 def _values(top: MP2Result, minima: dict[str, MP2Result]) -> dict[str, Dataset]:
-    """Energies of the three stationary points, barriers and the energy of the reaction."""
+    """Energies of the three stationary points, barriers and the reaction energy."""
     energies = {side: run.total_energy for side, run in minima.items()}
     values = {
         "transition_state_energy": Dataset(
@@ -363,7 +371,7 @@ def _values(top: MP2Result, minima: dict[str, MP2Result]) -> dict[str, Dataset]:
 
 
 def _own_bonds(minima: dict[str, MP2Result]) -> dict[str, list[str]]:
-    """The bonds, such as "C1-H3", that the minimum of each side has and the other has not."""
+    """The bonds, e.g. "C1-H3", that exist only in the minimum on each side."""
     found = {}
     for side, run in minima.items():
         molecule = run.molecule
@@ -378,13 +386,13 @@ def _own_bonds(minima: dict[str, MP2Result]) -> dict[str, list[str]]:
 
 
 def _ends(minima: dict[str, MP2Result], own_bonds: dict[str, list[str]]) -> list[str]:
-    """What both minima are, and which bonds are in one of them alone."""
+    """Description of both minima, with the bonds that only one of them has."""
     lines = []
     for side in SIDES:
         said = f"minimum {side}s: {fragment_formulas(minima[side].molecule)}"
         if own_bonds[side]:
             said += f", with the bond {', '.join(own_bonds[side])}"
-        lines.append(f"{said}; E = {minima[side].total_energy:.10f} Eh")
+        lines.append(said)
     if not any(own_bonds.values()):
         lines.append("both minima have the same bonds: they are conformers, or mirror images")
     return lines

@@ -1,12 +1,12 @@
-"""The points of a relaxed scan: the coordinates are held and everything else is optimised.
+"""The points of a relaxed scan, in which the coordinates are held and everything else is optimised.
 
-Two passes go over the points from opposite ends. A point starts from the geometry and the orbitals
-of its neighbour in the same pass, with the coordinates brought to their new values: the side of the
-last atom moves as a whole where there is one, and in rings all atoms move as little as they can.
-A pass can stay in a minimum that another one leaves, so both energies are kept and the lower counts.
+Two passes cover the points from opposite ends. A point starts from the geometry and orbitals of its
+neighbour in the same pass, with the coordinates set to their new values: if possible, the side of
+the last atom moves as a whole; in rings, all atoms move as little as possible. Since one pass can
+stay in a minimum that the other leaves, both energies are kept and the lower counts.
 
-On a map a point has up to two neighbours that are done, and starts from the lower one. The points at
-the same distance from the corner do not need each other (`Relaxation.fronts`), in both passes.
+On a map a point has up to two finished neighbours, and starts from the lower one. In both passes,
+points at the same distance from the corner are independent (`Relaxation.fronts`).
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from dfmp2.studies.geometric_search import Search, geometric_library
 from dfmp2.studies.task import Results, Step
 
 PASSES = ("forward", "backward")
-LARGEST_ANGLE = 175.0  # degrees; beyond, the coordinates of an optimisation are not defined
-EXACT = 1e-8  # bohr or radian; what a coordinate may be off its value
+LARGEST_ANGLE = 175.0  # degrees; beyond this, internal coordinates are undefined
+EXACT = 1e-8  # bohr or radian; allowed deviation of a coordinate from its value
 MOST_CORRECTIONS = 50
-LONGEST = 0.3  # bohr; of one correction
-SHIFT = 1e-4  # bohr, of the differences that a derivative is made of
+LONGEST = 0.3  # bohr; largest correction in one step
+SHIFT = 1e-4  # bohr; displacement for numerical derivatives
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """How the points of a relaxed scan follow from each other.
+    """How the points of a relaxed scan depend on each other.
 
     Attributes
     ----------
     molecule : Molecule
-        The geometry that was given, from which both passes begin.
+        The given geometry, from which both passes begin.
     coordinates : tuple of Coordinate
         One or two.
     options : Options
     chained : bool
-        Start every SCF from the orbitals of the neighbour.
+        Whether every SCF starts from the orbitals of the neighbour.
     convergence : str
-        Of the geometries, as of `dfmp2.studies.geometric_search.Search`.
+        Convergence of the geometries, as in `dfmp2.studies.geometric_search.Search`.
     """
 
     molecule: Molecule
@@ -79,11 +79,11 @@ class Relaxation:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Numbers of values of the coordinates."""
+        """Number of values of each coordinate."""
         return tuple(len(coordinate.values) for coordinate in self.coordinates)
 
     def constraints(self) -> str:
-        """The coordinates, held as they are, in geomeTRIC's format."""
+        """The constraints that hold the coordinates, in geomeTRIC's format."""
         held = [
             (coordinate.kind, ",".join(str(atom + 1) for atom in coordinate.atoms))
             for coordinate in self.coordinates
@@ -100,9 +100,9 @@ class Relaxation:
         ]
 
     def fronts(self) -> list[list[tuple[str, int]]]:
-        """The runs of both passes, as direction and number of the point, in groups.
+        """Groups of runs of both passes, each run as direction and point number.
 
-        Those of a group need runs of groups before it alone.
+        Runs depend only on those of earlier groups.
         """
         places = list(product(*(range(count) for count in self.shape)))
         last = sum(self.shape) - len(self.shape)
@@ -119,11 +119,11 @@ class Relaxation:
         return fronts
 
     def step(self, direction: str, number: int, results: Results, who: str) -> Step:
-        """The run of a point, from the lower of its neighbours in the same pass.
+        """The run of a point, starting from the lower of its neighbours in the same pass.
 
         Raises
         ------
-        InputError, NumericalError : the coordinates cannot be brought to their values
+        InputError, NumericalError : the coordinates cannot be set to their values
         """
         values = np.unravel_index(number, self.shape)
         wanted = [
@@ -144,7 +144,7 @@ class Relaxation:
         )
 
     def _neighbour(self, direction: str, number: int, results: Results) -> str:
-        """Name of the run that a point starts from, "" for the geometry that was given."""
+        """Name of the run that a point starts from, "" for the given geometry."""
         if direction == PASSES[0]:
             back = -1
         else:
@@ -164,22 +164,22 @@ class Relaxation:
 
 
 def run_name(direction: str, number: int) -> str:
-    """Of a point, from 0, in one of PASSES."""
+    """Name of the run of a point, counted from 0, in one of PASSES."""
     return f"{direction}-{number + 1:03d}"
 
 
 def bring(
     molecule: Molecule, coordinates: Sequence[Coordinate], values: Sequence[float]
 ) -> Molecule:
-    """The molecule with all coordinates at their values.
+    """The molecule with all coordinates set to the given values.
 
-    Sides move as wholes first, where they can; what is missing then is shared by the atoms of the
-    coordinates, which move as little as possible.
+    Where possible, sides first move as a whole; the remaining deviation is distributed over the
+    atoms of the coordinates, which move as little as possible.
 
     Raises
     ------
     InputError : two atoms come too close
-    NumericalError : the values exclude each other
+    NumericalError : the values are incompatible
     """
     moved = molecule
     for coordinate, value in zip(coordinates, values, strict=True):
@@ -203,7 +203,7 @@ def bring(
 def _deviations(
     molecule: Molecule, coordinates: Sequence[Coordinate], values: Sequence[float]
 ) -> np.ndarray:
-    """(n,) what is missing to the values, bohr or radian."""
+    """Deviations (n,) from the values, bohr or radian."""
     return np.array(
         [
             coordinate.deviation(molecule, value)
@@ -215,7 +215,7 @@ def _deviations(
 def _slopes(
     molecule: Molecule, coordinates: Sequence[Coordinate], values: Sequence[float]
 ) -> np.ndarray:
-    """(n, 3 natom) derivatives of the coordinates, by central differences."""
+    """Derivatives (n, 3 natom) of the coordinates, by central differences."""
     columns = []
     for index in np.ndindex(molecule.coordinates.shape):
         ends = []

@@ -1,8 +1,8 @@
-"""The runs of a study, one after the other, each kept and written as soon as it is done.
+"""The runs of a study, one after another, each stored as soon as it is done.
 
-A study is a `Task` (`dfmp2.studies.task`); all else is here. Steps that follow from results, as those
-of an optimisation, come group by group (`Task.then`); stored ones are recalled as they come
-(`dfmp2.studies.keeper`), so that a study which goes on takes the same way again.
+A study is defined by a `Task` (`dfmp2.studies.task`) and carried out here. Steps that depend on
+results, such as those of an optimisation, come in groups (`Task.then`); stored ones are recalled as
+they come (`dfmp2.studies.keeper`), so that a resumed study retraces its path.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from dfmp2.studies.forecast import Series, examine_steps
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.task import Step, Task, Unfinished, expanded, wholes
 
-# Errors that are not the step's own: the next step would meet them as well, or they concern the
-# whole study.
+# Errors not specific to a step: the next one would meet them as well, or they concern the whole
+# study.
 OF_THE_STUDY = (ForeignCheckpoint, DeviceFault, DiskFull)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A step as another process computes it.
+    """A step to be computed by another process.
 
     Attributes
     ----------
-    compute : as of Task; a function of a module
+    compute : as in Task; a module-level function
     start : start orbitals of its SCF
-    tolerant : return the error of the step in place of its result
+    tolerant : return the error of the step instead of its result
     """
 
     step: Step
@@ -61,12 +61,12 @@ class Unit:
     tolerant: bool = False
 
 
-# The steps with their results, in the order in which they are done.
+# The steps with their results, in order of completion.
 Elsewhere = Callable[[Sequence[Unit]], Iterable[tuple[Step, MP2Result | Dfmp2Error]]]
 
 
 class CarryOutKeywords(TypedDict, total=False):
-    """The keywords of `carry_out`, which every study takes."""
+    """The keywords of `carry_out`, accepted by every study."""
 
     keeper: Keeper | None
     listener: Listener | None
@@ -75,8 +75,7 @@ class CarryOutKeywords(TypedDict, total=False):
 
 
 def without_densities(result: MP2Result) -> MP2Result:
-    """The result with its dipole moments and natural occupations, its densities left out (nspin, 0,
-    0)."""
+    """The result with dipole moments and natural occupations, but empty densities (nspin, 0, 0)."""
     properties = result.properties
     if properties is None:
         return result
@@ -92,18 +91,18 @@ def carry_out(
     command: str = "dfmp2.studies",
     elsewhere: Elsewhere | None = None,
 ) -> Study:
-    """The study of all steps, which are examined and then run in their order.
+    """Check all steps, run them in order, and return the study.
 
     Parameters
     ----------
-    keeper : where finished runs go, None for nowhere
-    command : for the provenance
+    keeper : stores finished runs; None to store nothing
+    command : recorded as provenance
     elsewhere : computes the steps of a group in other processes
 
     Raises
     ------
     Unfinished : `task.then` gave up
-    Dfmp2Error : of the step that failed, with its name in front
+    Dfmp2Error : error of the failed step, prefixed with its name
     """
     examine_steps([step for step in task.steps if step.name not in task.stored])
     runs = _StudyRuns(task, keeper or Keeper(), Collector(listener or Listener()), command)
@@ -111,29 +110,29 @@ def carry_out(
 
 
 class _StudyRuns:
-    """How far a study has come.
+    """The progress of a study.
 
     Parameters
     ----------
     task, keeper, command
-        As of `carry_out`.
+        As in `carry_out`.
     listener : Collector
         Collects the warnings for the study.
 
     Attributes
     ----------
     steps : list of Step
-        The runs that were asked for so far, those of a composite level one by one.
+        The runs requested so far; those of a composite level are separate.
     results : dict of str to MP2Result
-        Of these runs, by their names.
+        Results of these runs, by name.
     failures : dict of str to Dfmp2Error
-        Of those that failed.
+        Errors of the failed runs, by name.
     asked : dict of str to MP2Result
-        Of the steps of the task: `results`, or what the runs of a composite level give together.
+        Results of the steps of the task: `results`, or the combined results at a composite level.
     number : int
-        Of the present run, from 1.
+        Number of the current run, from 1.
     starts : dict of Part or None to StartOrbitals
-        Orbitals of the run before, where the steps are chained; of a composite level by its part.
+        Orbitals of the previous run, if the steps are chained; at a composite level, by part.
     """
 
     def __init__(self, task: Task, keeper: Keeper, listener: Collector, command: str) -> None:
@@ -153,7 +152,7 @@ class _StudyRuns:
         self.starts: dict[Part | None, StartOrbitals] = {}
 
     def study(self, *, complete: bool = False) -> Study:
-        """The study as far as it has come."""
+        """The study so far."""
         return self.task.study(
             self.steps,
             self.results,
@@ -164,7 +163,7 @@ class _StudyRuns:
         )
 
     def carry_out(self, elsewhere: Elsewhere | None) -> Study:
-        """Run all groups of steps; as of `carry_out`."""
+        """Run all groups of steps; as in `carry_out`."""
         task = self.task
         for text in task.warnings:
             self.listener.warning(text)
@@ -189,12 +188,12 @@ class _StudyRuns:
     def _run_group(
         self, steps: Sequence[Step], elsewhere: Elsewhere | None, *, follow: bool
     ) -> None:
-        """Recall or compute the runs of steps that do not need each other.
+        """Recall or compute the runs of independent steps.
 
         Parameters
         ----------
         follow : bool
-            The steps follow from results.
+            Whether the steps depend on results.
         """
         group = [run for step in steps for run in expanded(step)]
         waiting = self._waiting(group, follow=follow)
@@ -210,7 +209,7 @@ class _StudyRuns:
             self.asked |= wholes(group, self.results)
 
     def _waiting(self, group: Sequence[Step], *, follow: bool) -> list[Step]:
-        """Those of a group that are to be computed, after the others have been recalled."""
+        """The steps of a group still to be computed, after recalling the others."""
         task = self.task
         self.steps.extend(group)
         if len(self.steps) > MOST_RUNS:
@@ -259,7 +258,7 @@ class _StudyRuns:
                 self.listener.stage(f"{announced}: finished before")
             elif total:
                 self.listener.stage(announced)
-            else:  # the study itself says what came of the step
+            else:  # the study itself reports the outcome
                 self.listener.substage(announced)
             if step in waiting:
                 self._run(step, series)
@@ -267,7 +266,7 @@ class _StudyRuns:
                 self.starts[step.part] = _orbitals_of(step.name, self.results[step.name])
 
     def _run(self, step: Step, series: Series) -> None:
-        """Compute a step, with a checkpoint of it while that lasts."""
+        """Compute a step, keeping a checkpoint meanwhile."""
         series.begin(step.name)
         checkpoint = self.keeper.checkpoint(step)
         try:
@@ -292,7 +291,7 @@ class _StudyRuns:
         self.keeper.close(checkpoint)
 
     def _function_of(self, step: Step) -> Callable[..., MP2Result]:
-        """What computes a step."""
+        """The function that computes a step."""
         if step.compute is not None:
             return step.compute
         if self.task.compute is None:
@@ -308,7 +307,8 @@ class _StudyRuns:
         return self.starts.get(step.part, self.first)
 
     def _keep(self, step: Step, result: MP2Result) -> None:
-        """Take up the result of a step; what is passed is left of the run before, or of itself."""
+        """Keep the result of a step; reduce the previous run, or the step itself if `passing`, by
+        `Task.passed`."""
         passed = self.task.passed
         if passed is not None and step.passing:
             result = passed(result)
@@ -326,7 +326,7 @@ class _StudyRuns:
         return not self.task.tolerant or isinstance(error, OF_THE_STUDY)
 
     def _fail(self, step: Step, error: Dfmp2Error) -> None:
-        """Record the error of a step, or raise it where it ends the study."""
+        """Record the error of a step, or raise it if it ends the study."""
         if self._ends(error):
             raise error.prefixed(step.who) from error
         self.failures[step.name] = error
@@ -337,8 +337,8 @@ class _StudyRuns:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """What is there already is spared by the garbage collections of the runs, most of whose time
-    they take where the molecule is small."""
+    """Exclude existing objects from garbage collection during the runs, which otherwise dominates
+    the time for small molecules."""
     if gc.get_freeze_count():
         yield
         return

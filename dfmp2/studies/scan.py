@@ -1,11 +1,11 @@
 """Energies along one or two coordinates, or of the frames of a file.
 
-A rigid scan moves the atoms of one side and leaves everything else as it is; every SCF starts from
-the orbitals of the point before. A relaxed scan holds the coordinates and optimises all others
-(`dfmp2.studies.relaxed`). Two coordinates make a map, one row for each value of the first.
+A rigid scan moves the atoms of one side and leaves everything else unchanged; every SCF starts from
+the orbitals of the previous point. A relaxed scan holds the coordinates and optimises all others
+(`dfmp2.studies.relaxed`). Two coordinates make a map, with one row for each value of the first.
 
-A point that fails is recorded with the exit code of its error; the others stay. Along one
-coordinate all minima, maxima and barriers are found between the points (`dfmp2.studies.extrema`).
+A failed point is recorded with the exit code of its error, without affecting others. Along one
+coordinate, all minima, maxima and barriers between the points are found (`dfmp2.studies.extrema`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ NUMBERS: dict[
 }
 METHOD_NUMBERS: dict[
     str, tuple[str, str, Callable[[MP2Result], float]]
-] = {  # where it is not plain MP2
+] = {  # for methods other than plain MP2
     "correlation_energy": (
         "hartree",
         "correlation energy of the method",
@@ -87,24 +87,24 @@ METHOD_NUMBERS: dict[
 FITS = {"parabola": 3, "quartic": 5}
 MOST_COORDINATES = 2
 AT_ITS_VALUE = 1e-6  # bohr or radian
-DISAGREE = 1e-5  # Eh; passes that differ by more have come to different minima
+DISAGREE = 1e-5  # Eh; passes that differ by more have reached different minima
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is to be computed: geometries with the values of the coordinates, and how.
+    """What to compute: geometries with the values of the coordinates, and options.
 
     Attributes
     ----------
     molecules : tuple of Molecule
-        One for each point; of a relaxed scan the geometry that was given.
+        One for each point; for a relaxed scan, the given geometry.
     values : tuple of tuple of float
-        Of equal length; one number for each coordinate, or the number of the frame.
+        All of the same length: one number for each coordinate, or the number of the frame.
     coordinates : tuple of Coordinate
         One or two; none for the frames of a file.
     options : Options
     chained : bool
-        Start every SCF from the orbitals of the point before.
+        Whether every SCF starts from the orbitals of the previous point.
     relaxed : Relaxation or None
         None for a rigid scan.
     """
@@ -118,21 +118,21 @@ class Scan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the first columns."""
+        """Names of the first columns."""
         if not self.coordinates:
             return ("frame",)
         return tuple(coordinate.name for coordinate in self.coordinates)
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Of the first columns."""
+        """Units of the first columns."""
         if not self.coordinates:
             return ("",)
         return tuple(coordinate.units for coordinate in self.coordinates)
 
     @property
     def what(self) -> str:
-        """It in a few words."""
+        """A short description."""
         molecule = self.molecules[0]
         if self.relaxed is not None:
             kind = "relaxed scan"
@@ -144,7 +144,7 @@ class Scan:
         return f"{kind} of {molecule.name} ({molecule.formula}), {along_what}"
 
     def point(self, number: int) -> str:
-        """A point, from 0, in words."""
+        """A description of a point, counted from 0."""
         if not self.coordinates:
             return f"frame {number + 1}"
         each = zip(self.names, self.values[number], self.units, strict=True)
@@ -169,14 +169,14 @@ def along(
     coordinates : sequence of Coordinate
     options : Options
     chained : bool, optional
-        Start every SCF from the orbitals of the point before.
+        Whether every SCF starts from the orbitals of the previous point.
     convergence : str, optional
-        Of the geometries of a relaxed scan, as of `dfmp2.studies.geometric_search.Search`; None for
-        a rigid scan.
+        Convergence of the geometries of a relaxed scan, as in
+        `dfmp2.studies.geometric_search.Search`; None for a rigid scan.
 
     Raises
     ------
-    InputError : more than two coordinates, one of them twice, or one that moves the other
+    InputError : more than two coordinates, a repeated one, or one that moves the other
     """
     chosen = tuple(coordinates)
     if len(chosen) > MOST_COORDINATES:
@@ -220,22 +220,22 @@ def along_written(
     chained: bool = True,
     convergence: str | None = None,
 ) -> Scan:
-    """A scan along coordinates as people write them.
+    """A scan along coordinates as the user wrote them.
 
     Parameters
     ----------
     written : sequence of (str, str, str or sequence of float)
-        Kind, atoms and values, as of `dfmp2.studies.coordinate.make_coordinate`.
+        Kind, atoms and values, as in `dfmp2.studies.coordinate.make_coordinate`.
     units : str
-        Of lengths, "angstrom" or "bohr".
+        Unit of lengths, "angstrom" or "bohr".
     moving : str, optional
-        Atoms that move along the one coordinate that there is.
+        Atoms that move, if there is a single coordinate.
     chained, convergence : optional
-        As of `along`.
+        As in `along`.
 
     Raises
     ------
-    InputError : coordinates that cannot be, or atoms that move along one of two
+    InputError : impossible coordinates, or moving atoms with two coordinates
     """
     if moving is not None and len(written) > 1:
         raise InputError(
@@ -260,7 +260,7 @@ def along_written(
 def _moved(
     molecule: Molecule, coordinates: Sequence[Coordinate], values: Sequence[float]
 ) -> Molecule:
-    """The molecule with all coordinates at their values."""
+    """The molecule with all coordinates set to the given values."""
     moved = molecule
     for coordinate, value in zip(coordinates, values, strict=True):
         moved = coordinate.at(moved, value)
@@ -278,7 +278,7 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
 
     Raises
     ------
-    InputError : one frame only, or frames of different molecules
+    InputError : a single frame, or frames of different molecules
     """
     if len(frames) < 2:
         raise InputError(
@@ -318,17 +318,17 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
 
     Parameters
     ----------
-    scan : made with `along` or `over_frames`
-    how : as of `dfmp2.studies.runs.carry_out`
+    scan : made by `along` or `over_frames`
+    how : as in `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its table has one row per point tried, NaN and an exit code for one that failed; its
-    values hold the minimum
+    Study with one table row per attempted point, with NaN and an exit code if it failed; its values
+    hold the minimum
 
     Raises
     ------
-    Dfmp2Error : the calculation would be refused for the first point already
+    Dfmp2Error : the calculation is already invalid for the first point
     """
     if scan.relaxed is not None and isinstance(scan.options, CompositeOptions):
         raise InputError(
@@ -371,15 +371,15 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
 
 
 def _rigid_name(scan: Scan, number: int) -> str:
-    """Of the run of a point, from 0."""
+    """Name of the run of a point, counted from 0."""
     if not scan.coordinates:
         return f"frame-{number + 1:03d}"
     return f"point-{number + 1:03d}"
 
 
 def _there_and_back(scan: Scan, steps: Sequence[Step]) -> list[Step]:
-    """The steps in the order in which each is next to the one before: of a map every second row is
-    turned round."""
+    """The steps ordered so that each is next to the previous one: every second row of a map is
+    reversed."""
     if len(scan.coordinates) < 2:
         return list(steps)
     width = len(scan.coordinates[1].values)
@@ -437,7 +437,8 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
 
 
 def _question(scan: Scan, relaxed: Relaxation) -> dict[str, Any]:
-    """What the geometries of a relaxed scan depend on, beside the options of its runs."""
+    """Settings that determine the geometries of a relaxed scan, apart from the options of its
+    runs."""
     return {
         "relaxed": True,
         "convergence": relaxed.convergence,
@@ -451,16 +452,16 @@ def _question(scan: Scan, relaxed: Relaxation) -> dict[str, Any]:
 
 
 class Outcome(NamedTuple):
-    """What a point has come to.
+    """The outcome of a point.
 
     Attributes
     ----------
     number : int
-        Of the point, from 0.
+        Number of the point, from 0.
     runs : dict of str to MP2Result
-        By the name of the run: one, or those of both passes.
+        Results by name of the run: one, or those of both passes.
     codes : dict of str to int
-        Exit codes of the runs that failed, by name.
+        Exit codes of the failed runs, by name.
     """
 
     number: int
@@ -469,7 +470,7 @@ class Outcome(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the run with the lowest energy, "" where all failed."""
+        """Name of the run with the lowest energy, "" if all failed."""
         if not self.runs:
             return ""
         return min(self.runs, key=lambda name: self.runs[name].total_energy)
@@ -481,7 +482,7 @@ class Outcome(NamedTuple):
 
     @property
     def exit_code(self) -> float:
-        """0, or that of the first error where all runs failed."""
+        """0, or the code of the first error if all runs failed."""
         if self.runs:
             return 0.0
         return float(next(iter(self.codes.values())))
@@ -495,7 +496,7 @@ def _numbers(
     *,
     complete: bool,
 ) -> Numbers:
-    """The numbers of the points that have been tried.
+    """The numbers of the points attempted so far.
 
     Parameters
     ----------
@@ -554,7 +555,7 @@ def _numbers(
 
 
 def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[str, Column]:
-    """A row for each point that has been tried."""
+    """A row for each point attempted so far."""
     runs = [outcome.run for outcome in outcomes]
     lowest = min((run.total_energy for run in runs if run is not None), default=math.nan)
     table = {}
@@ -592,7 +593,7 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
 
 
 def _energy_of(outcome: Outcome, direction: str) -> float:
-    """Total energy of a point in one pass, Eh; NaN where it failed, or is still to come."""
+    """Total energy of a point in one pass, Eh; NaN if it failed or is still to come."""
     run = outcome.runs.get(run_name(direction, outcome.number))
     if run is None:
         return math.nan
@@ -600,7 +601,7 @@ def _energy_of(outcome: Outcome, direction: str) -> float:
 
 
 def _disagreements(scan: Scan, outcomes: Sequence[Outcome]) -> list[str]:
-    """A line for each point where the passes have come to different minima."""
+    """A line for each point at which the passes reached different minima."""
     lines = []
     for outcome in outcomes:
         forward, backward = (_energy_of(outcome, direction) for direction in PASSES)
@@ -622,7 +623,7 @@ def _disagreements(scan: Scan, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _map(scan: Scan, energies: Any) -> tuple[dict[str, Dataset], dict[str, Dataset]]:
-    """The lowest point of a map, and its energies as a grid, NaN where a point failed."""
+    """The lowest point of a map, and its energies as a grid; NaN for failed points."""
     if np.isnan(energies).all():
         return {}, {}
     rows, columns = scan.coordinates
@@ -654,7 +655,7 @@ def _map(scan: Scan, energies: Any) -> tuple[dict[str, Dataset], dict[str, Datas
 
 
 def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
-    """Expected errors of the energies above the lowest one, kJ/mol; NaN where none is known."""
+    """Expected errors of the energies relative to the lowest one, kJ/mol; NaN if unknown."""
     finished = [run for run in runs if run is not None]
     if not finished:
         return (math.nan,) * len(runs)
@@ -675,10 +676,9 @@ def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
 
 
 def _minima(curve: Sampled, units: str) -> dict[str, Dataset]:
-    """Position, energy and curvature of the lowest minimum by parabola and quartic, where they can
-    be had.
+    """Position, energy and curvature of the lowest minimum by parabola and quartic, if available.
 
-    None across a failed point, whose energy is NaN.
+    Not available across a failed point, whose energy is NaN.
     """
     values: dict[str, Dataset] = {}
     if np.isnan(curve.energies).all():
@@ -701,7 +701,7 @@ def _minima(curve: Sampled, units: str) -> dict[str, Dataset]:
 
 
 def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) -> list[str]:
-    """What is to be said where the lowest point is no minimum."""
+    """Remarks if the lowest point is not a minimum."""
     if minima:
         return []
     if any(one.curvature > 0 for one in extrema):
@@ -716,15 +716,14 @@ def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) ->
 
 
 def _period(coordinate: Coordinate) -> float | None:
-    """After which a coordinate has the same geometries again, in its unit; None where it has
-    not."""
+    """Period of a coordinate, in its unit; None if it has none."""
     if coordinate.kind == "dihedral":
         return 360.0
     return None
 
 
 def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
-    """Arrays with an element for each of them; nothing where there are none."""
+    """Arrays with one element per extremum; empty if there are none."""
     if not extrema:
         return {}
     about = "of every minimum and maximum between the points, by rising position"
@@ -745,7 +744,7 @@ def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
 
 
 def _of_barriers(curve: Sampled, extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
-    """Arrays with an element for each maximum between two minima; nothing where there are none."""
+    """Arrays with one element per maximum between two minima; empty if there are none."""
     found = barriers(curve, extrema)
     if not found:
         return {}

@@ -1,15 +1,15 @@
-"""The species of a reaction: what stands on either side, read and balanced before anything runs.
+"""The species of a reaction, read and checked for balance before anything runs.
 
     reactants = ["ch4.xyz", "2*o2.xyz"]         a file of dfmp2 run, or an .h5 file of a result or of
-    products = ["co2.xyz", "2*h2o.xyz"]         frequencies; a number and * before it: how many of it
-    charges = { oh = -1 }                       by the name of the file without its ending
+    products = ["co2.xyz", "2*h2o.xyz"]         frequencies; a number and * in front: coefficient
+    charges = { oh = -1 }                       by file name without suffix
     multiplicities = { o2 = 3 }
     symmetry_numbers = { c6h6 = 12 }
-    transition_states = ["ts"]                  saddle points: --optimize looks for one
+    transition_states = ["ts"]                  saddle points: --optimize searches for one
 
-That is the file of `dfmp2 reaction` (TOML); file names are relative to its folder. Coefficients are
-positive: whole numbers, decimal ones or fractions such as 1/2. What is the same molecule at the
-same geometry is one species, on both sides too, where it counts with the difference.
+This is the input file of `dfmp2 reaction` (TOML); file names are relative to its folder.
+Coefficients are positive integers, decimals or fractions such as 1/2. The same molecule at the same
+geometry is one species; if it is on both sides, the net coefficient counts.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from dfmp2.studies.rank import Candidate, read_candidate
 MOST_SPECIES = 40
 LARGEST_COEFFICIENT = 1000
 MAX_BYTES = 10**6
-STORED = ".h5"  # end of the name of a stored result
+STORED = ".h5"  # suffix of a stored result
 SIDES = ("reactants", "products")
 NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 EXPECTED_TERM = "expected FILE or COEFFICIENT*FILE, such as 2*h2.xyz, with a number above 0"
 
-Term = tuple[Fraction, Any]  # how many of what: a file or a molecule
+Term = tuple[Fraction, Any]  # coefficient, and a file or a molecule
 
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """A reaction as it was written.
+    """A reaction as the user wrote it.
 
     Attributes
     ----------
     reactants, products : sequence of Term
-        How many of what, a file or a molecule.
+        Coefficients with files or molecules.
     charges, multiplicities, symmetry_numbers : mapping of str to int
-        By the name of the file without its ending.
+        By file name without suffix.
     transition_states : sequence of str
         Names of saddle points.
     """
@@ -74,17 +74,17 @@ class Species:
     Attributes
     ----------
     label : str
-        Its name, that no other species has.
+        Its unique name.
     coefficient : Fraction
-        How many are made; negative for a reactant.
+        Net number formed; negative for a reactant.
     molecule : Molecule
-        At the geometry given.
+        The molecule at the given geometry.
     stored : Candidate or None
-        Its result, where a file has it.
+        Its stored result, if a file was given.
     symmetry : int or None
         Rotational symmetry number, None to count it.
     transition_state : bool
-        A saddle point of first order is looked for.
+        Whether to search for a first-order saddle point.
     """
 
     label: str
@@ -94,20 +94,12 @@ class Species:
     symmetry: int | None = None
     transition_state: bool = False
 
-    @property
-    def symmetry_given(self) -> int | None:
-        """Rotational symmetry number that the reaction or the stored result gives; None to count
-        it."""
-        if self.symmetry is None and self.stored is not None and self.stored.hessian is not None:
-            return self.stored.hessian.symmetry
-        return self.symmetry
-
 
 # --- reading --------------------------------------------------------------------------------------
 
 
 def parse_terms(text: str, option: Option) -> list[Term]:
-    """Coefficients and files of one side: terms with commas between them."""
+    """Coefficients and files of one side, from comma-separated terms."""
     return [parse_term(part, option) for part in text.split(",")]
 
 
@@ -116,7 +108,7 @@ def parse_term(text: str, option: Option) -> Term:
 
     Raises
     ------
-    InputError : no file, or a coefficient that is no number above 0
+    InputError : no file, or a coefficient that is not a positive number
     """
     number, star, file = text.strip().partition("*")
     if not star:
@@ -128,11 +120,11 @@ def parse_term(text: str, option: Option) -> Term:
 
 
 def make_coefficient(given: Any, option: Option) -> Fraction:
-    """A number above zero.
+    """A positive coefficient.
 
     Raises
     ------
-    InputError : it is none
+    InputError : not a positive number
     """
     try:
         if isinstance(given, bool):
@@ -159,9 +151,14 @@ def read_reaction(path: str | Path) -> Reaction:
 
     Raises
     ------
-    InputError : no such file, no TOML, unknown keys, or values of another kind
+    InputError : no such file, not TOML, unknown keys, or values of the wrong type
     """
-    file, text = read_text(path, MAX_BYTES, "more than 1 MB", "a TOML file of a reaction")
+    file, text = read_text(
+        path,
+        MAX_BYTES,
+        "more than 1 MB: expected a TOML file of a reaction",
+        "a TOML file of a reaction",
+    )
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -201,11 +198,11 @@ def read_reaction(path: str | Path) -> Reaction:
 
 
 def parse_numbers(text: str | None, option: Option) -> dict[str, int]:
-    """Whole numbers by name from NAME=N,NAME=N; {} for None.
+    """Integers by name from NAME=N,NAME=N; {} for None.
 
     Raises
     ------
-    InputError : a part is something else
+    InputError : a part has another form
     """
     numbers: dict[str, int] = {}
     if text is None:
@@ -224,12 +221,12 @@ def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
     Parameters
     ----------
     units : str
-        Of the coordinates in files, "angstrom" or "bohr".
+        Unit of the coordinates in files, "angstrom" or "bohr".
 
     Raises
     ------
-    InputError : a file that cannot be read, a name that no species has, nothing on one side, atoms
-        or charges that do not balance
+    InputError : a file that cannot be read, an unknown species name, an empty side, or atoms or
+        charges that do not balance
     """
     found: list[Species] = []
     written: list[Species] = []
@@ -260,7 +257,7 @@ def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
 
 
 def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
-    """The name that a term has, and its species."""
+    """The name in a term, and its species."""
     if isinstance(given, Molecule):
         name = given.name or given.formula
     else:
@@ -311,7 +308,7 @@ def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
 
 
 def _add(found: list[Species], species: Species) -> None:
-    """Count a species that is there already, or put a new one behind the others."""
+    """Add the coefficient of a known species, or append a new one."""
     for place, one in enumerate(found):
         same_source = (one.stored is None) == (species.stored is None)
         if same_source and _same(one.molecule, species.molecule):
@@ -326,7 +323,7 @@ def _add(found: list[Species], species: Species) -> None:
 
 
 def _same(one: Molecule, other: Molecule) -> bool:
-    """Whether two are the same atoms at the same places in the same state."""
+    """Whether two molecules have the same atoms at the same positions in the same state."""
     alike = one.symbols == other.symbols and one.charge == other.charge
     if not alike or one.multiplicity != other.multiplicity:
         return False
@@ -337,11 +334,11 @@ def _same(one: Molecule, other: Molecule) -> bool:
 
 
 def require_balance(species: Sequence[Species]) -> None:
-    """Refuse a reaction that makes or loses atoms or charge.
+    """Raise if atoms or charge do not balance.
 
     Raises
     ------
-    InputError : each element that is off, and by how many
+    InputError : names each unbalanced element and the difference
     """
     sides: dict[str, list[Fraction]] = {}
     charges = [Fraction(0), Fraction(0)]
@@ -382,7 +379,7 @@ def _shown(number: Fraction) -> str:
 
 
 def equation(species: Sequence[Species]) -> str:
-    """The reaction in one line, as 2 h2 + o2 -> 2 h2o."""
+    """The reaction in one line, e.g. 2 h2 + o2 -> 2 h2o."""
     sides = []
     for sign in (-1, 1):
         terms = []

@@ -1,7 +1,8 @@
-"""What a study is: its steps, and a function that makes numbers of their results (`Task`).
+"""The definition of a study: its steps, and a function that turns their results into numbers
+(`Task`).
 
 At a composite level (`dfmp2.studies.composite`) a step is several runs; `expanded` makes them and
-`wholes` puts their results together, so that no study needs to know of it.
+`wholes` combines their results, so that studies need not know about it.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ Failures = Mapping[str, Dfmp2Error]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One calculation of a study; `who` describes it to people, and so in errors.
+    """One calculation of a study; `who` describes it in messages.
 
     Attributes
     ----------
-    start : the run whose orbitals its SCF starts from, "" for those of the task
-    advice : what is said behind the reason why it cannot be run
-    passing : a run beside the way of the study: `Task.passed` is applied to it at once, and the run
-        before stays whole
-    compute : what computes it, None for `Task.compute`
-    whole : the step that it is a run of, "" for itself
-    part : which of its runs
-    optimised : its result is at another geometry than that of the step
+    start : name of the run whose orbitals its SCF starts from, "" for those of the task
+    advice : appended to the reason why it cannot be run
+    passing : an auxiliary run: `Task.passed` is applied to it at once, and the previous run is not
+        reduced
+    compute : function that computes it, None for `Task.compute`
+    whole : the step that this run is part of, "" for itself
+    part : which of the runs of that step it is
+    optimised : whether its result is at a geometry other than that of the step
     """
 
     name: str
@@ -60,11 +61,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a study makes of the runs so far; see `dfmp2.output.study.Study`.
+    """The numbers that a study derives from the runs so far; see `dfmp2.output.study.Study`.
 
     Attributes
     ----------
-    what : in the title in place of `Task.what`, "" for that
+    what : replaces `Task.what` in the title; "" to keep it
     """
 
     settings: Mapping[str, Any]
@@ -76,13 +77,13 @@ class Numbers:
 
 
 class Unfinished(ConvergenceError):
-    """What was looked for is not reached; the study holds what was computed, and goes on with
+    """The goal was not reached; the study holds the finished runs, and can be continued with
     `resume`.
 
     Attributes
     ----------
     study : set by `carry_out`
-    goes_on : whether `resume` can change anything
+    goes_on : whether `resume` can help
     """
 
     study: Study
@@ -96,25 +97,25 @@ class Task:
     Attributes
     ----------
     kind : one of `dfmp2.output.study.KINDS`
-    what : of which molecule, in a few words
-    molecule, options : the molecule of the first step, and how every run is made
-    steps : what to compute, in this order
-    evaluate : results, failures, whether that is all -> numbers
-    chained : start every SCF from the converged orbitals of the run before
-    tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
-    start : start orbitals of the first run, None for those that the options name
-    then : the steps after those, in groups whose steps do not need each other, from the results so
-        far (which grow); raises Unfinished where it gives up
-    compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
-    passed : what is left of a run when the next one that is not `Step.passing` is done, None for
-        all of it
-    free : options that may be others where an unfinished study goes on, since the numbers agree to
-        what it needs
-    chosen : options that the study sets by itself: stored runs may have others
-    warnings : what is wrong with the question itself, said before the first run
-    question : settings that a stored study must agree in for its runs to be taken; one that it
-        lacks counts as False
-    stored : results of steps, by name, that another file holds and that are not computed
+    what : short description of the molecule
+    molecule, options : the molecule of the first step, and the options of every run
+    steps : the calculations, in order
+    evaluate : function (results, failures, complete) -> numbers
+    chained : start every SCF from the converged orbitals of the previous run
+    tolerant : record a failed step and continue with the next; otherwise its error ends the study
+    start : start orbitals of the first run, None for those named by the options
+    then : further steps, in groups of independent steps, from the results so far (which grow);
+        raises Unfinished to give up
+    compute : function that runs a step, None for `dfmp2.mp2.energy.mp2_energy`
+    passed : reduces a run once the next one that is not `Step.passing` is done; None to keep all of
+        it
+    free : options that may change when an unfinished study is continued, since the numbers agree
+        closely enough
+    chosen : options that the study sets by itself; stored runs may differ in them
+    warnings : about the task itself, given before the first run
+    question : settings in which a stored study must agree for its runs to be reused; a missing one
+        counts as False
+    stored : results of steps, by name, taken from another file instead of computed
     """
 
     kind: str
@@ -145,7 +146,7 @@ class Task:
         *,
         complete: bool,
     ) -> Study:
-        """The study as far as it has come; `steps` and `warnings` are those so far."""
+        """The study so far, with the `steps` and `warnings` up to now."""
         runs = {step.name: results[step.name] for step in steps if step.name in results}
         complete_steps = wholes(steps, runs)
         failed = {
@@ -162,7 +163,7 @@ class Task:
             of_level = self.options.notes(list(complete_steps.values()))
             notes += [note for note in of_level if note not in notes]
         said = {text for run in runs.values() for text in run.diagnostics.warnings}
-        said |= set(numbers.notes)  # which list the steps that failed
+        said |= set(numbers.notes)  # which list the failed steps
         return Study(
             kind=self.kind,
             title=f"{numbers.what or self.what}, {level}",
@@ -180,7 +181,7 @@ class Task:
         )
 
     def _surroundings(self) -> list[str]:
-        """Notes on what is the same around the molecule of every run."""
+        """Notes on the surroundings that the molecules of all runs share."""
         notes = []
         if self.options.relativity == "x2c":
             notes.append("relativity in every run: spin-free one-electron X2C")
@@ -193,7 +194,7 @@ class Task:
 
 
 def expanded(step: Step) -> list[Step]:
-    """The runs of a step: several at a composite level, else itself."""
+    """The runs of a step: several at a composite level, otherwise itself."""
     if not isinstance(step.options, CompositeOptions):
         return [step]
     runs = []
@@ -217,14 +218,14 @@ def expanded(step: Step) -> list[Step]:
 
 
 def wholes(steps: Sequence[Step], results: Results) -> dict[str, MP2Result]:
-    """The results of the steps that were asked for, each of all its runs.
+    """The results of the requested steps, each combined from its runs.
 
     Parameters
     ----------
     steps : sequence of Step
-        As `expanded` has made them.
+        Runs as returned by `expanded`.
     results : mapping
-        Of these steps, as far as there are any.
+        Results of these runs so far.
     """
     runs: dict[str, list[Step]] = {}
     for step in steps:

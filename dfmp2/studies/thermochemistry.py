@@ -1,15 +1,15 @@
-"""Thermochemistry of a stored Hessian: other temperatures, pressures, isotopes, scaled wavenumbers,
-entropies of low modes. No gradient is computed.
+"""Thermochemistry from a stored Hessian: other temperatures, pressures, isotopes, scaled
+wavenumbers, entropies of low modes. No gradient is computed.
 
-The Hessian depends on no mass. Wavenumbers and the moments of inertia follow from it and the masses
-asked for (`dfmp2.studies.vibrations`), the gas from both (`dfmp2.studies.ideal_gas`).
+The Hessian does not depend on masses. Wavenumbers and moments of inertia follow from it and the
+requested masses (`dfmp2.studies.vibrations`), and the gas from both (`dfmp2.studies.ideal_gas`).
 
-Below: published scale factors of harmonic wavenumbers, by method and basis set.
+Published scale factors of harmonic wavenumbers are listed by method and basis set.
 
-They are those of zero-point energies, which differ from those of fundamentals (0.95 and less): a
-factor for thermochemistry is to make zero-point and thermal energies right. They were fitted with
-all-electron Hartree-Fock or with frozen-core MP2, with four-centre integrals, whose difference from
-fitted ones is below the last digit.
+They apply to zero-point energies, unlike those for fundamentals (0.95 and less), because
+thermochemistry needs correct zero-point and thermal energies. They were fitted to all-electron
+Hartree-Fock or frozen-core MP2 with four-centre integrals, which differ from density-fitted ones by
+less than the last digit.
 
 Source: the database of the Truhlar group, version 5, https://comp.chem.umn.edu/freqscale; Alecu,
 Zheng, Zhao, Truhlar, J. Chem. Theory Comput. 6, 2872 (2010).
@@ -30,7 +30,12 @@ from dfmp2.host.provenance import version
 from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
-from dfmp2.studies.frequencies import REFERENCE, StoredHessian, no_stationary_point
+from dfmp2.studies.frequencies import (
+    REFERENCE,
+    StoredHessian,
+    no_stationary_point,
+    rotational_symmetry,
+)
 from dfmp2.studies.ideal_gas import (
     JOULE_PER_MOL,
     MOTIONS,
@@ -38,7 +43,7 @@ from dfmp2.studies.ideal_gas import (
     thermochemistry,
     too_cold,
 )
-from dfmp2.studies.vibrations import Vibrations, on_a_line, symmetry_number
+from dfmp2.studies.vibrations import Vibrations, on_a_line
 
 Array = NDArray[np.float64]
 
@@ -46,17 +51,17 @@ Array = NDArray[np.float64]
 def make_thermochemistry(
     stored: StoredHessian, conditions: GasConditions, command: str = "dfmp2.studies"
 ) -> Study:
-    """The gas of a stored Hessian.
+    """The thermochemistry of a stored Hessian.
 
     Returns
     -------
-    Study; its values are those of the first temperature and pressure, named as of `frequencies`,
-    its table has a row for each pair of them, its arrays are `wavenumber`, `scaled_wavenumber`,
-    `ir_intensity`, `reduced_mass`, `force_constant`, `normal_modes`, `masses` and what was stored
+    Study whose values are those at the first temperature and pressure, named as in `frequencies`,
+    with a table row for each pair of them, and the arrays `wavenumber`, `scaled_wavenumber`,
+    `ir_intensity`, `reduced_mass`, `force_constant`, `normal_modes`, `masses` and the stored ones
 
     Raises
     ------
-    InputError : isotopes, or a scale factor that there is not; a Hessian that makes no gas
+    InputError : unknown isotopes or scale factor, or a Hessian from which no gas can be derived
     """
     stored.require_gas()
     molecule = stored.molecule
@@ -68,7 +73,7 @@ def make_thermochemistry(
         conditions.scale, result.method, options.basis, options.frozen_core
     )
     scaled = modes.wavenumber * factor
-    symmetry, counted = _symmetry(stored, conditions, weights)
+    symmetry, counted = rotational_symmetry(molecule, weights, conditions.symmetry, stored)
     gases = [
         thermochemistry(
             molecule,
@@ -124,26 +129,16 @@ def make_thermochemistry(
 
 
 def left_out_modes(modes: Vibrations) -> list[str]:
-    """A sentence on the imaginary modes, which are no part of the gas; none without any."""
+    """A sentence on the imaginary modes, which are left out of the gas; empty if there are none."""
     imaginary = [f"{-value:.1f}i" for value in modes.wavenumber if value < 0]
     if not imaginary:
         return []
     return [f"IMAGINARY modes are left out of the thermochemistry: {', '.join(imaginary)} cm^-1"]
 
 
-def _symmetry(stored: StoredHessian, conditions: GasConditions, weights: Array) -> tuple[int, str]:
-    """The rotational symmetry number, and where it comes from; that of the file is one of the most
-    abundant isotopes."""
-    if conditions.symmetry is not None:
-        return conditions.symmetry, "given"
-    counted = symmetry_number(stored.molecule, weights)
-    if stored.symmetry is None or stored.symmetry == counted or conditions.isotopes:
-        return counted, "counted"
-    return stored.symmetry, f"given in {stored.path}"
-
-
 def _table(gases: Sequence[dict[str, Dataset]], energy: float) -> dict[str, Column]:
-    """A row for each gas: differences from the total energy, entropy and its shares."""
+    """A row for each gas: differences from the total energy, and the entropy with its
+    contributions."""
 
     def column(name: str) -> list[float]:
         return [float(gas[name].value) for gas in gases]
@@ -210,7 +205,7 @@ FACTORS = {  # (method, basis) -> factor
     ("mp2", "cc-pvdz"): 0.977,
     ("mp2", "cc-pvtz"): 0.975,
 }
-OTHER_NAMES = {  # of basis sets
+OTHER_NAMES = {  # of basis sets, alternative names
     "6-31g(d)": "6-31g*",
     "6-31g(d,p)": "6-31g**",
     "6-31+g(d,p)": "6-31+g**",
@@ -221,18 +216,18 @@ OTHER_NAMES = {  # of basis sets
 def scale_factor(
     asked: float | str, method: str, basis: str, frozen_core: str
 ) -> tuple[float, str]:
-    """The factor that harmonic wavenumbers are multiplied by, and where it is from.
+    """The scale factor of harmonic wavenumbers, and its source.
 
     Parameters
     ----------
     asked : float or str
-        A factor, or AUTO for the one that is published.
+        A factor, or AUTO for the published one.
     method, basis, frozen_core : str
-        What the Hessian was, or is to be computed with, by their options.
+        Options with which the Hessian was, or will be, computed.
 
     Raises
     ------
-    InputError : no factor, or none is published
+    InputError : an invalid factor, or none is published
     """
     option = Option("scale", asked)
     if asked == AUTO:

@@ -1,28 +1,28 @@
-"""Harmonic vibrations of a molecule from its Hessian, and the rotations that put it onto itself.
+"""Harmonic vibrations of a molecule from its Hessian, and its rotational symmetry.
 
     (1 - R R^T) M^-1/2 H M^-1/2 (1 - R R^T) L_k = w_k^2 L_k                                                         (1)
     mu_k = 1 / sum_i L_ik^2 / m_i                          reduced mass of the displacement L_ik / sqrt(m_i)       (2)
     A_k = N_A / (12 e_0 c^2) |sum_i (d mu / d x_i) L_ik / sqrt(m_i)|^2                infrared intensity           (3)
 
-R: translations and rotations of the whole, orthonormal and weighted with masses, six of them, five
-where all atoms lie on a line. Masses are those of the most abundant isotopes
-(`dfmp2.molecule.elements`) where no others are given. Source: Wilson, Decius, Cross, Molecular
-Vibrations (McGraw-Hill, 1955). What follows for a gas is in `dfmp2.studies.ideal_gas`.
+R contains the orthonormal, mass-weighted translations and rotations, six of them, or five for a
+linear molecule. Masses default to those of the most abundant isotopes (`dfmp2.molecule.elements`).
+Source: Wilson, Decius, Cross, Molecular Vibrations (McGraw-Hill, 1955). For the gas see
+`dfmp2.studies.ideal_gas`.
 
-Below: what kind of stationary point a geometry is, by the signs of the curvatures of its Hessian.
+The signs of the curvatures of the Hessian determine the kind of stationary point.
 
-A minimum has no negative one, a transition state has one, a saddle point of order n has n.
-Curvatures are those along the vibrations, per length of the displacement of all atoms; without the
-rigid motions, and without what is constrained: there, with g = sum_i l_i dc_i, the Hessian is that
-of the energy along the constraints,
+A minimum has no negative curvature, a transition state one, and a saddle point of order n has n.
+Curvatures are taken along the vibrations, per length of the displacement of all atoms, excluding
+rigid motions and constrained coordinates; with constraints, where g = sum_i l_i dc_i, the Hessian
+is that of the energy along the constraints,
 
     H - sum_i l_i d^2 c_i        l_i: multipliers of the constrained coordinates c_i                                (1)
 
-Differences of gradients leave some noise in a curvature, so one that is smaller than NOISE has no
-sign. Gradients of an SCF that has converged to 1e-11 Eh are off by 3e-8 Eh/bohr at most (H2O, NH2,
-H2CO, Ne2 against 1e-13 Eh). At displacements of 0.005 bohr that leaves up to 6e-6 Eh/bohr^2. NOISE
-of 1e-5 Eh/bohr^2 is a wavenumber of 16 cm^-1 where one hydrogen moves, and of 4 cm^-1 where two
-neon atoms do.
+Differences of gradients leave some noise in a curvature, so values below NOISE have no definite
+sign. Gradients from an SCF converged to 1e-11 Eh are off by at most 3e-8 Eh/bohr (H2O, NH2, H2CO,
+Ne2 against 1e-13 Eh), which at displacements of 0.005 bohr amounts to up to 6e-6 Eh/bohr^2. NOISE
+of 1e-5 Eh/bohr^2 corresponds to 16 cm^-1 for one moving hydrogen, and to 4 cm^-1 for two neon
+atoms.
 """
 
 from __future__ import annotations
@@ -41,24 +41,23 @@ Array = NDArray[np.float64]
 
 # CODATA 2018
 ELECTRON_MASSES_PER_U = 1822.888486209
-MDYNE_PER_ANGSTROM = 15.56893119  # of 1 Eh/bohr^2
+MDYNE_PER_ANGSTROM = 15.56893119  # in 1 Eh/bohr^2
 INTENSITY = 974.8802  # km/mol for 1 e^2/u: N_A e^2 / (12 e_0 c^2 u)
-ON_A_LINE = 0.01  # bohr from the axis, of every atom of a linear molecule
-DEPENDENT = 1e-6  # of constraints and rigid motions, which are of length 1
-# bohr between an atom and the place of its like after a rotation; optimised geometries are not
-# exact
+ON_A_LINE = 0.01  # bohr; largest distance from the axis in a linear molecule
+DEPENDENT = 1e-6  # threshold for constraints and rigid motions, which are normalised
+# bohr between an atom and its equivalent after a rotation; optimised geometries are not exact
 SAME_PLACE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Vibrations:
-    """Harmonic vibrations, lowest first: arrays (n,) in their unit.
+    """Harmonic vibrations, lowest first, as arrays (n,).
 
     Attributes
     ----------
-    displacements : (n, natom, 3), normalised, of the atoms
-    removed : motions that were projected out, without constraints the rigid ones: 6, 5 on a line, 0
-        in a field
+    displacements : (n, natom, 3), normalised atomic displacements
+    removed : number of motions projected out; without constraints the rigid ones: 6, 5 for a linear
+        molecule, 0 in a field
     """
 
     wavenumber: Array = quantity("cm^-1", "harmonic, negative where imaginary")
@@ -70,12 +69,12 @@ class Vibrations:
 
 
 def masses(molecule: Molecule) -> Array:
-    """(natom,) u.
+    """Masses of the most abundant isotopes, (natom,), u.
 
     Raises
     ------
     InputError
-        An element has none.
+        An element has no mass.
     """
     return np.array([mass(symbol) for symbol in molecule.symbols])
 
@@ -87,8 +86,8 @@ def vibrations(
     constraints: Array | None = None,
     weights: Array | None = None,
 ) -> Vibrations:
-    """The vibrations of a molecule; among point charges, where it cannot move freely, all 3 natom
-    motions.
+    """The vibrations of a molecule; among point charges, all 3 natom motions, because it cannot
+    move freely.
 
     Parameters
     ----------
@@ -97,10 +96,9 @@ def vibrations(
     dipole_derivatives : array
         (3 natom, 3) e.
     constraints : (m, 3 natom) array, optional
-        Derivatives of coordinates that cannot change; the vibrations are those that leave them
-        alone.
+        Derivatives of fixed coordinates; only vibrations that leave these unchanged are returned.
     weights : (natom,) array, optional
-        Masses of the atoms, u; those of the most abundant isotopes where they are left out.
+        Masses of the atoms, u; by default those of the most abundant isotopes.
     """
     if weights is None:
         weights = masses(molecule)
@@ -134,12 +132,13 @@ def vibrations(
 
 
 def _held(constraints: Array, rigid: Array) -> Array:
-    """(3 natom, n) orthonormal: what changes a constraint, and the rigid motions that change none.
+    """Orthonormal motions (3 natom, n): those that change a constraint, and the rigid motions that
+    do not.
 
     Parameters
     ----------
     constraints : (m, 3 natom) array
-        Their derivatives, weighted with masses.
+        Their mass-weighted derivatives.
     rigid : (3 natom, 6) array
         R of Eq. 1, or fewer columns.
     """
@@ -152,14 +151,14 @@ def _held(constraints: Array, rigid: Array) -> Array:
 
 
 def _largest(displacements: Array) -> Any:
-    """(n, 1) place of the largest component of each mode, which is given the sign +."""
+    """Indices (n, 1) of the largest component of each mode, which is made positive."""
     rows = np.abs(displacements.reshape(len(displacements), -1))
     return np.argmax(rows.round(6), axis=1)[:, None]
 
 
 def rigid_motions(molecule: Molecule, weights: Array) -> Array:
-    """R of Eq. 1: translations and rotations, (3 natom, 6), orthonormal and weighted with masses
-    (natom,), u; (3 natom, 5) on a line."""
+    """R of Eq. 1: orthonormal translations and rotations weighted with masses (natom,), u; (3
+    natom, 6), or (3 natom, 5) for a linear molecule."""
     centred, axes = principal_axes(molecule, weights)
     if on_a_line(molecule):
         centred = np.outer(centred @ axes[2], axes[2])
@@ -177,8 +176,8 @@ def on_a_line(molecule: Molecule) -> bool:
 
 
 def principal_axes(molecule: Molecule, weights: Array) -> tuple[Array, Array]:
-    """Positions about the centre of mass (natom, 3) in bohr, and the principal axes as rows, that
-    of the smallest moment of inertia last.
+    """Positions relative to the centre of mass (natom, 3) in bohr, and the principal axes as rows,
+    with that of the smallest moment of inertia last.
 
     Parameters
     ----------
@@ -191,15 +190,16 @@ def principal_axes(molecule: Molecule, weights: Array) -> tuple[Array, Array]:
 
 
 def symmetry_number(molecule: Molecule, weights: Array | None = None) -> int:
-    """Number of rotations, the identity included, that put like atoms in each other's places.
+    """Rotational symmetry number: the number of rotations, including the identity, that map like
+    atoms onto each other.
 
-    A rotation is fixed by where it puts two atoms that are not on a line with the centre; on a line
-    there is none but the one that turns it round. An atom has one.
+    A rotation is determined by the images of two atoms not collinear with the centre; for a linear
+    molecule only its reversal is possible. An atom has the number 1.
 
     Parameters
     ----------
     weights : (natom,) array, optional
-        Masses, u: isotopes are not alike. Those of the most abundant ones where they are left out.
+        Masses, u, by default those of the most abundant isotopes; different isotopes are not alike.
     """
     if molecule.natom == 1:
         return 1
@@ -232,8 +232,8 @@ def symmetry_number(molecule: Molecule, weights: Array | None = None) -> int:
 
 
 def _frame(first: Array, second: Array) -> Array:
-    """Right-handed orthonormal rows: along the first vector, in the plane of both, and normal to
-    it."""
+    """A right-handed orthonormal frame as rows: along the first vector, in the plane of both, and
+    normal to it."""
     x = first / np.linalg.norm(first)
     z = np.cross(first, second)
     z = z / np.linalg.norm(z)
@@ -241,7 +241,7 @@ def _frame(first: Array, second: Array) -> Array:
 
 
 def _maps(weights: Array, places: Array, moved: Array) -> bool:
-    """Whether every atom that was moved is where one of its mass is."""
+    """Whether every moved atom coincides with an atom of the same mass."""
     gaps = np.linalg.norm(moved[:, None] - places[None], axis=2)
     same = weights[:, None] == weights[None]
     return bool(((gaps < SAME_PLACE) & same).any(axis=1).all())
@@ -250,20 +250,20 @@ def _maps(weights: Array, places: Array, moved: Array) -> bool:
 # --- kinds of stationary points -------------------------------------------------------------------
 
 NOISE = 1e-5  # Eh/bohr^2
-AWAY = 0.1 * BOHR_PER_ANGSTROM  # bohr; how far the atom that moves most goes along imaginary modes
-IN_A_PLANE = 0.01  # bohr from the plane, of every atom of a planar molecule
+AWAY = 0.1 * BOHR_PER_ANGSTROM  # bohr; largest displacement of an atom along imaginary modes
+IN_A_PLANE = 0.01  # bohr; largest distance from the plane in a planar molecule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StationaryPoint:
-    """A geometry, where the gradient vanishes, with its Hessian.
+    """A geometry with vanishing gradient, and its Hessian.
 
     Attributes
     ----------
     molecule : Molecule
-        At this geometry.
+        The molecule at this geometry.
     hessian : (3 natom, 3 natom) array
-        Eh/bohr^2, as Eq. 1 has it where there are constraints.
+        Eh/bohr^2; with constraints, as in Eq. 1.
     modes : Vibrations
         Lowest first.
     """
@@ -274,7 +274,7 @@ class StationaryPoint:
 
     @property
     def curvatures(self) -> Array:
-        """(n,) Eh/bohr^2 along the modes."""
+        """Curvatures along the modes, (n,), Eh/bohr^2."""
         return self.modes.force_constant / MDYNE_PER_ANGSTROM
 
     @property
@@ -289,7 +289,7 @@ class StationaryPoint:
 
     @property
     def kind(self) -> str:
-        """minimum, transition state, or saddle point of order n."""
+        """The kind: minimum, transition state, or saddle point of order n."""
         if self.imaginary == 0:
             return "minimum"
         if self.imaginary == 1:
@@ -298,7 +298,7 @@ class StationaryPoint:
 
     @property
     def lines(self) -> list[str]:
-        """What is to be said of it: the lowest modes, and what is not certain."""
+        """Lines for a report: the lowest modes, and anything uncertain."""
         numbers = self.modes.wavenumber
         shown = ", ".join(_wavenumber(x) for x in numbers[: max(3, self.imaginary)])
         said = [
@@ -313,12 +313,13 @@ class StationaryPoint:
         return said
 
     def sides(self, kept: int) -> tuple[Array, Array]:
-        """Two geometries (natom, 3), bohr, away from here along the imaginary modes.
+        """Two geometries (natom, 3), bohr, displaced in opposite directions along the imaginary
+        modes.
 
         Parameters
         ----------
         kept : int
-            The number of imaginary modes that are wanted, lowest first, and not followed.
+            The number of lowest imaginary modes that are wanted and not followed.
         """
         move = self.modes.displacements[kept : self.imaginary].sum(axis=0)
         move *= AWAY / np.linalg.norm(move, axis=1).max()
@@ -331,7 +332,7 @@ def stationary_point(
     gradient: Array,
     constraints: tuple[Array, Array] | None = None,
 ) -> StationaryPoint:
-    """The kind of the stationary point that `molecule` is at.
+    """The stationary point at the geometry of `molecule`.
 
     Parameters
     ----------
@@ -340,7 +341,7 @@ def stationary_point(
     gradient : (natom, 3) array
         Eh/bohr, of the energy.
     constraints : ((m, 3 natom) array, (m, 3 natom, 3 natom) array), optional
-        First and second derivatives of the coordinates that are constrained.
+        First and second derivatives of the constrained coordinates.
     """
     none = np.zeros((3 * molecule.natom, 3))
     if constraints is None:
@@ -352,10 +353,10 @@ def stationary_point(
 
 
 def symmetry_kept(molecule: Molecule) -> str:
-    """linear or planar where forces cannot change it: all atoms on a line or in a plane; ""
-    elsewhere.
+    """Either "linear" or "planar" if all atoms are on a line or in a plane and forces cannot change
+    that; otherwise "".
 
-    Two atoms are always on a line, and three in a plane; point charges can push atoms out of it.
+    Two atoms are always collinear and three coplanar; point charges can break either.
     """
     if molecule.natom < 3 or molecule.point_charges is not None:
         return ""
@@ -369,7 +370,7 @@ def symmetry_kept(molecule: Molecule) -> str:
 
 
 def _wavenumber(value: float) -> str:
-    """As "1595.2", and "812.4i" where it is imaginary."""
+    """The wavenumber as text, e.g. "1595.2", or "812.4i" if imaginary."""
     if value < 0:
         return f"{-value:.1f}i"
     return f"{value:.1f}"

@@ -5,14 +5,14 @@ kernel call whose float32 partial sums are added in float64 on the host, in a fi
 kernels return J and K for D = e_a + e_b - e_i - e_j > 0, so direct = -J and exchange = -K. There is
 no float64 on the device.
 
-B may also be made on the device (K12), of fitted integrals that are rounded to float32 here:
+B may also be computed on the device (K12), from fitted integrals that are rounded to float32 here:
 
     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a)        A_P fitted in float64
 
-The slices of 128 A_P go up piece by piece, once for all spins, the last first; a call takes a piece
-and a block of occupied orbitals, and puts its slices of B in front of those that the call before it
-returned, which never leave the device. All spins have the columns of the one with most virtual
-orbitals, so that they share the programs, and those of the pair energies as well.
+The slices of 128 A_P are uploaded piece by piece, once for all spins, last piece first; a call
+takes a piece and a block of occupied orbitals, and puts its slices of B in front of those returned
+by the previous call, which never leave the device. All spins have as many columns as the one with
+most virtual orbitals, so that they share all programs, including those of the pair energies.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ LIMITS = Limits(("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transfor
 
 
 def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
-    """Blocks of B as `layout.pack_b` makes them, one per block of occupied orbitals, resident, for
-    each spin.
+    """Resident blocks of B for each spin, as made by `layout.pack_b`, one per block of occupied
+    orbitals.
 
     Parameters
     ----------
-    tensors : one per spin, of the same fitted integrals
+    tensors : one per spin, with the same fitted integrals
     """
     a, nao = tensors[0].a, len(tensors[0].c_occ)
     tiles = -(-nao // P)
@@ -56,7 +56,7 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
     once = layout.slices_at_once(tiles, slices)
     stored = layout.stored_slices(columns, slices * P)
     edge = layout.block_edge(layout.padded_nvir(most), slices * P)
-    orbitals: list[tuple[int, Any, Any]] = []  # spin, C of a block of occupied ones, of the virtual
+    orbitals: list[tuple[int, Any, Any]] = []  # spin, C of an occupied block, C of the virtuals
     for spin, tensor in enumerate(tensors):
         c_vir = executor.upload(pack_orbitals(tensor.c_vir, columns))
         for i in range(0, tensor.shape[0], edge):
@@ -89,7 +89,7 @@ def pack_orbitals(c: Array, columns: int) -> Array:
 def pack_fitted(
     a: Array, nao: int, first: int, slices: int, dtype: type[np.floating[Any]] = np.float32
 ) -> Array:
-    """Slices of 128 A_P as K12 reads them, zero in the padding: `layout.fitted_shape`.
+    """Slices of 128 A_P in the form K12 reads, of shape `layout.fitted_shape`, zero in the padding.
 
     a : (naux, nao (nao + 1) / 2), packed triangles; first : slice
     """
@@ -112,11 +112,11 @@ class Resident:
 
     Attributes
     ----------
-    blocks : B in blocks of `edge` occupied orbitals by number, as `layout.pack_b` makes them; those
-        that are there
-    shape : (nocc, nvir, naux), not padded; nvir, naux : padded
+    blocks : the available blocks of B by number, of `edge` occupied orbitals each, as made by
+        `layout.pack_b`
+    shape : (nocc, nvir, naux), unpadded; nvir, naux : padded
     eps_vir : (nvir or fewer,) Eh, energies of the columns of the blocks
-    kept : tables on the device that many blocks share, by name
+    kept : tables on the device shared by blocks, by name
     """
 
     blocks: dict[int, Any]
@@ -128,18 +128,18 @@ class Resident:
 
     @property
     def edge(self) -> int:
-        """Occupied orbitals of a block."""
+        """Number of occupied orbitals in a block."""
         return layout.block_edge(self.nvir, self.naux)
 
 
 class NkiBackend(Backend):
-    """The Trainium kernels on an executor.
+    """Backend that runs the Trainium kernels on an executor.
 
     Parameters
     ----------
-    name : of the row in the registry
+    name : name in the registry
     executor : launches the kernels
-    variant : as of `PairForm`, or None for the best that a shape offers
+    variant : as in `PairForm`, or None for the best one for each shape
     """
 
     def __init__(self, name: str, executor: Executor, variant: str | None = None) -> None:
@@ -149,7 +149,7 @@ class NkiBackend(Backend):
         self._variant = variant
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
-        """Pad, pack and upload B; `precision` is "mixed", the only one that they offer."""
+        """Pad, pack and upload B; `precision` must be "mixed", the only one available."""
         operand = self.declare(b.shape, eps_occ, eps_vir)
         edge = operand.b.edge
         for number in range(-(-len(b) // edge)):
@@ -157,7 +157,7 @@ class NkiBackend(Backend):
         return operand
 
     def declare(self, shape: tuple[int, ...], eps_occ: Array, eps_vir: Array) -> Operand:
-        """An operand whose blocks come later, one by one, and only those that are needed here."""
+        """An operand whose blocks are added later, one by one, as needed."""
         nocc, nvir, naux = shape
         padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
         return Operand(
@@ -165,14 +165,14 @@ class NkiBackend(Backend):
         )
 
     def add(self, operand: Operand, number: int, rows: Array) -> None:
-        """Pad, pack and upload a block: rows (n, nvir, naux) of B of at most `edge` orbitals."""
+        """Pad, pack and upload a block: rows (n, nvir, naux) of B for at most `edge` orbitals."""
         (block,) = layout.pack_b(rows, edge=len(rows), dtype=np.float64)
         operand.b.blocks[number] = self._executor.upload(block)
 
     def put_untransformed(
         self, tensors: Sequence[UntransformedTensor], energies: Sequence[tuple[Array, Array]]
     ) -> list[Operand]:
-        """Make B of all spins on the device, where it stays, in float32.
+        """Compute B of all spins on the device, where it stays, in float32.
 
         Parameters
         ----------
@@ -182,7 +182,7 @@ class NkiBackend(Backend):
         operands = []
         made = transform(tensors, self._executor)
         for tensor, blocks, (eps_occ, eps_vir) in zip(tensors, made, energies, strict=True):
-            # Virtuals that another spin has
+            # Virtuals that only another spin has
             far = np.full(most - eps_vir.size if eps_vir.size else 0, layout.FAR)
             padded = most, layout.padded_naux(tensor.shape[2])
             resident = Resident(
@@ -192,17 +192,17 @@ class NkiBackend(Backend):
         return operands
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
-        """Have the programs compiled and loaded that these shapes need."""
+        """Compile and load the programs that these shapes need."""
         if self.limits.compiles:
             for program in programs(tuple(spins), CHIP[self._executor.target], nao):
                 self._executor.prepare(program)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
-        """Predicted seconds of the transformation (K12), of its dispatch and transfers.
+        """Predicted time of the transformation (K12), with dispatch and transfers, s.
 
         Raises
         ------
-        KernelError : they cannot run at these sizes
+        KernelError : the kernels cannot run at these sizes
         """
         from dfmp2.trainium.costs import catalogue
 
@@ -210,12 +210,12 @@ class NkiBackend(Backend):
         return found.usual + found.dispatch + found.link
 
     def tensors(self) -> NkiTensors:
-        """Products by the kernels."""
+        """Tensor products by the kernels."""
         return NkiTensors(self, self._executor)
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
-        """Direct and exchange terms of a tile of occupied pairs, float64, Eh; whole blocks are
-        evaluated."""
+        """Direct and exchange terms of a tile of occupied pairs, float64, Eh; computed in whole
+        blocks."""
         i0, i1, j0, j1, diagonal = tile
         same = left is right
         direct = np.zeros((i1 - i0, j1 - j0))
@@ -244,11 +244,11 @@ class NkiBackend(Backend):
         return PairTerms(direct, exchange)
 
     def describe(self) -> dict[str, str]:
-        """What the executor says of its lane, and the kernels launched."""
+        """The executor's description of its lane, and the kernels launched."""
         return self._executor.describe()
 
     def _same(self, operand: Operand, row: int, column: int) -> tuple[Array, Array]:
-        """J and K of two blocks of one space; both triangles of a diagonal block."""
+        """J and K of two blocks of one spin space; both triangles for a diagonal block."""
         resident, diagonal = operand.b, row == column
         nvir, naux = resident.nvir, resident.naux
         target = self._executor.target
@@ -281,7 +281,7 @@ class NkiBackend(Backend):
         return direct, exchange
 
     def _cross(self, left: Operand, right: Operand, row: int, column: int) -> tuple[Array]:
-        """J of a block of the left and a block of the right space."""
+        """J of a block of the left and a block of the right spin space."""
         nvir, naux = right.b.nvir, right.b.naux
         eps_i, eps_j = _block(left, row), _block(right, column)
         virtual = left.b.eps_vir, right.b.eps_vir
@@ -300,7 +300,7 @@ class NkiBackend(Backend):
         return (layout.read_cross(out, (eps_i.size, eps_j.size)),)
 
     def _kept(self, resident: Resident, name: object, make: Callable[[], Array]) -> Any:
-        """A table on the device, made and uploaded once per operand."""
+        """A table on the device, computed and uploaded once per operand."""
         if name not in resident.kept:
             resident.kept[name] = self._executor.upload(make())
         return resident.kept[name]
@@ -313,7 +313,7 @@ def _block(operand: Operand, number: int) -> Array:
 
 
 def _cut(matrix: Array, values: NDArray[np.float64], tile: Tile, i: int, j: int) -> None:
-    """Put the part of a block at (i, j) that lies in the tile where it belongs."""
+    """Copy the part of the block at (i, j) that overlaps the tile into the matrix."""
     rows = range(max(i, tile.i0), min(i + values.shape[0], tile.i1))
     columns = range(max(j, tile.j0), min(j + values.shape[1], tile.j1))
     part = values[rows.start - i : rows.stop - i, columns.start - j : columns.stop - j]

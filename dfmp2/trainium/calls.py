@@ -1,7 +1,7 @@
-"""Which kernel calls cover a shape, and the compiled programs (NEFFs) that they need.
+"""The kernel calls that cover a shape, and the compiled programs (NEFFs) that they need.
 
-A program belongs to a kernel, the padded shapes of its tensors and its compile-time constants; all
-tensors are float32, and nothing depends on the number of occupied orbitals.
+A program is determined by a kernel, the padded shapes of its tensors and its compile-time
+constants; all tensors are float32, and nothing depends on the number of occupied orbitals.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from dfmp2.trainium.kernels.sizes import (
 )
 from dfmp2.trainium.layout import Array
 
-LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
-SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
+LARGEST = 100_000  # of any dimension; anything larger is a typing error
+SHAPES = {  # synthetic shapes used for the public trn1 figures
     "small": Shape(16, 112, 384),
     "medium": Shape(64, 448, 1536),
     "large": Shape(96, 672, 2304),
 }
 KERNELS = "dfmp2.trainium.kernels"
-# Whether runs take the variant whose tiles all have addresses: on where the compiler does not find
-# places for those of the others.
+# Whether runs use the variant in which all tiles have addresses; for compilers that cannot place
+# the tiles of the others.
 PLACED = False
-# products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in
+# products per program; no reports on compiling larger ones are known (trnblas: 88,000 statements in
 # 27 s)
 MOST = 80_000
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
@@ -54,7 +54,7 @@ def parse_shape(text: str) -> Shape:
 
     Raises
     ------
-    InputError : neither
+    InputError : the text is neither
     """
     if text in SHAPES:
         return SHAPES[text]
@@ -74,11 +74,11 @@ def parse_shape(text: str) -> Shape:
 
 
 def spin_shapes(text: str, beta: str | None) -> tuple[Shape, ...]:
-    """Shapes of one spin, or of two where `beta` ("NOCC/NVIR") is given.
+    """Shapes of one spin, or of two if `beta` ("NOCC/NVIR") is given.
 
     Raises
     ------
-    InputError : either text is not understood
+    InputError : one of the texts cannot be parsed
     """
     alpha = parse_shape(text)
     if beta is None:
@@ -99,10 +99,10 @@ class KernelCall:
 
     Attributes
     ----------
-    source : module of the kernel; kernel : function in it
+    source : module of the kernel; kernel : its function
     arguments : by name; `interpreter.rules.Shape` placeholders for tensors, the rest compile-time
         constants
-    count : how often a calculation makes it
+    count : number of such calls in a calculation
     """
 
     source: str
@@ -112,13 +112,13 @@ class KernelCall:
 
     @property
     def program(self) -> Program:
-        """What is compiled for it."""
+        """The program compiled for it."""
         return program_of(self.source, self.kernel, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """K3 at padded sizes: its constants and tables, and the order of its pairs.
+    """K3 at padded sizes: constants, tables, and order of pairs.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class PairForm:
     variant : "plain", "packed" (pairs share a row tile for their last rows), or "placed" (plain,
         with addresses for all tiles)
     target : "gen2" (trn1) or "gen3" (trn2)
-    rows, columns : occupied orbitals i and j of the block
+    rows, columns : numbers of occupied orbitals i and j of the block
     """
 
     nvir: int
@@ -138,14 +138,14 @@ class PairForm:
 
     @property
     def group(self) -> int:
-        """Pairs that share a row tile."""
+        """Number of pairs that share a row tile."""
         if self.variant == "packed":
             return P // (self.nvir % P)
         return 1
 
     @property
     def residents(self) -> int:
-        """Blocks of B_i held at a time."""
+        """Number of blocks of B_i held at a time."""
         most = {
             "plain": layout.residents,
             "packed": layout.packed_residents,
@@ -154,7 +154,7 @@ class PairForm:
         return most[self.variant](self.nvir, self.naux, self.target)
 
     def constants(self, diagonal: bool) -> dict[str, Any]:
-        """Compile-time arguments; `diagonal` : both blocks are the same one."""
+        """Compile-time arguments; `diagonal` : whether both blocks are the same."""
         return {
             "sizes": (self.nvir, self.naux // P, self.residents, self.group),
             "diagonal": diagonal,
@@ -163,16 +163,15 @@ class PairForm:
         }
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
-        """Pairs in the order in which they are emitted."""
+        """Pairs in order of emission."""
         return layout.emission(self.rows, self.columns, self.residents, diagonal, self.group)
 
     def singles(self, diagonal: bool) -> bool:
-        """Whether there are pairs that share no row tile, whose table of e_a + e_b is another
-        one."""
+        """Whether there are pairs that share no row tile and so need another table of e_a + e_b."""
         return any(len(item.rows) == 1 for item in self.items(diagonal))
 
     def tables(self, eps_vir: Array, diagonal: bool) -> Array:
-        """Of e_a + e_b, and identities for transposes."""
+        """Tables of e_a + e_b, and identities for transposes."""
         return layout.pair_tables(eps_vir, self.singles(diagonal), self.group)
 
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
@@ -194,8 +193,8 @@ class PairForm:
 
 
 def occupied_blocks(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
-    """(occupied orbitals of a block, number of such blocks): whole ones, and the last where it is
-    shorter."""
+    """(occupied orbitals per block, number of such blocks): for full blocks, and for a shorter last
+    one."""
     edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
     whole, rest = divmod(nocc, edge)
     return [(size, count) for size, count in ((edge, whole), (rest, 1)) if size and count]
@@ -204,14 +203,14 @@ def occupied_blocks(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
 def pair_energy_calls(
     nocc: int, nvir: int, naux: int, target: str = "gen2", variant: str = "plain"
 ) -> tuple[KernelCall, ...]:
-    """Calls of K3 for all pairs i <= j of one spin space: off-diagonal and diagonal blocks, whole
+    """Calls of K3 for all pairs i <= j of one spin space: off-diagonal and diagonal blocks, full
     and last ones.
 
     Parameters
     ----------
-    nocc, nvir, naux : sizes of the molecule, not padded
+    nocc, nvir, naux : sizes of the molecule, unpadded
     target : "gen2" (trn1) or "gen3" (trn2)
-    variant : one of those that `variants` names for these sizes
+    variant : one of `variants` for these sizes
     """
     edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
     whole, rest = divmod(nocc, edge)
@@ -235,7 +234,8 @@ def pair_energy_calls(
 
 
 def variants(nvir: int, naux: int, target: str = "gen2") -> tuple[str, ...]:
-    """Variants of K3 for a shape, the one that runs take last; `target` : "gen2" or "gen3"."""
+    """Variants of K3 for a shape, ending with the one that runs use; `target` : "gen2" or
+    "gen3"."""
     padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
     found = ["plain"]
     if layout.packing(*padded, target):
@@ -269,12 +269,12 @@ def cross_calls(
 
 
 def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCall, ...]:
-    """Calls that make the blocks of B of one spin: the first of each block, then those of its other
-    pieces.
+    """Calls that make the blocks of B of one spin: the first call of each block, then those for its
+    other pieces.
 
     Raises
     ------
-    KernelError : integrals over more basis functions than a call takes
+    KernelError : more basis functions than a call can take
     """
     tiles, slices = -(-nao // P), layout.padded_naux(naux) // P
     once = layout.slices_at_once(tiles, slices)
@@ -295,7 +295,8 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCa
 
 
 def transform_traffic(spins: Sequence[Shape], nao: int) -> int:
-    """Bytes that go up: fitted integrals once for all spins, in whole pieces, orbitals of each."""
+    """Bytes uploaded: fitted integrals once for all spins, in whole pieces, and the orbitals of
+    each spin."""
     tiles = -(-nao // P)
     slices = layout.padded_naux(spins[0].naux) // P
     once = layout.slices_at_once(tiles, slices)
@@ -311,7 +312,8 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Kern
 
     Raises
     ------
-    KernelError : more contracted rows than a call takes, or more products than a program
+    KernelError : more contracted rows than a call can take, or more products than a program can
+        have
     """
     if contracted > DEPTH:
         raise KernelError(
@@ -346,7 +348,7 @@ def trsm_call(size: int, columns: int) -> KernelCall:
 
     Raises
     ------
-    KernelError : a larger L than a call takes, or more products than a program
+    KernelError : a larger L than a call can take, or more products than a program can have
     """
     if size > DEPTH:
         raise KernelError(
@@ -369,7 +371,7 @@ def energy_call(nocc: int, nvir: int) -> KernelCall:
 
     Raises
     ------
-    KernelError : T of one pair is too large
+    KernelError : T of a single pair is too large
     """
     rows = equal_parts(nvir, P)
     if -(-nvir // P) * nvir > PART:
@@ -394,11 +396,11 @@ def _block(edge: int, naux: int, columns: int) -> Tensor:
 
 
 def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> KernelCall:
-    """A call whose tensors fit.
+    """A call, checked for the size of its tensors.
 
     Raises
     ------
-    KernelError : a tensor is larger than the chips take
+    KernelError : a tensor is too large for the chips
     """
     for name, value in arguments.items():
         if isinstance(value, Tensor) and 4 * prod(value.shape) > layout.TENSOR:
@@ -430,12 +432,13 @@ class Program:
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """A label for messages."""
         shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in self.tensors)
         return f"{self.kernel} ({shapes})"
 
     def fingerprint(self, target: str) -> str:
-        """Names the program on a chip for these kernel sources, whatever compiles it."""
+        """Identifies the program on a chip for these kernel sources, independent of the
+        compiler."""
         what = [
             self.source,
             self.kernel,
@@ -449,7 +452,7 @@ class Program:
 
 
 def program_of(source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
-    """The program that a call with these arguments needs; whatever has a shape is a tensor."""
+    """The program needed by a call with these arguments; any argument with a shape is a tensor."""
     tensors = {
         name: tuple(map(int, value.shape))
         for name, value in arguments.items()
@@ -460,20 +463,20 @@ def program_of(source: str, kernel: str, arguments: Mapping[str, Any]) -> Progra
 
 
 def one_bucket(spins: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """The shapes as the kernels see them where the device transforms: all spins with most virtual
-    orbitals of any."""
+    """The shapes seen by the kernels if the device transforms: all spins get the largest number of
+    virtual orbitals."""
     most = max((shape.nvir for shape in spins), default=0)
     return tuple(shape._replace(nvir=most) for shape in spins)
 
 
 def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Program, ...]:
-    """All programs of the pair energies of one or two spins, as the backend launches them, and of
-    the transformation.
+    """All programs that the backend launches for the pair energies of one or two spins, and for the
+    transformation.
 
     Parameters
     ----------
     target : "trn1" or "trn2"
-    nao : basis functions where the device transforms, else 0
+    nao : number of basis functions if the device transforms, otherwise 0
     """
     made: list[KernelCall] = []
     if nao:
@@ -485,7 +488,7 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
 
 
 def pair_calls(spins: Sequence[Shape], target: str) -> list[KernelCall]:
-    """Calls of all pair energies of one or two spins as runs make them; `target` : "gen2" or
+    """Calls that a run makes for the pair energies of one or two spins; `target` : "gen2" or
     "gen3"."""
     found: list[KernelCall] = []
     for shape in spins:

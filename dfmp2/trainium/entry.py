@@ -1,12 +1,12 @@
-"""What the registry asks of Trainium: which lanes can be used, their backends, predictions, what is
-compiled ahead.
+"""Interface to the registry of backends: usable lanes, their backends, predictions, and compilation
+in advance.
 
 nki            compiled programs (NEFF) through the runtime bindings       nki-xla          torch-xla
 nki-simulator  AWS's simulator on the CPU                                 nki-interpreter  our own, on the CPU
 
-`auto` on a host with Neuron devices decides once, for the whole pair step, from predicted times:
-device, dispatch, transfers, and compilation of what is not in the cache, against this host's own
-rates. Nothing of the device's side was measured.
+On a host with Neuron devices, `auto` decides once, for the whole pair step, by comparing predicted
+times of device, dispatch, transfers and any missing compilation with this host's own rates. Nothing
+on the device side was measured.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from dfmp2.units import counted_text
 
 __all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "price", "refusal", "weigh"]
 
-# per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
+# s per program; public reports mention 10 s for a tiny kernel and 27 s for 88,000 statements
 COMPILE_SECONDS = 30.0
 
 
 def refusal(lane: str) -> str | None:
-    """Why a lane cannot be used, None if it can; programs in the cache may stand for a compiler."""
+    """Why a lane cannot be used, None if it can; cached programs may substitute for a compiler."""
     if lane == "nki-interpreter":
         return None
     stored = lane == "nki" and any(cache_folder().glob("*/*.neff"))
@@ -53,7 +53,7 @@ def make(name: str, threads: int) -> Backend:
     Raises
     ------
     BackendUnavailable : a device does not answer
-    InputError : a chip that the interpreter does not know
+    InputError : the interpreter does not know the chip
     """
     if name == "nki-interpreter":
         return interpreter(HERE.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn1")
@@ -64,12 +64,12 @@ def make(name: str, threads: int) -> Backend:
 
 
 def interpreter(target: str) -> Backend:
-    """The kernels in the interpreter under the rules of a chip, by one of the names that NKI has
-    for it.
+    """The backend that interprets the kernels under the rules of a chip, given by one of its NKI
+    names.
 
     Raises
     ------
-    InputError : it does not know that chip
+    InputError : unknown chip
     """
     if target not in GENERATION:
         raise InputError(
@@ -85,16 +85,16 @@ def visible_cores() -> tuple[int, ...]:
 
 
 def named_lane(name: str) -> tuple[str, str]:
-    """The backend that a name stands for under the variables, and a note for the reason ("" if they
-    change nothing).
+    """The backend that a name selects given the environment variables, and a note on the reason (""
+    if they change nothing).
 
-    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in
-    place of nki and auto.
+    DFMP2_REQUIRE_NKI allows only these lanes; DFMP2_USE_SIMULATOR replaces nki and auto by the
+    simulator.
 
     Raises
     ------
-    BackendUnavailable : DFMP2_REQUIRE_NKI=1 and another backend was asked for
-    InputError : a variable is neither yes nor no
+    BackendUnavailable : DFMP2_REQUIRE_NKI=1 and another backend was requested
+    InputError : a variable is not a yes-or-no value
     """
     required, simulated = (
         _flag(variable) for variable in ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR")
@@ -127,18 +127,18 @@ def _flag(name: str) -> bool:
 
 
 def predict(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
-    """Predicted pair energies on one core, on all cores of each chip, and on `own` cores where that
-    is another number; none where there is nothing to correlate."""
+    """Predicted pair energies on one core, on all cores of each chip, and on `own` cores if that is
+    another number; empty if there is nothing to correlate."""
     return catalogue.offer(spins, own)
 
 
 def price(sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
-    """Predicted product of these (batches, contracted, rows, columns) on one core of each chip."""
+    """Prediction for a product of (batches, contracted, rows, columns) on one core of each chip."""
     return tuple(catalogue.predict_product(sizes, chip) for chip in CHIPS.values())
 
 
 def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tuple[str | None, str]:
-    """For `auto` on a host with Neuron devices: the lane to take, None for the host, and the
+    """For `auto` on a host with Neuron devices: the lane to use, or None for the host, and the
     reason.
 
     Parameters
@@ -185,13 +185,13 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
 
 
 def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
-    """Padded virtual orbitals and fitting functions of each spin: what compiled programs are made
-    for."""
+    """Padded numbers of virtual orbitals and fitting functions of each spin, for which programs are
+    compiled."""
     return tuple((padded_nvir(shape.nvir), padded_naux(shape.naux)) for shape in spins)
 
 
 def launch_ahead(spins: tuple[Shape, ...], nao: int = 0) -> Proof:
-    """Have torch-xla compile what these shapes need, by launching each program once; needs the
+    """Have torch-xla compile the programs for these shapes by launching each once; needs the
     device.
 
     Raises

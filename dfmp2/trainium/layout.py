@@ -1,15 +1,15 @@
-"""How arrays are laid out for the kernels, and how their partial sums are read back.
+"""Layout of arrays for the kernels, and reading of their partial sums.
 
     B3[i*128 + p, k, a] = B[i, a, k*128 + p]        one block of `edge` occupied orbitals per device buffer
 
-A row of B3 gets an empty slice where its length would be a power of two of bytes, from 8 kB on:
-transfers of parts of such rows run at half their rate
+A row of B3 gets an empty slice if its length in bytes would be a power of two of at least 8 kB,
+because transfers of parts of such rows run at half the rate
 (aws-samples/sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 7).
 
-Sizes are padded to buckets so that compiled programs do not depend on the molecule's details:
-virtuals to 32, fitting functions to 128. The last block of occupied orbitals has as many as are
-left and programs of its own. B is zero in all padding, and padded virtuals lie at +1000 Eh, so that
-every denominator is positive and padded terms are exactly zero.
+Sizes are padded to buckets so that compiled programs do not depend on details of the molecule:
+virtuals to 32, fitting functions to 128. The last block of occupied orbitals takes the remaining
+ones and has its own programs. B is zero in all padding, and padded virtuals are at +1000 Eh, so
+that every denominator is positive and padded terms are exactly zero.
 """
 
 from __future__ import annotations
@@ -39,49 +39,49 @@ from dfmp2.trainium.kernels.sizes import (
 )
 
 EDGE = 16  # most occupied orbitals of a block of B; the last block of a spin may have fewer
-SHORT_EDGE = 8  # where a block of pairs would be a longer program than PRODUCTS
-TEMPORARIES = 6  # tiles of a chunk that are there at a time
-# Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how
-# the compiler places tiles; the packed variant needs the residents of a group, and may take more
-# for them.
+SHORT_EDGE = 8  # if the program for a block of pairs would exceed PRODUCTS
+TEMPORARIES = 6  # tiles of a chunk held at a time
+# Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, because the compiler's
+# placement of tiles is still unknown; the packed variant may take more for the residents that a
+# group needs.
 COMFORTABLE = {"gen2": 137_625, "gen3": 160_563}
 BUDGETS = {"gen2": 178_688, "gen3": 208_896}
-PRODUCTS = 16_384  # of a program: the pair energies of the large shape have 15,300
-# Bytes of fitted integrals that a call of the transformation takes, where that is one slice or more
+PRODUCTS = 16_384  # products in a program; the pair energies of the large shape have 15,300
+# Bytes of fitted integrals per call of the transformation, but at least one slice
 PIECE = 2**30
-# Bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
+# Bytes of a tensor in device memory: offsets of the DMA engines have 32 bits, and 4 GiB abort
 TENSOR = 2**31
-STRIDE = 8192  # bytes: powers of two from here on are no length of a row
+STRIDE = 8192  # bytes; row lengths must not be powers of two from here on
 FAR = 1.0e3  # Eh, of padded virtual orbitals
 
 Array = NDArray[np.float64]
 
 
 def padded_nvir(nvir: int) -> int:
-    """Virtual orbitals padded to 32."""
+    """Number of virtual orbitals padded to a multiple of 32."""
     return -(-nvir // 32) * 32
 
 
 def padded_naux(naux: int) -> int:
-    """Fitting functions padded to whole slices of 128."""
+    """Number of fitting functions padded to whole slices of 128."""
     return max(P, -(-naux // P) * P)
 
 
 def tile_columns(nvir: int) -> int:
-    """Columns of a B tile: padded virtuals up to whole row tiles."""
+    """Number of columns of a B tile: virtuals padded to whole row tiles."""
     return -(-nvir // P) * P
 
 
 def stored_slices(columns: int, naux: int) -> int:
-    """Slices of 128 fitting functions in a row of a B tile of that many columns; `naux` is
-    padded."""
+    """Number of slices of 128 fitting functions in a row of a B tile with `columns` columns; `naux`
+    is padded."""
     row = 4 * naux * columns // P
     return naux // P + (row >= STRIDE and row & (row - 1) == 0)
 
 
 def stored_columns(width: int) -> int:
-    """Columns of a table of that width: one more where its rows would be a power of two of
-    bytes."""
+    """Number of columns of a table of `width` columns: one more if the bytes of its rows would be a
+    power of two."""
     return width + (4 * width >= STRIDE and width & (width - 1) == 0)
 
 
@@ -90,25 +90,27 @@ def _stored(table: Array) -> Array:
 
 
 def chunk_columns(total: int) -> list[tuple[int, int]]:
-    """Columns of J parts and of K parts of each chunk of `total` packed columns."""
+    """Numbers of columns of J parts and of K parts for each chunk of `total` packed columns."""
     sizes = [min(total, low + BANK) - low for low in range(0, total, BANK)]
     return [(2 * sum_places(size), sum_places(size)) for size in sizes]
 
 
 def fitted_shape(tiles: int, slices: int) -> tuple[int, int, int]:
-    """Shape of slices of 128 A_P for the transformation; tiles : of 128 basis functions."""
+    """Shape of slices of 128 A_P for the transformation; tiles : number of tiles of 128 basis
+    functions."""
     return slices * tiles * P, stored_slices(P, tiles * P * P), P
 
 
 def slices_at_once(tiles: int, slices: int) -> int:
-    """Slices of 128 fitting functions of a call of the transformation, of equal calls."""
+    """Number of slices of 128 fitting functions per call of the transformation, with calls of equal
+    size."""
     most = min(PRODUCTS // (tiles**2 * P), PIECE // (4 * prod(fitted_shape(tiles, 1))))
     return equal_parts(slices, max(1, most))
 
 
 def pack_triangle(lower: Array) -> Array:
-    """L (n, n) as `trsm` reads it: (128 NT, NT, 128), row i*128+p, slice j < i: L_ij[:, p], slice
-    i: L_ii^-1[:, p]."""
+    """L (n, n) in the form that `trsm` reads: (128 NT, NT, 128), row i*128+p, slice j < i: L_ij[:,
+    p], slice i: L_ii^-1[:, p]."""
     tiles = -(-len(lower) // P)
     padded = np.eye(tiles * P)
     padded[: len(lower), : len(lower)] = np.tril(lower)
@@ -120,7 +122,7 @@ def pack_triangle(lower: Array) -> Array:
 
 
 def block_edge(nvir: int, naux: int) -> int:
-    """Occupied orbitals of a block of B at these padded sizes."""
+    """Number of occupied orbitals in a block of B at these padded sizes."""
     slices = naux // P
     products = -(-nvir // P) * parts_of(nvir, slices) * slices
     if EDGE * EDGE * products > PRODUCTS:
@@ -129,14 +131,14 @@ def block_edge(nvir: int, naux: int) -> int:
 
 
 def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group: int = 1) -> int:
-    """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts.
+    """Number of B_i blocks to hold at a time: as many as fit, or one if B_j comes in parts.
 
     Parameters
     ----------
     nvir, naux : padded
     target : "gen2" or "gen3"
-    extra : bytes per partition that a variant needs besides
-    group : residents that a variant holds at least
+    extra : additional bytes per partition needed by a variant
+    group : minimum number of residents of a variant
     """
 
     def fits(count: int) -> bool:
@@ -147,8 +149,8 @@ def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group:
 
 
 def placed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
-    """B_i blocks that the placed variant holds within 70 % of SBUF, 0 where not even one fits;
-    nvir, naux : padded."""
+    """Number of B_i blocks that the placed variant holds within 70 % of SBUF, 0 if not even one
+    fits; nvir, naux : padded."""
     edge = block_edge(nvir, naux)
 
     def fits(count: int) -> bool:
@@ -158,8 +160,8 @@ def placed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
 
 
 def _most_residents(nvir: int, naux: int, fits: Callable[[int], bool]) -> int:
-    """The largest number that fits and divides a block, 1 at most where B_j comes in parts, 0 where
-    none fits."""
+    """The largest number that fits and divides a block, at most 1 if B_j comes in parts, 0 if none
+    fits."""
     edge = block_edge(nvir, naux)
     counts = [count for count in range(1, edge + 1) if edge % count == 0]
     if parts_of(nvir, naux // P) > 1:
@@ -168,7 +170,7 @@ def _most_residents(nvir: int, naux: int, fits: Callable[[int], bool]) -> int:
 
 
 def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
-    """Bytes per partition that the pair energies take, about, with `count` residents; nvir, naux :
+    """Approximate bytes per partition for the pair energies with `count` residents; nvir, naux :
     padded."""
     upper, edge = upper_columns(nvir), block_edge(nvir, naux)
     block = naux // P * tile_columns(nvir) * 4
@@ -187,7 +189,7 @@ def pack_b(
 
     Parameters
     ----------
-    edge : occupied orbitals of a block, 0 for `block_edge`; the last block has those that are left
+    edge : occupied orbitals per block, 0 for `block_edge`; the last block has the remaining ones
     """
     nocc, nvir, naux = b.shape
     edge = edge or block_edge(padded_nvir(nvir), padded_naux(naux))
@@ -202,24 +204,23 @@ def pack_b(
 
 
 def unpack_b(blocks: Iterable[NDArray[Any]], shape: tuple[int, ...]) -> NDArray[Any]:
-    """B (nocc, nvir, naux) of its blocks."""
+    """B (nocc, nvir, naux) from its blocks."""
     folded = np.concatenate(list(blocks))
     rows = folded.reshape(-1, P, *folded.shape[1:]).transpose(0, 3, 2, 1)
     return rows.reshape(*rows.shape[:2], -1)[: shape[0], : shape[1], : shape[2]]
 
 
 def pad_virtuals(eps_vir: Array) -> Array:
-    """Virtual energies padded to whole row tiles with a far one."""
+    """Virtual energies padded to whole row tiles with a very high one."""
     padded = np.full(tile_columns(padded_nvir(eps_vir.size)), FAR)
     padded[: eps_vir.size] = eps_vir
     return padded
 
 
 def pair_tables(eps_vir: Array, single: bool, group: int) -> Array:
-    """Tables of K3 side by side: e_a + e_b of single pairs, where there are any, and of groups;
-    identities.
+    """Tables of K3 side by side: e_a + e_b for single pairs, if any, and for groups; identities.
 
-    group : pairs that share a row tile, 1 where there are single pairs only
+    group : number of pairs that share a row tile, 1 if there are only single pairs
     """
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
     found = []
@@ -245,7 +246,7 @@ def _folded(e: Array, nvir: int) -> Array:
 
 
 def cross_table(left: Array, right: Array) -> Array:
-    """(128, NT*n) table of e_a + e_b, row tile after row tile of the left space."""
+    """Table (128, NT*n) of e_a + e_b, one row tile of the left space after another."""
     e = pad_virtuals(left)
     f = pad_virtuals(right)[: padded_nvir(right.size)]
     return _stored(
@@ -254,16 +255,16 @@ def cross_table(left: Array, right: Array) -> Array:
 
 
 class Item(NamedTuple):
-    """Pairs that a kernel emits together: rows i of a block, one j; more than one i only where they
-    are packed."""
+    """Pairs that a kernel emits together: rows i of a block, one j; more than one i only if
+    packed."""
 
     rows: tuple[int, ...]
     j: int
 
 
 def emission(rows: int, columns: int, held: int, diagonal: bool, group: int) -> tuple[Item, ...]:
-    """The items of a block of rows x columns pairs in the order in which a kernel with `held`
-    residents emits them."""
+    """The items of a block of rows x columns pairs, in the order of emission by a kernel with
+    `held` residents."""
     steps = traversal(rows, columns, held, 1, diagonal)
     places = (
         (*steps[step][:2], start, count)
@@ -276,8 +277,8 @@ def emission(rows: int, columns: int, held: int, diagonal: bool, group: int) -> 
 
 
 def neg_table(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
-    """(128, 2 npair + ngroup): -(e_i + e_j) in emission order, then twice that, then a stacked
-    column per group."""
+    """Table (128, 2 npair + ngroup): -(e_i + e_j) in emission order, then twice that, then a
+    stacked column per group."""
     sums = np.array([eps_i[i] + eps_j[item.j] for item in items for i in item.rows])
     plain = np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size))
     groups = [
@@ -296,7 +297,8 @@ def _totals(part: NDArray[Any], chunks: list[tuple[int, int]]) -> Array:
 
 
 def packing(nvir: int, naux: int, target: str = "gen2") -> int:
-    """How many pairs share a row tile in the packed variant: 2 or 4, or 0 where it does not apply.
+    """Number of pairs that share a row tile in the packed variant: 2 or 4, or 0 if it does not
+    apply.
 
     nvir, naux : padded; target : "gen2" or "gen3"
     """
@@ -310,12 +312,12 @@ def packing(nvir: int, naux: int, target: str = "gen2") -> int:
 
 
 def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
-    """B_i blocks that the packed variant holds."""
+    """Number of B_i blocks that the packed variant holds."""
     height, full = nvir % P, nvir // P
     group = P // height
     blocks = upper_columns(full * P) + lower_start(full)
     single = upper_columns(nvir) + lower_start(full + 1)
-    more = max(0, 2 * (group * blocks - single))  # a group's blocks in place of a pair's
+    more = max(0, 2 * (group * blocks - single))  # a group's blocks instead of a pair's
     extra = 4 * ((naux // P + 6 + 4 * full) * P + 3 * height + more)
     return residents(nvir, naux, target, extra, group)
 
@@ -323,7 +325,7 @@ def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
 def read_pairs(
     out: NDArray[Any], items: tuple[Item, ...], shape: tuple[int, int], nvir: int
 ) -> tuple[Array, Array]:
-    """J and K of a block of that shape from the kernel's partial sums; zero where no pair was
+    """J and K of a block of the given shape from the kernel's partial sums; zero where no pair was
     emitted."""
     whole, own = (chunk_columns(upper_columns(n)) for n in (nvir, nvir // P * P))
     mine = sum(j + k for j, k in own)
@@ -350,12 +352,12 @@ def read_pairs(
 
 
 def cross_neg(eps_i: Array, eps_j: Array) -> Array:
-    """(128, ni nj) of -(e_i + e_j), i after i."""
+    """Table (128, ni nj) of -(e_i + e_j), one i after another."""
     return np.broadcast_to(
         -(eps_i[:, None] + eps_j[None, :]).ravel(), (P, eps_i.size * eps_j.size)
     ).copy()
 
 
 def read_cross(out: NDArray[Any], shape: tuple[int, int]) -> Array:
-    """J of a block of two spin spaces, of that shape."""
+    """J of a block between two spin spaces, of the given shape."""
     return np.asarray(out.astype(np.float64).sum(axis=0).reshape(*shape, -1).sum(axis=2))

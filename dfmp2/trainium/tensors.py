@@ -1,10 +1,9 @@
-"""Products of arrays by the Trainium kernels: folded and stored here as they read them, all in
-float32.
+"""Tensor products by the Trainium kernels: arrays are folded and stored in the form that they read,
+all in float32.
 
-An array that was sent goes up in each form that a kernel reads, once, when it is first asked for:
-folded to (batches contracted, free); T in strips of one occupied orbital; L with its inverted
-tiles; B in blocks. What a kernel has made stays on the device until it is fetched, and can only be
-taken as it lies there.
+An array is uploaded once in each form that a kernel reads, on first use: folded to (batches
+contracted, free); T in strips of one occupied orbital; L with its inverted tiles; B in blocks.
+Kernel output stays on the device until fetched, and can only be used in the form it has there.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ from dfmp2.trainium.launch.executors import Executor
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """An array on the device: as it was sent, None for what a kernel has made; its forms there, by
-    name.
+    """An array on the device: the original (None for kernel output), and its forms there, by name.
 
-    stack : of a product, its form and (batches, rows, columns) in it, not padded; operand : B for
-        the pair energies
-    symmetric : of a product A^t A, of which the upper triangle counts
+    stack : for a product, its form and unpadded (batches, rows, columns); operand : B for the pair
+        energies
+    symmetric : whether it is a product A^t A, of which only the upper triangle counts
     """
 
     shape: tuple[int, ...]
@@ -44,7 +42,7 @@ class Held:
 
 
 class NkiTensors(Tensors):
-    """The kernels on an executor; pair energies are those of `backend`."""
+    """Tensor operations by kernels on an executor; pair energies are computed by `backend`."""
 
     dtypes = ("float32",)
 
@@ -53,11 +51,11 @@ class NkiTensors(Tensors):
         self._executor = executor
 
     def send(self, array: NDArray[Any]) -> Held:
-        """An array whose forms go up as they are asked for."""
+        """An array whose forms are uploaded on demand."""
         return Held(array.shape, array)
 
     def fetch(self, value: Held) -> NDArray[Any]:
-        """Padding is cut off."""
+        """The array on the host, without padding."""
         if value.stack is not None:
             form, (batches, rows, columns) = value.stack
             whole = self._executor.fetch(form).reshape(batches, rows, -1)
@@ -72,7 +70,7 @@ class NkiTensors(Tensors):
         return self._sent(value)
 
     def unfold(self, value: Held, shape: tuple[int, ...], axes: tuple[int, ...]) -> Held:
-        """The same with another shape."""
+        """The array with another shape."""
         if axes != tuple(range(len(axes))):
             raise self._refusal(
                 "what stays on the device keeps the order of its axes: batches, first, second array"
@@ -80,7 +78,7 @@ class NkiTensors(Tensors):
         return replace(value, shape=shape)
 
     def product(self, a: Held, b: Held, how: tuple[Folding, Folding]) -> Held:
-        """One call of `gemm`."""
+        """The product, by one call of `gemm`."""
         (batches, contracted, rows), columns = how[0].sizes, how[1].sizes[2]
         call = calls.product_call(batches, contracted, rows, columns)
         return self._made(
@@ -88,7 +86,8 @@ class NkiTensors(Tensors):
         )
 
     def gram(self, a: Held, how: Folding) -> Held:
-        """One call of `syrk`, which mirrors tiles; within those on the diagonal `fetch` mirrors."""
+        """A^t A, by one call of `syrk`, which mirrors tiles; `fetch` mirrors within those on the
+        diagonal."""
         _, contracted, size = how.sizes
         call = calls.syrk_call(contracted, size)
         identity = self._executor.upload(np.eye(P))
@@ -96,8 +95,8 @@ class NkiTensors(Tensors):
         return replace(made, symmetric=True)
 
     def solve(self, lower: Held, b: Held) -> Held:
-        """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them
-        with L once."""
+        """The solution, by one call of `trsm`; the host inverts the diagonal tiles of L in float64
+        and sends them once with L."""
         size, columns = b.shape
         call = calls.trsm_call(size, columns)
         sizes = (1, size, columns)
@@ -107,8 +106,8 @@ class NkiTensors(Tensors):
         return self._made(call, sizes, factor=factor, b=self._folded(b, Folding((0, 1), sizes)))
 
     def energies(self, t: Held, eps_occ: Energies, eps_vir: Energies) -> Energies:
-        """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on
-        the device."""
+        """Pair energies by one call of `mp2_energy` per occupied orbital i, or a single call if T
+        was computed on the device."""
         nocc, nvir = len(eps_occ), len(eps_vir)
         call = calls.energy_call(nocc, nvir)
         rows = equal_parts(nvir, P)
@@ -130,7 +129,8 @@ class NkiTensors(Tensors):
         return found
 
     def transform(self, a: Held, c_occ: Held, c_vir: Held) -> Held:
-        """B made on the device, where it stays; the fitted integrals go up with each call."""
+        """B computed on the device, where it stays; the fitted integrals are uploaded with each
+        call."""
         fitted, occupied, virtual = (self._sent(x).astype(np.float64) for x in (a, c_occ, c_vir))
         if not np.allclose(
             fitted, fitted.swapaxes(1, 2), atol=1e-6 * np.abs(fitted).max(initial=0.0)
@@ -146,7 +146,7 @@ class NkiTensors(Tensors):
         return Held(tensor.shape, operand=operand)
 
     def operand(self, b: Held, eps_occ: Energies, eps_vir: Energies) -> Operand:
-        """B in blocks, sent once, with these energies."""
+        """B in blocks, uploaded once, with these energies."""
         if b.operand is None:
             b.operand = self.backend.put(
                 self._sent(b).astype(np.float64), eps_occ, eps_vir, "mixed"
@@ -185,7 +185,8 @@ class NkiTensors(Tensors):
 
 
 def _stack(array: NDArray[Any], how: Folding) -> NDArray[Any]:
-    """Matrices below each other, a column more where rows would be a power of two of bytes."""
+    """Matrices stacked vertically, with an extra column if the bytes of rows would be a power of
+    two."""
     batches, rows, columns = how.sizes
     stack = np.zeros((batches * rows, layout.stored_columns(columns)), np.float32)
     stack[:, :columns] = array.transpose(how.axes).reshape(-1, columns)

@@ -1,2 +1,2 @@
-"""Is it right, is it fit, how fast: energies of other programs, a second opinion, the doctor, the
-bench."""
+"""Validation against other programs, recomputation of results, checks of the installation, and
+benchmarks."""

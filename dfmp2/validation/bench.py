@@ -1,11 +1,11 @@
-"""The pair step on arrays of a known size and energy, and the rates of matrix products.
+"""Benchmarks of the pair step, on arrays of known size and energy, and of matrix products.
 
-Operations of the pair step are those of its products: nocc (nocc + 1) nvir^2 naux. Shapes are those
-that trnblas publishes; backends and precisions alternate, and ratios are taken run by run.
-`dfmp2 bench --gemm` measures large square products, the most a BLAS can do, and keeps the rates of
-this host for `dfmp2 plan`.
+The operations of the pair step are those of its products: nocc (nocc + 1) nvir^2 naux. Shapes are
+those published by trnblas; backends and precisions alternate, and ratios are taken run by run.
+`dfmp2 bench --gemm` measures large square products, the best case of a BLAS, and stores the rates
+of this host for `dfmp2 plan`.
 
-Below: what figures were measured on, how quiet it was, and the spread of repeated measurements.
+Figures come with a description of the machine, its load, and the spread of repeated measurements.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from dfmp2.units import counted_text, format_bytes
 from dfmp2.validation import entries
 from dfmp2.validation.entries import KERNEL_CERTIFICATE, SyntheticSizes
 
-TIMED = ("cpu", "torch", "cuda", "cuda-tf32")  # what runs on hardware of its own speed
+TIMED = ("cpu", "torch", "cuda", "cuda-tf32")  # backends that run on real hardware
 EMULATED = "the nki lanes are never timed here: their simulator and interpreter compute on the host"
-SHAPES = {  # name -> entry of `dfmp2 validate`, which has its arrays and its energy
+SHAPES = {  # name -> entry of `dfmp2 validate` with its arrays and energy
     "small": "trnblas-small",
     "medium": "trnblas-medium",
     "large": "trnblas-large",
 }
-OF_THE_MINI_APP = ("benz", "cor", "c60", "w30", "w60")  # shapes that were timed up to 0.1
+OF_THE_MINI_APP = ("benz", "cor", "c60", "w30", "w60")  # shapes that were timed until version 0.1
 
 SQUARE_HOST = 2048  # rows of the square product; beyond, rates change by less than their spread
 SQUARE_DEVICE = 8192
@@ -59,7 +59,7 @@ PRECISIONS = {"fp64": "float64", "mixed": "float32"}
 
 @dataclass(frozen=True, slots=True)
 class BenchProblem:
-    """Arrays of a shape and the energy they must give; `tolerance` in float64, Eh."""
+    """The arrays of a shape and their known energy; `tolerance` in float64, Eh."""
 
     name: str
     kernel: SyntheticSizes
@@ -99,7 +99,7 @@ def problem(name: str) -> BenchProblem:
 
 
 def _replacement(name: str) -> str:
-    """What has taken the place of a shape that was dropped, "" for a name that never was one."""
+    """The replacement of a removed shape, "" for a name that never existed."""
     if name in OF_THE_MINI_APP:
         return (
             "; those of the GAMESS mini-app are no longer timed: dfmp2 validate --only "
@@ -123,20 +123,20 @@ def measure_shape(
     memory: int | None,
     listener: Listener,
 ) -> dict[str, Any]:
-    """Time the pair step of a shape on every backend that is there, alternating; the object
+    """Time the pair step of a shape on all available backends in turn; returns the object that
     `--json` writes.
 
     Parameters
     ----------
-    backends : names to time, [] for all that can be timed
+    backends : names of backends to time, [] for all that can be timed
     precisions : "fp64", "mixed"
     count : threads
     memory : bytes the process may use, None for what is free
 
     Raises
     ------
-    InputError : no such shape, or a backend that cannot be timed here
-    BackendUnavailable : a named backend is not there, or none is
+    InputError : unknown shape, or a backend that cannot be timed here
+    BackendUnavailable : a named backend is unavailable, or all are
     ResourceError : the arrays do not fit
     """
     task = problem(name)
@@ -185,11 +185,11 @@ def measure_shape(
 
 
 def judge(found: dict[str, Any]) -> None:
-    """Raise when an energy in what `measure_shape` returns is wrong.
+    """Raise if an energy in the result of `measure_shape` is wrong.
 
     Raises
     ------
-    ComparisonFailed : it differs from the known one by more than its precision explains
+    ComparisonFailed : an energy differs from the known one by more than its precision explains
     """
     task = found["problem"]
     for one in found["measurements"]:
@@ -211,7 +211,7 @@ SHOWN = {  # column of the table -> (key of a result, digits)
 
 
 def shape_text(found: dict[str, Any]) -> str:
-    """Header and table of what `measure_shape` returns."""
+    """Header and table for the result of `measure_shape`."""
     task, k = found["problem"], found["problem"]["kernel"]
     threads = counted_text(found["threads"], "thread")
     runs = counted_text(len(found["measurements"]) // len(found["results"]), "run")
@@ -251,7 +251,7 @@ def shape_text(found: dict[str, Any]) -> str:
 
 
 def _series(operations: float, group: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Seconds and GF/s, run by run."""
+    """Seconds and GF/s of each run."""
     return {
         "seconds": [one["pairs"] for one in group],
         "gflops": [operations / one["pairs"] / 1e9 for one in group],
@@ -261,8 +261,8 @@ def _series(operations: float, group: list[dict[str, Any]]) -> dict[str, list[fl
 
 
 def _compared(seconds: dict[tuple[str, str], list[float]]) -> dict[str, dict[str, float]]:
-    """Ratios of times, run by run: mixed to fp64 of a backend, and each backend to the first one in
-    its precision."""
+    """Ratios of times, run by run: mixed to fp64 for a backend, and each backend to the first with
+    the same precision."""
     first = next(iter(seconds))
     found = {}
     for backend, precision in seconds:
@@ -284,17 +284,17 @@ def _measure(
     backend: Backend,
     precision: str,
 ) -> dict[str, float]:
-    """One backend and precision, once.
+    """Measure one backend and precision once.
 
     Returns
     -------
-    put, pairs : seconds to bring B to the device, and of the pair step
-    certificate : seconds to redo its sample of pairs in float64, 0 in float64
-    difference : energy found minus the known one, Eh
+    put, pairs : seconds to transfer B to the device, and for the pair step
+    certificate : seconds to recompute a sample of pairs in float64, 0 if everything is in float64
+    difference : computed minus known energy, Eh
     """
     start = time.perf_counter()
     operand = backend.put(b, space.eps_occ, space.eps_vir, precision)
-    # Waits for the device, and warms it
+    # Waits for the device, and warms it up
     backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))
     found = {"put": time.perf_counter() - start, "pairs": 0.0, "certificate": 0.0}
     start = time.perf_counter()
@@ -314,7 +314,7 @@ def _measure(
 def _backends(
     task: BenchProblem, names: list[str], count: int
 ) -> tuple[list[Backend], dict[str, str]]:
-    """Backends to time, and why the others are not."""
+    """Backends to time, and reasons for omitting the others."""
     names = [BACKEND_WORDS.get(name, name) for name in names]
     for name in names:
         if name not in TIMED:
@@ -341,7 +341,7 @@ def _backends(
 
 
 def _require_memory(task: BenchProblem, memory: int | None, chosen: list[Backend]) -> None:
-    """Refuse arrays that do not fit, on the host or on a device."""
+    """Raise if the arrays do not fit on the host or on a device."""
     held = 12 * task.kernel.elements  # float64 B and one float32 copy
     entries.require_host_memory(task.kernel, held, memory)
     for backend in chosen:
@@ -360,8 +360,8 @@ def _require_memory(task: BenchProblem, memory: int | None, chosen: list[Backend
 
 
 def square_rate(backend: Backend, precision: str, count: int) -> float:
-    """Operations per second of a large square product: the best of the ways the host can share it
-    out.
+    """Operations per second of a large square product, for the best way of distributing it over
+    threads.
 
     Parameters
     ----------
@@ -378,17 +378,17 @@ def square_rate(backend: Backend, precision: str, count: int) -> float:
     rows = [slice(k * n // workers, (k + 1) * n // workers) for k in range(workers)]
     with threads.limited(count), ThreadPoolExecutor(workers) as pool:
         seconds = [rates.shortest(lambda: list(pool.map(lambda part: _finish(a[part] @ b), rows)))]
-    if workers > 1:  # one product with all threads inside the BLAS
+    if workers > 1:  # a single product with all threads in the BLAS
         with threads.limited(count, blas=count):
             seconds.append(rates.shortest(lambda: _finish(a @ b)))
     return 2.0 * float(n) ** 3 / min(seconds)
 
 
 def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
-    """Rates of products with up to `count` threads, and of the stages of a run, which are kept for
-    plans; the object `--json` writes.
+    """Measure rates of products with up to `count` threads, and of the stages of a run, which are
+    stored for plans; returns the object that `--json` writes.
 
-    The libraries alternate; of all repetitions the median is kept.
+    The libraries alternate; the median of all repetitions is used.
     """
     meter = Meter(listener)
     reasons = {row.name: row.probe() for row in registry.BACKENDS if row.name in LIBRARIES}
@@ -437,7 +437,7 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
 
 
 def products_text(found: dict[str, Any]) -> str:
-    """Header and table of what `measure_products` returns."""
+    """Header and table for the result of `measure_products`."""
     lines = header(found)
     lines += [f"{name} not measured: {reason}" for name, reason in found["not_measured"].items()]
     lines += ["", f"{'library':<10}{'precision':<12}{'threads':>8}{'GF/s':>20}"]
@@ -454,28 +454,28 @@ def products_text(found: dict[str, Any]) -> str:
 
 
 def _finish(result: Any) -> float:
-    """Wait for a device: an element can only be read when the product is done."""
+    """Wait for a device by reading an element, which is only possible when the product is done."""
     return float(result[-1, -1])
 
 
-# --- what figures were measured on ----------------------------------------------------------------
+# --- the machine and its load -------------------------------------------------------------------
 
-WATCHED = 1.0  # s the machine is watched before anything is timed
-QUIET = 0.1  # cores used by other processes, above which figures are called disturbed
+WATCHED = 1.0  # s to watch the machine before anything is timed
+QUIET = 0.1  # cores used by other processes, above which figures count as disturbed
 MEASURED_LIBRARIES = ("numpy", "scipy", "pyscf", "torch")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine and its state when the measurement began.
+    """The machine and its state at the start of the measurement.
 
     Attributes
     ----------
     processor, cores, memory : model, cores this process may use, bytes
     versions : of dfmp2, Python and the libraries; of NumPy's BLAS
     date : UTC, ISO 8601
-    load : load average of the last minute
-    busy : cores that other processes kept busy while nothing of ours ran
+    load : load average over the last minute
+    busy : cores used by other processes while ours was idle
     """
 
     processor: str
@@ -498,8 +498,8 @@ class Machine:
 
 
 def watch(listener: Listener | None = None) -> Machine:
-    """Look at the machine for a second in which nothing of ours runs; tell the listener where it is
-    not quiet."""
+    """Watch the machine for a second while our process is idle; tell the listener if it is not
+    quiet."""
     others = Others()
     time.sleep(WATCHED)
     busy = others.used()
@@ -534,8 +534,8 @@ class Meter:
         self.machine, self._listener, self._others = watch(listener), listener, Others()
 
     def record(self) -> dict[str, Any]:
-        """Machine, load, and cores that others kept busy since the meter was made (0 where the
-        system does not say)."""
+        """Machine, load, and cores used by others since the meter was created (0 if the system does
+        not tell)."""
         foreign = self._others.used()
         if foreign > QUIET:
             self._listener.warning(
@@ -550,7 +550,7 @@ class Meter:
 
 
 def header(record: dict[str, Any]) -> list[str]:
-    """What `Meter.record` found, as lines."""
+    """The result of `Meter.record` as lines."""
     machine = Machine(**record["machine"])
     lines = [
         *machine.lines(),
@@ -569,7 +569,7 @@ class Spread:
     high: float
 
     def show(self, digits: int = 2) -> str:
-        """Median and range, e.g. "1.26 (1.20-1.31)"; the median alone when they are the same."""
+        """Median and range, e.g. "1.26 (1.20-1.31)"; only the median if the range is zero."""
         middle, low, high = (f"{value:.{digits}f}" for value in (self.median, self.low, self.high))
         if low == high:
             return middle
@@ -577,13 +577,12 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median, smallest and largest of one or more values."""
+    """Median, smallest and largest of some values."""
     return Spread(statistics.median(values), min(values), max(values))
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Spread of ours/theirs, measurement k with measurement k: what slows both at the same time
-    cancels."""
+    """Spread of ours/theirs, paired by measurement so that simultaneous slowdowns cancel."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])
 
 

@@ -1,8 +1,8 @@
-"""Recompute a stored result from scratch: with another program's SCF and method, or without any
-fitting set.
+"""Recompute a stored result from scratch: with the SCF and method of another program, or without
+density fitting.
 
-PySCF has modules for MP2 of RHF and UHF, whose opposite-spin energy is also that of a Laplace
-transform. All else (kappa-MP2, dRPA, ROHF) is written out over PySCF's integrals
+PySCF has modules for RHF- and UHF-based MP2, whose opposite-spin energy also serves for the Laplace
+transform. Everything else (kappa-MP2, dRPA, ROHF) is summed explicitly over PySCF's integrals
 (`dfmp2.validation.formulas`).
 """
 
@@ -32,18 +32,18 @@ from dfmp2.units import format_bytes
 from dfmp2.validation import formulas
 from dfmp2.validation.psi4 import run_psi4
 
-TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
+TOLERANCE = 1e-6  # Eh; converged SCFs and MP2 implementations agree much better
 # Eh per atom; sound sets show up to 7e-4 in a component (docs/explanation/checks.md)
 FITTING_TOLERANCE = 1e-3
-LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
-# Eh and cycles of the other SCF, whatever the run was content with
+LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and work space, not counted otherwise
+# Eh and cycles of the other SCF, regardless of the settings of the run
 CONVERGED, LEAST_CYCLES = (1e-10, 100)
-COMMON = 0.5  # smallest cosine between the occupied spaces of what still counts as one SCF solution
+COMMON = 0.5  # smallest cosine between the occupied spaces that counts as the same SCF solution
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """An energy of a result beside that of another program, Eh."""
+    """An energy of a result and that of another program, Eh."""
 
     name: str
     stored: float
@@ -57,16 +57,16 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The energies of a result beside those of another program.
+    """The energies of a result and those of another program.
 
     Attributes
     ----------
     program : str
-        What computed the other ones.
+        The program that computed the others.
     energies : tuple of Compared
         E(SCF) first and the correlation energy of the method last.
     allowed : float
-        Largest difference that passes, Eh.
+        Largest difference accepted, Eh.
     """
 
     program: str
@@ -74,11 +74,11 @@ class Comparison:
     allowed: float
 
     def named(self, name: str) -> Compared:
-        """The energy of this name, as JSON has it.
+        """The energy with this name, as used in JSON.
 
         Raises
         ------
-        KeyError : it has not been compared
+        KeyError : it was not compared
         """
         return {energy.name: energy for energy in self.energies}[name]
 
@@ -119,12 +119,12 @@ class Comparison:
 
     @property
     def largest_difference(self) -> float:
-        """Largest absolute difference, Eh; NaN where one is NaN."""
+        """Largest absolute difference, Eh; NaN if any is NaN."""
         return float(np.max(np.abs([energy.difference for energy in self.energies])))
 
     @property
     def passed(self) -> bool:
-        """Whether all energies agree within what is allowed."""
+        """Whether all energies agree within the allowed difference."""
         return self.largest_difference <= self.allowed
 
 
@@ -137,22 +137,22 @@ def recompute(
     program: str = "pyscf",
     timeout: float | None = None,
 ) -> Comparison:
-    """Differences between a stored result and another program's values, Eh.
+    """Compare a stored result with values of another program.
 
     Parameters
     ----------
-    result : with the geometry, the bases as numbers and the options that the reference repeats
-    tolerance : largest difference that passes, Eh; the stated error of a quadrature is added
+    result : has the geometry, the bases as numbers and the options to be repeated
+    tolerance : largest difference accepted, Eh; the stated error of a quadrature is added
     count : threads
     program : "pyscf" or "psi4"
-    timeout : seconds Psi4 may take, None for no limit
+    timeout : time limit for Psi4, s, None for no limit
 
     Raises
     ------
-    InputError : Psi4 is asked for a method that it does not have
+    InputError : Psi4 does not have the method
     ConvergenceError : PySCF's SCF does not converge now
-    BackendError : there is no Psi4, or it failed
-    ResourceError : what the method needs does not fit into memory
+    BackendError : Psi4 is missing or failed
+    ResourceError : the method does not fit into memory
     """
     allowed = tolerance
     if result.quadrature is not None:
@@ -186,27 +186,27 @@ def recompute(
 def recompute_exact(
     result: MP2Result, tolerance: float, count: int, listener: Listener
 ) -> Comparison:
-    """Differences between a stored result and its method without fitting sets: the fitting errors
-    of this molecule, Eh.
+    """Compare a stored result with the same method without density fitting, which gives the fitting
+    errors of this molecule.
 
-    A conventional SCF from the stored orbitals and four-centre integrals in PySCF, with everything
-    in memory.
+    This uses a conventional SCF from the stored orbitals, and four-centre integrals, in PySCF, with
+    everything in memory.
 
     Parameters
     ----------
-    tolerance : largest difference that passes, Eh per atom (ghosts are none)
+    tolerance : largest difference accepted, Eh per atom (not counting ghosts)
     count : threads
 
     Raises
     ------
     ResourceError : the four-centre integrals do not fit into memory
     ConvergenceError : the conventional SCF does not converge
-    ComparisonFailed : it ends in another SCF solution
+    ComparisonFailed : it converges to another SCF solution
     """
     budget = resources.usable_memory()
     result.require_kept("a comparison")
     _require_memory(result, budget)
-    # Planned above; PySCF's own estimates of what fits are other ones.
+    # Planned above; PySCF's own estimates of what fits differ.
     mole = build_mole(result.molecule, result.orbital_basis, 2 * budget)
     stored = result.reference
     with threads.limited(count):
@@ -244,13 +244,13 @@ def recompute_exact(
 
 
 def _is_written_out(result: MP2Result) -> bool:
-    """Whether PySCF has no module for the energy, so that it is made by `formulas`."""
+    """Whether PySCF has no module for the energy, so that `formulas` computes it."""
     method = result.options.correlation
     return method.regularised or method.kind == "rpa" or result.reference.kind == "rohf"
 
 
 def _correlated(mf: Any, result: MP2Result) -> list[formulas.ReferenceOrbitals]:
-    """The correlated orbitals of each spin of a mean field, as many as in the result."""
+    """The correlated orbitals of each spin of a mean field, in the same number as in the result."""
     return formulas.correlated_orbitals(
         mf, result.reference.kind, result.sizes.frozen_core, result.sizes.frozen_virtual
     )
@@ -264,7 +264,7 @@ def _fitted(
     allowed: float,
     listener: Listener,
 ) -> Comparison:
-    """The energies of a result beside those on PySCF's orbitals with the MP2 fitting set.
+    """The energies of a result and those with PySCF's orbitals and the MP2 fitting set.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ def _fitted(
 
 
 def _of_functional(result: MP2Result, reference: Reference, allowed: float) -> Comparison:
-    """The energy of a functional alone beside that of another SCF, whose record is `reference`."""
+    """The Kohn-Sham energy and that of another SCF, whose record is `reference`."""
     energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
     return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
 
@@ -306,15 +306,15 @@ def _written_out(
     spins: list[formulas.ReferenceOrbitals],
     rows: formulas.Rows,
 ) -> Comparison:
-    """The energies of a result beside sums written out over PySCF's integrals; parameters as of
+    """The energies of a result and explicit sums over PySCF's integrals; parameters as in
     `_fitted`.
 
     Parameters
     ----------
     spins : list of Orbitals
-        Those correlated.
+        Correlated orbitals of each spin.
     rows : callable
-        Their integrals.
+        Function that returns their integrals.
     """
     method = result.options.correlation
     program = f"PySCF {pyscf_version()}, sums written out"
@@ -351,13 +351,12 @@ def _written_out(
 def _of_mp2(
     result: MP2Result, theirs: NativeEnergies, allowed: float, functional: float | None = None
 ) -> Comparison:
-    """The components of a result, which are those of plain or regularised MP2, beside another
-    program's.
+    """The components of a result, from plain or regularised MP2, and those of another program.
 
     Parameters
     ----------
     functional : float or None
-        Energy of a functional that is not that of the orbitals, in the other program, Eh.
+        Energy, from the other program, of a functional other than that of the orbitals, Eh.
     """
     method = result.options.correlation
     same, opposite = result.components
@@ -411,7 +410,7 @@ def _exact_exchange(mole: Any, mf: Any, result: MP2Result) -> float:
 def _same_solution(
     mole: Any, result: MP2Result, jk: Any, listener: Listener, count: int
 ) -> tuple[Any, Reference]:
-    """PySCF's SCF from atomic densities; where that does not find the stored solution, from the
+    """PySCF's SCF from atomic densities or, if that does not find the stored solution, from the
     stored orbitals."""
     kind = result.reference.title
     listener.stage(f"{kind} with PySCF")
@@ -429,7 +428,7 @@ def _same_solution(
     again = _scf(mole, result, jk, listener, count, stored=True)
     above = result.scf_total_energy - again[1].scf_total_energy
     if fresh is not None and abs(above) > TOLERANCE:
-        return fresh  # the stored energy is that of neither
+        return fresh  # neither has the stored energy
     listener.warning(
         f"from atomic densities PySCF's SCF {outcome}: the comparison is with the solution that "
         "the stored orbitals lead to"
@@ -442,8 +441,8 @@ def _scf(
 ) -> tuple[Any, Reference]:
     """PySCF's SCF of a result, from atomic densities or from the stored orbitals.
 
-    It converges further than a run with a loose --scf-conv-tol, whose path it would otherwise
-    repeat to the same end.
+    It is converged further than a run with a loose --scf-conv-tol, whose path it would otherwise
+    repeat.
     """
     found, options = result.reference, result.options
     tight = replace(
@@ -475,7 +474,7 @@ def _require_memory(result: MP2Result, budget: int) -> None:
 
     def needed(functions: int) -> int:
         size = program + check.required_bytes(result.sizes, nspin, functions)
-        if _is_written_out(result):  # (ia|jb) of all spins twice, and the matrix of plasmons
+        if _is_written_out(result):  # (ia|jb) of all spins twice, and the plasmon matrix
             sizes = zip(result.sizes.nocc, result.sizes.nvir, strict=True)
             excitations = [n * max(0, v + functions - nao) for n, v in list(sizes)[:nspin]]
             size += 2 * FLOAT64 * sum(excitations) ** 2
@@ -496,11 +495,11 @@ def _require_memory(result: MP2Result, budget: int) -> None:
 
 
 def _require_written_out(result: MP2Result, *, plasmons: bool) -> None:
-    """Refuse a method whose integrals, or whose matrix of plasmons, do not fit into memory.
+    """Raise if the integrals or the plasmon matrix of a method do not fit into memory.
 
     Raises
     ------
-    ResourceError : it names both sizes
+    ResourceError : names the required and available sizes
     """
     spins = list(zip(result.sizes.nocc, result.sizes.nvir, strict=True))[: result.reference.nspin]
     needed = resources.resident_memory() + LOADED

@@ -1,11 +1,11 @@
-"""Is this installation, this machine and this folder fit for a run? `CHECKS` has one row per
-question.
+"""Checks of whether this installation, machine and folder are fit for a run, one row each in
+`CHECKS`.
 
-The proof comes last: the smallest calculation, with all defaults, held against PySCF's energy, and
-its result file. H2 at 1.4 bohr in STO-3G, fitting sets def2-universal-jkfit and def2-svp-ri: PySCF
-2.14.0 (scf.RHF density-fitted, mp.dfmp2_native) gives the energies below. Symmetry fixes the
-orbitals, so nothing depends on SCF convergence. NumPy, PySCF and what needs them are imported by
-the checks themselves: they may be what is broken.
+The last check is the smallest calculation with all defaults, whose energy is compared with PySCF's,
+and its result file. For H2 at 1.4 bohr in STO-3G, with the fitting sets def2-universal-jkfit and
+def2-svp-ri, PySCF 2.14.0 (density-fitted scf.RHF, mp.dfmp2_native) gives the energies below.
+Symmetry fixes the orbitals, so nothing depends on SCF convergence. NumPy, PySCF and their
+dependents are imported only by the checks, because they may be broken.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
 
 OLDEST_TORCH = (2, 9)
-IMPORT_SECONDS = 120  # for torch in a process of its own; a cold network disk is slow
+IMPORT_SECONDS = 120  # for torch in a separate process; a cold network disk is slow
 LITTLE_DISK = 10**9  # bytes
-LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run hold 110 MB
+LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run take 110 MB
 # A run sets them to 1 itself
 OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-QUOTA = "/sys/fs/cgroup/cpu.max"  # version 2 of the control groups, which a run looks at
+QUOTA = "/sys/fs/cgroup/cpu.max"  # control groups version 2, which a run checks
 OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-UNLIMITED = 1 << 60  # what version 1 of the control groups calls no limit
+UNLIMITED = 1 << 60  # in control groups version 1, means no limit
 INSTALL_SOURCE = "pip install . in the source folder"
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -71,14 +71,14 @@ SCF_ENERGY = -1.1167383286909018  # Eh
 CORRELATION_ENERGY = -0.013153383073958618  # Eh
 LARGEST_ERROR = 1e-8  # Eh
 
-# Run by another Python: a broken build may take the process with it.
+# Run by another Python process, since a broken build may crash it.
 TORCH_PROBE = """
 import json, torch
 device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "device": device}))
 """
 
-# by name: it needs no library, which the registry of backends does
+# given by name, because the registry of backends needs libraries
 NEURON = "dfmp2.trainium.launch.toolchain"
 
 
@@ -90,10 +90,10 @@ class Diagnosis:
     ----------
     status : "ok"; "warn" (the default run works, but something else may not); "fail" (it does not
         work)
-    detail : what was found
-    fix : what to do about it, one line; "" where there is nothing to do
-    exit_code : of the default run, where it fails
-    name : what was looked at
+    detail : finding
+    fix : what to do about it, one line; "" for nothing
+    exit_code : of the default run, if it fails
+    name : subject of the check
     """
 
     status: str
@@ -104,22 +104,23 @@ class Diagnosis:
 
 
 def ok(detail: str) -> Diagnosis:
-    """Nothing to do."""
+    """A diagnosis without problems."""
     return Diagnosis("ok", detail)
 
 
 def warn(detail: str, fix: str = "") -> Diagnosis:
-    """The default run works; the fix is that of the row where none is given, as in `fail`."""
+    """A diagnosis with which the default run works; as in `fail`, the fix defaults to that of the
+    row."""
     return Diagnosis("warn", detail, fix)
 
 
 def fail(detail: str, code: int, fix: str = "") -> Diagnosis:
-    """The default run ends with this exit code."""
+    """A diagnosis with which the default run ends with this exit code."""
     return Diagnosis(status="fail", detail=detail, fix=fix, exit_code=code)
 
 
 def _allowed_cores() -> int:
-    """Cores that this process may run on, without the quota of its control group."""
+    """Cores that this process may run on, ignoring the quota of its control group."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -127,20 +128,20 @@ def _allowed_cores() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything a check may look at, as one value that tests can plant; made before a variable is
-    changed.
+    """Everything that checks may inspect, as one value that tests can replace; created before any
+    variable is changed.
 
     Attributes
     ----------
     environ : environment variables as the user set them
     folder : working directory, where results are written
-    root : "/" on a real machine: /dev, /proc, /sys and /opt are looked up below it
-    prefix : of the Python installation or virtual environment
+    root : "/" on a real machine; prefix of /dev, /proc, /sys and /opt
+    prefix : prefix of the Python installation or virtual environment
     path : Python's module search path
-    cores : cores this process may be scheduled on
+    cores : number of cores this process may be scheduled on
     version : distribution name -> installed version or None
-    requirements : what the package's own metadata says it needs, as in "numpy>=1.26"; None where it
-        is not installed
+    requirements : requirements in the package's own metadata, e.g. "numpy>=1.26"; None if it is not
+        installed
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -160,8 +161,7 @@ class Surroundings:
         return None
 
     def words(self, *files: str) -> list[str]:
-        """Words of system files such as "/sys/fs/cgroup/cpu.max"; none where they cannot be
-        read."""
+        """Words in system files such as "/sys/fs/cgroup/cpu.max"; empty if they cannot be read."""
         try:
             texts = [(self.root / file.lstrip("/")).read_text(errors="replace") for file in files]
         except OSError:
@@ -170,8 +170,8 @@ class Surroundings:
 
 
 def _metadata(name: str) -> tuple[str, ...] | None:
-    """Requirements in the metadata of an installed distribution, the version of Python first; None
-    without any."""
+    """Requirements in the metadata of an installed distribution, starting with the Python version;
+    None if there is no metadata."""
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -181,8 +181,8 @@ def _metadata(name: str) -> tuple[str, ...] | None:
 
 
 def examine(s: Surroundings) -> Iterator[Diagnosis]:
-    """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind
-    the libraries'."""
+    """All findings about these surroundings, in the order of `CHECKS`, with those about Trainium
+    after the libraries."""
     for name in CHECKS:
         yield inspect(name, s)
         if name == "libraries":
@@ -195,13 +195,13 @@ def inspect(name: str, s: Surroundings) -> Diagnosis:
     look, fix = CHECKS[name]
     try:
         found = look(s)
-    except ImportError as error:  # missing, or installed and broken
+    except ImportError as error:  # missing, or installed but broken
         found = fail(f"a library does not import: {error}", FAULT, REINSTALL)
     return replace(found, name=name, fix=found.fix or ("" if found.status == "ok" else fix))
 
 
 def exit_code(findings: Sequence[Diagnosis]) -> int:
-    """What the default run would exit with: 0, or the code of the first failure."""
+    """Exit code of the default run: 0, or that of the first failure."""
     return next((finding.exit_code for finding in findings if finding.status == "fail"), 0)
 
 
@@ -209,7 +209,7 @@ def exit_code(findings: Sequence[Diagnosis]) -> int:
 
 
 def check_command(s: Surroundings) -> Diagnosis:
-    """Is the `dfmp2` on PATH this one?"""
+    """Check whether the `dfmp2` on PATH is this one."""
     installed = s.version("dfmp2")
     detail = f"{installed or 'not installed'}, {Path(__file__).resolve().parents[1]}"
     if installed is None:
@@ -224,14 +224,14 @@ def check_command(s: Surroundings) -> Diagnosis:
 
 
 class PackageRequirement(NamedTuple):
-    """A library, or Python itself, and the versions that will do: (">=", (1, 26)), ..."""
+    """A library, or Python itself, and its accepted versions: (">=", (1, 26)), ..."""
 
     name: str
     versions: tuple[tuple[str, tuple[int, ...]], ...]
     text: str
 
     def met_by(self, version: str) -> bool:
-        """Whether a version will do; of it the numbers in front count, so that 2.0rc1 is 2.0."""
+        """Whether a version is accepted; only the leading numbers count, so 2.0rc1 is 2.0."""
         there = _numbers(version)
         for sign, wanted in self.versions:
             length = max(len(there), len(wanted))
@@ -247,7 +247,7 @@ class PackageRequirement(NamedTuple):
 
 
 def required(requirements: Sequence[str]) -> list[PackageRequirement]:
-    """Those of metadata that every run has; what an extra adds is left out."""
+    """Requirements in the metadata that apply to every run, without those of extras."""
     found = []
     for text in requirements:
         specifier, _, marker = text.partition(";")
@@ -262,8 +262,8 @@ def required(requirements: Sequence[str]) -> list[PackageRequirement]:
 
 
 def check_libraries(s: Surroundings) -> Diagnosis:
-    """Are Python and the libraries there that the package's own metadata names, and do they
-    import?"""
+    """Check that Python and the libraries in the package's own metadata are installed and can be
+    imported."""
     if s.requirements is None:
         return warn("dfmp2 is not installed: what it needs is not known", INSTALL_SOURCE)
     needed = required(s.requirements)
@@ -271,11 +271,11 @@ def check_libraries(s: Surroundings) -> Diagnosis:
     detail = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items())
     missing = [name for name, version in found.items() if version is None]
     if missing:
-        # Without PySCF a run says so; without another library it ends in a traceback.
+        # Without PySCF a run gives a clear error; without another library it ends in a traceback.
         code = INPUT if missing == ["pyscf"] else FAULT
         return fail(detail, code, f"pip install {' '.join(missing)}")
     for name in found:
-        if name not in ("python", "pyscf"):  # PySCF has a check of its own
+        if name not in ("python", "pyscf"):  # PySCF has its own check
             import_module(name.replace("-", "_"))
     wrong = [one for one in needed if not one.met_by(found[one.name] or "")]
     if any(one.name == "python" for one in wrong):
@@ -294,7 +294,8 @@ def _version_of(s: Surroundings, name: str) -> str | None:
 
 
 def check_pyscf(_s: Surroundings) -> Diagnosis:
-    """Does PySCF import, and are its evaluating parsers switched off inside the shield?"""
+    """Check that PySCF can be imported, and that its evaluating parsers are disabled inside the
+    shield."""
     from dfmp2.molecule import pyscf_shield as shield
 
     try:
@@ -320,7 +321,7 @@ def check_pyscf(_s: Surroundings) -> Diagnosis:
 
 
 def check_torch(s: Surroundings) -> Diagnosis:
-    """Can the torch and cuda backends be used? (optional)"""
+    """Check whether the optional torch and cuda backends can be used."""
     driver = (s.root / "proc/driver/nvidia/version").exists()
     version = s.version("torch")
     if version is None:
@@ -344,7 +345,7 @@ def check_torch(s: Surroundings) -> Diagnosis:
 
 
 def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool) -> Diagnosis:
-    """What an importable torch is good for.
+    """The diagnosis for an importable torch.
 
     Parameters
     ----------
@@ -367,7 +368,7 @@ def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool
 
 
 def check_module_path(s: Surroundings) -> Diagnosis:
-    """Would Python import files of the working directory in place of libraries?"""
+    """Check whether Python would import files from the working directory instead of libraries."""
     needed = {
         *sys.stdlib_module_names,
         *(one.name for one in required(s.requirements or ())),
@@ -377,7 +378,7 @@ def check_module_path(s: Surroundings) -> Diagnosis:
         "nki",
     }
     spec = find_spec("dfmp2")
-    # A fine place, too
+    # This is fine as well
     package = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
     try:
         here, entries = s.folder.resolve(), list(s.folder.iterdir())
@@ -412,7 +413,7 @@ def check_module_path(s: Surroundings) -> Diagnosis:
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
-    """The numbers in front of a version, (2, 14, 0) of "2.14.0rc1"; () where there are none."""
+    """The leading numbers of a version, (2, 14, 0) for "2.14.0rc1"; () if there are none."""
     release = re.match(r"\d+(\.\d+)*", version or "")
     if release is None:
         return ()
@@ -423,7 +424,7 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 
 
 def check_threads(s: Surroundings) -> Diagnosis:
-    """Will a run use the cores it may use, and no more?"""
+    """Check that a run will use the cores it may use, and no more."""
     quota = s.words(QUOTA) or s.words(*OLD_QUOTA)
     if len(quota) == 2 and quota[0].isdigit():
         share = int(quota[0]) / int(quota[1])
@@ -438,7 +439,7 @@ def check_threads(s: Surroundings) -> Diagnosis:
         f"{'no quota' if share is None else f'quota {share:g}'})"
     )
     problems: list[tuple[str, str]] = []
-    asked = s.environ.get("OMP_NUM_THREADS")  # which a run takes as its number of threads
+    asked = s.environ.get("OMP_NUM_THREADS")  # which a run uses as its number of threads
     if asked is not None:
         first = asked.split(",")[0].strip()
         if not first.isdigit() or int(first) < 1:
@@ -452,7 +453,7 @@ def check_threads(s: Surroundings) -> Diagnosis:
             problems.append((f"OMP_NUM_THREADS={asked} is fewer", fix))
     elif usable < s.cores and not s.words(QUOTA):
         problems.append((f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}"))
-    # Workers inherit the one core that OpenMP binds the main thread to.
+    # Workers inherit the single core to which OpenMP binds the main thread.
     bound = [
         name
         for name in PINNING
@@ -474,7 +475,7 @@ def check_threads(s: Surroundings) -> Diagnosis:
 
 
 def _stubborn_blas() -> list[str]:
-    """Each OpenBLAS that is loaded and does not let itself be set to one thread."""
+    """Every loaded OpenBLAS that cannot be set to one thread."""
     from dfmp2.host import threads
 
     with threads.limited(1):
@@ -483,7 +484,7 @@ def _stubborn_blas() -> list[str]:
 
 
 def check_memory(s: Surroundings) -> Diagnosis:
-    """Is there memory, within the limits of control group and shell?"""
+    """Check that there is enough memory within the limits of control group and shell."""
     free = resources.available_memory()
     limits = [
         int(w[0])
@@ -511,7 +512,8 @@ def check_memory(s: Surroundings) -> Diagnosis:
 
 
 def check_scratch(s: Surroundings) -> Diagnosis:
-    """Can PySCF write its temporary files? It makes one in every SCF, in PYSCF_TMPDIR or TMPDIR."""
+    """Check that PySCF can write its temporary files, one in every SCF, in PYSCF_TMPDIR or
+    TMPDIR."""
     variable = next((name for name in ("PYSCF_TMPDIR", "TMPDIR") if s.environ.get(name)), None)
     try:
         if variable:
@@ -533,8 +535,7 @@ def check_scratch(s: Surroundings) -> Diagnosis:
         else:
             fix = "make it writable"
         detail = f"{origin} cannot be written ({error.strerror})"
-        # Python passes over a TMPDIR that cannot be used, PySCF does so too; a PYSCF_TMPDIR it
-        # takes as it is.
+        # Python and PySCF skip an unusable TMPDIR, but PySCF uses PYSCF_TMPDIR unconditionally.
         if variable == "TMPDIR":
             return warn(detail, fix)
         return fail(detail, NO_RESOURCES, fix)
@@ -553,7 +554,7 @@ def _room(shown: str, folder: Path) -> Diagnosis:
 
 @cache
 def default_result() -> tuple[MP2Result, float]:
-    """The result of the smallest run with all defaults, computed once, and the seconds it took."""
+    """The result of the smallest run with all defaults, computed once, and its time, s."""
     import numpy as np
 
     from dfmp2.molecule.molecule import Molecule
@@ -576,17 +577,17 @@ def default_result() -> tuple[MP2Result, float]:
 
 
 def check_default_run(_s: Surroundings) -> Diagnosis:
-    """Does a run with all defaults give the right energy?"""
+    """Check that a run with all defaults gives the right energy."""
     try:
         return judge_run(*default_result())
     except Dfmp2Error as error:
         return fail(str(error), error.exit_code)
-    except OSError as error:  # what the command line turns into exit code 7
+    except OSError as error:  # exit code 7 on the command line
         return fail(f"the system refused: {error}", NO_RESOURCES, "see scratch")
 
 
 def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
-    """Is the energy of the trial molecule what PySCF gives?"""
+    """Check that the energy of the trial molecule agrees with PySCF."""
     scf = result.scf_total_energy - SCF_ENERGY
     correlation = result.mp2_correlation_energy - CORRELATION_ENERGY
     threads = counted_text(result.provenance.threads, "thread")
@@ -601,7 +602,8 @@ def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
 
 
 def check_working_directory(s: Surroundings) -> Diagnosis:
-    """Can a result be written into the working directory and read back, file locks included?"""
+    """Check that a result can be written to the working directory and read back, including file
+    locks."""
     from dfmp2.host.files import require_writable
 
     try:
@@ -609,7 +611,7 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
         room = _room(str(s.folder.resolve()), s.folder)
     except Dfmp2Error as error:
         return fail(str(error), error.exit_code)
-    except OSError as error:  # it was deleted under our feet
+    except OSError as error:  # it has been deleted meanwhile
         return fail(f"cannot be used ({error.strerror})", NO_RESOURCES)
     from dfmp2.output import hdf5
 
@@ -629,7 +631,7 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
         hdf5.write(result, path)
         same = hdf5.read(path).mp2_total_energy == result.mp2_total_energy
     except Dfmp2Error as error:
-        if "lock" in str(error).lower():  # the file is there: the run itself works
+        if "lock" in str(error).lower():  # the file was written, so the run itself works
             fix = "export HDF5_USE_FILE_LOCKING=FALSE, or write to a disk of this machine"
             return warn(f"written, but this disk has no file locks{shown}", fix)
         return fail(str(error), error.exit_code)
@@ -643,11 +645,11 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
     )
 
 
-# What is looked at -> the check, and what to do about a problem that names no fix of its own.
+# Subject -> check, and the default fix of its problems.
 CHECKS: dict[str, tuple[Callable[[Surroundings], Diagnosis], str]] = {
     "dfmp2": (check_command, ""),
     "libraries": (check_libraries, ""),
-    # As a run does, before PySCF is loaded.
+    # As in a run, before PySCF is loaded.
     "working directory": (
         check_working_directory,
         "change to a folder of yours with free space, or write elsewhere with --output",

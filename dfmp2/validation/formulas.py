@@ -1,5 +1,5 @@
-"""Correlation energies written out over (ia|jb) from PySCF: none of our fit, transformation, pair
-terms or quadratures.
+"""Correlation energies as explicit sums over (ia|jb) from PySCF, independent of our fit,
+transformation, pair terms and quadratures.
 
 With D = e_a + e_b - e_i - e_j > 0, s and t spins, and r = 1, or 1 - exp(-kappa D) with kappa-MP2
 
@@ -7,14 +7,14 @@ With D = e_a + e_b - e_i - e_j > 0, s and t spins, and r = 1, or 1 - exp(-kappa 
     E_SS = - 1/2 sum_s sum_ijab (ia|jb) [(ia|jb) - (ib|ja)] r^2 / D                                        (2)
     E_S  = - sum_s sum_ia f_ia^2 / (e_a - e_i)                      ROHF, semicanonical orbitals           (3)
 
-and the direct random-phase approximation as zero-point energies of plasmons,
+and the direct random-phase approximation from zero-point energies of plasmons,
 
     E_c = 1/2 sum_n W_n - 1/2 tr A,    W_n^2 = eigenvalues of d^1/2 (d + 2 K) d^1/2,    A = d + K          (4)
 
-over all ia of both spins, d_ia = e_a - e_i, K_ia,jb = (ia|jb); of RHF, where triplets have no part,
-2 K in place of K over the ia of one spin. Sources: Szabo and Ostlund, Modern Quantum Chemistry
-(1996), section 6.5; Lee and Head-Gordon, J. Chem. Theory Comput. 14, 5203 (2018); Furche, J. Chem.
-Phys. 129, 114105 (2008).
+over all ia of both spins, d_ia = e_a - e_i, K_ia,jb = (ia|jb); for RHF, to which triplets do not
+contribute, 2 K replaces K over the ia of one spin. Sources: Szabo and Ostlund, Modern Quantum
+Chemistry (1996), section 6.5; Lee and Head-Gordon, J. Chem. Theory Comput. 14, 5203 (2018); Furche,
+J. Chem. Phys. 129, 114105 (2008).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.planning.memory import FLOAT64
 
 Array = NDArray[np.float64]
-# S, i, t -> (ia|jb) of all a, j, b: (nvir_s, nocc_t, nvir_t)
+# s, i, t -> (ia|jb) for all a, j, b: (nvir_s, nocc_t, nvir_t)
 Rows = Callable[[int, int, int], Array]
 
 
@@ -46,7 +46,7 @@ class ReferenceOrbitals:
     occupied_energies, virtual_energies : ndarray
         (nocc,) and (nvir,), Eh.
     coupling : ndarray
-        (nocc, nvir) Fock matrix between them, Eh; zero but for ROHF.
+        (nocc, nvir) Fock matrix between them, Eh; zero except for ROHF.
     """
 
     occupied: Array
@@ -64,16 +64,16 @@ class ReferenceOrbitals:
 def correlated_orbitals(
     mf: Any, kind: str, frozen_core: int, frozen_virtual: int
 ) -> list[ReferenceOrbitals]:
-    """Orbitals of each spin of a PySCF mean field; those of ROHF are made semicanonical here.
+    """Orbitals of each spin of a PySCF mean field; those of ROHF are made semicanonical.
 
     Parameters
     ----------
     mf : PySCF mean field
-        Converged.
+        A converged mean field.
     kind : str
         "rhf", "uhf" or "rohf".
     frozen_core, frozen_virtual : int
-        Lowest occupied and highest virtual orbitals left out per spin.
+        Numbers of lowest occupied and highest virtual orbitals left out per spin.
     """
     with shielded():
         fock = mf.get_fock()
@@ -111,7 +111,7 @@ def fitted_rows(mole: Any, fitting: dict[str, Any], spins: Sequence[ReferenceOrb
     ----------
     mole : PySCF Mole
     fitting : dict
-        Functions of each kind of atom, as PySCF takes them.
+        Functions of each kind of atom, in PySCF's format.
     spins : sequence of Orbitals
         Alpha and beta, or one for both.
     """
@@ -142,7 +142,7 @@ def four_center_integrals(mf: Any, spins: Sequence[ReferenceOrbitals]) -> Rows:
     Parameters
     ----------
     mf : PySCF mean field
-        Its `_eri` are used where it has them.
+        Its `_eri` are used if present.
     spins : sequence of Orbitals
         Alpha and beta, or one for both.
     """
@@ -175,7 +175,7 @@ def spin_components(
     """E_SS and E_OS, Eqs. 1 and 2, Eh."""
 
     def weights(s: int, i: int, t: int) -> Array:
-        """- r^2 / D of i with all a, j, b."""
+        """- r^2 / D of i for all a, j, b."""
         left, right = spins[s], spins[t]
         above = left.virtual_energies - left.occupied_energies[i]
         d = above[:, None, None] + right.differences
@@ -232,14 +232,14 @@ def plasmon_energy(spins: Sequence[ReferenceOrbitals], rows: Rows) -> float:
 
 
 def fitted_bytes(spins: Sequence[tuple[int, int]], nao: int, naux: int, *, plasmons: bool) -> int:
-    """Bytes of the fitted integrals and of what is made of them.
+    """Bytes of the fitted integrals and arrays derived from them.
 
     Parameters
     ----------
     spins : sequence of tuple of int
-        Occupied and virtual orbitals of each spin.
+        Numbers of occupied and virtual orbitals of each spin.
     plasmons : bool
-        Whether the matrix of Eq. 4 is made.
+        Whether the matrix of Eq. 4 is built.
     """
     tensors = 2 * sum(nocc * nvir * naux for nocc, nvir in spins)
     three_center = naux * nao * (nao + 1) // 2

@@ -1,8 +1,9 @@
-"""Psi4 as a second opinion: the same calculation from scratch, in a separate process.
+"""Psi4 as an independent check: the same calculation from scratch, in a separate process.
 
 Geometry in bohr, orbital basis, core potentials and both fitting sets are written out as data, so
-that neither program's library can disagree. Psi4 executes its input as Python: nothing but numbers
-and element symbols goes into it, no name or comment out of a result file.
+that differences between the programs' libraries do not matter. Because Psi4 executes its input as
+Python, the input contains only numbers and element symbols, but no names or comments from a result
+file.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ FOREIGN_VARIABLES = (
     "MKL_NUM_THREADS",
     "BLIS_NUM_THREADS",
 )
-# what Psi4 1.3 prints, and then goes on; gold with its potential is 3e-5 Eh off
+# printed by Psi4 1.3, which then continues; gold with its potential is 3e-5 Eh off
 INEXACT = "Failed to converge"
 # X2C of Psi4 1.3.2 and PySCF 2.14, E(SCF): HCl 9e-9, HBr 2e-7 Eh apart (4e-9 in c, E about c^-2
 # Z^4: Ag 9e-7).
 HEAVIEST = 5 * 10**6  # sum of Z^4
-# eigenvalue; HBr/6-31G with 1e-8 is 3e-5 Eh off, HBr/def2-TZVP with 2e-6 is not
+# eigenvalue; HBr/6-31G with 1e-8 is 3e-5 Eh off, HBr/def2-TZVP with 2e-6 is not off
 LEAST_OVERLAP = 1e-6
-LAST_LINES = 3  # of a failed run's output, shown in the error
+LAST_LINES = 3  # of a failed run's output that the error shows
 LONGEST_LINE = 160
 
 _NUMBER = r"\s*=\s*(-?\d+\.\d+(?:[eE][-+]?\d+)?)"
@@ -68,25 +69,26 @@ _ENERGIES = {
     "same_spin": r"^\s*Same-Spin Energy" + _NUMBER,
     "opposite_spin": r"^\s*Opposite-Spin Energy" + _NUMBER,
 }
-LETTERS = "SPDFGHIKLMN"  # shells of l = 0, 1, ...; Psi4's parser leaves out J
+LETTERS = "SPDFGHIKLMN"  # shells of l = 0, 1, ...; Psi4's parser skips J
 ECP_LETTERS = "spdfgh"  # highest potential its parser knows: h
-HIGHEST_POWER = 9  # of r in a core potential: one digit there
-E_CONVERGENCE, D_CONVERGENCE = 1e-10, 1e-8  # Eh; E(corr) is of first order in the orbital error
-GHOST = "_bare"  # label of ghosts that need a basis of their own
-# Psi4 1.3 knows no block basis_relativistic, but takes a name defined for another role
+HIGHEST_POWER = 9  # of r in a core potential, which has one digit
+E_CONVERGENCE, D_CONVERGENCE = 1e-10, 1e-8  # Eh; E(corr) is linear in the orbital error
+GHOST = "_bare"  # label of ghosts that need their own basis
+# Psi4 1.3 has no block basis_relativistic, but accepts a name defined for another role
 UNUSED_ROLE = "df_basis_cc"
-OVERLAP_CUT = 1e-6  # PySCF's cut on overlap eigenvalues, made Psi4's where functions were dropped
+OVERLAP_CUT = 1e-6  # PySCF's threshold for overlap eigenvalues, for Psi4 if functions were dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Psi4Output:
-    """What a Psi4 DF-MP2 output says.
+    """The content of a Psi4 DF-MP2 output.
 
     Attributes
     ----------
     energies : program with version, SCF energy and unscaled components, Eh
-    nao, naux : functions of the orbital and the MP2 fitting set
-    active : (correlated occupied, correlated virtual) orbitals, once or for alpha and beta
+    nao, naux : numbers of functions in the orbital and MP2 fitting sets
+    active : numbers of (correlated occupied, correlated virtual) orbitals, once or for alpha and
+        beta
     """
 
     energies: NativeEnergies
@@ -108,17 +110,18 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
 
     Parameters
     ----------
-    result : the calculation; of its numbers only the sizes are used, to see that Psi4 did the same
+    result : the calculation; of its results only the sizes are used, to check that Psi4 did the
+        same
     threads : threads of Psi4
-    timeout : seconds after which Psi4 is stopped, None for no limit
+    timeout : time after which Psi4 is stopped, s, None for no limit
 
     Raises
     ------
-    BackendUnavailable : there is no psi4 on PATH
+    BackendUnavailable : no psi4 on PATH
     BackendError : Psi4 failed, was stopped or cannot express the calculation; its last lines are
         quoted
-    ComparisonFailed : Psi4 correlated other orbitals or used other functions
-    ResourceError : no temporary folder can be made
+    ComparisonFailed : Psi4 correlated different orbitals or used different functions
+    ResourceError : no temporary folder can be created
     """
     program = find_psi4()
     if program is None:
@@ -130,7 +133,7 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
     _require_repeatable(result)
     text = psi4_input(result, int(0.7 * resources.available_memory()))  # bytes
     scratch = os.environ.get("PSI_SCRATCH") or None
-    # a folder only we can read, on Psi4's scratch disk if one is named, gone when the block is left
+    # a private folder, on Psi4's scratch disk if one is named, removed at the end of the block
     try:
         private = tempfile.TemporaryDirectory(
             prefix="dfmp2-psi4-", dir=scratch, ignore_cleanup_errors=True
@@ -165,8 +168,8 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
 
 
 def _require_repeatable(result: MP2Result) -> None:
-    """Refuse X2C where Psi4's differs from PySCF's by more than 1e-6 Eh: other constants, and what
-    rounding leaves."""
+    """Raise for X2C if Psi4's differs from PySCF's by more than 1e-6 Eh because of other constants
+    and rounding."""
     if result.options.relativity == "none":
         return
     molecule, why = result.molecule, ""
@@ -193,7 +196,7 @@ def parse_output(text: str) -> Psi4Output:
 
     Raises
     ------
-    BackendError : it is not the output of a DF-MP2 calculation that ended
+    BackendError : it is not the output of a completed DF-MP2 calculation
     """
     version = re.search(r"^\s*Psi4 (\d\S*)", text, re.MULTILINE)
     values = {name: re.search(pattern, text, re.MULTILINE) for name, pattern in _ENERGIES.items()}
@@ -214,7 +217,7 @@ def parse_output(text: str) -> Psi4Output:
 
 
 def _require_same(found: Psi4Output, result: MP2Result) -> None:
-    """Refuse energies of another calculation than the one that was asked for."""
+    """Raise if the energies are not those of the requested calculation."""
     sizes = result.sizes
     ours = tuple(zip(sizes.nocc, sizes.nvir, strict=True))[: result.reference.nspin]
     theirs = (found.nao, found.naux, found.active)
@@ -227,10 +230,10 @@ def _require_same(found: Psi4Output, result: MP2Result) -> None:
 
 
 def _execute(command: list[str], folder: Path, threads: int, timeout: float | None) -> int:
-    """Run Psi4 in `folder`, away from the terminal; whatever ends the wait also ends Psi4.
+    """Run Psi4 in `folder`, detached from the terminal; anything that ends the wait also ends Psi4.
 
-    It gets a process group of its own, so that everything it starts can be stopped, and `folder` as
-    its home, because it would execute a ~/.psi4rc.
+    It gets its own process group, so that everything it starts can be stopped, and `folder` as its
+    home, because it would execute a ~/.psi4rc.
     """
     environment = {
         name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES
@@ -241,7 +244,7 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
         "OMP_NUM_THREADS": str(threads),
     }
     with open(folder / "screen.txt", "wb") as screen, ThreadPoolExecutor(1) as thread:
-        # signals come to the main thread: none between the start of Psi4 and the `try`
+        # the main thread gets the signals, so none arrives between the start of Psi4 and the `try`
         started = thread.submit(
             subprocess.Popen,
             command,
@@ -266,12 +269,12 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
             ) from error
         finally:
             if started.exception() is None and (process := started.result()).poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # its files are temporary: nothing to save
+                os.killpg(process.pid, signal.SIGKILL)  # its files are temporary
                 process.wait()
 
 
 def _ending(text: str) -> str:
-    """What a failed run said: its error message, else its last lines; on one line, fit for a
+    """The error message of a failed run, or its last lines if there is none, on one line fit for a
     terminal."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
@@ -288,7 +291,7 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
     Parameters
     ----------
     result : geometry, bases, reference and frozen orbitals to repeat
-    memory : bytes Psi4 may use
+    memory : bytes that Psi4 may use
     d_convergence : largest orbital gradient (root mean square) of a converged SCF
 
     Raises
@@ -338,11 +341,11 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
 
 
 def _grid(result: MP2Result) -> dict[str, str]:
-    """Psi4's options for an integration grid of as many points.
+    """Psi4's options for an integration grid with the same number of points.
 
     Raises
     ------
-    UnsupportedByBackend : the grid is a level of PySCF
+    UnsupportedByBackend : the grid is given by a PySCF level
     """
     grid = result.reference.grid_name
     if grid is None or "," not in grid:
@@ -357,13 +360,13 @@ def _grid(result: MP2Result) -> dict[str, str]:
 
 
 def _functional(result: MP2Result) -> dict[str, Any]:
-    """The functional as Psi4 takes one that it has no name for; its second order has factors 1,
-    which are not used.
+    """The functional in the form that Psi4 needs for an unnamed one; its second-order factors are 1
+    and not used.
 
     Raises
     ------
-    UnsupportedByBackend : the energy has another functional than the orbitals, or exact exchange
-        has two ranges
+    UnsupportedByBackend : energy and orbitals have different functionals, or exact exchange is
+        range-separated
     """
     xc = result.reference.xc or ""
     if (
@@ -394,8 +397,8 @@ def _functional(result: MP2Result) -> dict[str, Any]:
 
 
 def decontracted(basis: BasisSet) -> BasisSet:
-    """One shell for each exponent and angular momentum: Psi4 finds no such set for a basis that is
-    given as data."""
+    """The basis with one shell per exponent and angular momentum, because Psi4 finds no such set
+    for a basis given as data."""
     elements = {}
     for symbol, element in basis.elements.items():
         found = dict.fromkeys((shell[0], row[0]) for shell in element.shells for row in shell[1:])
@@ -435,11 +438,11 @@ def _field(result: MP2Result) -> list[str]:
 
 
 def _elements(result: MP2Result, basis: BasisSet) -> dict[str, ElementBasis]:
-    """The elements of the molecule, whose symbols have been checked, with their functions.
+    """The elements of the molecule, with checked symbols, and their functions.
 
     Raises
     ------
-    InputError : the basis lacks one
+    InputError : the basis lacks an element
     """
     if basis.by_atom:
         raise UnsupportedByBackend(
@@ -455,8 +458,7 @@ def _elements(result: MP2Result, basis: BasisSet) -> dict[str, ElementBasis]:
 
 
 def _bare_ghosts(result: MP2Result) -> set[str]:
-    """Elements with a core potential that are there as ghosts, which must not have it: Psi4 would
-    apply it."""
+    """Elements with a core potential that occur as ghosts, to which Psi4 would wrongly apply it."""
     elements = _elements(result, result.orbital_basis)
     centres = zip(result.molecule.symbols, result.molecule.ghost, strict=True)
     return {symbol for symbol, ghost in centres if ghost and elements[symbol].ecp_electrons}
@@ -465,8 +467,8 @@ def _bare_ghosts(result: MP2Result) -> set[str]:
 def _basis_block(
     keyword: str, name: str, elements: Mapping[str, ElementBasis], bare: Collection[str] = ()
 ) -> str:
-    """A set as data in Gaussian's format, under a name of ours; ghosts of the elements `bare` get
-    its shells only."""
+    """A set as data in Gaussian format, under our own name; ghosts of the elements `bare` get only
+    its shells."""
     shells = {symbol: _shells(symbol, element) for symbol, element in elements.items()}
     potentials = [_potential(symbol, e) for symbol, e in elements.items() if e.ecp_electrons]
     assigned = [
@@ -483,7 +485,7 @@ def _basis_block(
 
 
 def _shells(symbol: str, element: ElementBasis) -> str:
-    """Shells of one element; one of several contractions becomes several shells."""
+    """Shells of one element; a shell with several contractions becomes several shells."""
     lines = [f"{symbol} 0"]
     for momentum, *rows in element.shells:
         if momentum >= len(LETTERS):
@@ -499,7 +501,7 @@ def _shells(symbol: str, element: ElementBasis) -> str:
 
 
 def _potential(symbol: str, element: ElementBasis) -> str:
-    """Core potential of one element: the local part, then what is added to it for l = 0, 1, ...
+    """Core potential of one element: the local part, then the additions for l = 0, 1, ...
 
     Terms are coefficient r^(power - 2) exp(-exponent r^2) in both programs.
     """
@@ -514,12 +516,12 @@ def _potential(symbol: str, element: ElementBasis) -> str:
     lines = [f"{symbol} 0", f"{symbol}-ECP {highest} {element.ecp_electrons}"]
     for momentum in (highest, *range(highest)):
         rows = [(p, exponent, factor) for own, p, exponent, factor in terms if own == momentum]
-        rows = rows or [(2, 1.0, 0.0)]  # a channel without terms still has its place
+        rows = rows or [(2, 1.0, 0.0)]  # keep the place of a channel without terms
         lines += [f"{ECP_LETTERS[momentum]} potential", str(len(rows))]
         lines += [f"{power} {_numbers((exponent, factor))}" for power, exponent, factor in rows]
     return "\n".join(lines)
 
 
 def _numbers(values: Iterable[float]) -> str:
-    """17 significant digits and a decimal point, which Psi4's parser insists on."""
+    """Numbers with 17 significant digits and the decimal point required by Psi4's parser."""
     return " ".join(f"{float(value):.16e}" for value in values)

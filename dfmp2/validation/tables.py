@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
+from dfmp2.output.document import size
 from dfmp2.output.study import Column
+from dfmp2.units import counted_text
 from dfmp2.validation.entries import Published
 
 PASS, FAIL, SKIPPED, SHOWN = "pass", "fail", "skipped", "shown"
 HEADER = f"  {'status':<8}{'quantity':<26}{'dfmp2':>17} {'unit':<8}{'difference':>10}{'allowed':>8}"
-ENERGIES = {  # what is compared -> what a screen calls it
+ENERGIES = {  # quantity -> its name on a screen
     "nuclear_repulsion_energy": "nuclear repulsion",
     "scf_total_energy": "E(SCF)",
     "hf_total_energy": "E(HF)",
@@ -34,7 +36,7 @@ ENERGIES = {  # what is compared -> what a screen calls it
     "scs_mp2_total_energy": "E(SCS-MP2)",
     "sos_mp2_total_energy": "E(SOS-MP2)",
 }
-UNITS = {  # word in the name of what is compared -> unit
+UNITS = {  # word in the name of a quantity -> unit
     "debye": "debye",
     "gradient": "Eh/bohr",
     "occupation": "",
@@ -59,19 +61,19 @@ NUMBERS = ("reference", "value", "difference", "tolerance")  # of COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class QuantityRow:
-    """The outcome for one quantity, in the `unit` of it; None where there is no number.
+    """The outcome for one quantity, in its `unit`; None for missing numbers.
 
     Attributes
     ----------
-    id, quantity : which number
-    maker, version : program that made the reference
+    id, quantity : identify the number
+    maker, version : program that produced the reference
     reference, value : theirs, ours
-    tolerance : largest |difference| that passes, the certificate's part included; None without a
+    tolerance : largest |difference| accepted, including that of the certificate; None without a
         verdict
     status : "pass", "fail", "skipped" or "shown"
-    reason : why this tolerance; of a failure or a skip, what happened
+    reason : reason for the tolerance, or for a failure or skip
     source : where the reference is published
-    published : what a program published about its own agreement, or None
+    published : a program's published agreement with the reference, or None
     """
 
     id: str
@@ -93,7 +95,7 @@ class QuantityRow:
 
     @property
     def unit(self) -> str:
-        """Unit of the quantity, "" for a number without one."""
+        """Unit of the quantity, "" for a dimensionless number."""
         words = self.quantity.split()
         for word, unit in UNITS.items():
             if word in words:
@@ -102,7 +104,7 @@ class QuantityRow:
 
     @property
     def short_name(self) -> str:
-        """The quantity as it is called on a screen."""
+        """The name of the quantity on a screen."""
         *before, name = self.quantity.split()
         words = [*before, ENERGIES.get(name, name)]
         return " ".join(words).replace("correlation", "corr").removesuffix(" / debye")
@@ -115,34 +117,33 @@ class QuantityRow:
         return self.value - self.reference
 
 
-Tally = dict[str, int]  # values by what became of them, a key of COUNTED
+Tally = dict[str, int]  # number of values by outcome, a key of COUNTED
 COUNTED = {"passed": PASS, "failed": FAIL, "skipped": SKIPPED, "shown": SHOWN}
 
 
 def tally(rows: Iterable[QuantityRow]) -> Tally:
-    """Count rows."""
+    """Numbers of rows by outcome."""
     found = Counter(row.status for row in rows)
     return {name: found[status] for name, status in COUNTED.items()}
 
 
 def by_program(rows: Sequence[QuantityRow]) -> dict[str, Sequence[QuantityRow]]:
-    """The rows of each program that produced the references, in order of appearance, and of
-    "all"."""
+    """The rows by program that produced the references, in order of appearance, and under "all"."""
     names = dict.fromkeys(row.maker for row in rows)
     return {**{name: [row for row in rows if row.maker == name] for name in names}, "all": rows}
 
 
 def largest(rows: Iterable[QuantityRow]) -> str:
-    """The largest difference that has a verdict, Eh, "" without one."""
+    """The largest difference with a verdict, Eh; "" if there is none."""
     judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
     if (found := max(judged, default=None)) is None:
         return ""
-    return f"{found:.1e}"
+    return size(found)
 
 
 def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
     """The rows of one entry as text under its name, no wider than a terminal; the reference is
-    value - difference."""
+    implied as value - difference."""
     lines: list[str] = []
     for row in rows:
         head = f"{row.id}: {row.program}"
@@ -171,8 +172,8 @@ def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
 
 
 def line_of_entry(rows: Sequence[QuantityRow]) -> str:
-    """The value of an entry that comes closest to its limit, in a line; all that fail or are
-    skipped, as of `lines_of`."""
+    """The value of an entry closest to its limit, in one line; all failed or skipped ones, as in
+    `lines_of`."""
     wrong = [row for row in rows if row.status in (FAIL, SKIPPED)]
     if wrong:
         return "\n".join(lines_of(wrong))
@@ -184,7 +185,7 @@ def line_of_entry(rows: Sequence[QuantityRow]) -> str:
 
 
 def validation_summary(rows: Sequence[QuantityRow]) -> str:
-    """One line per program, all together, and what both sides share."""
+    """One line per program, the total, and what both sides have in common."""
     lines = [
         f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference / Eh':>26}"
     ]
@@ -192,12 +193,17 @@ def validation_summary(rows: Sequence[QuantityRow]) -> str:
         numbers = "{passed:>8}{failed:>8}{skipped:>9}{shown:>8}".format(**tally(own))
         lines.append(f"{name:<20}{numbers}{largest(own):>26}")
     lines.append("both sides use fitting sets of the same names: errors of a set are not seen")
+    counts = tally(rows)
+    judged = counts["passed"] + counts["failed"]
+    verdict = f"dfmp2 validate: {counts['passed']} of {counted_text(judged, 'value')} agree"
+    if counts["failed"]:
+        verdict += f", {counts['failed']} failed"
+    lines.append(verdict)
     return "\n".join(lines)
 
 
 def rows_to_dict(rows: Sequence[QuantityRow], backend: str, precision: str) -> dict[str, Any]:
-    """The object `--json` prints. Rows with something published say so in
-    three more keys."""
+    """The object that `--json` prints; rows with published agreement have three more keys."""
     counted = {name: tally(own) for name, own in by_program(rows).items()}
     total = counted.pop("all")
     return {
@@ -209,7 +215,7 @@ def rows_to_dict(rows: Sequence[QuantityRow], backend: str, precision: str) -> d
 
 
 def columns(rows: Sequence[QuantityRow]) -> dict[str, Column]:
-    """The rows as columns of a file; numbers have a unit there if all rows have the same."""
+    """The rows as columns of a file; numbers have a unit only if all rows share it."""
     units = {row.unit.replace("Eh", "hartree") for row in rows}
     shared = ""
     if len(units) == 1:
@@ -293,7 +299,7 @@ def _energy(value: float | None) -> str:
 
 
 def _difference(row: QuantityRow) -> str:
-    """The difference, or what happened instead."""
+    """The difference, or the outcome if there is none."""
     failed = " (fail)" if row.status == FAIL else ""
     if row.difference is None:
         return row.status

@@ -1,19 +1,18 @@
-"""Hold our energies against the entries, one after the other; each calculation is computed once.
+"""Compare our energies with the entries, one after another; each calculation is done once.
 
-A difference passes within the entry's tolerance, to which MIXED is added where a pair step ran in
-mixed precision: what a run accepts as its error, and nothing that we measured ourselves. Entries
-that float32 may miss by more (tag "float64") are computed with "auto" where "mixed" is asked for,
-and say whether they were repeated in float64.
+A difference passes within the entry's tolerance, to which MIXED is added if a pair step ran in
+mixed precision: it is the error that a run accepts, not one that we measured. Entries for which
+float32 may be less accurate (tag "float64") are computed with "auto" if "mixed" is requested, and
+report whether they were repeated in float64.
 
-Conventional MP2 is another method, which fitting approaches: its differences are shown without a
-verdict.
+Conventional MP2 is a different method, which density fitting approximates: its differences are
+shown without a verdict.
 
-An entry is skipped, with the reason, when this installation or machine cannot do it; whatever else
-goes wrong in it is a failure of that entry, and the others go on.
+An entry is skipped, with the reason, if this installation or machine cannot run it; any other error
+is a failure of that entry only.
 
 Calculations that differ only in the frozen core or the MP2 fitting set start their SCF from the
-converged orbitals of the first. A kernel goes through the same put, pair terms and certificate as a
-molecule.
+converged orbitals of the first. Kernels use the same put, pair terms and certificate as molecules.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ AGAINST_REASON = (
     "recomputed from scratch with the same bases; two converged SCFs, E(corr) of "
     "first order in theirs"
 )
-# Energies without pairs
+# Methods without pair energies
 OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
@@ -72,7 +71,7 @@ Values = dict[str, float]
 
 
 class ProgramEnergies(NamedTuple):
-    """A program's energies of one calculation, Eh, and whether its pair energies are of mixed
+    """A program's energies for one calculation, Eh, and whether its pair energies have mixed
     precision."""
 
     values: Values
@@ -81,23 +80,23 @@ class ProgramEnergies(NamedTuple):
 
 
 class Session:
-    """Our program with settings that stay; the backend is chosen when it is made.
+    """Our program with fixed settings; the backend is chosen on creation.
 
-    `repeated` counts the calculations that were too far off in mixed precision and were repeated in
+    `repeated` counts calculations that were too inaccurate in mixed precision and were repeated in
     float64.
 
     Parameters
     ----------
     backend, precision : as for `dfmp2 run`
-    memory : bytes the process may use, None for what is free
+    memory : bytes the process may use, None for the free memory
     count : threads, None for the usable cores
-    optimize : the result at the minimum, from molecule, options and constraints
+    optimize : function of molecule, options and constraints that returns the result at the minimum
         (`dfmp2.studies.optimize.minimum`)
 
     Raises
     ------
     BackendError : the backend cannot be used
-    InputError : an unknown precision, or memory or threads that are no positive numbers
+    InputError : an unknown precision, or memory or threads that are not positive
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Session:
         count: int | None = None,
         optimize: Callable[..., MP2Result] | None = None,
     ) -> None:
-        import_pyscf()  # without it every entry would fail for the same reason
+        import_pyscf()  # otherwise every entry would fail for the same reason
         checked = Options(basis="none", precision=precision, memory=memory, threads=count)
         self.precision, self.memory = checked.precision, checked.memory
         self.threads = checked.threads or resources.usable_cores()
@@ -117,9 +116,9 @@ class Session:
         self._results: dict[ReferenceCalculation, MP2Result] = {}
 
     def result(self, calculation: ReferenceCalculation) -> MP2Result:
-        """The calculation's result, computed when it is asked for the first time."""
+        """The calculation's result, computed on first use."""
         if calculation not in self._results:
-            # All others run in float64 on the host
+            # All other methods run in float64 on the host
             pairs = calculation.options.correlation.kind == "pairs"
             options = replace(
                 calculation.options,
@@ -146,7 +145,7 @@ class Session:
         return self._results[calculation]
 
     def calculate(self, calculation: ReferenceCalculation) -> ProgramEnergies:
-        """Our energies of a calculation."""
+        """Our energies for a calculation."""
         result = self.result(calculation)
         values = {name: value for name in ENERGIES if (value := getattr(result, name)) is not None}
         values["nuclear_repulsion_energy"] = result.reference.nuclear_repulsion_energy
@@ -156,13 +155,12 @@ class Session:
         return ProgramEnergies(values, result.precision == "mixed")
 
     def evaluate(self, entry: ReferenceEntry) -> tuple[float, bool, str]:
-        """Our energy of a synthetic problem, Eh, whether it is of mixed precision, and what is to
-        be said about it.
+        """Our energy for a synthetic problem, Eh, whether it has mixed precision, and a remark.
 
         Raises
         ------
-        ResourceError : its arrays do not fit into the memory that may be used
-        UnsupportedByBackend : it needs float64, which the backend does not have
+        ResourceError : its arrays do not fit into the allowed memory
+        UnsupportedByBackend : float64 is needed, which the backend does not have
         """
         [quantity], kernel = entry.quantities, entry.kernel
         if kernel is None:
@@ -171,7 +169,7 @@ class Session:
             asked = "auto"
         else:
             asked = self.precision
-        # It cannot repeat in float64
+        # The backend cannot repeat in float64
         single = asked != "fp64" and registry.float64_backend(self.backend) is not self.backend
         if single:
             accepted = KERNEL_CERTIFICATE * abs(quantity.value)
@@ -204,7 +202,7 @@ class Session:
         self.repeated += certificate is not None and certificate.repeated_in_fp64
 
     def _start(self, calculation: ReferenceCalculation) -> StartOrbitals | None:
-        """Converged orbitals of the same SCF, if it has been done."""
+        """Converged orbitals of the same SCF, if already available."""
         for other, result in self._results.items():
             if _of_scf(other) == _of_scf(calculation):
                 return StartOrbitals(
@@ -217,7 +215,7 @@ class Session:
 
 
 def _of_scf(calculation: ReferenceCalculation) -> ReferenceCalculation:
-    """The same without what comes after the SCF."""
+    """The calculation without the steps after the SCF."""
     return replace(
         calculation, options=replace(calculation.options, auxbasis=None, frozen_core="none")
     )
@@ -229,7 +227,7 @@ class Other:
     Parameters
     ----------
     program : "pyscf" or "psi4"
-    session : where our results come from (their geometry, bases and options are repeated)
+    session : source of our results, whose geometry, bases and options are repeated
 
     Raises
     ------
@@ -254,11 +252,11 @@ class Other:
         self._found: dict[ReferenceCalculation, ProgramEnergies] = {}
 
     def calculate(self, calculation: ReferenceCalculation) -> ProgramEnergies:
-        """Its energies of a calculation.
+        """Its energies for a calculation.
 
         Raises
         ------
-        UnsupportedByBackend : it cannot do it, which says nothing about us
+        UnsupportedByBackend : it cannot do the calculation, which is not our failure
         """
         if calculation not in self._found:
             result = self._session.result(calculation)
@@ -266,7 +264,7 @@ class Other:
                 raise UnsupportedByBackend(
                     f"{self.name} is asked for plain MP2 of RHF and UHF only"
                 )
-            try:  # every difference is judged by the entry, so any is let through here
+            try:  # the entry judges all differences, so accept any here
                 check = recompute(
                     result, float("inf"), self._session.threads, Silent(), program=self.program
                 )
@@ -292,11 +290,11 @@ class Other:
 def validate(
     entries: Sequence[ReferenceEntry], session: Session, others: Sequence[Other] = ()
 ) -> Iterator[list[QuantityRow]]:
-    """The rows of each entry as soon as they are known.
+    """Yield the rows of each entry as soon as they are known.
 
     Parameters
     ----------
-    others : programs to recompute the references with; () to take the published ones
+    others : programs to recompute the references; () to use the published ones
     """
     for entry in entries:
         yield [row for other in others or (None,) for row in _rows(entry, session, other)]
@@ -338,7 +336,7 @@ def _judged(entry: ReferenceEntry, session: Session, other: Other | None) -> lis
         mixed = of_pairs and any(found.mixed for found in ours)
         if other is None:
             rows.append(_compared(entry, quantity, value, quantity.value, _limit(entry, mixed)))
-        elif quantity.of in theirs[0].values:  # the nuclear repulsion it does not report
+        elif quantity.of in theirs[0].values:  # no nuclear repulsion is reported
             maker, _, version = theirs[0].program.partition(" ")
             limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + MIXED * mixed
             if entry.published is not None and entry.tolerance is not None:
@@ -366,8 +364,7 @@ def combined_value(values: list[Values], quantity: Quantity) -> float:
 
 
 def _limit(entry: ReferenceEntry, mixed: bool) -> float | None:
-    """Largest difference allowed, None without a verdict; a published one is to be undercut as it
-    stands."""
+    """Largest difference allowed, None without a verdict; a published limit is used unchanged."""
     if entry.tolerance is None:
         return None
     return entry.tolerance + MIXED * (mixed and entry.published is None)
@@ -395,7 +392,7 @@ def _compared(
 
 
 def _row(entry: ReferenceEntry, quantity: Quantity, *, status: str, reason: str) -> QuantityRow:
-    """A row without a value of ours."""
+    """A row without our value."""
     return QuantityRow(
         id=entry.id,
         maker=entry.program,
@@ -419,9 +416,9 @@ def _with_gradient(*arguments: Any, **more: Any) -> MP2Result:
 
 
 def _derivatives(result: MP2Result) -> Values:
-    """Components of the gradient (Eh/bohr), natural occupations, dipole moments (debye) and
-    polarizabilities (bohr^3) by name, where there are; what the correlation adds to dipole moments
-    is in e bohr."""
+    """Available components of the gradient (Eh/bohr), natural occupations, dipole moments (debye)
+    and polarizabilities (bohr^3) by name; the correlation contribution to dipole moments is in e
+    bohr."""
     found, own = result.gradient, result.properties
     if found is None or own is None:
         return {}

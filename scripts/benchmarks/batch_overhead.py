@@ -1,12 +1,12 @@
-"""Called by scripts/benchmarks/run.sh: measure what a batch costs per item beyond its calculations,
-and the memory of its parent process.
+"""Called by scripts/benchmarks/run.sh: measure the overhead of a batch per item, and the memory of
+its parent process.
 
     python scripts/benchmarks/batch_overhead.py                       # of this environment
-    python scripts/benchmarks/batch_overhead.py OLD/bin/python        # and of another one, in turn
+    python scripts/benchmarks/batch_overhead.py OLD/bin/python        # and of another one, alternating
 
-The figures are those of docs/project/performance/index.md. Batches of 4 and
-of 104 water molecules (STO-3G, one worker, one thread) run in turn; the difference is divided by
-100. Processor time, so that a busy machine disturbs little; Linux only (memory is read from /proc).
+The figures are in docs/project/performance/index.md. Batches of 4 and of 104 water molecules
+(STO-3G, one worker, one thread) alternate; the difference is divided by 100. Processor time is used
+because a busy machine affects it little; Linux only (memory is read from /proc).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MANY = 104
 
 @dataclass(frozen=True)
 class Batch:
-    """What one batch took.
+    """The cost of one batch.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Batch:
 
 
 def write_molecules(folder: Path) -> None:
-    """Write `MANY` distorted water molecules, the same ones each time."""
+    """Write `MANY` distorted water molecules, always the same ones."""
     draw = random.Random(1)
     for number in range(MANY):
         lines = ["3", "", f"O 0 0 {0.1 * draw.random():.4f}", "H 0.96 0 0", "H -0.2 0.93 0"]

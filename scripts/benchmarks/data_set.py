@@ -1,15 +1,15 @@
-"""Called by scripts/benchmarks/run.sh: make a batch of water-like molecules, read and collect it;
-processor times as markdown.
+"""Called by scripts/benchmarks/run.sh: compute, read and collect a batch of water-like molecules,
+and print processor times as Markdown.
 
     python scripts/benchmarks/data_set.py FOLDER                     # 2,000 molecules: about ten minutes
     python scripts/benchmarks/data_set.py FOLDER --count 200
 
-The tables are those of docs/tutorials/data-set.md and of
-docs/howto/batch.md. Gradients (6-31G) of a smooth trajectory and of distorted water, its radical
-cation, hydroxide and oxonium; `collect` is asked twice for extended xyz. Then lines of an index, as
-500 shards of 100 items append them, 50 kills of a process that appends, and the start of a shard of
-50,000 items. Exit code 1: what ASE, h5py or pandas (with pyarrow) reads of a data set differs from
-the files, dE along the trajectory differs from the work of the forces, or a kill lost a line.
+The tables are in docs/tutorials/data-set.md and docs/howto/batch.md. The batch has gradients
+(6-31G) of a smooth trajectory and of distorted water, its radical cation, hydroxide and oxonium;
+`collect` makes extended xyz twice. Then follow an index with the lines of 500 shards of 100 items,
+50 kills of a process that appends to it, and the start of a shard of 50,000 items. Exit code 1:
+data read from a data set by ASE, h5py or pandas (with pyarrow) differ from the files, dE along the
+trajectory differs from the work of the forces, or a kill lost a line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ while True:
 
 
 def frame(number: int) -> np.ndarray:
-    """Water at one point of the trajectory, angstrom."""
+    """Water at a point of the trajectory, angstrom."""
     time_of = 0.02 * number
     moved = [
         [0, 0, np.sin(5 * time_of)],
@@ -62,7 +62,8 @@ def frame(number: int) -> np.ndarray:
 
 
 def write_molecules(folder: Path, count: int) -> list[str]:
-    """Names of the xyz files written: the trajectory, then molecules drawn with a fixed seed."""
+    """Write xyz files of the trajectory, then of molecules drawn with a fixed seed; returns their
+    names."""
     draw = np.random.default_rng(41)
     names = []
     for number in range(count):
@@ -91,7 +92,7 @@ def write_molecules(folder: Path, count: int) -> list[str]:
 
 
 def processor_time(*command: str) -> float:
-    """Seconds of processor time of a command of dfmp2 and its workers."""
+    """Processor time of a dfmp2 command and its workers, s."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-P", "-m", "dfmp2", *command], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -99,7 +100,7 @@ def processor_time(*command: str) -> float:
 
 
 def run_batch(folder: Path, names: list[str], keep: str) -> None:
-    """Compute the gradients of all molecules, into FOLDER/KEEP."""
+    """Compute the gradients of all molecules in FOLDER/KEEP."""
     lines = ['basis = "6-31g"', 'task = "gradient"', f'output = "{keep}"', f'keep = "{keep}"']
     lines += ["threads = 1", 'memory = "2GB"']
     for name in names:
@@ -110,8 +111,8 @@ def run_batch(folder: Path, names: list[str], keep: str) -> None:
 
 
 def largest_differences(folder: Path, names: list[str], frames: list[ase.Atoms]) -> list[float]:
-    """Largest differences: of what ASE reads from the files (eV, eV/angstrom), and of dE of the
-    trajectory, Eh per frame, from energies and from forces."""
+    """Largest differences: between ASE's values and the files (eV, eV/angstrom), and between dE of
+    the trajectory from energies and from forces, Eh per frame."""
     energies, places, gradients = {}, {}, {}
     of_ase = 0.0
     for atoms in frames:
@@ -136,7 +137,7 @@ def largest_differences(folder: Path, names: list[str], frames: list[ase.Atoms])
 
 def differences_of_columns(folder: Path, names: list[str]) -> dict[str, float]:
     """Largest difference of energies and forces, Eh and Eh/bohr, between the results and the data
-    sets of other forms, by form; parquet only where pyarrow is installed."""
+    sets in other formats, by format; parquet only if pyarrow is installed."""
     expected = {}
     for name in names:
         result = dfmp2.read(folder / "all" / f"{name}.h5")
@@ -186,8 +187,8 @@ def read_rows_of_parquet(path: Path) -> dict[str, tuple[float, np.ndarray]]:
 
 
 def time_shard_start(folder: Path) -> float:
-    """Seconds of processor time of a shard of 100 of 50,000 items that are all complete: the start,
-    and a look at each item."""
+    """Processor time of a shard of 100 out of 50,000 complete items, s: the start, and checking
+    each item."""
     folder.mkdir()
     (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     lines = ['basis = "sto-3g"', "threads = 1", 'memory = "2GB"']
@@ -227,7 +228,7 @@ def time_index(folder: Path) -> list[str]:
 
 
 def lost_lines(folder: Path) -> int:
-    """Lines that were said to be appended and are not there after the kills."""
+    """Number of lines that were reported as appended but are missing after the kills."""
     folder.mkdir()
     said: list[int] = []
     following = 0

@@ -1,16 +1,16 @@
-"""Called by docs/project/performance/plan.md: run molecules of many kinds as whole processes; write
-predicted against measured time and memory as a page.
+"""Called by docs/project/performance/plan.md: run many kinds of molecules as whole processes, and
+write a page of predicted and measured time and memory.
 
     python scripts/benchmarks/plan_against_measurement.py --machine "2 cores of an AMD EPYC" --date
     "22 November 2026"
 
-Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every
-result file; this puts them side by side in docs/project/performance/plan.md.
+Calibrates first; takes about three minutes on two quiet cores. Every result file contains
+prediction and measurement; this puts them side by side in docs/project/performance/plan.md.
 
     python scripts/benchmarks/plan_against_measurement.py --processor-time
 
-does the same on a machine that others use: one thread, processor time, of whole commands. It prints
-a line for each and how many are off by more than a factor of 2, and writes no page.
+does the same on a shared machine, with one thread and the processor time of whole commands. It
+prints a line for each, and the number of those off by more than a factor of 2, but writes no page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from long_tables import shortened
 from make_alkane import alkane, to_xyz
 from programs import private_folder, run_child, run_dfmp2
 
-LAUNCH = 0.45  # s of a command outside its run, as `dfmp2.planning.rates.Rates` has it
+LAUNCH = 0.45  # s of a command outside its run, as in `dfmp2.planning.rates.Rates`
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "project" / "performance" / "plan.md"
 FACTOR = 1.5
@@ -64,7 +64,7 @@ WITH_FUNCTIONALS = (
     ("benzene", "cc-pvdz", "--method", "pwpb95"),
     ("nh2", "cc-pvtz", "--method", "ks", "--xc", "pbe0"),
 )
-TWICE = 2.0  # what a prediction may be off by, of processor time
+TWICE = 2.0  # largest accepted error factor of predicted processor time
 MEASURE = """
 import time
 from dfmp2.backends.cpu import CpuBackend
@@ -72,14 +72,14 @@ from dfmp2.planning import rates
 rates.time.perf_counter = time.process_time
 rates.measure_rates(CpuBackend(1), 1)
 """
-# SCFs that the first rung of the ladder does not converge
+# SCFs not converged by the first method tried
 UNFORESEEN = (("phenyl", "cc-pvdz"), ("vcl4", "def2-svp"))
 
 Atom = tuple[str, float, float, float]
 
 
 def tetrahedron(centre: str, *ends: tuple[str, float]) -> list[Atom]:
-    """A centre with the same atoms in four directions, at distances in angstrom."""
+    """A tetrahedral centre with atoms in four directions, distances in angstrom."""
     atoms: list[Atom] = [(centre, 0.0, 0.0, 0.0)]
     for x, y, z in ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)):
         atoms += [(symbol, *(r * c / math.sqrt(3) for c in (x, y, z))) for symbol, r in ends]
@@ -87,7 +87,7 @@ def tetrahedron(centre: str, *ends: tuple[str, float]) -> list[Atom]:
 
 
 def methyl(*rest: Atom) -> list[Atom]:
-    """A methyl group at the origin, and the other atoms."""
+    """A methyl group at the origin, and other atoms."""
     return [
         ("C", 0, 0, 0),
         ("H", 1.027, 0, -0.363),
@@ -103,7 +103,7 @@ def ring(symbol: str, count: int, radius: float) -> list[Atom]:
     return [(symbol, radius * math.cos(a), radius * math.sin(a), 0.0) for a in angles]
 
 
-MADE: dict[str, tuple[list[Atom], str]] = {  # what is not in inputs/: atoms in angstrom, comment
+MADE: dict[str, tuple[list[Atom], str]] = {  # molecules not in inputs/: atoms in angstrom, comment
     "ch3oo": (methyl(("O", 0, 0, 1.45), ("O", 1.2, 0, 1.9)), "multiplicity=2"),
     "hbr": ([("H", 0, 0, 0), ("Br", 0, 0, 1.414)], ""),
     "acetate": (
@@ -118,7 +118,7 @@ MADE: dict[str, tuple[list[Atom], str]] = {  # what is not in inputs/: atoms in 
 
 
 def write_molecules(folder: Path) -> None:
-    """xyz files of all molecules."""
+    """Write xyz files of all molecules."""
     for path in (ROOT / "inputs").glob("*.xyz"):
         (folder / path.name).write_bytes(path.read_bytes())
     for name, (atoms, comment) in MADE.items():
@@ -132,8 +132,8 @@ def write_molecules(folder: Path) -> None:
 
 
 def measured(case: Sequence[str], folder: Path, launch: float) -> dict[str, Any]:
-    """Predicted and measured seconds and bytes of a run; `launch`, predicted seconds of a command
-    outside it."""
+    """Predicted and measured seconds and bytes of a run; `launch` is the predicted time of a
+    command outside it, s."""
     molecule, basis, *more = case
     child, run = run_dfmp2(
         "run",
@@ -180,13 +180,13 @@ def row_of(case: Sequence[str], found: dict[str, Any]) -> str:
 
 
 def beyond(found: Sequence[dict[str, Any]], name: str) -> int:
-    """How many predictions are off by more than FACTOR."""
+    """Number of predictions off by more than FACTOR."""
     ratios = [foreseen / spent for foreseen, spent in (one["seconds"][name] for one in found)]
     return sum(not 1 / FACTOR <= ratio <= FACTOR for ratio in ratios)
 
 
 def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: float) -> str:
-    """The page; `rows` by the words of each case."""
+    """The page; `rows` are keyed by the arguments of each case."""
     found = [rows[" ".join(case)] for case in CASES]
     heads = ("run", "functions", "SCF iterations", "SCF", "integrals, fit", "pair energies")
     totals = ("total, predicted", "measured", "ratio", "command, predicted", "measured", "ratio")

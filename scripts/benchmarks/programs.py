@@ -1,5 +1,5 @@
-"""Called by scripts/benchmarks/race.py: whole programs as child processes, measured from
-outside: seconds, peak memory, what others did meanwhile."""
+"""Called by scripts/benchmarks/race.py: whole programs as child processes, measured from outside:
+time, peak memory, load by other processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# A program of the standard library alone starts each command: the kernel hands a process' peak
-# memory on to what it starts, so a peak measured from a process with NumPy loaded would never be
+# Each command is started by a program that uses only the standard library: children inherit the
+# peak memory of their parent, so a peak measured from a process with NumPy loaded would never be
 # below NumPy's. `foreign` are the processor seconds that everything else on the machine used
-# meanwhile (and that a host took away).
+# meanwhile (including those taken away by a host).
 LAUNCHER = """
 import json, os, sys, time
 def busy():
@@ -35,15 +35,16 @@ facts = {"wall": wall, "cpu": cpu, "foreign": max(0.0, others - cpu), "code": os
 facts["peak"] = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 json.dump(facts, open(sys.argv[1], "w"))
 """
-# Writes to one byte of every page, so that the memory is there when the next process asks for it.
+# Writes to one byte of every page, so that the memory is available when the next process requests
+# it.
 TOUCH = """
 import mmap, sys
 block = mmap.mmap(-1, int(sys.argv[1]))
 for start in range(0, len(block), mmap.PAGESIZE):
     block[start] = 1
 """
-# What a shell may have set and a timed program must not inherit: thread counts, binding, foreign
-# configuration.
+# Variables that a timed program must not inherit from the shell: thread counts, binding,
+# configuration of other programs.
 DROPPED = (
     "OMP_",
     "GOMP_",
@@ -57,7 +58,7 @@ DROPPED = (
     "PYTHONSTARTUP",
     "COLUMNS",
 )
-# A program that compiles its sources at every start is not what a user runs
+# Users do not run programs that compile their sources at every start
 DROPPED += ("PYTHONDONTWRITEBYTECODE",)
 STANDARD_LIBRARY = (sys.executable, "-I", "-S", "-c")
 FOLDER = "{folder}"  # stands for the working directory in a setting
@@ -69,10 +70,10 @@ class Child:
 
     Attributes
     ----------
-    wall, cpu, foreign : its wall and processor seconds, and what other processes used meanwhile
+    wall, cpu, foreign : its wall and processor seconds, and those used by other processes meanwhile
     peak : its largest resident size, bytes
     code : exit code, negative for a signal
-    out, err : what it wrote
+    out, err : its output
     """
 
     wall: float
@@ -88,7 +89,7 @@ class Child:
         return {name: value for name, value in asdict(self).items() if name not in ("out", "err")}
 
     def ending(self) -> str:
-        """The last lines of what a failed program said, on one line, fit for a terminal."""
+        """The last lines of a failed program's output, on one line fit for a terminal."""
         lines = [line.strip()[:160] for line in (self.err or self.out).splitlines() if line.strip()]
         return (
             "".join(c if c.isprintable() else " " for c in " | ".join(lines[-3:]))
@@ -97,11 +98,11 @@ class Child:
 
 
 def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Child:
-    """Run a command in `folder` and measure it; whatever ends the wait also ends the command and
-    what it started.
+    """Run a command in `folder` and measure it; anything that ends the wait also ends the command
+    and its children.
 
-    Temporary files go to `folder`; PySCF would execute a configuration file of the user and is
-    given an empty one.
+    Temporary files go to `folder`; PySCF gets an empty configuration file, because it would execute
+    the user's.
     """
     report, empty = folder / "launcher.json", folder / "empty.conf"
     report.unlink(missing_ok=True)
@@ -117,14 +118,14 @@ def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str])
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            # a group of its own, so that everything it starts can be stopped
+            # its own group, so that everything it starts can be stopped
             start_new_session=True,
         )
         try:
             launcher.wait()
         finally:
             if launcher.poll() is None:
-                os.killpg(launcher.pid, signal.SIGKILL)  # its files are temporary: nothing to save
+                os.killpg(launcher.pid, signal.SIGKILL)  # its files are temporary
                 launcher.wait()
     texts = [
         (folder / name).read_text(encoding="utf-8", errors="replace")
@@ -138,7 +139,7 @@ def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str])
 def run_dfmp2(
     *arguments: str, folder: Path, threads: int | None = None
 ) -> tuple[Child, dict[str, Any]]:
-    """A command of dfmp2 with --json, measured, and the object it printed ({} where it printed
+    """Run and measure a dfmp2 command with --json; returns also the object it printed ({} if
     none)."""
     if threads is None:
         counted = ()
@@ -151,21 +152,21 @@ def run_dfmp2(
 
 
 def touch_memory(size: int) -> None:
-    """Write to `size` bytes in another process, so that a virtual machine's host has handed them
-    out already."""
+    """Write to `size` bytes in another process, so that a virtual machine's host has already
+    allocated them."""
     subprocess.run([*STANDARD_LIBRARY, TOUCH, str(size)], check=True)
 
 
 def private_folder(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """A folder for input, output and scratch files of the timed programs, gone when the block is
-    left."""
+    """A folder for input, output and scratch files of the timed programs, removed at the end of the
+    block."""
     return tempfile.TemporaryDirectory(
         prefix="dfmp2-bench-", dir=parent, ignore_cleanup_errors=True
     )
 
 
 def options(description: str) -> argparse.ArgumentParser:
-    """Options that all measurements of whole programs have."""
+    """Options shared by all measurements of whole programs."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

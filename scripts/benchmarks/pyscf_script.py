@@ -1,10 +1,9 @@
 """Called by scripts/benchmarks/race.py: the text of a PySCF script that repeats a calculation of
 ours: DF-SCF, or DF-Kohn-Sham of a double hybrid, then `pyscf.mp.dfmp2_native`, whose energies are
-unscaled; or the SCF alone, or with its gradient.
+unscaled; or only the SCF, optionally with its gradient.
 
-It is what a user would write: names of basis and fitting sets where PySCF's library has them (the
-numbers themselves where it has not), the geometry from the xyz file, the convergence of dfmp2's
-defaults.
+It is what a user would write: names of basis and fitting sets if PySCF's library has them
+(otherwise the numbers themselves), the geometry from the xyz file, and dfmp2's default convergence.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def pyscf_script(ours: MP2Result, geometry: str, *, gradient: bool = False) -> s
     ----------
     ours : bases, reference, frozen core
     geometry : xyz file of the molecule in the working directory
-    gradient : the gradient of the SCF in place of MP2
+    gradient : compute the gradient of the SCF instead of MP2
     """
     molecule, restricted = ours.molecule, ours.reference.kind == "rhf"
     ghosts = any(molecule.ghost)
@@ -156,7 +155,7 @@ def _grid(name: str) -> str:
 
 
 def _literal(basis: BasisSet, molecule: Molecule) -> str:
-    """Name of a set PySCF has for all elements, else its numbers, as Python text."""
+    """Name of a set if PySCF has it for all elements, otherwise its numbers, as Python text."""
     sets = [basis.elements[symbol] for symbol in molecule.elements]
     names = {element.name for element in sets}
     if len(names) == 1 and all(

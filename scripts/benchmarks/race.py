@@ -1,19 +1,19 @@
 """Called by scripts/benchmarks/run.sh: time dfmp2 and other programs on one molecule, as whole
-processes from an xyz file to the energy: A B C A B C ...
+processes from an xyz file to the energy, in turns: A B C A B C ...
 
     python scripts/benchmarks/race.py inputs/benzene.xyz --basis cc-pvtz --against
     pyscf,pyscf-tuned,psi4 --repeats 5
 
-All are given the same geometry, the same orbital and both fitting sets, the same frozen core, and
-converge to 1e-10 Eh and an orbital gradient of 1e-6 (Psi4: a root mean square of 1e-7, its own
-measure). Every program first computes H2 once, untimed: its files are in the system's cache
-afterwards, and one that does not work is found before the long run. `pyscf-tuned` is PySCF with
-OPENBLAS_NUM_THREADS=1. What follows `--` behind the molecule, as in `inputs/benzene.xyz --
---frozen-core auto`, are options of `dfmp2 run`; the others repeat what came of them. With
-`--gradient` dfmp2 computes the gradient as well, PySCF that of its SCF in place of MP2, and Psi4
-the energy. Final integration grids must have as many points, within 10 %: programs prune them in
-ways of their own, and `--psi4-grid` names another one for Psi4. Prints Markdown (tables.py); exit
-code 8 when energies differ by more than 1e-7 Eh.
+All use the same geometry, orbital and fitting sets and frozen core, and converge to 1e-10 Eh and an
+orbital gradient of 1e-6 (Psi4: a root mean square of 1e-7, its own measure). Every program first
+computes H2 once, untimed, so that its files are in the system's cache and a program that does not
+work is found before the long run. `pyscf-tuned` is PySCF with OPENBLAS_NUM_THREADS=1. Arguments
+after `--`, following the molecule, as in `inputs/benzene.xyz -- --frozen-core auto`, are options of
+`dfmp2 run`; the other programs repeat the resulting calculation. With `--gradient` dfmp2 also
+computes the gradient, PySCF that of its SCF instead of MP2, and Psi4 only the energy. Final
+integration grids must have the same number of points within 10 %: programs prune them differently,
+and `--psi4-grid` selects another one for Psi4. Prints Markdown (tables.py); exit code 8 when
+energies differ by more than 1e-7 Eh.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from dfmp2.progress import Listener
 from dfmp2.validation.bench import ratios, spread, watch
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input
 
-TOLERANCE = 1e-7  # Eh; largest difference of energies of two programs
-POINTS = 0.1  # largest difference of the numbers of points of two grids, of ours
+TOLERANCE = 1e-7  # Eh; largest energy difference between two programs
+POINTS = 0.1  # largest relative difference of the number of grid points from ours
 PSI4_CONVERGENCE = 1e-7  # d_convergence
-SHORTEST = 0.005  # s; no ratio of stages below, which the programs print with three decimals
+SHORTEST = 0.005  # s; no ratios for shorter stages, which the programs print with three decimals
 H2 = "2\nH2\nH 0 0 0\nH 0 0 0.74\n"
 MEASURES: dict[
     str, Callable[[dict[str, Any]], float]
@@ -53,7 +53,7 @@ MEASURES: dict[
     "MP2 integrals, fit": lambda run: run["outcome"]["stages"]["between"],
     "pair energies": lambda run: run["outcome"]["stages"]["pairs"],
     "rest": lambda run: run["child"]["wall"] - sum(run["outcome"]["stages"].values()),
-    # of all threads and child processes: the measure on a machine that others use as well
+    # of all threads and child processes: the measure to use on a shared machine
     "processor": lambda run: run["child"]["cpu"],
     "peak memory": lambda run: run["child"]["peak"] / 1e6,
 }
@@ -63,16 +63,16 @@ _TIMER = re.compile(r"^(\S.*?)\s*:\s+\S+u\s+\S+s\s+(\d+\.\d+)w\s", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a program answered.
+    """The results of a program.
 
     Attributes
     ----------
     program : name and version
-    scf_energy, correlation_energy : Eh; None where it was not computed
+    scf_energy, correlation_energy : Eh; None if not computed
     sizes : orbital functions, MP2 fitting functions, correlated occupied and virtual orbitals
         (alpha)
     stages : wall seconds of "scf", "between" (MP2 integrals, transformation, fit) and "pairs"
-    cycles : SCF iterations, None when the program does not say
+    cycles : SCF iterations, None if the program does not tell
     points : of the final integration grid, 0 for Hartree-Fock
     """
 
@@ -91,10 +91,10 @@ class Program:
 
     Attributes
     ----------
-    name : as printed
+    name : printed name
     settings : environment variables
-    write : puts its input into a folder and returns the command, given the result of dfmp2
-    read : what it left in the folder
+    write : writes its input to a folder and returns the command, given the result of dfmp2
+    read : reads its output from the folder
     """
 
     name: str
@@ -135,12 +135,12 @@ def ours(
 
 
 def peers(threads: int, *, gradient: bool, psi4_grid: str) -> dict[str, Program]:
-    """The other programs by name.
+    """The other programs, by name.
 
     Parameters
     ----------
     threads : of each
-    gradient : whether PySCF computes the gradient of the SCF, in place of MP2
+    gradient : whether PySCF computes the gradient of the SCF instead of MP2
     psi4_grid : NRAD,NANG of Psi4's integration grid, "" for those of dfmp2
     """
 
@@ -171,12 +171,12 @@ def peers(threads: int, *, gradient: bool, psi4_grid: str) -> dict[str, Program]
         ),
         "psi4": Program(
             "psi4", {**one, "HOME": FOLDER}, write_psi4, read_psi4
-        ),  # it would execute a ~/.psi4rc
+        ),  # Psi4 would execute a ~/.psi4rc
     }
 
 
 def read_ours(folder: Path) -> Outcome:
-    """A result file of dfmp2."""
+    """The results in a file of dfmp2."""
     result = dfmp2.read(folder / "result.h5")
     times = asdict(result.timings)
     scf, pairs = times["scf"], times["pair_energies"]
@@ -198,7 +198,7 @@ def read_ours(folder: Path) -> Outcome:
 
 
 def read_pyscf(folder: Path) -> Outcome:
-    """What pyscf_script.py writes."""
+    """The results written by pyscf_script.py."""
     facts = json.loads((folder / "peer.json").read_text(encoding="ascii"))
     times = facts.pop("seconds")
     scf, between = times["fitted integrals"] + times["scf"], times.get("mp2 integrals", 0.0)
@@ -208,7 +208,7 @@ def read_pyscf(folder: Path) -> Outcome:
 
 
 def read_psi4(folder: Path) -> Outcome:
-    """Psi4's output.dat and timer.dat."""
+    """The results in Psi4's output.dat and timer.dat."""
     text = (folder / "output.dat").read_text(encoding="utf-8", errors="replace")
     found = parse_output(text)
     times = psi4_times((folder / "timer.dat").read_text(encoding="utf-8", errors="replace"))
@@ -240,7 +240,7 @@ def psi4_times(text: str) -> dict[str, float]:
 def run_all(
     programs: list[Program], molecule: str, parent: Path, touched: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """One run of every program, in their order, the first of them dfmp2; the title of the
+    """Run every program once, in order, beginning with dfmp2; returns also the title of the
     calculation."""
     runs: list[dict[str, Any]] = []
     result: MP2Result | None = None
@@ -276,9 +276,9 @@ def run_all(
 
 
 def require_same(name: str, outcome: Outcome, of_dfmp2: dict[str, Any]) -> None:
-    """End the race of a program that did another calculation than dfmp2."""
+    """Raise if a program did a different calculation from dfmp2."""
     sizes = list(outcome.sizes)
-    if outcome.correlation_energy is None:  # no fitting set of MP2, no frozen core
+    if outcome.correlation_energy is None:  # no MP2 fitting set, no frozen core
         sizes[1:] = []
     if sizes != list(of_dfmp2["sizes"])[: len(sizes)]:
         raise SystemExit(
@@ -292,8 +292,7 @@ def require_same(name: str, outcome: Outcome, of_dfmp2: dict[str, Any]) -> None:
 
 
 def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians and ranges of every program, ratios run by run, largest differences of the
-    energies."""
+    """Medians and ranges for every program, ratios run by run, and largest energy differences."""
     names = list(dict.fromkeys(run["lane"] for run in runs))
     of = {name: [run for run in runs if run["lane"] == name] for name in names}
     own = [name for name in names if name.startswith("dfmp2")]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# All measurements of speed that the documentation shows, as JSON and text, into a new folder. Hours on 2 cores; keep
+# Make all speed measurements shown in the documentation, as JSON and text, in a new folder. Takes hours on 2 cores; keep
 # the machine idle meanwhile.
 #
 #     scripts/benchmarks/run.sh FOLDER && python scripts/benchmarks/tables.py FOLDER/*.json
@@ -22,7 +22,7 @@ bench() { # NAME OPTION...
     measure "$name" python -P -m dfmp2 bench --overwrite "$@" --json "$folder/$name.json"
 }
 
-race() { # FILE BASIS REPEATS MEMORY [OPTION...]: what is touched beforehand, a little more than the largest of them takes
+race() { # FILE BASIS REPEATS MEMORY [OPTION...]: memory touched beforehand, a little more than the largest program takes
     file=$1 basis=$2 given="--repeats $3 --touch $4 --against $against $more"
     shift 4
     name=$(basename "$file" .xyz)-$basis$(printf %s "$more" "$@" | tr ", " --)
@@ -40,7 +40,7 @@ race scripts/benchmarks/tert-butyl.xyz cc-pvtz 5 1GB
 race scripts/benchmarks/tert-butyl.xyz cc-pvtz 3 1GB --stability off
 race inputs/water-10.xyz cc-pvdz 5 1GB
 race inputs/water-8.xyz cc-pvtz 5 3GB
-# Final grids of as many points in all programs, of which Psi4 prunes its own less.
+# Final grids with the same number of points in all programs; Psi4 prunes its own less.
 more="--psi4-grid 50,302"
 race inputs/benzene.xyz cc-pvtz 5 2GB --method b2plyp --grid 75,302
 race inputs/water-8.xyz cc-pvtz 3 5GB --method b2plyp --grid 75,302

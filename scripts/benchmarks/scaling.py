@@ -1,11 +1,12 @@
-"""Called by scripts/benchmarks/run.sh: how the stages of dfmp2 grow: whole processes on a series of
-n-alkanes, beside the matrix products of the same host.
+"""Called by scripts/benchmarks/run.sh: measure the scaling of the stages of dfmp2, as whole
+processes on a series of n-alkanes, together with matrix products on the same host.
 
     python scripts/benchmarks/scaling.py --sizes 10,20,40
 
-The exponents are those of all sizes (least squares, log-log). Of transformation, fit and pair
-energies the fraction of the rate of a large square product is shown, measured just before each run:
-in float64, and in float32 for pair energies in mixed precision. Prints Markdown (tables.py).
+The exponents are fitted to all sizes (least squares, log-log). For transformation, fit and pair
+energies, the rate is shown as a fraction of that of a large square product measured just before
+each run, in float64, or in float32 for pair energies in mixed precision. Prints Markdown
+(tables.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
     """p of the least-squares fit log(value) = p log(size) + c; None for fewer than two different
     sizes.
 
-    Every size counts once, however long it took: the fit is one of relative errors.
+    All sizes have equal weight, regardless of their time, because relative errors are fitted.
     """
     points = [
         (math.log(size), math.log(value))
@@ -58,7 +59,7 @@ def operations(sizes: dict[str, Any]) -> dict[str, float]:
 
 
 def measure(n: int, given: Any, folder: Path) -> dict[str, Any]:
-    """One run of C(n)H(2n+2): seconds, peak memory, sizes, rates of products just before it."""
+    """One run of C(n)H(2n+2): time, peak memory, sizes, and rates of products just before it."""
     backend = CpuBackend(given.threads)
     rates = {
         precision: square_rate(backend, precision, given.threads) for precision in ("fp64", "mixed")
@@ -92,7 +93,7 @@ def measure(n: int, given: Any, folder: Path) -> dict[str, Any]:
 
 
 def member(n: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of one size."""
+    """Medians for one size."""
     seconds = {
         name: spread([run["seconds"][name] for run in runs]).median for name in runs[0]["seconds"]
     }

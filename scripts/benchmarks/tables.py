@@ -1,4 +1,4 @@
-"""Called by scripts/benchmarks/run.sh: Markdown tables out of the JSON files of `dfmp2 bench`,
+"""Called by scripts/benchmarks/run.sh: make Markdown tables from the JSON files of `dfmp2 bench`,
 race.py and scaling.py.
 
 python scripts/benchmarks/tables.py FILE.json ...
@@ -78,7 +78,7 @@ def shapes(found: list[Found]) -> list[str]:
 
 
 def series(found: list[Found]) -> list[str]:
-    """Growth of the stages."""
+    """Scaling of the stages."""
     lines = []
     for one in found:
         names = list(one["exponents"])

@@ -1,6 +1,6 @@
-"""Which tests execute which lines of dfmp2, for `scripts/mutants`: found by coverage.py once for each
-file of tests, and kept in `.mutants` until that file changes. Lines are counted from the beginning
-of their function, which may move.
+"""The lines of dfmp2 that each test executes, for `scripts/mutants`: determined by coverage.py once
+for each test file, and cached in `.mutants` until that file changes. Lines are counted from the
+beginning of their function, which may move.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import coverage
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-KEPT = ROOT / ".mutants"  # what each test executes; ignored by git
+KEPT = ROOT / ".mutants"  # lines executed by each test; ignored by git
 COVERAGE = """[run]
 data_file = {folder}/data
 parallel = true
@@ -32,20 +32,20 @@ source = {tree}/dfmp2
 context = ${{MUTANTS_NAME}}
 patch = _exit, fork
 """
-HANGS = -9  # exit code where pytest does not end
+HANGS = -9  # exit code if pytest does not end
 Functions = dict[str, dict[int, tuple[str, int]]]  # file: line: function, and its first line
 
 
 def pytest(tree: Path, arguments: list[str], limit: float | None, **environment: str) -> int:
-    """Exit code of pytest in the copy, HANGS beyond the limit; what it prints is in `printed`."""
+    """Exit code of pytest in the copy, HANGS beyond the limit; its output is in `printed`."""
     path = os.pathsep.join([str(HERE), str(tree)])
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"),
         f"--basetemp={tree.parent}/pytest",
         *("-rfE", "--tb=no", "--disable-warnings"),
     ]
-    # Bytecode is kept, also where the caller keeps none: that of a fault does not have the hash of
-    # the file that comes after it.
+    # Bytecode is kept even if the caller disables it; that of a fault does not match the hash of
+    # the next file.
     given = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", **environment}
     with open(tree.parent / "printed", "w") as printed:
         process = subprocess.Popen(
@@ -67,7 +67,8 @@ def pytest(tree: Path, arguments: list[str], limit: float | None, **environment:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the files that git knows, compiled so that a file that changes is compiled again."""
+    """Make a copy of the files that git tracks, compiled so that a changed file is compiled
+    again."""
     tree = folder / "tree"
     tree.mkdir(parents=True)
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
@@ -81,8 +82,8 @@ def copied(folder: Path) -> Path:
 
 
 def find_lines(path: Path, functions: Functions, tree: Path) -> dict[str, Any]:
-    """Of each test of a file that passes: its seconds, and of the functions that it and its
-    fixtures call the lines that are executed, as bits. Names the tests that fail by themselves."""
+    """For each passing test of a file: its seconds, and, as bits, the executed lines of the
+    functions called by it and its fixtures. Prints the tests that fail without a fault."""
     executed: dict[str, Counter[str]] = defaultdict(Counter)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -95,7 +96,7 @@ def find_lines(path: Path, functions: Functions, tree: Path) -> dict[str, Any]:
         measured = coverage.Coverage(config_file=str(settings))
         measured.combine()
         for file in measured.get_data().measured_files():
-            of_file = functions.get(file.partition("/tree/dfmp2/")[2], {})  # templates have none
+            of_file = functions.get(file.partition("/tree/dfmp2/")[2], {})  # none in templates
             for line, contexts in measured.get_data().contexts_by_lineno(file).items():
                 function, first = of_file.get(line, ("", line))
                 for context in contexts:
@@ -116,7 +117,7 @@ def find_lines(path: Path, functions: Functions, tree: Path) -> dict[str, Any]:
 
 
 def mapped(pattern: str, jobs: int, functions: Functions) -> dict[str, Any]:
-    """As of `find_lines`, of all files of that name; kept until one changes."""
+    """As `find_lines`, for all files that match the pattern; cached until one changes."""
     KEPT.mkdir(exist_ok=True)
     trees: queue.Queue[Path] = queue.Queue()
 

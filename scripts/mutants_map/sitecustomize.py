@@ -1,9 +1,9 @@
-"""Has coverage.py note which lines of dfmp2 each test executes, also in the processes that it
-starts: the map of `scripts/mutants`.
+"""Make coverage.py record the lines of dfmp2 that each test executes, including in processes that
+it starts; the map of `scripts/mutants`.
 
-Python loads this module by its name when it starts, where its folder is on PYTHONPATH; it is a
-plugin of pytest, too. A context of coverage.py is the id of a test, or the name of a fixture, whose
-lines count for every test that has it; MUTANTS_NAME is that of a process that a test starts.
+Python loads this module by name at startup if its folder is on PYTHONPATH; it is also a pytest
+plugin. A context of coverage.py is the id of a test, or the name of a fixture, whose lines count
+for every test that uses it; MUTANTS_NAME is the context of a process started by a test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-NOTES = os.environ.get("MUTANTS_NOTES", "")  # the file for what coverage.py does not note
+NOTES = os.environ.get("MUTANTS_NOTES", "")  # file for notes that coverage.py does not take
 NAME = "MUTANTS_NAME"
 failed: set[str] = set()
 
@@ -24,7 +24,7 @@ if "COVERAGE_PROCESS_START" in os.environ:
 
 
 def switch(name: str) -> None:
-    """Have what follows count for a test or a fixture, or for neither."""
+    """Attribute further lines to a test or a fixture, or to neither."""
     os.environ[NAME] = name
     running = coverage.Coverage.current()
     if running is not None:
@@ -32,7 +32,7 @@ def switch(name: str) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Note what fails or is skipped without any fault."""
+    """Record tests that fail or are skipped without any fault."""
     if report.outcome != "passed":
         failed.add(report.nodeid)
 
@@ -45,7 +45,8 @@ else:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(fixturedef: Any, request: Any) -> Iterator[Any]:
-        """Keep what a fixture executes apart from its test, or from the fixture that asked for it."""
+        """Separate the lines of a fixture from those of its test, or of the fixture that requested
+        it."""
         before = os.environ.get(NAME, "")
         switch(f"fixture {fixturedef.baseid} {fixturedef.argname}")
         try:
@@ -55,7 +56,7 @@ else:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(item: Any) -> Iterator[Any]:
-        """Note the processor time of a test, with that of its processes, and which fixtures it has."""
+        """Record the processor time of a test, including its processes, and its fixtures."""
         switch(item.nodeid)
         begun = sum(os.times()[:4])
         try:

@@ -1,7 +1,7 @@
 """Elements of drawings as SVG text.
 
-Every text is escaped here; coordinates get two decimals. Series differ in dash and marker, not only
-in colour. The classes are those of `page.css`.
+All text is escaped here and coordinates get two decimals. Series differ in dash and marker, not
+only in colour. Classes are defined in `page.css`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from dfmp2.molecule.text import printable
 from dfmp2.output.html.notation import written
 
 WIDTH = 500.0
-LEFT, RIGHT = 64.0, WIDTH - 16.0  # of the area of a plot
-MOST_SERIES = 3  # dash patterns and markers there are
+LEFT, RIGHT = 64.0, WIDTH - 16.0  # edges of the plot area
+MOST_SERIES = 3  # number of dash patterns and markers
 Array = NDArray[np.float64]
 
 
 def element(tag: str, *children: str, title: str = "", **attributes: str | float) -> str:
-    """An element; `cls` is the attribute class, `title` is shown when it is pointed at, numbers are
-    rounded."""
+    """An element; `cls` is the class attribute, `title` is the tooltip, numbers are rounded."""
     names = {"cls": "class"}
     listed = "".join(
         f' {names.get(k, k.replace("_", "-"))}="{_value(v)}"'
@@ -42,7 +41,7 @@ def element(tag: str, *children: str, title: str = "", **attributes: str | float
 def drawing(
     width: float, height: float, label: str, parts: Iterable[str], **attributes: str
 ) -> str:
-    """The whole drawing; `label` says in words what it shows."""
+    """The whole drawing; `label` describes it in words."""
     box = f"0 0 {width:g} {height:g}"
     return element(
         "svg",
@@ -97,7 +96,7 @@ def axis_scale(low: float, high: float, start: float, end: float) -> Callable[[f
 
 
 def axis_length(value: float) -> float:
-    """A magnitude that can be drawn, whatever a damaged file says."""
+    """A magnitude that can be drawn, even from a damaged file."""
     if 0.0 < abs(value) < 1e300:
         return abs(value)
     return 0.0
@@ -118,7 +117,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def of_its_own(svg: str) -> str:
-    """A drawing as the text of a file, with the styles of the page."""
+    """A drawing as a stand-alone SVG file, with the styles of the page."""
     start, rest = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).split(">", 1)
     style = element(
         "style", (Path(__file__).parents[1] / "html" / "page.css").read_text(encoding="utf-8")

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 LEVELS = 10  # shades of the pair map
-DECADES = 4.0  # that its scale spans
+DECADES = 4.0  # spanned by its scale
 
 
 def pair_map(
     label: str, values: Array, rows: Sequence[str], columns: Sequence[str], largest: float
 ) -> str:
-    """A matrix as squares whose side falls with the logarithm of the magnitude, so that it reads
-    without colour.
+    """A matrix as squares whose side scales with the logarithm of the magnitude, readable without
+    colour.
 
     Parameters
     ----------
-    values : (rows, columns), Eh; positive ones are outlined
+    values : (rows, columns), Eh; positive ones are drawn as outlines
     rows, columns : names of rows and columns, e.g. "3" or "6 to 10"
-    largest : magnitude of the largest square of all maps that share a scale, Eh
+    largest : largest magnitude among all maps that share a scale, Eh
     """
     count = max(values.shape)
     left, top, room = 46.0, 26.0, 414.0
@@ -73,11 +73,11 @@ def _square(x: float, y: float, cell: float, value: float, largest: float, title
 
 
 def energy_map(study: Study) -> str:
-    """The energies of a map as boxes, above the lowest one; larger and darker is lower.
+    """The energies of a map, relative to the lowest, as boxes; larger and darker is lower.
 
-    The first coordinate goes up, the second to the right. Sizes and shades fall with the logarithm
-    of 1 + E / (kJ/mol), so that a well is seen beside a wall. The lowest box has a frame, and a
-    point that failed has none.
+    The first coordinate runs upwards, the second to the right. Sizes and shades fall with the
+    logarithm of 1 + E / (kJ/mol), so that wells stay visible beside walls. The lowest box is
+    framed; a failed point has no box.
     """
     energies = study.arrays["map_energy"].value
     above = (energies - np.nanmin(energies)) * KJ_PER_MOL_PER_HARTREE
@@ -126,7 +126,7 @@ def energy_map(study: Study) -> str:
 
 
 def _box(x: float, y: float, cell: tuple[float, float], share: float, title: str) -> str:
-    """A box around (x, y), which fills its cell and is darkest where the share is 1."""
+    """A box around (x, y), which fills its cell and is darkest when the share is 1."""
     width, height = ((side - 1.5) * (0.25 + 0.75 * share) for side in cell)
     shade = f"l{round(share * (LEVELS - 1))}"
     place = {"x": x - width / 2, "y": y - height / 2, "width": width, "height": height}

@@ -11,12 +11,12 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.drawings.elements import Array, drawing, element, line_element, text_element
 from dfmp2.units import ANGSTROM_PER_BOHR
 
-MOST_DRAWN = 300  # atoms; beyond, a drawing of this size is a blot
-SMALLEST_LABELLED = 6.0  # radius of a ball that a letter fits into
-TILT = np.radians((12.0, -10.0))  # about x and y, so that atoms behind each other are all seen
+MOST_DRAWN = 300  # atoms; with more, a drawing of this size is illegible
+SMALLEST_LABELLED = 6.0  # radius of a ball that has room for a letter
+TILT = np.radians((12.0, -10.0))  # about x and y, so that atoms do not hide each other
 SAME_DEPTH = 6  # decimals of an angstrom
-FLAT = 0.5  # angstrom; a molecule that is not thicker is seen face on
-# Pale fills, so that one dark ink is readable on all of them; the label says which element it is.
+FLAT = 0.5  # angstrom; a molecule no thicker than this is shown face on
+# Pale fills, so that the same dark text is readable on all of them; labels identify the elements.
 FILLS = {
     "H": "#f2f4f5",
     "C": "#b4bcc2",
@@ -35,11 +35,10 @@ OTHER_FILL = "#cdd8c9"
 
 
 def draw_molecule(molecule: Molecule) -> str:
-    """Sticks and labelled balls, seen about along the shortest principal axis; `molecule.js` turns
-    them.
+    """Sticks and labelled balls, seen roughly along the shortest principal axis.
 
-    For it each ball has its number and its place, each stick its two balls, and the drawing its
-    scale.
+    `molecule.js` can rotate them: each ball carries its number and position, each stick its two
+    balls, and the drawing its scale.
     """
     width, height, margin = 520.0, 340.0, 30.0
     shown = min(molecule.natom, MOST_DRAWN)
@@ -48,11 +47,11 @@ def draw_molecule(molecule: Molecule) -> str:
     span = np.maximum(high - low, 1e-9)
     # Units per angstrom
     scale = float(min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0))
-    below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to turn a flat one
+    below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to rotate a flat molecule
     places = (positions - (low + high) / 2) * scale * (1.0, -1.0, 1.0)
     points = places[:, :2] + (width / 2, below / 2)
-    # The farthest first, so that nearer balls cover it; where rounding alone tells them apart, as they
-    # are numbered.
+    # The farthest first, so that nearer balls cover it; ties up to rounding in order of their
+    # numbers.
     order = np.argsort(positions[:, 2].round(SAME_DEPTH), kind="stable").tolist()
     sticks: dict[int, list[str]] = {k: [] for k in order}
     for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
@@ -84,7 +83,7 @@ def orient(positions: Array) -> Array:
     """
     centred = positions - positions.mean(axis=0)
     _, _, axes = np.linalg.svd(centred, full_matrices=True)
-    for k in range(2):  # the sign of an axis is arbitrary: its largest component is positive
+    for k in range(2):  # fix the arbitrary sign of an axis: the largest component is positive
         axes[k] *= math.copysign(1.0, axes[k, np.argmax(np.abs(axes[k]))])
     axes[2] = np.cross(axes[0], axes[1])
     view = centred @ axes.T

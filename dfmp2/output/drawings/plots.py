@@ -24,8 +24,8 @@ from dfmp2.output.drawings.elements import (
     ticks,
 )
 
-BROADENING = 20.0  # 1/cm, full width at half maximum of a line of a spectrum
-SAMPLES = 401  # of a broadened spectrum, beside its lines
+BROADENING = 20.0  # 1/cm, full width at half maximum of a spectral line
+SAMPLES = 401  # points of a broadened spectrum, in addition to its lines
 MOST_LABELS = 6  # of peaks
 WEAKEST_LABELLED = 0.03  # of the strongest
 LABEL_WIDTH = 34.0
@@ -40,7 +40,7 @@ class Bar(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A curve: its name and its points (x, y); one that is fitted has no markers."""
+    """A curve: its name and its points (x, y); a fitted curve has no markers."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -48,15 +48,15 @@ class Curve(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A value that a quantity has to fall below: the name of its curve, and the value."""
+    """A convergence threshold: the name of its curve, and the value."""
 
     name: str
     value: float
 
 
 def bars(label: str, items: Sequence[Bar], names: Sequence[str] = ()) -> str:
-    """Horizontal bars from zero, the longest to the full width; `names` are those of the parts of a
-    bar."""
+    """Horizontal bars from zero, the longest over the full width; `names` are those of the parts of
+    a bar."""
     left, row, top = 106.0, 30.0, 30.0 if names else 8.0
     lengths = [[axis_length(part) for part in item.parts] for item in items]
     to_x = axis_scale(0.0, max(map(sum, lengths), default=0.0), left, WIDTH - 112.0)
@@ -97,7 +97,7 @@ def curves(
     Parameters
     ----------
     x_labels : (x, text) in place of the numbers of the x axis
-    mark : (x, text) of a vertical stroke
+    mark : (x, text) of a vertical line
     """
     items = [
         item._replace(points=[p for p in item.points if all(map(math.isfinite, p))])
@@ -126,7 +126,7 @@ def curves(
     if mark is not None and span[0] <= mark[0] <= span[1]:
         _, height = min(items[0].points, key=lambda point: abs(point[0] - mark[0]))
         label_y = top + 14
-        if to_y(height) < (top + bottom) / 2:  # where the curve is not
+        if to_y(height) < (top + bottom) / 2:  # keep clear of the curve
             label_y = bottom - 8
         parts += [
             line_element(to_x(mark[0]), top, to_x(mark[0]), bottom, "mark"),
@@ -146,8 +146,8 @@ def curves(
 
 
 def _without_overshoot(items: Sequence[Curve]) -> tuple[float, ...]:
-    """The heights that the axis has to span: a fitted curve that leaves the points by less than a
-    twentieth of their span does not ask for another tick."""
+    """The y values that the axis must span; a fitted curve that overshoots the points by less than
+    a twentieth of their range needs no extra tick."""
     measured = [y for item in items if not item.fitted for _, y in item.points]
     if not measured:
         return ()
@@ -160,7 +160,7 @@ def _without_overshoot(items: Sequence[Curve]) -> tuple[float, ...]:
 def _series(
     place: int, item: Curve, to_x: Callable[[float], float], to_y: Callable[[float], float]
 ) -> list[str]:
-    """Legend, line and markers of a curve, of which there are MOST_SERIES at most."""
+    """Legend, line and markers of one of at most MOST_SERIES curves."""
     y = 16.0 + 20 * (place - 1)
     parts = [line_element(LEFT, y, LEFT + 34, y, f"s{place}"), marker_element(place, LEFT + 17, y)]
     parts.append(text_element(LEFT + 42, y + 4, item.name))
@@ -180,8 +180,8 @@ def _path(
 
 
 def broadened(wavenumber: float, lines: Sequence[tuple[float, float]]) -> float:
-    """The sum of the Lorentzians of all lines, km/mol; each is as high as its line, and
-    BROADENING wide at half of that.
+    """The sum of the Lorentzians of all lines, km/mol; each is as high as its line, with full width
+    BROADENING at half maximum.
 
     Parameters
     ----------
@@ -197,13 +197,13 @@ def broadened(wavenumber: float, lines: Sequence[tuple[float, float]]) -> float:
 
 
 def spectrum(label: str, lines: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
-    """A spectrum: a stroke for every line, their broadened sum, and the wavenumbers of the strongest
-    peaks; wavenumbers fall to the right, as in print.
+    """A spectrum: a stick for every line, their broadened sum, and the wavenumbers of the strongest
+    peaks; wavenumbers decrease to the right, as in the literature.
 
     Parameters
     ----------
     lines : sequence of (float, float)
-        Wavenumber and intensity, none of them negative.
+        Wavenumber and intensity, both non-negative.
     """
     top, bottom = 46.0, 254.0
     lines = [(x, axis_length(y)) for x, y in lines if 0.0 < x < math.inf]
@@ -227,7 +227,7 @@ def spectrum(label: str, lines: Sequence[tuple[float, float]], x_name: str, y_na
 def _labelled_peaks(
     lines: Sequence[tuple[float, float]], to_x: Callable[[float], float]
 ) -> list[float]:
-    """Wavenumbers of the strongest lines whose labels do not meet, the strongest first."""
+    """Wavenumbers of the strongest lines whose labels do not overlap, the strongest first."""
     strongest = sorted(lines, key=lambda line: -line[1])[: 3 * MOST_LABELS]
     chosen: list[float] = []
     for x, height in strongest:
@@ -241,8 +241,7 @@ def _labelled_peaks(
 def convergence(
     label: str, energies: Curve, gradients: Sequence[Curve], limits: Sequence[Limit]
 ) -> str:
-    """Energies on the left axis, gradients on the right one, which is logarithmic, with the values
-    that they have to fall below.
+    """Energies on the left axis, gradients with their thresholds on the logarithmic right axis.
 
     Parameters
     ----------
@@ -253,7 +252,7 @@ def convergence(
     gradients : sequence of Curve
         (step, Eh/bohr), two at most.
     limits : sequence of Limit
-        In Eh/bohr, by the name of the curve that they are for.
+        In Eh/bohr, by the name of the curve they apply to.
     """
     legend = 20.0 * (1 + len(gradients))
     top = 30.0 + legend
@@ -307,12 +306,12 @@ def _axes(
     bottom: float,
     right: float = RIGHT,
 ) -> tuple[list[str], Callable[[float], float], Callable[[float], float], dict[str, str]]:
-    """Both axes, the scales along them, and what `page.js` needs to draw the vertical one in
-    another unit.
+    """Both axes, their scales, and the data `page.js` needs to draw the vertical one in another
+    unit.
 
     Parameters
     ----------
-    along : name of the horizontal axis, its ends, and what stands where below it
+    along : name of the horizontal axis, its ends, and the position and text of its labels
     up : name and ticks of the vertical one
     """
     (x_name, span, x_labels), (y_name, y_ticks) = along, up

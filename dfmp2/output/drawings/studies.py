@@ -1,4 +1,4 @@
-"""The curve of a scan and of a reaction path."""
+"""Drawings of a scan and of a reaction path."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FITS = {3: "fitted parabola", 5: "fitted quartic"}
 
 
 def scan_drawing(study: Study) -> str:
-    """The curves of a scan, each above its lowest point, and a stroke at the estimated minimum; of
-    two coordinates a map.
+    """The curves of a scan, relative to their lowest points, and a line at the estimated minimum; a
+    map for two coordinates.
 
-    Points that failed are missing. With no point at all the drawing says so.
+    Failed points are left out; a drawing without any point says so.
     """
     if "map_energy" in study.arrays:
         return energy_map(study)
@@ -55,13 +55,13 @@ def scan_drawing(study: Study) -> str:
 
 
 def _fitted(study: Study, points: Sequence[tuple[float, float]]) -> list[Curve]:
-    """The polynomials around the minima and maxima that a scan has stored, each over the points that
-    it goes through.
+    """The polynomials around the stored minima and maxima of a scan, each over the points it was
+    fitted to.
 
     Parameters
     ----------
     points : sequence of (float, float)
-        By rising coordinate, energies in kJ/mol, NaN where one failed.
+        In order of increasing coordinate; energies in kJ/mol, NaN for failed points.
     """
     if "extrema_position" not in study.arrays:
         return []
@@ -97,7 +97,7 @@ def scan_curve(study: Study) -> str:
 
 
 def path_drawing(study: Study) -> str:
-    """The energies along a reaction path, with a stroke at the transition state."""
+    """The energies along a reaction path, with a line at the transition state."""
     places = study.table["s"]
     energies = study.table["relative_energy"].values
     drawn = [Curve("energy", list(zip(places.values, energies, strict=True)))]

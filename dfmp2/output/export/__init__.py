@@ -1,5 +1,5 @@
-"""Results in the formats of other programs: one literal table of formats, each a function from a
-result to bytes."""
+"""Export of results to the formats of other programs: a table of formats, each with a function from
+a result to bytes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def xyz(result: MP2Result) -> bytes:
     """The geometry in angstrom, with charge, multiplicity, method and energies as key=value in the
     comment line.
 
-    Every energy key names its unit, because programs that read extended xyz take a bare `energy`
-    for electronvolts.
+    Every energy key names its unit, because readers of extended xyz take a bare `energy` to be in
+    electronvolts.
     """
     count, comment, *atoms = write_xyz(result.molecule).splitlines()
     energies = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     level = "DF-MP2"
-    if not math.isfinite(result.mp2_total_energy):  # of another method alone
+    if not math.isfinite(result.mp2_total_energy):  # no MP2 energy, only that of another method
         energies = ("scf_total_energy", "correlation_energy", "total_energy")
         level = result.options.correlation.level
     keys = " ".join(f"{name}_hartree={getattr(result, name):.12f}" for name in energies)
@@ -56,8 +56,7 @@ def _extxyz(result: MP2Result) -> bytes:
 
 
 class Format(NamedTuple):
-    """A file format: what makes its bytes, the ending of its files, what is in it, and options of
-    its own."""
+    """A file format: its writer, file suffix, description, and specific options."""
 
     write: Callable[..., bytes]
     ending: str
@@ -97,9 +96,9 @@ def export(result: MP2Result, to: str, **options: Any) -> bytes:
 
     Raises
     ------
-    InputError : unknown format, an option of another one, a package is missing, or it cannot hold
-        this result
-    ResultFileError : the result does not hold the density that was asked for
+    InputError : unknown format, an option of another format, a missing package, or a result that
+        the format cannot hold
+    ResultFileError : the result does not hold the requested density
     """
     if to not in FORMATS:
         raise InputError(

@@ -1,5 +1,5 @@
-"""Where file formats differ: the order of the functions in a spherical shell, and the terms of a
-core potential.
+"""Conventions in which file formats differ: the order of functions in a spherical shell, and the
+terms of a core potential.
 
 Rows of `mo_coeff` are in PySCF's order. Real solid harmonics have one sign convention in all
 formats: m > 0 goes with cos(m phi), m < 0 with sin(|m| phi), both positive.
@@ -20,7 +20,7 @@ LOCAL = -1  # angular momentum of the local channel in a stored core potential
 
 
 def pyscf(momentum: int) -> list[int]:
-    """-l to +l, but p functions as x, y, z."""
+    """PySCF: -l to +l, but p functions as x, y, z."""
     if momentum == 1:
         return [1, -1, 0]
     return cca(momentum)
@@ -44,8 +44,8 @@ def molden_conventions(momentum: int) -> list[int]:
 
 
 def rows(momenta: Iterable[int], order: Order) -> NDArray[np.intp]:
-    """Rows of `mo_coeff` in the order of a format: `mo_coeff[rows(momenta, molden)]`; momenta of
-    the shells by row."""
+    """Row indices that reorder `mo_coeff` for a format: `mo_coeff[rows(momenta,
+    molden_conventions)]`."""
     places: list[int] = []
     for momentum in momenta:
         first = len(places)
@@ -54,7 +54,7 @@ def rows(momenta: Iterable[int], order: Order) -> NDArray[np.intp]:
 
 
 def core_electrons(result: MP2Result) -> list[int]:
-    """Electrons that a core potential replaces on each atom; a ghost has none."""
+    """Number of electrons that a core potential replaces on each atom; 0 for a ghost."""
     molecule, replaced = result.molecule, result.orbital_basis.ecp_electrons
     return [
         0 if ghost else replaced[symbol]
@@ -63,8 +63,8 @@ def core_electrons(result: MP2Result) -> list[int]:
 
 
 def local_momentum(element: ElementBasis) -> int:
-    """The angular momentum that stands for the local channel of a core potential: one more than the
-    highest other."""
+    """The angular momentum that denotes the local channel of a core potential: one above the
+    highest of the others."""
     if element.ecp:
         return max([momentum for momentum, _ in element.ecp[1]], default=LOCAL) + 1
     return 0
@@ -75,7 +75,7 @@ def core_terms(element: ElementBasis) -> Iterator[tuple[int, int, float, float]]
     coefficient)."""
     for momentum, powers in element.ecp[1] if element.ecp else ():
         for power, terms in enumerate(powers):
-            for exponent, coefficient, *_ in terms:  # what follows is spin-orbit coupling
+            for exponent, coefficient, *_ in terms:  # the rest is spin-orbit coupling
                 yield (
                     local_momentum(element) if momentum == LOCAL else momentum,
                     power,

@@ -1,5 +1,5 @@
-"""Densities of one electron that a result holds, their natural orbitals, and cube files of them and
-of orbitals.
+"""One-electron densities of a result, their natural orbitals, and cube files of densities and
+orbitals.
 
     D = sum_i n_i C_i C_i^T        n_i, C_i: natural occupations and orbitals, C^T S C = 1
 
@@ -35,7 +35,7 @@ BLOCK = 8000  # points at a time
 
 
 def densities(result: MP2Result, of: str) -> Array:
-    """Density in basis functions of each spin, (nspin, nao, nao); one spin stands for two.
+    """Density matrix of each spin, (nspin, nao, nao); a restricted reference has nspin = 1.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def densities(result: MP2Result, of: str) -> Array:
 
     Raises
     ------
-    ResultFileError : the result is an energy alone
+    ResultFileError : the result holds only energies
     """
     reference, own = result.reference, result.properties
     if of == "scf":
@@ -70,12 +70,11 @@ def densities(result: MP2Result, of: str) -> Array:
 
 
 def natural_orbitals(result: MP2Result, of: str) -> tuple[Array, Array]:
-    """Occupations (nmo,), largest first, and natural orbitals (nao, nmo) of the density of both
-    spins.
+    """Occupations (nmo,), largest first, and natural orbitals (nao, nmo) of the total density.
 
     Raises
     ------
-    ResultFileError : as of `densities`
+    ResultFileError : as in `densities`
     """
     found = densities(result, of)
     mole, coeff = _mole(result), result.reference.mo_coeff[0]
@@ -101,17 +100,17 @@ def cube(
 
     Parameters
     ----------
-    density, spin, orbital : one of the three; an orbital by its number from 1, with "b" behind it
-        for a beta orbital
+    density, spin, orbital : exactly one of the three; an orbital by its number from 1, with the
+        suffix "b" for a beta orbital
     orbitals : "scf" or "natural"
-    of : as of `densities`, None for relaxed
-    spacing : of the points, bohr; None for 80 points along each axis
+    of : as in `densities`, None for relaxed
+    spacing : between points, bohr; None for 80 points along each axis
     margin : between the outermost atoms and the faces of the box, bohr; None for 3
 
     Raises
     ------
-    InputError : not one of the three, no such orbital, or a grid beyond reason
-    ResultFileError : as of `densities`
+    InputError : not exactly one of the three, no such orbital, or a grid that is too large
+    ResultFileError : as in `densities`
     """
     if density + spin + (orbital is not None) != 1:
         raise InputError(
@@ -155,7 +154,7 @@ def _of_both_spins(found: Array) -> Array:
 
 
 def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> tuple[str, Array]:
-    """What an orbital is, and its coefficients, (nao,).
+    """A description of an orbital, and its coefficients, (nao,).
 
     Raises
     ------
@@ -223,7 +222,8 @@ def _written(
     spacing: float | None,
     margin: float | None,
 ) -> bytes:
-    """The cube file of what `evaluate` makes of the basis functions at points, (points, nao)."""
+    """A cube file of the values that `evaluate` computes from the basis functions at points,
+    (points, nao)."""
     for name, value in (("spacing", spacing), ("margin", margin)):
         if value is not None and not 0 < value <= 100:
             raise InputError(Option(name, value), ": expected bohr, more than 0 and at most 100")

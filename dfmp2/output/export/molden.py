@@ -1,15 +1,16 @@
 """Molden files: geometry in bohr, basis, orbitals
 (https://www.theochem.ru.nl/molden/molden_format.html).
 
-The format knows spherical functions up to g and no charge, multiplicity, fitting set or effective
-core potential. A ghost atom has its element's symbol and atomic number 0, as Psi4 writes it; the
-electrons that a core potential replaces are named in the [Core] section that Molden2AIM introduced,
-and the atomic number stays the element's.
+The format has spherical functions up to g, but no charge, multiplicity, fitting set or effective
+core potential. A ghost atom has its element's symbol and atomic number 0, as in Psi4. The numbers
+of electrons that core potentials replace are in the [Core] section introduced by Molden2AIM; atomic
+numbers remain those of the elements.
 
-`pyscf.tools.molden` (PySCF 2.14) has the same order and normalisation up to g, but writes a ghost
-as "GHOST-I", which readers refuse (IOData) or take for another element, the effective charge for
-the atomic number where there is a core potential (iodine is manganese), orbital energies with 10
-digits, and leaves h functions out without a word. This module can go when it does none of that.
+`pyscf.tools.molden` (PySCF 2.14) has the same order and normalisation up to g, but it writes a
+ghost as "GHOST-I", which readers reject (IOData) or take for another element, writes the effective
+charge as the atomic number where there is a core potential (iodine becomes manganese), prints
+orbital energies with 10 digits, and silently drops h functions. This module can go once that is
+fixed.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ SPINS = ("Alpha", "Beta")
 
 
 def normal_modes(study: Study) -> bytes:
-    """A Molden file of the vibrations of a study of frequencies: wavenumbers in cm^-1, negative
-    where imaginary, intensities in km/mol, the geometry in bohr and the normalised displacements of
-    the atoms."""
+    """A Molden file of the vibrations in a frequency study: wavenumbers in cm^-1, negative if
+    imaginary, intensities in km/mol, the geometry in bohr and the normalised displacements."""
     molecule = study.runs["reference"].molecule
     places = list(zip(molecule.symbols, molecule.coordinates, strict=True))
     lines = ["[Molden Format]", "[Title]", printable(study.title), "[Atoms] AU"]
@@ -69,7 +69,7 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
 
     Parameters
     ----------
-    orbitals : "scf" or "natural"; natural orbitals have no energies, for which 0 is written
+    orbitals : "scf" or "natural"; energies of natural orbitals are written as 0
     of : density of natural orbitals, "scf", "unrelaxed" or "relaxed"; None for relaxed
 
     Raises
@@ -140,7 +140,8 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
 
 
 def _title(result: MP2Result) -> str:
-    """What was computed, and what acted on the orbitals besides the atoms of the file."""
+    """The title line: what was computed, and anything other than the atoms in the file that acted
+    on the orbitals."""
     molecule, charges = result.molecule, result.molecule.point_charges
     if result.options.relativity == "x2c":
         relativity = ", spin-free X2C"

@@ -32,9 +32,10 @@ def trexio(result: MP2Result) -> bytes:
 
     Raises
     ------
-    InputError : the trexio package is missing, or the Hamiltonian is not that of the nuclei alone
+    InputError : the trexio package is missing, or the Hamiltonian has terms other than those of the
+        nuclei
     NumericalError : the stored orbitals do not belong to the stored basis
-    ResourceError : there is no room for a temporary file
+    ResourceError : no space for a temporary file
     """
     beyond = ""
     if result.molecule.point_charges is not None:
@@ -75,7 +76,7 @@ def trexio(result: MP2Result) -> bytes:
 
 
 def _values(result: MP2Result) -> dict[str, Any]:
-    """Names of the format and their values, sizes before arrays that need them."""
+    """TREXIO names and their values, sizes before the arrays that need them."""
     molecule = result.molecule
     reference = result.reference
     cores = conventions.core_electrons(result)

@@ -1,8 +1,7 @@
-"""The page of a batch: every item with its state, energies and time, and why the failed ones
-failed.
+"""The page of a batch: every item with its state, energies and time, and the reasons for failures.
 
-A batch's folder holds NAME.h5 for complete items, NAME.error.json {code, message, traceback} for
-failed ones, and an index (`dfmp2.output.batch_index`), which also names those that are pending.
+A batch folder holds NAME.h5 for each complete item, NAME.error.json {code, message, traceback} for
+each failed one, and an index (`dfmp2.output.batch_index`), which also names the pending ones.
 Nothing outside the folder is read, whatever the index says.
 """
 
@@ -39,28 +38,28 @@ from dfmp2.units import counted_text
 
 ERROR_SUFFIX = ".error.json"
 LOST = "the index calls it complete, but its result file is missing: run the batch again"
-LONGEST = 1e9  # s; what is longer is no time
+LONGEST = 1e9  # s; a longer time is an error
 LARGEST_JSON = 50_000_000  # bytes
 STATES = ("complete", "failed", "damaged", "running", "pending")
 MOODS = {"failed": "failure", "damaged": "failure"}
 LONGEST_TRACEBACK = 4000  # characters, from its end
-MOST_FAILURES = 100  # shown one by one
+MOST_FAILURES = 100  # listed individually
 SLOWEST = 12  # items drawn
 SUMMARISED = 5  # failures in the summary
 LONGEST_MESSAGE = 160  # characters there
 
 
 class BatchRow(NamedTuple):
-    """One molecule of a batch; what is not known is None or "".
+    """One molecule of a batch; unknown values are None or "".
 
     Attributes
     ----------
-    name, state : item and one of STATES
+    name, state : name of the item, and one of STATES
     seconds : wall time, s
-    cells : formula, basis functions, E(HF), E(corr), E(total), backend, number of warnings of a
-        complete one, as text
-    method : what makes its energies comparable, by name
-    asked : the method asked for, and what of it
+    cells : formula, basis functions, E(HF), E(corr), E(total), backend and number of warnings of a
+        complete item, as text
+    method : settings that make its energies comparable, by name
+    asked : the requested method and quantities
     code, message, traceback : exit code and error of a failed item
     """
 
@@ -76,7 +75,7 @@ class BatchRow(NamedTuple):
 
 
 def is_batch(source: Path) -> bool:
-    """Whether a path names a batch: its folder or its index."""
+    """Whether a path is the folder or the index of a batch."""
     return source.is_dir() or is_index(source.name)
 
 
@@ -85,8 +84,8 @@ def batch_page(source: Path, title: str | None) -> str:
 
     Raises
     ------
-    InputError, ResultFileError : there is no such folder, or nothing of a batch in it
-    ResourceError : the folder may not be read
+    InputError, ResultFileError : there is no such folder, or it holds no batch
+    ResourceError : the folder cannot be read
     """
     items, remarks = _read(source)
     folder = (source if source.is_dir() else source.parent).resolve().name
@@ -175,7 +174,7 @@ def _overview(
 
 
 def _by_code(failed: Sequence[BatchRow]) -> Table:
-    """How many items failed with which exit code."""
+    """The number of failed items by exit code."""
     codes = sorted(
         Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0)
     )
@@ -186,7 +185,7 @@ def _by_code(failed: Sequence[BatchRow]) -> Table:
 
 
 def _first_failures(failed: Sequence[BatchRow]) -> Table:
-    """The first items that failed, and what they said, shortened."""
+    """The first failed items with their shortened messages."""
     rows = [
         (item.name, shorten(item.message or "no message was written", LONGEST_MESSAGE))
         for item in failed[:SUMMARISED]
@@ -296,7 +295,7 @@ def _failed(name: str, path: Path) -> BatchRow:
 
 
 def _listed(row: Mapping[str, Any]) -> BatchRow:
-    """An item of the index; one that it calls complete is lost unless its file is there."""
+    """An item of the index; one listed as complete is lost if its file is missing."""
     state, seconds = row.get("status"), row.get("seconds")
     spent = None
     if isinstance(seconds, int | float) and 0 <= seconds < LONGEST:
@@ -307,7 +306,7 @@ def _listed(row: Mapping[str, Any]) -> BatchRow:
 
 
 def _json(path: Path) -> Any:
-    """The value in a JSON file, None when it is none."""
+    """The value in a JSON file, None if it is not valid JSON."""
     try:
         if path.stat().st_size > LARGEST_JSON:
             return None

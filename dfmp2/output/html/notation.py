@@ -1,7 +1,7 @@
-"""How names, units and numbers are written on a page: one table for all of its modules.
+"""Typography of names, units and numbers on a page, in one place for all of its modules.
 
-Results, commands and JSON keep to ASCII. A page has cm⁻¹, ⟨S²⟩, RHF, cc-pVDZ, 23 Nov 2026, NH₃ and
--7.7e-06 as −7.7 × 10⁻⁶; what is copied from it is ASCII again (`page.js`).
+Results, commands and JSON are plain ASCII. A page shows cm⁻¹, ⟨S²⟩, RHF, cc-pVDZ, 23 Nov 2026, NH₃,
+and −7.7 × 10⁻⁶ for -7.7e-06; copied text becomes ASCII again (`page.js`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SUPERSCRIPTS = str.maketrans("-+0123456789", "⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹"
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
-WORDS = {  # as the program has them -> as they are written
+WORDS = {  # as in the program -> as on the page
     "<S^2>": "⟨S²⟩",
     "+-": "±",
     "->": "→",
@@ -51,7 +51,7 @@ QUANTITIES = (  # parts of the names of a study's numbers, longest first -> shor
 )
 SCHEMES = ("without CP", "CP correction", "CP")
 ELEMENT = re.compile(r"([A-Z][a-z]?)(\d*)")
-# of electronegativity, from the least on; metals stand before it
+# by increasing electronegativity; metals come first
 SERIES = (
     "",
     "B",
@@ -92,7 +92,7 @@ POPLE = re.compile(r"(?<![\w.-])(sto-\d|\d-\d{2,3}\+{0,2})g(\*{0,2})(?![\w-]|\.\
 
 
 def written(text: str) -> str:
-    """A text of the program as people write it: names, units, dates, numbers."""
+    """A text of the program with names, units, dates and numbers as people write them."""
     text = DATE.sub(_date, text)
     text = DUNNING.sub(_dunning, text)
     text = KARLSRUHE.sub(_karlsruhe, text)
@@ -123,8 +123,8 @@ def formula(text: str, charge: int = 0) -> str:
 def _usual(text: str) -> str:
     """One formula, e.g. H3N as NH₃; with carbon the order of Hill is the usual one.
 
-    Without it elements follow the series of electronegativity of the IUPAC's Red Book (2005), table
-    VI; hydrogen comes first where there are two others, as in H₂SO₄.
+    Without carbon, elements follow the electronegativity series of IUPAC's Red Book (2005), table
+    VI; hydrogen comes first if there are two others, as in H₂SO₄.
     """
     parts = ELEMENT.findall(text)
     symbols = [symbol for symbol, _ in parts]
@@ -145,7 +145,7 @@ def _usual(text: str) -> str:
 
 
 def with_formulas(text: str, formulas: Iterable[str]) -> str:
-    """A text in which these formulas have their numbers below the line."""
+    """The text with subscripts in these formulas."""
     for one in sorted(set(formulas), key=len, reverse=True):
         if one:
             text = re.sub(rf"(?<![\w.-]){re.escape(one)}(?![\w-]|\.\w)", formula(one), text)
@@ -153,7 +153,7 @@ def with_formulas(text: str, formulas: Iterable[str]) -> str:
 
 
 def quantity(name: str) -> str:
-    """The name of a study's number, short, e.g. "opposite spin, CP"."""
+    """The short name of a number of a study, e.g. "opposite spin, CP"."""
     for long, short in QUANTITIES:
         name = name.replace(long, short)
     for scheme in SCHEMES:

@@ -1,9 +1,9 @@
-"""A page as one HTML file: no other file, no network, readable without its few lines of script.
+"""A page as one self-contained HTML file, without network access and readable without its script.
 
-The template beside this module holds the structure. Whatever it prints is plain text of unknown
-origin: Jinja2 escapes it, control characters are made visible. The file forbids itself everything
-it does not contain (Content-Security-Policy with the hashes of its one style sheet and one script),
-so that even a mistake in escaping could neither run nor fetch anything.
+The template beside this module defines the structure. All values are treated as text of unknown
+origin: Jinja2 escapes them, and control characters are made visible. A Content-Security-Policy with
+the hashes of the one style sheet and one script forbids everything else, so that even an escaping
+error could neither run nor fetch anything.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from dfmp2.units import (
 )
 
 FOLDER = Path(__file__).parent
-# What is not broken at the end of a line: options, DF-MP2, numbers with their unit, versions.
+# Never broken across lines: options, DF-MP2, numbers with their unit, versions.
 UNBROKEN = re.compile(
     r"(?<![\w-])--[a-z][\w-]*|\b(?:X2C-)?DF-\w+"
     rf"|[+\-{MINUS}±]*\d+(?:\.\d+)+(?: {TIMES} 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?: (?:Eh|kJ/mol)(?![\w/]))?"
 )
-NARROW = 58  # characters of a row of a table that has room beside another block
+NARROW = 58  # characters per row of a table that fits beside another block
 AS_GIVEN = ("command", "file", "name", "molecule", "comment", "read from")  # facts shown as typed
 TILES = 4  # in a row at most
 COLUMNS = 12  # of the grid of tiles
 
-MOST_WARNINGS = 3  # in the headline; each stands in the section of its run as well
-UNITS = {  # that energies may be shown in -> how many of it are a hartree
+MOST_WARNINGS = 3  # in the headline; the section of each run repeats them
+UNITS = {  # units for energies -> their number per hartree
     "Eh": 1.0,
     "mEh": 1e3,
     "kJ/mol": KJ_PER_MOL_PER_HARTREE,
@@ -60,18 +60,18 @@ UNITS = {  # that energies may be shown in -> how many of it are a hartree
 
 
 class Summary(NamedTuple):
-    """What is seen first, and alone on paper.
+    """The first sheet of a page, which is also what is printed.
 
     Attributes
     ----------
     title, subtitle : str
         Heading of the page, and the line below it.
     tiles : sequence of SummaryTile
-        The answer before all.
+        The main results.
     blocks : sequence of Block
-        What stands below the tiles: a drawing, molecule, energies, how good they are, file.
+        Shown below the tiles: drawing, molecule, energies, their errors, file.
     warnings : sequence of str
-        Those of the runs, of which the first are shown.
+        Warnings of the runs; only the first are shown.
     """
 
     title: str
@@ -91,7 +91,7 @@ def render(summary: Summary, sections: Sequence[Section], sources: str) -> str:
     sections : sequence of Section
         The details below it.
     sources : str
-        What the page was made from.
+        Sources of the page.
     """
     names = "page.css", "page.js", "molecule.js"
     sheet, *scripts = ((FOLDER / name).read_text(encoding="utf-8") for name in names)
@@ -118,7 +118,7 @@ def render(summary: Summary, sections: Sequence[Section], sources: str) -> str:
 
 
 def spans(count: int) -> list[int]:
-    """How many of the columns each tile takes, so that every row is full: 7 are 4 and 3."""
+    """Number of columns of each tile, so that every row is full: 7 tiles are 4 and 3."""
     rows = -(-count // TILES)
     widths: list[int] = []
     for row in range(rows):
@@ -128,10 +128,10 @@ def spans(count: int) -> list[int]:
 
 
 def arranged(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
-    """The blocks in the order in which they are laid out, each with "half" or "wide".
+    """The blocks in layout order, each with "half" or "wide".
 
-    Two that need half of the width stand side by side, though others stood between them; one that
-    finds no partner takes the whole width.
+    Two half-width blocks are placed side by side even if others were between them; one without a
+    partner takes the whole width.
     """
     waiting = list(blocks)
     placed = []
@@ -148,7 +148,7 @@ def arranged(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
 
 
 def _is_narrow(block: Block) -> bool:
-    """Whether half of the width is enough for it."""
+    """Whether a block fits into half of the width."""
     if isinstance(block, Figure):
         return not block.alone and (block.table is None or block.table.details)
     if isinstance(block, Table):
@@ -158,7 +158,7 @@ def _is_narrow(block: Block) -> bool:
 
 
 def _row_length(table: Table) -> int:
-    """Characters of a row as it is written; heads over texts are broken, those over numbers not."""
+    """Characters per row as displayed; heads over texts are broken, those over numbers are not."""
     total = 0
     for k, head in enumerate(table.heads):
         words = [head.lstrip("#~")]
@@ -172,23 +172,23 @@ def _row_length(table: Table) -> int:
 
 
 def _verbatim(text: str) -> Markup:
-    """Text as somebody gave it, whose names are not rewritten."""
+    """User text, in which no names are rewritten."""
     return escape(printable(without_folders(text)))
 
 
 def _lines(text: str) -> Markup:
-    """Text whose line breaks are kept."""
+    """Text with its line breaks kept."""
     return Markup("\n").join(map(printable, text.splitlines()))
 
 
 def _unbroken(value: Any) -> Markup:
-    """Text whose options and numbers, with the unit behind them, are not broken."""
+    """Text in which options, and numbers with their units, are never broken across lines."""
     return Markup(UNBROKEN.sub(r'<span class="q">\g<0></span>', str(escape(_printed(value)))))
 
 
 def _printed(value: Any) -> str:
-    """What a template prints: markup as it is, everything else as text without control characters
-    and folders, names and numbers as people write them."""
+    """A value as the template prints it: markup unchanged, everything else without control
+    characters and folders and with names and numbers as people write them."""
     if isinstance(value, Markup):
         return value
     return written(printable(without_folders(str(value))))

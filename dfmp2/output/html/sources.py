@@ -1,4 +1,4 @@
-"""The page of a result or a study; `dfmp2.output.html.batch` has that of a batch."""
+"""The page of a result or a study; for a batch see `dfmp2.output.html.batch`."""
 
 from __future__ import annotations
 
@@ -41,17 +41,16 @@ from dfmp2.output.reports.study_tables import cell
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.units import DEBYE, counted_text, format_bytes
 
-LONGEST_NAME = 60  # characters of a molecule's in the summary
-LONGEST_COMMAND = 240  # characters of it in the summary; all of it stands in its section
+LONGEST_NAME = 60  # characters of a molecule's name in the summary
+LONGEST_COMMAND = 240  # characters in the summary; its section has the full command
 FIRST_OF_INTERACTION = [
     f"{part}, {scheme}"
     for part in ("total", "SCF", "correlation")
     for scheme in ("CP", "without CP")
 ]
-MOST_VALUES = 8  # of a study in the summary
-MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
-# by the kind of a study: what a tile is called, and the names of its value, of which the first one
-# counts
+MOST_VALUES = 8  # values of a study in the summary
+MOST_IN_FULL = 8  # results with their own sections; keeps a page of 100 below 2 MB
+# kind of study -> title of the tile, and the names of its value, of which the first found is used
 FOUND = {
     "interaction": {
         "interaction energy, "
@@ -100,7 +99,7 @@ class Entry(NamedTuple):
     result : MP2Result
         The result.
     content : str
-        Content hash of its file, verified.
+        Verified content hash of its file.
     """
 
     name: str
@@ -208,13 +207,13 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
 
 
 def _quoted(result: MP2Result) -> Table:
-    """The energies that people quote, without what they are made of."""
+    """The energies that people quote, without their components."""
     table = quoted_energies(result)
     return Table("Energies", table.heads[:2], [row[:2] for row in table.rows])
 
 
 def _origin(entry: Entry, command: str) -> list[tuple[str, str]]:
-    """The file, its content and the command, shortened."""
+    """The file, its hash and the command, shortened."""
     return [
         ("file", entry.name),
         ("content", f"SHA-256 {entry.content}"),
@@ -223,7 +222,7 @@ def _origin(entry: Entry, command: str) -> list[tuple[str, str]]:
 
 
 def _errors(r: MP2Result) -> list[SummaryTile]:
-    """How many digits are good, and what density fitting is expected to change."""
+    """The number of reliable digits, and the expected density-fitting error."""
     budget = r.error_budget
     fits = [
         source for key in ("scf_fitting", "mp2_fitting") if (source := budget.sources[key]).shares
@@ -270,7 +269,7 @@ def _stability(r: MP2Result) -> SummaryTile:
 
 
 def _checks(r: MP2Result) -> SummaryTile:
-    """What the run checked of itself, by what, and how many warnings it gave."""
+    """The checks that the run made, their methods, and the number of its warnings."""
     certificate = r.certificate
     check = r.check
     count = len(r.diagnostics.warnings)
@@ -301,7 +300,7 @@ def _checks(r: MP2Result) -> SummaryTile:
 
 
 def _common(entries: Sequence[Entry]) -> list[SummaryTile]:
-    """The method asked for, and how many warnings there are."""
+    """The requested method, and the number of warnings."""
     methods = list(dict.fromkeys(asked_for(entry.result) for entry in entries))
     levels = first(list(dict.fromkeys(level for level, _ in methods)), 2)
     counts = [len(entry.result.diagnostics.warnings) for entry in entries]
@@ -317,7 +316,7 @@ def _common(entries: Sequence[Entry]) -> list[SummaryTile]:
 
 
 def _answers(study: Study) -> list[SummaryTile]:
-    """What a study was made for."""
+    """The main results of a study."""
     tiles = []
     for said, names in FOUND[study.kind].items():
         item = next((study.values[name] for name in names.split() if name in study.values), None)
@@ -371,7 +370,7 @@ def _answers(study: Study) -> list[SummaryTile]:
 
 
 def _kind_of_point(study: Study) -> SummaryTile:
-    """What an optimisation has come to, and whether its Hessian says so."""
+    """The kind of stationary point an optimisation found, and whether a Hessian confirms it."""
     imaginary = study.settings["imaginary_modes"]
     if imaginary is None:
         return SummaryTile("geometry", "stationary point", "its Hessian was not computed: --verify")
@@ -387,7 +386,7 @@ def _kind_of_point(study: Study) -> SummaryTile:
 
 
 def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str) -> str:
-    """The page of a study: what it found, as stored, then its runs."""
+    """The page of a study: its stored results, then its runs."""
     tiles = [*_answers(study), *_common(runs)]
     if not study.complete:
         tiles.append(
@@ -401,16 +400,16 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
             SummaryTile("good to", _about(budget), f"{budget.energy}, from {budget.exact}")
         )
     shown = runs
-    if study.kind == "optimization":  # the last step is what was looked for
+    if study.kind == "optimization":  # the last step is the answer
         steps = [entry for entry in runs if entry.name in study.path]
         shown = [*steps[-1:], *steps[:-1]]
-    elif study.kind in ("frequencies", "irc"):  # the displaced ones are all alike
+    elif study.kind in ("frequencies", "irc"):  # the displaced geometries all look alike
         shown = runs[:1]
-    elif study.kind == "reaction":  # not the steps and displaced geometries on the way
+    elif study.kind == "reaction":  # skip intermediate steps and displaced geometries
         final = [one["run"] for one in study.settings["species"]]
         shown = [entry for entry in runs if entry.name in final] or runs[:1]
-    # The energies of a scan differ by its geometries, of which the lowest is drawn; the other
-    # studies have one.
+    # The energies of a scan belong to different geometries, of which the lowest is drawn; other
+    # studies have a single one.
     if study.kind == "scan":
         drawn = min(shown, key=lambda entry: entry.result.total_energy)
     else:
@@ -423,7 +422,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     )
     figures, results = _taken_out(results)
     molecules = []
-    if study.kind != "reaction":  # of whose molecules none stands for all
+    if study.kind != "reaction":  # where no molecule represents the others
         molecule = in_full(drawn.result, drawn.content)[0]
         if not figures:
             figures, molecule = _taken_out(molecule)
@@ -454,14 +453,14 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
 
 
 def _with_formulas(blocks: Sequence[Block], formulas: Sequence[str]) -> list[Block]:
-    """The blocks, in whose sentences these formulas are written with their subscripts."""
+    """The blocks, with subscripts in these formulas wherever they occur in sentences."""
     return [with_formulas(block, formulas) if isinstance(block, str) else block for block in blocks]
 
 
 def _main_values(results: Section, kind: str) -> list[Block]:
-    """The first numbers of a study, as many as the summary has room for, without what they mean.
+    """The first numbers of a study, as many as fit into the summary, without descriptions.
 
-    Of an interaction energy those with and without counterpoise correction come first.
+    For an interaction energy, those with and without counterpoise correction come first.
     """
     for block in results.blocks:
         if isinstance(block, Table) and block.heads[0] == "quantity":
@@ -475,14 +474,14 @@ def _main_values(results: Section, kind: str) -> list[Block]:
 
 
 def _slim(result: MP2Result) -> MP2Result:
-    """Without the orbital coefficients, which no page shows and many of which would not fit into
-    memory."""
+    """The result without its orbital coefficients, which no page shows and which might not fit into
+    memory for many results."""
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, reference=replace(result.reference, mo_coeff=none), mole_json="")
 
 
 def anchors(entries: Sequence[Entry]) -> dict[str, str]:
-    """Where the results that are shown in full begin."""
+    """Anchors of the results that are shown in full."""
     return {entry.name: f"r{place}" for place, entry in enumerate(entries[:MOST_IN_FULL], start=1)}
 
 
@@ -502,5 +501,5 @@ def each_in_full(entries: Sequence[Entry]) -> Iterator[Section]:
 
 
 def first(names: Sequence[str], most: int) -> str:
-    """The first of many names."""
+    """The first `most` names, with an ellipsis if there are more."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -1,1 +1,1 @@
-"""What is said about results and studies: sections made of facts, tables and figures."""
+"""Reports on results and studies: sections made of facts, tables and figures."""

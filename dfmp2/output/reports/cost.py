@@ -29,7 +29,7 @@ STAGES = {
 }
 # In runs that have them
 AFTER = {"fitting_certificate": "fitting certificate", "gradient": "gradient and densities"}
-SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
+SHORTEST = 0.01  # s; over less time, rates are dominated by the clock's resolution
 
 
 def cost_section(result: MP2Result) -> Section:
@@ -84,13 +84,13 @@ def cost_section(result: MP2Result) -> Section:
 
 
 def operations(result: MP2Result) -> dict[str, int]:
-    """Operations of the stages that are matrix products, and the number of three-centre integrals.
+    """Operations of the stages made of matrix products, and the number of three-centre integrals.
 
-    A multiplication and an addition count as two. Those of the SCF are of its fit, of J and of K; 0
-    where not known.
+    A multiplication and an addition count as two operations. Those of the SCF are its fit, J and K;
+    0 if unknown.
     """
     sizes, certificate = result.sizes, result.certificate
-    # A mixed pass whose result was not accepted was followed by one in float64: both were done.
+    # A mixed-precision pass that was not accepted was repeated in float64; count both.
     passes = [] if certificate is None else ["mixed"]
     if certificate is None or certificate.repeated_in_fp64:
         passes.append("fp64")

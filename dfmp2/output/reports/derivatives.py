@@ -1,4 +1,4 @@
-"""What is said about gradient, properties and polarizability."""
+"""Reports on gradient, properties and polarizability."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dfmp2.units import DEBYE
 
 
 def derivative_sections(result: MP2Result) -> list[Section]:
-    """Gradient, properties and polarizability, where they were computed, with their certificate."""
+    """Sections on gradient, properties and polarizability, if computed, with their certificate."""
     sections = []
     found, proof, own = result.gradient, result.gradient_certificate, result.properties
     if found is not None:
@@ -88,7 +88,7 @@ def derivative_sections(result: MP2Result) -> list[Section]:
 
 
 def _certified(proof: GradientCertificate) -> list[Block]:
-    """What the certificate of a gradient or of densities says."""
+    """Facts from the certificate of a gradient or of densities."""
     passed = Note("ok", f"{proof.owner.capitalize()} certificate is in order.")
     failed = Note(
         "failure", f"The certificate fails: {', '.join(proof.failures).replace('_', ' ')}."
@@ -97,8 +97,8 @@ def _certified(proof: GradientCertificate) -> list[Block]:
 
 
 def _charges(result: MP2Result, own: Properties) -> list[Block]:
-    """Quadrupole moment, charges and spin populations, which files of earlier versions do not
-    have."""
+    """Quadrupole moment, charges and spin populations, which are absent in files of earlier
+    versions."""
     blocks: list[Block] = []
     names = ("reference", *DENSITIES[1:])
     if own.quadrupole is not None:
@@ -175,5 +175,5 @@ def _vectors(caption: str, heads: Sequence[str], names: Sequence[str], vectors: 
 
 
 def _excited(result: MP2Result, occupations: Array) -> float:
-    """Sum of the natural occupations beyond as many orbitals as the reference occupies."""
+    """Sum of the natural occupations beyond the number of orbitals occupied in the reference."""
     return float(occupations[int((result.reference.mo_occ > 0).sum(axis=1).max()) :].sum())

@@ -1,4 +1,4 @@
-"""The energies of a result: rows that text, notebooks and pages are made of."""
+"""The energies of a result as rows for text, notebooks and pages."""
 
 from __future__ import annotations
 
@@ -55,11 +55,14 @@ class EnergyRow(NamedTuple):
     name : str
     energy : float
     meaning : str
-        What it is the sum of, or contained in.
+        What it is the sum of, or which energy contains it.
     quoted : bool
-        Whether people quote it: the screen of a run shows no others.
+        Whether people quote it; the screen of a run shows no others.
     alone : str
-        Its meaning where the row above is not shown, if that is another.
+        Its meaning if the row above is not shown, where different.
+    summand : bool
+        Whether it is the total energy of the method or a term of it, not a spin component or the
+        energy of another scaling.
     """
 
     name: str
@@ -67,6 +70,7 @@ class EnergyRow(NamedTuple):
     meaning: str
     quoted: bool = True
     alone: str = ""
+    summand: bool = True
 
 
 def energy_rows(result: MP2Result) -> list[EnergyRow]:
@@ -103,7 +107,7 @@ def energy_rows(result: MP2Result) -> list[EnergyRow]:
 
 
 def mean_field_sign(result: MP2Result) -> str:
-    """How the energy is written that the correlation energy is added to, such as "E(HF)"."""
+    """Symbol of the energy that the correlation energy is added to, e.g. "E(HF)"."""
     method = result.options.correlation
     if result.functional_energy is not None:
         return "E(DFT)"
@@ -115,14 +119,14 @@ def mean_field_sign(result: MP2Result) -> str:
 
 
 def _correlation_rows(result: MP2Result, sign: str) -> list[EnergyRow]:
-    """The spin components, the correlation energy made of them, and the total energy."""
+    """The spin components, the correlation energy composed of them, and the total energy."""
     method = result.options.correlation
     same, opposite = result.components
     rows = []
     if result.quadrature is None or math.isfinite(same):
-        rows.append(EnergyRow("same-spin correlation", same, "E(SS)"))
+        rows.append(EnergyRow("same-spin correlation", same, "E(SS)", summand=False))
     if result.quadrature is None or math.isfinite(opposite):
-        rows.append(EnergyRow("opposite-spin correlation", opposite, "E(OS)"))
+        rows.append(EnergyRow("opposite-spin correlation", opposite, "E(OS)", summand=False))
     singles = result.mp2_singles_energy
     if singles:
         rows.append(EnergyRow("singles", singles, "E(S), ROHF reference"))
@@ -152,14 +156,14 @@ def _correlation_rows(result: MP2Result, sign: str) -> list[EnergyRow]:
 
 
 def _singles_term(result: MP2Result) -> str:
-    """What a formula ends with where the reference is ROHF."""
+    """The last term of a formula if the reference is ROHF."""
     if result.mp2_singles_energy:
         return " + E(S)"
     return ""
 
 
 def _scalings(result: MP2Result) -> list[Method]:
-    """The scaled methods that are shown beside MP2; a double hybrid has none."""
+    """The scaled methods shown beside MP2; none for a double hybrid."""
     method = result.options.correlation
     if not method.scaled_mp2:
         return []
@@ -167,8 +171,8 @@ def _scalings(result: MP2Result) -> list[Method]:
 
 
 def _scaled_rows(result: MP2Result, kind: Method, sign: str) -> list[EnergyRow]:
-    """Correlation and total energy of a scaling; the correlation is quoted of the method that was
-    asked for alone."""
+    """Correlation and total energy of a scaling; the correlation energy is quoted only for the
+    requested method."""
     same, opposite = result.components
     scaled = kind.apply(opposite, same) + result.mp2_singles_energy
     formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{_singles_term(result)}"
@@ -183,16 +187,18 @@ def _scaled_rows(result: MP2Result, kind: Method, sign: str) -> list[EnergyRow]:
             result.mean_field_energy + scaled,
             f"{sign} + the line above",
             alone=alone,
+            summand=of_run,
         ),
     ]
 
 
-def quoted_energies(result: MP2Result) -> Table:
-    """The energies that people quote, Eh."""
+def quoted_energies(result: MP2Result, *, summands_alone: bool = False) -> Table:
+    """The energies that people quote, Eh; with `summands_alone` without spin components and other
+    scalings."""
     rows = [
         (row.name, energy_text(row.energy), row.alone or row.meaning)
         for row in energy_rows(result)
-        if row.quoted
+        if row.quoted and (row.summand or not summands_alone)
     ]
     return Table("", ("energy", "#Eh", "meaning"), rows)
 

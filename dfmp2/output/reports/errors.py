@@ -1,4 +1,4 @@
-"""How wrong the energies may be, and what was checked."""
+"""Reports on the errors of the energies and the checks that were made."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def budget_blocks(budget: ErrorBudget) -> list[Block]:
-    """How many digits are good, and the sources of error with what each adds, Eh.
+    """The number of reliable digits, and the sources of error with their contributions, Eh.
 
-    A functional alone has no column for E(corr), and no row for what makes an error there only.
+    A functional without MP2 has no column for E(corr), and no rows for errors in it.
     """
     sources = [source for source in budget.sources.values() if source.shares]
     energies = {"scf": "#in E(SCF) / Eh", "correlation": "#in E(corr) / Eh"}
@@ -53,8 +53,7 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
 
 
 def _share(share: Share | None) -> str:
-    """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not
-    known."""
+    """Magnitude of an error; "" if the energy is not affected, ABSENT if unknown."""
     if share is None:
         return ""
     if share.value is None:
@@ -101,7 +100,7 @@ def trust_section(result: MP2Result) -> Section:
         if certificate.repeated_in_fp64:
             budgeted = []
         found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
-        if certificate.seed is None:  # estimates, from before the sample was drawn at random
+        if certificate.seed is None:  # estimates from versions that did not sample at random
             found = [
                 (name.replace("95 % bound on the error", "estimated error"), value)
                 for name, value in found
@@ -130,7 +129,7 @@ def trust_section(result: MP2Result) -> Section:
 
 
 def _not_checked(result: MP2Result) -> str:
-    """What this run was not compared with, and the command that does it."""
+    """Comparisons that this run did not make, and the command that makes them."""
     method = result.options.correlation
     if method.kind == "none":
         return "Not checked against PySCF's own Kohn-Sham (now: dfmp2 compare)."
@@ -150,7 +149,7 @@ def _not_checked(result: MP2Result) -> str:
 
 
 def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
-    """The fitting errors that were measured in the molecule, and what they rest on."""
+    """The fitting errors measured in the molecule, and how they were measured."""
     errors = {
         "E(SCF)": (found.scf_error, found.scf_uncertainty),
         "E(corr)": (found.correlation_error, found.correlation_uncertainty),

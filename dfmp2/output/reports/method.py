@@ -1,4 +1,4 @@
-"""What is said about the method and its basis sets."""
+"""Reports on the method and its basis sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELATIVITY = {"none": "none", "x2c": "spin-free one-electron X2C"}
 
 
 def heading(result: Calculated) -> str:
-    """What a report is about, beside the version of the program."""
+    """The kind of method that a report is about."""
     correlation = result.options.correlation
     if correlation.kind == "none":
         return "Kohn-Sham"
@@ -34,7 +34,7 @@ def heading(result: Calculated) -> str:
 
 
 def citations(result: Calculated) -> str:
-    """The papers on what every calculation of this kind is made with."""
+    """The papers to cite for every calculation of this kind."""
     papers = []
     if result.options.correlation.kind != "none":
         papers.append(OF_FITTED_MP2)
@@ -45,8 +45,7 @@ def citations(result: Calculated) -> str:
 
 
 def method_name(result: Calculated) -> str:
-    """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core
-    orbital"."""
+    """The method as written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core orbital"."""
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     if result.options.correlation.kind == "none":
         return method_on_reference(result)
@@ -62,7 +61,7 @@ def method_name(result: Calculated) -> str:
 
 
 def method_on_reference(result: Calculated) -> str:
-    """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"; of a functional alone
+    """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"; or, without MP2,
     "DF-RKS(pbe0)/cc-pvdz"."""
     if result.options.relativity == "x2c":
         relativistic = "X2C-"
@@ -82,7 +81,7 @@ def method_on_reference(result: Calculated) -> str:
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
-    """The method, and what of it was asked for: what it came to in this molecule is not in it."""
+    """The method as requested, without what follows from the molecule."""
     return (
         result.level,
         f"reference {result.options.reference}, frozen core {result.options.frozen_core}",
@@ -150,7 +149,7 @@ def method_section(result: Calculated) -> Section:
 
 
 def _orbital_classes(result: Calculated) -> Table:
-    """How many orbitals of each spin are frozen, correlated and empty."""
+    """Numbers of frozen, correlated and virtual orbitals of each spin."""
     sizes = result.sizes
     if result.reference.nspin == 1:
         spins = ["all"]
@@ -182,8 +181,8 @@ def fitting_errors(
     mp2_fitting: BasisSet,
     between: float | None = None,
 ) -> list[str]:
-    """A line for each fitting set whose error was measured on the atoms, and what an SCF lacks
-    between them, Eh."""
+    """A line for each fitting set whose error was measured on the atoms, and the SCF error between
+    them, Eh."""
     lines = []
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
         if basis is None:
@@ -205,13 +204,13 @@ def fitting_errors(
 
 
 def signed_energy(value: float) -> str:
-    """A signed number whose magnitude is what matters; an exact zero is 0."""
+    """A signed number of which only the magnitude matters; an exact zero is 0."""
     return f"{value:+.1e}" if value else "0"
 
 
 def core_orbitals(result: Calculated) -> list[int]:
-    """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it
-    has."""
+    """Frozen core orbitals of each spin; a spin with fewer electrons than the core freezes all of
+    them."""
     sizes = result.sizes
     return [
         sizes.nmo - o - v - sizes.frozen_virtual
@@ -219,22 +218,22 @@ def core_orbitals(result: Calculated) -> list[int]:
     ]
 
 
-LONGEST_TITLE = 40  # of a reference with its functional in a table
+LONGEST_TITLE = 40  # characters of a reference with its functional in a table
 
 
 def reference_title(result: Calculated) -> str:
-    """Kind of orbitals and their functional; a double hybrid's by the name of the method."""
+    """Kind of orbitals and their functional; a double hybrid is given by its name."""
     reference = result.reference
     row = result.options.double_hybrid
     if row is not None:
         return f"{reference.name.upper()} of {row.title}"
     if len(reference.title) > LONGEST_TITLE:
-        return reference.name.upper()  # its functional is in a section of its own
+        return reference.name.upper()  # its functional has its own section
     return reference.title
 
 
 def damping_name(dispersion: Dispersion) -> str:
-    """The parameters of a dispersion correction."""
+    """Name and parameters of a dispersion correction."""
     return (
         f"{DISPERSIONS[dispersion.correction]} of {dispersion.program} for "
         f"{dispersion.functional}: s6 {dispersion.s6:g}, s8 {dispersion.s8:g}, s9 "

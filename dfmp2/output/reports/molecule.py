@@ -1,4 +1,4 @@
-"""What is said about a molecule and its surroundings."""
+"""Reports on a molecule and its surroundings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_GEOMETRY = 200  # atoms
 
 
 def point_charge_line(molecule: Molecule, basis: BasisSet) -> str:
-    """The point charges around a molecule in one line, "" where there are none."""
+    """The point charges around a molecule in one line, "" if there are none."""
     charges = describe_field(molecule, basis)
     if charges is None:
         return ""
@@ -68,7 +68,7 @@ def molecule_section(result: Calculated) -> Section:
 
 
 def _surroundings(result: Calculated) -> list[tuple[str, str]]:
-    """What is around the molecule, point charges or a solvent; nothing for one by itself."""
+    """The surroundings of the molecule: point charges or a solvent; empty for an isolated one."""
     reference = result.reference
     field = point_charge_line(result.molecule, result.orbital_basis)
     if field:
@@ -86,8 +86,8 @@ def _surroundings(result: Calculated) -> list[tuple[str, str]]:
 
 
 def _comment(text: str) -> str:
-    """The comment of an xyz file, shortened; "" for none, and for a molecule that comes from
-    elsewhere."""
+    """The shortened comment of an xyz file; "" if there is none or the molecule has another
+    source."""
     lines = text.splitlines()
     if len(lines) > 2 and lines[0].strip().isdigit():
         return shorten(lines[1], 200)

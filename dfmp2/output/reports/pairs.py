@@ -22,13 +22,13 @@ from dfmp2.output.drawings.elements import Array
 from dfmp2.output.drawings.maps import pair_map
 from dfmp2.output.reports.method import core_orbitals
 
-MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
+MOST_ROWS = 20  # rows of a pair map; more orbitals are grouped in blocks
 STRONGEST = 15  # pairs listed
 
 
 class Pair(NamedTuple):
-    """A pair of occupied orbitals, numbered from 1 over all orbitals; energies in Eh, both orders
-    counted."""
+    """A pair of occupied orbitals, numbered from 1 over all orbitals; energies in Eh, ij and ji
+    combined."""
 
     total: float
     spins: str
@@ -38,12 +38,12 @@ class Pair(NamedTuple):
     same: float
 
 
-# Of a pair -> of i and of j
+# Spins of a pair -> spins of i and j
 SPINS = {"": (0, 0), "alpha beta": (0, 1), "alpha alpha": (0, 0), "beta beta": (1, 1)}
 
 
 def list_pairs(result: MP2Result) -> list[Pair]:
-    """All distinct pairs, most negative first; e_ij is the contribution of the occupied pair ij to
+    """All distinct pairs, most negative first; e_ij is the contribution of the pair ij to
     E(corr)."""
     if result.pairs.summed:
         return []
@@ -119,13 +119,13 @@ def pairs_section(result: MP2Result) -> Section:
 
 
 def _block_size(matrix: Array) -> int:
-    """How many orbitals a square of the map stands for."""
+    """Number of orbitals per square of the map."""
     largest: int = max(matrix.shape)
     return max(1, math.ceil(largest / MOST_ROWS))
 
 
 def _blocks(matrix: Array) -> Array:
-    """The sums over the blocks of orbitals that the squares of a map stand for, Eh."""
+    """Sums over the blocks of orbitals that form the squares of a map, Eh."""
     starts = [np.arange(0, n, _block_size(matrix)) for n in matrix.shape]
     return np.asarray(
         np.add.reduceat(np.add.reduceat(matrix, starts[0], axis=0), starts[1], axis=1)
@@ -133,12 +133,12 @@ def _blocks(matrix: Array) -> Array:
 
 
 def _pair_map(name: str, matrix: Array, first: Sequence[int], largest: float) -> Block:
-    """The matrix of a channel as a figure; a large one as sums over blocks of orbitals.
+    """The matrix of a channel as a figure; a large matrix is shown as sums over blocks of orbitals.
 
     Parameters
     ----------
     largest : float
-        Magnitude of the largest square of all channels, whose maps have one scale, Eh.
+        Largest magnitude over all channels, whose maps share one scale, Eh.
     """
     if not np.any(matrix):
         return f"Pair energies, {name}: all are zero."

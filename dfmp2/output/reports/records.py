@@ -1,4 +1,4 @@
-"""Records of a result as facts: a name in words, a number with its unit."""
+"""Records of a result as facts: a readable name, and a number with its unit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.units import format_bytes
 
-LABELS = {  # of fields that are not called by their name
+LABELS = {  # labels of fields that do not use the name
     "kind": "reference",
     "xc": "functional",
     "grid": "integration grid",
@@ -41,7 +41,7 @@ LABELS = {  # of fields that are not called by their name
     "fitted_tensor": "B",
     "smd_cds_energy": "SMD-CDS energy",
 }
-FORMS = {  # end of a field's name -> form of its number; energies have ten digits
+FORMS = {  # suffix of a field's name -> format of its number; energies have ten decimals
     **dict.fromkeys(("error", "tolerance", "allowed", "gain", "condition", "threshold"), ".1e"),
     **dict.fromkeys(("gap", "denominator", "eigenvalue"), ".4f"),
     "constant": ".6g",
@@ -54,21 +54,21 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
     ),
 }
 UNITS = {"hartree": " Eh", "hartree/bohr": " Eh/bohr", "s": " s"}
-FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; said of the bases
+FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; reported with the bases
 OF_CORRELATION = (  # of the diagnostics
     "smallest_denominator",
     "metric_condition",
     "metric_dropped",
     "metric_threshold",
 )
-OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # said in other words
-SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
+OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # reported elsewhere
+SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check reuses the SCF of the run
 
 
 def record_facts(
     record: Any, start: str = "", leave: Collection[str] = ()
 ) -> list[tuple[str, str]]:
-    """The fields of a record but for its arrays, other records and warnings, by the names they have
+    """The fields of a record except arrays, nested records and warnings, under the names they have
     in its file."""
     facts = []
     for field in fields(record):

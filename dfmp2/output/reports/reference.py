@@ -1,4 +1,4 @@
-"""What is said about the mean field."""
+"""Reports on the mean field."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def reference_section(result: Calculated) -> Section:
 
 
 def spin_fact(result: Calculated) -> tuple[str, str]:
-    """<S^2> of the reference beside that of a pure spin state."""
+    """<S^2> of the reference, with the value of a pure spin state."""
     spin = (result.molecule.multiplicity - 1) / 2
     (name, value) = next(
         fact for fact in record_facts(result.reference) if fact[0] == LABELS["spin_square"]
@@ -68,7 +68,7 @@ def spin_fact(result: Calculated) -> tuple[str, str]:
 
 
 def _among_energies(result: Calculated) -> list[str]:
-    """The fields of the reference that `energy_rows` has."""
+    """The fields of the reference that `energy_rows` already shows."""
     if not isinstance(result, MP2Result):
         return []
     names = ["scf_total_energy", "nuclear_repulsion_energy", "functional_energy"]
@@ -79,7 +79,7 @@ def _among_energies(result: Calculated) -> list[str]:
 
 
 def _lower_solutions(stability: Stability) -> str:
-    """Kinds of instability, and how far below at least the lower solutions lie."""
+    """Kinds of instability, and by how much at least the lower solutions lie below."""
     parts = []
     for kind, gain in stability.gains.items():
         if gain:
@@ -90,8 +90,7 @@ def _lower_solutions(stability: Stability) -> str:
 
 
 def _grid_facts(result: Calculated) -> dict[str, str]:
-    """What was measured of the integration grid in E(KS), which is no part of the energies in the
-    budget."""
+    """Measured grid error of E(KS), which is not among the energies of the error budget."""
     found = result.reference.grid_error
     error = kohn_sham_grid_error(result.reference, len(result.molecule.real_symbols))
     if found is None or error is None or error.value is None:
@@ -128,7 +127,7 @@ def _solutions(found: Solutions) -> Table:
 
 
 def _iterations(reference: Reference) -> Block:
-    """How energy and gradient fell from one SCF iteration to the next."""
+    """Table of energy and gradient by SCF iteration."""
     if reference.history is None or not len(reference.history) or reference.ladder == GIVEN:
         return Note(
             "info",
@@ -137,7 +136,7 @@ def _iterations(reference: Reference) -> Block:
     found = [(n, *row) for n, row in enumerate(reference.history.tolist(), start=1)]
     drawn = [
         Curve("orbital gradient", [(n, math.log10(g)) for n, _, _, g in found if g > 0]),
-        Curve("change of the energy", [(n, math.log10(abs(c))) for n, _, c, _ in found[1:] if c]),
+        Curve("change of the energy", [(n, math.log10(abs(c))) for n, _, c, _ in found if c]),
     ]
     rows = [
         (n, energy_text(e), difference(change), difference(gradient))

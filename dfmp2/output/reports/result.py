@@ -1,4 +1,4 @@
-"""What is said about a result, the same in the text that a command prints and on the page."""
+"""Reports on a result, the same for the text that a command prints and for the page."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def summary_blocks(result: MP2Result) -> list[Section]:
 
 
 def input_sections(prepared: Calculated) -> list[Section]:
-    """What is known before there are pair energies."""
+    """Sections on everything known before the pair energies."""
     return [part(prepared) for part in (molecule_section, method_section, reference_section)]
 
 
 def in_full(result: MP2Result, content: str) -> list[Section]:
-    """All sections; `content` is the verified hash of its file."""
+    """All sections on a result; `content` is the verified hash of its file."""
     parts = summary_blocks(result)
     pairs = []
     if result.options.correlation.kind == "pairs" and not result.pairs.summed:

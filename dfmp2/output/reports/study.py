@@ -1,32 +1,34 @@
-"""What is said about a study, and the table of several results, as text and on the page."""
+"""Reports on a study, and the table of several results, as text and on the page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
-    WIDEST,
     Block,
-    Facts,
     Note,
     Section,
     Table,
-    fitted_width,
     fixed,
 )
 from dfmp2.output.reports.energies import energies, mean_field_sign
 from dfmp2.output.reports.errors import budget_blocks
-from dfmp2.output.reports.method import method_on_reference
+from dfmp2.output.reports.method import method_name, method_on_reference
 from dfmp2.output.reports.study_figures import study_figures, vibration_blocks
 from dfmp2.output.reports.study_tables import (
     basis_set_table,
+    bonds_and_angles,
+    columns_that_fit,
     extrema_tables,
-    geometry_tables,
+    has_other_wavenumbers,
     motion_shares,
+    positions_table,
     scan_points,
+    species_table,
     study_table,
     values_on_a_screen,
     values_table,
@@ -36,23 +38,23 @@ from dfmp2.units import counted_text
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
-# Studies whose table has the energies of their runs, or needs none of them.
-WITH_ENERGIES = (
-    "scan",
-    "cbs",
-    "optimization",
-    "irc",
-    "frequencies",
-    "thermochemistry",
-    "reaction",
+# Notes on how something is computed, and where that is published
+BACKGROUND = re.compile(
+    r"geometries by geomeTRIC|geomeTRIC: |intrinsic reaction coordinate|minima optimised with"
+    r"|(?:start )?Hessian: |start orbitals: |atoms that move: |relaxed: |two passes from"
+    r"|fitting errors: |central differences|masses of the most abundant"
+    r"|wavenumbers are harmonic and not scaled|negative: the complex|counterpoise: "
+    r"|products minus reactants|geometries optimised to|CCSD\(T\): "
 )
+MOST_COORDINATES = 12  # bonds and angles on a screen
 MOST_NAMES = 3  # of runs that gave a warning
 
 
 def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
-    """A row for each result; `anchors` are those of the results that are shown in full.
+    """A table with a row for each result; `anchors` are those of the results that are shown in
+    full.
 
-    What all of them share stands above the table.
+    Anything that all of them share is given above the table.
     """
     rows = []
     for name, r in results.items():
@@ -91,53 +93,27 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     )
 
 
-def of_study(
-    study: Study, anchors: Mapping[str, str] = MappingProxyType({}), *, brief: bool = False
-) -> list[Section]:
-    """What a study found, as stored, and its runs.
-
-    Parameters
-    ----------
-    study : Study
-    anchors : mapping
-        As of `overview`.
-    brief : bool, optional
-        For a screen: what was asked for and how good it is. A scan is one table that fits; steps
-        of an optimisation, points of a path, sources of error and runs are left to `dfmp2 show`.
-    """
-    missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
-    drawn = study_figures(study) if study.table else []
-    blocks: list[Block] = [*([] if study.complete else missing), *drawn]
-    if brief and study.kind == "frequencies":
-        blocks.append(study_table(study.table, folded=False))
-    if brief:
-        blocks += values_on_a_screen(study)
-    elif study.values:
+def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
+    """What a study found, as stored, and its runs; `anchors` as of `overview`."""
+    blocks: list[Block] = [*_incomplete(study), *(study_figures(study) if study.table else [])]
+    if study.values:
         blocks.append(values_table(study.values))
-    if study.kind == "thermochemistry" or not brief:
-        blocks += motion_shares(study)
-    if study.kind == "optimization":
-        blocks += geometry_tables(study, brief=brief)
+    blocks += motion_shares(study)
+    if study.kind == "optimization" and study.runs:
+        blocks += [positions_table(study), bonds_and_angles(study)]
     blocks += extrema_tables(study)
     if study.kind == "thermochemistry":
         blocks += vibration_blocks(study)
     blocks += study.notes
-    if brief:
-        blocks += _brief_table(study)
-    elif study.table:
+    if study.table:
         folded = study.kind in ("scan", "cbs", "optimization", "irc")
         blocks.append(study_table(study.table, folded=folded))
     budget = study.error_budget
-    if budget is not None and brief:
-        blocks.append(budget.summary)
-    elif budget is not None:
+    if budget is not None:
         blocks += budget_blocks(budget)
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
-    if brief:
-        listed = _runs_on_a_screen(study)
-        return [Section("study", "Results", [*blocks, *listed])]
     shown = _listed_runs(study)
     runs, said = overview(shown, anchors), []
     if len(shown) < len(study.runs):
@@ -152,58 +128,61 @@ def of_study(
     return [Section("study", "Results", blocks), of_runs]
 
 
-def _brief_table(study: Study) -> list[Block]:
-    """What a screen shows of the table of a study.
+def _incomplete(study: Study) -> list[Block]:
+    if study.complete:
+        return []
+    return [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
 
-    Steps of an optimisation and points of a path have been printed while it ran, and vibrations
-    stand first.
+
+def remarks(study: Study) -> list[Block]:
+    """What has to be known of the numbers of a study; how they were computed, with citations, is
+    left to `dfmp2 show`."""
+    return [*_incomplete(study), *(note for note in study.notes if not BACKGROUND.match(note))]
+
+
+def main_tables(study: Study) -> list[Block]:
+    """The tables that a study is made for, without spin components and runs.
+
+    Steps of an optimisation and points of a path have been printed while it ran.
     """
-    if not study.table or study.kind in ("optimization", "irc", "frequencies"):
-        return []
+    table = study.table
+    blocks: list[Block] = []
+    if study.kind == "frequencies" and table:
+        blocks.append(study_table(table, folded=False))
+    if study.kind == "thermochemistry" and has_other_wavenumbers(study):
+        blocks += vibration_blocks(study)
+    blocks += [*values_on_a_screen(study), *extrema_tables(study)]
+    if study.kind == "optimization" and study.runs:
+        geometry = bonds_and_angles(study)._replace(caption="")
+        if 0 < len(geometry.rows) <= MOST_COORDINATES:
+            blocks.append(geometry)
+    if not table:
+        return blocks
     if study.kind == "scan":
-        return scan_points(study)
+        blocks.append(scan_points(study))
+    if study.kind == "interaction":
+        blocks.append(columns_that_fit(table, ["basis"], list(table)[1:]))
     if study.kind == "cbs":
-        return [basis_set_table(study)]
-    columns = {
-        name: column
-        for name, column in study.table.items()
-        if name != "imaginary_modes" or any(column.values)
-    }
-    return [study_table(columns, folded=False)]
+        blocks.append(basis_set_table(study))
+    if study.kind == "reaction":
+        blocks.append(species_table(study))
+    return blocks
 
 
-def _runs_on_a_screen(study: Study) -> list[Block]:
-    """A table of the runs where their energies stand nowhere else, their number, names and time."""
-    names = list(study.runs)
-    if not names:
-        return []
-    tables: list[Block] = []
-    if study.kind not in WITH_ENERGIES:
-        tables.append(_energies_of_runs(_listed_runs(study)))
-    called = ", ".join(names)
-    if len(names) > MOST_NAMES:
-        called = f"{names[0]} to {names[-1]}"
-    levels = {method_on_reference(run) for run in study.runs.values()}
+def cost_of_runs(study: Study) -> str:
+    """How many runs a study has, at which level, and their time; "" where it computed none."""
+    if not study.runs or study.kind == "thermochemistry":
+        return ""
+    levels = {method_name(run).partition(" on ")[2] for run in study.runs.values()}
     at_level = ""
     if len(levels) == 1:
-        at_level = f", {levels.pop()}"
+        at_level = f" on {levels.pop()}"
     seconds = sum(run.timings.total for run in study.runs.values())
-    said = f"{counted_text(len(names), 'run')}{at_level}: {called}; {seconds:.1f} s in all"
-    return [*tables, Facts([("", said)])]
-
-
-def _energies_of_runs(results: Mapping[str, MP2Result]) -> Table:
-    """The table of `overview` without columns that a terminal has no room for."""
-    table = overview(results, {})
-    heads = list(table.heads)
-    for head in ("formula", "method", "#core", "#cycles", "#time / s"):
-        if head in heads and fitted_width(table._replace(heads=heads)) > WIDEST:
-            heads[heads.index(head)] = f"~{head.lstrip('#')}"
-    return table._replace(heads=heads)
+    return f"{counted_text(len(study.runs), 'run')}{at_level}; {seconds:.1f} s"
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
-    """The runs that are worth a row: of a reaction not those of Hessians."""
+    """The runs that are worth a row; in a reaction, those of Hessians are not."""
     if study.kind != "reaction":
         return dict(study.runs)
     return {
@@ -214,7 +193,7 @@ def _listed_runs(study: Study) -> dict[str, MP2Result]:
 
 
 def study_warnings(study: Study) -> list[str]:
-    """The warnings of a study and of its runs, each with the runs that gave it."""
+    """The warnings of a study and its runs, each with the runs that gave it."""
     said = []
     for warned in study.all_warnings:
         count = len(warned.runs)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def vibration_blocks(study: Study) -> list[Block]:
-    """The infrared spectrum and the table of the vibrations of a thermochemistry; none of an atom."""
+    """The infrared spectrum and the table of vibrations of a thermochemistry study; empty for an
+    atom."""
     columns = [("wavenumber", "cm^-1"), ("scaled_wavenumber", "cm^-1")]
     columns += [("ir_intensity", "km/mol"), ("reduced_mass", "u"), ("force_constant", "mdyn/A")]
     columns = [(name, unit) for name, unit in columns if name in study.arrays]
@@ -48,8 +49,8 @@ def vibration_blocks(study: Study) -> list[Block]:
 
 
 def study_figures(study: Study) -> list[Figure]:
-    """The curve of a scan, the energies of both basis sets, how an optimisation converged, the
-    infrared spectrum."""
+    """The figures of a study: curve of a scan, energies of both basis sets, convergence of an
+    optimisation, infrared spectrum."""
     table = {name: column.values for name, column in study.table.items()}
     if study.kind == "scan":
         said = "Energies along the scan; straight lines join computed points."
@@ -95,8 +96,8 @@ def _infrared(wavenumbers: Sequence[float], intensities: Sequence[float]) -> Fig
 
 
 def _course(study: Study) -> Figure:
-    """Energy and gradients at each step of an optimisation, and what the gradients have to fall
-    below."""
+    """Energy and gradients at each step of an optimisation, with the thresholds of the
+    gradients."""
     table = {name: column.values for name, column in study.table.items()}
     energies = table["total_energy"]
     lowest = min(energies)
@@ -118,7 +119,8 @@ def _course(study: Study) -> Figure:
 def series_figure(
     names: Sequence[str], correlation: Sequence[float], hartree_fock: Sequence[float]
 ) -> Figure:
-    """E(corr) and E(HF) along basis sets, the limit, where there is one, at the right end; Eh."""
+    """E(corr) and E(HF), Eh, for a series of basis sets, with the limit, if there is one, at the
+    right."""
     drawn = [
         Curve("E(corr)", list(enumerate(correlation))),
         Curve(

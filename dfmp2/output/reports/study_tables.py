@@ -24,10 +24,11 @@ from dfmp2.units import (
 )
 
 if TYPE_CHECKING:
+    from dfmp2.molecule.molecule import Molecule
     from dfmp2.output.hdf5_datasets import Dataset
     from dfmp2.output.study import Column, Study
 
-HEADINGS = {  # of the columns of a study whose name is long
+HEADINGS = {  # headings of study columns with long names
     "scf_total_energy": "E(SCF)",
     "mp2_same_spin_correlation_energy": "E(SS)",
     "mp2_opposite_spin_correlation_energy": "E(OS)",
@@ -64,7 +65,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "entropy_electrons": "S el",
 }
 OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
-# Of a scan on a terminal, what matters most first; as many as fit.
+# Columns of a scan on a terminal, the most important first; as many as fit are shown.
 OF_A_POINT = (
     "relative_energy",
     "relative_energy_error",
@@ -74,13 +75,28 @@ OF_A_POINT = (
     "correlation_energy",
     "scf_iterations",
 )
+# Values that a screen leaves out: components, other scalings, what is printed elsewhere
+LEFT_TO_SHOW = re.compile(
+    r"(?:^|_)mp2_|precision_error|^temperature$|^pressure$"
+    r"|^internal_energy|^total_energy_at_0_kelvin|at_constant_volume|^energy_change$|^lowest_"
+)
+# Of a species, and of a gas at several conditions
+OF_A_SPECIES = (
+    "total_energy",
+    "enthalpy",
+    "gibbs_energy",
+    "entropy",
+    "formula",
+    "charge",
+    "multiplicity",
+)
+OF_A_GAS = ("gibbs_energy", "enthalpy_correction", "gibbs_energy_correction", "entropy")
 CP_CORRECTED = "cp_corrected_interaction_energy"  # end of a name
-MOST_ROWS = 12  # of a table of the geometry on a screen
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 # End of a name -> unit of the same energy
 CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}
 DECIMAL = re.compile(r"-?\d+(?:\.\d+)?")
-DIGITS = {  # by the unit, or by the name of a column
+DIGITS = {  # decimals, by unit or by column name
     "rms_displacement": ".6f",
     "max_displacement": ".6f",
     "hartree": ".10f",
@@ -98,8 +114,7 @@ DIGITS = {  # by the unit, or by the name of a column
 
 
 def motion_shares(study: Study) -> list[Block]:
-    """The table of what each motion has of the thermochemistry; the total energy is left out of
-    it."""
+    """Table of the contribution of each motion to the thermochemistry, without the total energy."""
     values = {name: item.value for name, item in study.values.items()}
     if f"entropy{MOTIONS[0]}" not in values:
         return []
@@ -119,14 +134,14 @@ def motion_shares(study: Study) -> list[Block]:
 
 
 def kind_heads(wavenumbers: Sequence[float]) -> list[str]:
-    """The heading of a column that says which modes are imaginary; none where all are real."""
+    """The heading of a column that marks imaginary modes; empty if all modes are real."""
     if min(wavenumbers, default=0.0) < 0:
         return ["kind"]
     return []
 
 
 def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
-    """The cells of that column."""
+    """The cells of the column that marks imaginary modes."""
     if min(wavenumbers, default=0.0) >= 0:
         return []
     kinds = []
@@ -138,38 +153,34 @@ def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
     return [kinds]
 
 
-def geometry_tables(study: Study, *, brief: bool) -> list[Block]:
-    """Tables of the last geometry of an optimisation: positions, bonds, angles.
-
-    Of `brief` those alone that are short, and no positions, which are in a file of their own.
-    """
-    if not study.runs:
-        return []
+def positions_table(study: Study) -> Table:
+    """The last geometry of an optimisation."""
     molecule = study.last
-    names = [f"{symbol}{atom}" for atom, symbol in enumerate(molecule.symbols, start=1)]
     places = molecule.coordinates * ANGSTROM_PER_BOHR
     rows = [
-        (name, *(f"{x:z.6f}" for x in place)) for name, place in zip(names, places, strict=True)
+        (name, *(f"{x:z.6f}" for x in place))
+        for name, place in zip(_atom_names(molecule), places, strict=True)
     ]
-    shape = structure(molecule)
-    lengths = [("bond", *one) for one in shape.bonds]
-    lengths += [("contact", *one) for one in shape.contacts]
-    tables = [Table("Last geometry / angstrom", ("atom", "#x", "#y", "#z"), rows, folded=True)]
-    if lengths:
-        found = [
-            (f"{names[i]}-{names[j]}", kind, f"{length:.5f}") for kind, (i, j), length in lengths
-        ]
-        heads = ("atoms", "kind", "#length / angstrom")
-        tables.append(Table("Bonds and contacts", heads, found, folded=True))
-    if shape.angles:
-        bent = [
-            (f"{names[i]}-{names[j]}-{names[k]}", f"{angle:.3f}")
-            for (i, j, k), angle in shape.angles
-        ]
-        tables.append(Table("Angles", ("atoms", "#angle / degrees"), bent, folded=True))
-    if brief:
-        tables = [table for table in tables[1:] if len(table.rows) <= MOST_ROWS]
-    return list(tables)
+    return Table("Last geometry / angstrom", ("atom", "#x", "#y", "#z"), rows, folded=True)
+
+
+def bonds_and_angles(study: Study) -> Table:
+    """The bonds, contacts and angles of the last geometry of an optimisation."""
+    names = _atom_names(study.last)
+    shape = structure(study.last)
+    rows = []
+    for kind, lengths in (("bond", shape.bonds), ("contact", shape.contacts)):
+        for (i, j), length in lengths:
+            rows.append((f"{names[i]}-{names[j]}", kind, f"{length:.5f}", "angstrom"))
+    for (i, j, k), angle in shape.angles:
+        rows.append((f"{names[i]}-{names[j]}-{names[k]}", "angle", f"{angle:.3f}", "degrees"))
+    heads = ("atoms", "kind", "#value", "unit")
+    return Table("Bonds, contacts and angles", heads, rows, folded=True)
+
+
+def _atom_names(molecule: Molecule) -> list[str]:
+    """The atoms by symbol and number, such as "O1"."""
+    return [f"{symbol}{atom}" for atom, symbol in enumerate(molecule.symbols, start=1)]
 
 
 def extrema_tables(study: Study) -> list[Block]:
@@ -223,21 +234,26 @@ def extrema_tables(study: Study) -> list[Block]:
 
 
 def values_on_a_screen(study: Study) -> list[Block]:
-    """The numbers of a study; those of a scan stand among its extrema, those of an interaction
-    side by side."""
+    """The numbers of a study without spin components and other scalings.
+
+    Those of a scan stand among its extrema, those of an interaction side by side, and those of a
+    gas under its conditions, in a row for each where there are several.
+    """
     if "extrema_position" in study.arrays:
         return []
-    values = dict(study.values)
-    blocks: list[Block] = []
-    if "cp_corrected_interaction_energy" in values:
-        blocks.append(_interaction(values))
-        said = ("interaction_energy", "counterpoise_correction", "precision_error")
-        values = {
-            name: item for name, item in values.items() if not any(part in name for part in said)
-        }
-    if values:
-        blocks.append(values_table(values))
-    return blocks
+    if study.kind == "thermochemistry" and len(study.table["temperature"].values) > 1:
+        return [conditions_table(study)]
+    values = study.values
+    if CP_CORRECTED in values:
+        return [_interaction(values)]
+    values = {name: item for name, item in values.items() if not LEFT_TO_SHOW.search(name)}
+    if not values:
+        return []
+    table = values_table(values)
+    if "gibbs_energy" in values:
+        gas = [f"{study.values[name].value:.8g}" for name in ("temperature", "pressure")]
+        table = table._replace(caption=f"Ideal gas at {gas[0]} K and {gas[1]} Pa")
+    return [table]
 
 
 def _interaction(values: Mapping[str, Dataset]) -> Table:
@@ -246,7 +262,7 @@ def _interaction(values: Mapping[str, Dataset]) -> Table:
     for name, item in values.items():
         part = name.removesuffix(CP_CORRECTED)
         plain = f"{part.removeprefix('mp2_')}{CP_CORRECTED}"
-        if part == name or (plain != name and plain in values):
+        if part == name or (plain != name and plain in values) or LEFT_TO_SHOW.search(name):
             continue
         corrected = item.value
         uncorrected = values[f"{part}uncorrected_interaction_energy"].value
@@ -269,8 +285,8 @@ def _interaction(values: Mapping[str, Dataset]) -> Table:
 
 
 def values_table(values: Mapping[str, Dataset]) -> Table:
-    """The numbers of a study; one energy in several units is one row, and of plain MP2 under its
-    two names too."""
+    """The numbers of a study; an energy in several units, or a plain MP2 energy under its two
+    names, is a single row."""
     ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
     rows = []
     for name, item in values.items():
@@ -315,7 +331,8 @@ def study_table(columns: Mapping[str, Column], *, folded: bool) -> Table:
 
 
 def _column_cells(name: str, column: Column) -> list[str]:
-    """The values of a column; coordinates and temperatures with as many decimals as the longest."""
+    """The values of a column; all coordinates or temperatures get as many decimals as the
+    longest."""
     texts = [cell(value, column.units, name) for value in column.values]
     if not {name, column.units}.isdisjoint(DIGITS) or not all(map(DECIMAL.fullmatch, texts)):
         return texts
@@ -324,7 +341,7 @@ def _column_cells(name: str, column: Column) -> list[str]:
 
 
 def _column_head(name: str, column: Column) -> str:
-    """Name and unit of a column, with the sign of one that holds numbers."""
+    """Name and unit of a column, with the prefix "#" if it holds numbers."""
     sign = "#"
     if all(isinstance(value, str) for value in column.values):
         sign = ""
@@ -334,35 +351,43 @@ def _column_head(name: str, column: Column) -> str:
     return f"{sign}{_heading(name)}{unit}"
 
 
-def scan_points(study: Study) -> list[Block]:
-    """The points of a scan in one table as wide as a terminal, and what it leaves out."""
+def scan_points(study: Study) -> Table:
+    """The points of a scan in one table as wide as a terminal."""
     table = study.table
     settings = study.settings
-    wanted = list(settings.get("coordinates", [settings["coordinate"]]))
-    failed = any(table["exit_code"].values)
-    for name in OF_A_POINT:
-        name = _of_method(table, name)
-        if name not in table:
-            continue
-        if fitted_width(_some_columns(table, [*wanted, name], failed=failed)) <= WIDEST:
-            wanted.append(name)
-    points = _some_columns(table, wanted, failed=failed)
+    wanted = settings.get("coordinates", [settings["coordinate"]])
+    points = columns_that_fit(table, wanted, [_of_method(table, name) for name in OF_A_POINT])
     titles = {run.options.correlation.title for run in study.runs.values()}
-    if len(titles) == 1:
-        total = f"#E({titles.pop()}) / Eh"
-        points = points._replace(
-            heads=[{"#E / Eh": total}.get(head, head) for head in points.heads]
-        )
-    blocks: list[Block] = [points]
-    left_out = [_heading(name) for name in table if name not in (*wanted, "exit_code")]
-    if left_out:
-        names = ", ".join(dict.fromkeys(left_out))
-        blocks.append(f"dfmp2 show FILE prints all columns; left out here: {names}.")
-    return blocks
+    if len(titles) != 1:
+        return points
+    total = f"#E({titles.pop()}) / Eh"
+    return points._replace(heads=[{"#E / Eh": total}.get(head, head) for head in points.heads])
+
+
+def species_table(study: Study) -> Table:
+    """The species of a reaction in one table as wide as a terminal."""
+    table = study.table
+    wanted = ["species", "coefficient"]
+    if "imaginary_modes" in table and any(table["imaginary_modes"].values):
+        wanted.append("imaginary_modes")
+    return columns_that_fit(table, wanted, OF_A_SPECIES)
+
+
+def conditions_table(study: Study) -> Table:
+    """The thermochemistry at each temperature and pressure in one table as wide as a terminal."""
+    energy = cell(study.values["total_energy"].value, "hartree")
+    zero_point = cell(study.values["zero_point_energy"].value, "hartree")
+    table = columns_that_fit(study.table, ["temperature", "pressure"], OF_A_GAS)
+    return table._replace(caption=f"E = {energy} Eh, zero-point energy {zero_point} Eh")
+
+
+def has_other_wavenumbers(study: Study) -> bool:
+    """Whether a thermochemistry is not of the stored wavenumbers: scaled, or of other isotopes."""
+    return bool(study.settings["isotopes"]) or study.settings["scale_factor"] != 1.0
 
 
 def basis_set_table(study: Study) -> Table:
-    """The energies of each basis set without spin components; those of the limit stand among the
+    """The energies of each basis set without spin components; those of the limit are among the
     values."""
     components = ("same_spin", "opposite_spin")
     columns = {
@@ -375,16 +400,27 @@ def basis_set_table(study: Study) -> Table:
 
 
 def _of_method(table: Mapping[str, Column], name: str) -> str:
-    """The column of an energy of the method, which plain MP2 has under its own name alone."""
+    """The column of an energy of the method, which plain MP2 has only under the name of MP2."""
     if name not in table and f"mp2_{name}" in table:
         return f"mp2_{name}"
     return name
 
 
-def _some_columns(table: Mapping[str, Column], names: Sequence[str], *, failed: bool) -> Table:
-    """Some columns of the table of a scan, with what became of each point if one has failed."""
+def columns_that_fit(
+    table: Mapping[str, Column], first: Sequence[str], others: Sequence[str]
+) -> Table:
+    """The first columns, and of the others, what matters most first, as many as fit a terminal."""
+    wanted = list(first)
+    for name in others:
+        if name in table and fitted_width(_some_columns(table, [*wanted, name])) <= WIDEST:
+            wanted.append(name)
+    return _some_columns(table, wanted)
+
+
+def _some_columns(table: Mapping[str, Column], names: Sequence[str]) -> Table:
+    """Some columns of a table, with the status of each point of a scan if one has failed."""
     some = study_table({name: table[name] for name in names}, folded=False)
-    if not failed:
+    if "exit_code" not in table or not any(table["exit_code"].values):
         return some
     rows = []
     for row, code in zip(some.rows, table["exit_code"].values, strict=True):
@@ -396,7 +432,7 @@ def _some_columns(table: Mapping[str, Column], names: Sequence[str], *, failed: 
 
 
 def _heading(name: str) -> str:
-    """The heading of a column; that of one basis set ends with its name."""
+    """The heading of a column; if it belongs to one basis set, it ends with that name."""
     for energy in OF_EACH_BASIS:
         basis = name.removeprefix(f"{energy}_")
         if basis != name:
@@ -405,7 +441,7 @@ def _heading(name: str) -> str:
 
 
 def cell(value: str | float, units: str, name: str = "") -> str:
-    """A value of a study, with the digits that its unit, or its name, has."""
+    """A value of a study, with the number of decimals set by its unit or name."""
     if isinstance(value, str):
         return value
     if 0 < abs(value) < 1e-6 and units.startswith("hartree"):

@@ -4,8 +4,8 @@ calculation.
     time = sum over calls of count * `model.engines`        floor = multiplications / (128 * 128) * passes / clock
 
 The floor of the pair energies counts pairs i <= j (all pairs between two spins) at full use of the
-array. A program belongs to padded virtual orbitals and fitting functions and to the occupied
-orbitals of whole and of last blocks.
+array. A program depends on the padded numbers of virtual orbitals and fitting functions, and on the
+occupied orbitals of a full or last block.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from dfmp2.trainium.interpreter.rules import Shape as Tensor
 from dfmp2.trainium.kernels.sizes import P
 
 LANE = "nki"
-SUBMIT = 0.67  # ms of each further call of a queue
-# ms of a call that is waited for, as the executors wait for each; newer runtimes need about 0.2
+SUBMIT = 0.67  # ms for each further call in a queue
+# ms for a call that is waited for, as the executors do for each; newer runtimes need about 0.2
 ROUND_TRIP = 1.3
 UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
 MS, NS = 1e3, 1e9  # in a second
@@ -46,11 +46,11 @@ class Row(NamedTuple):
 
     Attributes
     ----------
-    name, short : what `--kernel` takes
-    about : one line
+    name, short : values of `--kernel`
+    about : one-line description
     calls : shape, target, variant -> calls that cover the shape
-    multiplications : shape -> float32 multiplications that cannot be avoided, of the floor
-    sizes : what the three numbers of a shape are
+    multiplications : shape -> unavoidable float32 multiplications, for the floor
+    sizes : meaning of the three numbers of a shape
     """
 
     name: str
@@ -69,13 +69,13 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What all calls that cover a shape cost on one core; times in ns, sums over calls.
+    """The cost on one core of all calls that cover a shape; times in ns, summed over calls.
 
     Attributes
     ----------
-    variant : which form of the kernel
-    parts : the kinds of calls, and what one of each keeps busy
-    floor : ns of the Tensor Engine at full use
+    variant : form of the kernel
+    parts : the kinds of calls, and the engine times of one of each
+    floor : time of the Tensor Engine at full use, ns
     """
 
     variant: str
@@ -83,16 +83,16 @@ class Price:
     floor: float
 
     def total(self, of: Callable[[Engines], float]) -> float:
-        """Something of a call, summed over all of them."""
+        """A quantity summed over all calls."""
         return sum(call.count * of(engines) for call, engines in self.parts)
 
     def at(self, use: float = 1.0) -> float:
-        """Time without launches where the engine that binds is busy for this part of it."""
+        """Time without launches if the limiting engine is busy for this fraction of it."""
         return self.total(lambda engines: engines.at(use))
 
     def queued(self, submit: float) -> float:
-        """What submitting calls takes longer than they last, where none is waited for; `submit` :
-        ns of each."""
+        """Excess of the time to submit calls over their duration, if none is waited for; `submit` :
+        ns per call."""
         return self.total(lambda engines: max(0.0, submit - engines.at(1.0)))
 
     @property
@@ -194,11 +194,11 @@ KERNELS = (
 
 
 def find(name: str) -> Row:
-    """The kernel of that name.
+    """The kernel of a given name.
 
     Raises
     ------
-    InputError : there is none
+    InputError : unknown name
     """
     for row in KERNELS:
         if name and name in (row.name, row.short):
@@ -208,12 +208,12 @@ def find(name: str) -> Row:
 
 
 def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Price:
-    """The price of the variant that runs take, or of the one that is named.
+    """The price of the variant that runs use, or of the given one.
 
     Raises
     ------
-    InputError : there is no such variant
-    KernelError : the kernel does not fit the memory of a core
+    InputError : unknown variant
+    KernelError : the kernel does not fit into the memory of a core
     """
     offered = row.variants(shape, chip.target)
     if variant is not None and variant not in offered:
@@ -228,11 +228,11 @@ def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Pric
 
 
 def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
-    """Refuse pair energies that need more of a partition than there is.
+    """Raise if the pair energies need more of a partition than is available.
 
     Raises
     ------
-    KernelError : by name, with the bytes
+    KernelError : names the kernel and the bytes
     """
     nvir = layout.padded_nvir(shape.nvir)
     naux = layout.padded_naux(shape.naux)
@@ -246,8 +246,8 @@ def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
 
 
 def queued_ms(prices: Sequence[Price]) -> float:
-    """Host time of the launches of all calls where none but the last is waited for, ms, beside the
-    device's."""
+    """Host time to launch all calls if only the last is waited for, ms, in addition to the device
+    time."""
     count = sum(one.calls for one in prices)
     if not count:
         return 0.0
@@ -258,11 +258,11 @@ def queued_ms(prices: Sequence[Price]) -> float:
 def predict(
     spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS), cores: int = 1
 ) -> tuple[Prediction, ...]:
-    """One prediction per chip; none where there is nothing to correlate.
+    """One prediction per chip; empty if there is nothing to correlate.
 
     Parameters
     ----------
-    cores : of the chip that share the pairs
+    cores : number of cores of the chip that share the pairs
     """
     if spins:
         return tuple(_on(CHIPS[name], spins, cores) for name in chips)
@@ -270,7 +270,7 @@ def predict(
 
 
 def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
-    """Predictions on one core of each chip, on all cores of each, and on `own` cores where that is
+    """Predictions for one core of each chip, for all its cores, and for `own` cores if that is
     another number."""
     found = predict(spins)
     for chip in CHIPS.values():
@@ -313,8 +313,8 @@ def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
 
 
 def _shared(prices: Sequence[Price], use: float, cores: int) -> float:
-    """Seconds of all calls on cores that take the next one when they are idle: no less than that of
-    the longest."""
+    """Time of all calls on cores that each take the next one when idle, s: at least that of the
+    longest."""
     longest = max(
         (engines.at(use) for one in prices for _, engines in one.parts if cores > 1), default=0.0
     )
@@ -322,11 +322,11 @@ def _shared(prices: Sequence[Price], use: float, cores: int) -> float:
 
 
 def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction:
-    """The transformation of one or two spins with `nao` basis functions on one core.
+    """Predicted transformation of one or two spins with `nao` basis functions on one core.
 
     Raises
     ------
-    KernelError : they cannot run at these sizes
+    KernelError : the kernels cannot run at these sizes
     """
     core = find_chip(chip)
     made = [
@@ -340,8 +340,8 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction
 
 
 def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
-    """One call for (batches, contracted, rows, columns): operands go up once, the result comes
-    back."""
+    """Prediction of one call for (batches, contracted, rows, columns), with the upload of the
+    operands and download of the result."""
     try:
         done = price("plain", [calls.product_call(*sizes)], prod(sizes), chip)
     except KernelError as error:
@@ -352,7 +352,7 @@ def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
 
 
 def _alone(done: Price, chip: Chip, up: int, down: int) -> Prediction:
-    """Calls of one core that send and read back that many bytes."""
+    """Prediction for calls on one core that upload and download the given bytes."""
     return Prediction(
         chip=chip.name,
         lane=LANE,

@@ -1,26 +1,25 @@
-"""What one call of a kernel costs, in closed form: products x passes, passes over elements, bytes
-moved.
+"""The cost of one kernel call in closed form: products x passes, passes over elements, bytes moved.
 
     Tensor Engine    4 max(64, columns) cycles per float32 product of a tile        (2 for transposes on trn2)
-    Vector Engine    passes x elements + 100 cycles per statement      passes: 5 of the pair energies, 8 of a reciprocal
+    Vector Engine    passes x elements + 100 cycles per statement      passes: 5 for the pair energies, 8 for a reciprocal
     Scalar Engine    passes x elements + 64 cycles per statement + 64 per row sum
-    PSUM port        on trn1 what both of them read there or write there
+    PSUM port        on trn1, everything that both of them read or write there
     transfers        bytes (run + 512) / run / (16 queues x rate)      run: contiguous bytes
-    time             the busiest of these / use + what is exposed at the beginning and at the end of a call
+    time             the busiest of these / use + the exposed time at the beginning and end of a call
 
-`use` is 1 at best. AWS's tuned products keep an engine busy for 85 % of the time (documentation
+`use` is at most 1. AWS's tuned products keep an engine busy for 85 % of the time (documentation
 2.26, matrix multiplication tutorial); float32 kernels of others on trn1 reach 40 %
 (aws-samples/sample-spectral-dns-on-aws-neuron, docs/results.md). All engines are derated alike.
-Cycles per element are those of the instruction pages of documentation 2.26, the last that give
-them; 100 and 64 cycles per statement reproduce a published kernel of 403,039 instructions (202 ms
-against 206 measured), 512 bytes the 135 to 142 GB/s published for rows of that length. Nothing was
-measured on a device.
+Cycles per element are from the instruction pages of documentation 2.26, the last to give them; 100
+and 64 cycles per statement reproduce a published kernel of 403,039 instructions (202 ms against 206
+measured), and 512 bytes the 135 to 142 GB/s published for rows of that length. Nothing was measured
+on a device.
 
 Sources of the chips' clocks, memories and rates of transfers: the Trainium/Inferentia2 and
 Trainium2 architecture guides of the AWS Neuron documentation (engine specifications: clocks, SBUF,
 ports), its DMA bandwidth guide, trainium2.rst and logical-neuroncore-config.rst. At four passes
-these clocks are 22.9 and 19.7 float32 TFLOPS a core; the guides say 23 and 20. Two cores share a
-bank of 24 GiB on trn2, of which each has half here.
+these clocks amount to 22.9 and 19.7 float32 TFLOPS per core; the guides say 23 and 20. On trn2 two
+cores share a bank of 24 GiB, of which each is assigned half here.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ from dfmp2.trainium.layout import emission
 
 FLOAT32 = 4
 PASSES = 4  # of the Tensor Engine for a float32 product
-FLOOR = 64  # least columns that a product is charged for
+FLOOR = 64  # fewest columns that a product is charged for
 VECTOR_STATEMENT, SCALAR_STATEMENT, ROW_SUM = 100, 64, 64  # cycles
 RECIPROCAL = 8  # cycles per element
 DMA_QUEUES = 16
-DMA_HALF = 512  # contiguous bytes at which a queue reaches half of its rate
+DMA_HALF = 512  # contiguous bytes at which a queue reaches half its rate
 DMA_START = 1300.0  # ns between the release of a transfer and its first byte
 RUN_TILES = 16  # tiles of fitted integrals in a load, as in transform.py
 TOGETHER, PANEL = 4, 24_576  # as in tiles.py and products.py, which need nki to be imported
@@ -71,7 +70,7 @@ class Chip:
     Attributes
     ----------
     name : "trn1" or "trn2"
-    target : the generation that kernels are written for
+    target : the chip generation that kernels are written for
     tensor, vector, scalar : clocks of the engines, GHz
     dma : bytes per ns of one DMA queue
     hbm : bytes of device memory per core
@@ -126,11 +125,11 @@ CHIPS = {
 
 
 def find_chip(name: str) -> Chip:
-    """The chip of that name.
+    """The chip of a given name.
 
     Raises
     ------
-    InputError : there is none
+    InputError : unknown name
     """
     if name not in CHIPS:
         raise InputError(
@@ -141,12 +140,12 @@ def find_chip(name: str) -> Chip:
 
 @dataclass(slots=True)
 class Engines:
-    """What a call keeps the engines of a core busy with, ns, and the bytes that it moves.
+    """Busy times of the engines of a core during a call, ns, and the bytes moved.
 
     Attributes
     ----------
-    port : PSUM port that Vector and Scalar Engine share
-    exposed : before the first product and after the last, while the busiest engine waits
+    port : PSUM port shared by Vector and Scalar Engine
+    exposed : time before the first product and after the last, while the busiest engine waits
     read, written : bytes of HBM
     """
 
@@ -162,15 +161,15 @@ class Engines:
 
     @property
     def busiest(self) -> float:
-        """Busy time of the engine that binds."""
+        """Busy time of the limiting engine."""
         return max(self.tensor, self.vector, self.scalar, self.port, self.dma)
 
     def at(self, use: float) -> float:
-        """Time of the call where the engine that binds is busy for this part of it."""
+        """Time of the call if the limiting engine is busy for this fraction of it."""
         return self.busiest / use + self.exposed
 
     def products(self, count: float, columns: float, *, transposes: bool = False) -> None:
-        """Products of 128 x 128 stationary tiles with moving tiles of that many columns."""
+        """Add products of 128 x 128 stationary tiles with moving tiles of `columns` columns."""
         passes = PASSES
         if transposes and self.chip.fast_transpose:
             passes = PASSES // 2
@@ -179,7 +178,7 @@ class Engines:
     def vector_passes(
         self, elements: float, statements: float, *, psum: float = 0.0, psum_statements: float = 0.0
     ) -> None:
-        """Passes over elements per partition; `psum` : those of statements that read or write
+        """Add passes over elements per partition; `psum` : those of statements that read or write
         PSUM."""
         self.vector += (elements + VECTOR_STATEMENT * statements) / self.chip.vector
         if self.chip.shared_port:
@@ -188,14 +187,14 @@ class Engines:
     def scalar_passes(
         self, elements: float, statements: float, *, sums: float = 0.0, psum: bool = False
     ) -> None:
-        """Passes over elements per partition, `sums` of the statements with a row sum."""
+        """Add passes over elements per partition; `sums` of the statements have a row sum."""
         taken = (elements + SCALAR_STATEMENT * statements + ROW_SUM * sums) / self.chip.scalar
         self.scalar += taken
         if psum and self.chip.shared_port:
             self.port += taken
 
     def transfer(self, moved: float, run: float, *, stored: bool = False) -> None:
-        """Bytes between HBM and SBUF in contiguous runs of that many bytes."""
+        """Add a transfer between HBM and SBUF, in contiguous runs of `run` bytes."""
         self.dma += self.seconds(moved, run)
         if stored:
             self.written += moved
@@ -203,12 +202,12 @@ class Engines:
             self.read += moved
 
     def seconds(self, moved: float, run: float) -> float:
-        """ns of a transfer on all queues."""
+        """Time of a transfer on all queues, ns."""
         return moved * (run + DMA_HALF) / run / (DMA_QUEUES * self.chip.dma)
 
 
 def engines(call: KernelCall, chip: Chip) -> Engines:
-    """What a call keeps busy on a core of a chip."""
+    """Busy times of the engines of a chip's core during a call."""
     found = Engines(chip)
     KERNELS[call.kernel](found, call)
     return found
@@ -237,11 +236,11 @@ def _pairs(found: Engines, call: KernelCall) -> None:
 
 
 def _folded(found: Engines, pairs: int, nvir: int, parts: int) -> None:
-    """Elementwise work on the upper triangle of blocks: five passes of the Vector Engine, three
+    """Add elementwise work on the upper triangle of blocks: five passes of the Vector Engine, three
     sums."""
     tiles, upper = -(-nvir // P), upper_columns(nvir)
     chunks = -(-upper // BANK)
-    cut = int(nvir < upper and nvir % BANK != 0)  # a chunk of doubled and of single denominators
+    cut = int(nvir < upper and nvir % BANK != 0)  # with doubled and single denominators
     found.products(pairs * upper / P, P, transposes=True)
     found.vector_passes(
         pairs * 5 * upper,
@@ -256,7 +255,7 @@ def _folded(found: Engines, pairs: int, nvir: int, parts: int) -> None:
 
 
 def _leftover(found: Engines, groups: int, group: int, full: int, height: int) -> None:
-    """Elementwise work on the rows below the last full tile, of pairs that share a tile."""
+    """Add elementwise work on the rows below the last full tile, for pairs that share a tile."""
     shared = group * full * height + height
     found.products(groups * (group * full + 1), height)
     found.vector_passes(
@@ -271,7 +270,7 @@ def _leftover(found: Engines, groups: int, group: int, full: int, height: int) -
 
 
 def _three_sums(found: Engines, elements: int, sums: int) -> None:
-    """Row sums of squares of X, in SBUF, of Y, in PSUM, and of their product."""
+    """Add row sums of squares of X (in SBUF), of squares of Y (in PSUM), and of their product."""
     found.scalar_passes(elements, sums, sums=sums, psum=True)
     found.scalar_passes(2 * elements, 2 * sums, sums=2 * sums)
 
@@ -295,7 +294,7 @@ def _cross(found: Engines, call: KernelCall) -> None:
 
 
 class _Block:
-    """Sizes of a call of the pair energies."""
+    """Sizes in a call of the pair energies."""
 
     def __init__(self, call: KernelCall) -> None:
         given = call.arguments
@@ -315,7 +314,7 @@ class _Block:
 
 
 def _operands(found: Engines, block: _Block, pairs: int, places: int) -> None:
-    """Transfers and copies of blocks of B, and what waits for them; `places` : partial sums of a
+    """Add transfers and copies of blocks of B, and the waiting time; `places` : partial sums per
     pair."""
     steps = traversal(block.rows, block.columns, block.residents, block.parts, block.diagonal)
     loads = 1 + sum(step[1:] != before[1:] for before, step in pairwise(steps))
@@ -342,7 +341,7 @@ def _operands(found: Engines, block: _Block, pairs: int, places: int) -> None:
 
 
 def _transform(found: Engines, call: KernelCall) -> None:
-    """K12: 128 x 128 products of few columns, then whole ones; fitted integrals are read once per
+    """K12: 128 x 128 products with few columns, then full ones; fitted integrals are read once per
     block."""
     _, tiles, edge = call.arguments["c_occ"].shape
     columns = call.arguments["c_vir"].shape[2]
@@ -352,7 +351,7 @@ def _transform(found: Engines, call: KernelCall) -> None:
     banks = -(-P // min(P, BANK // edge))
     found.products(made * tiles * tiles * P, edge)
     found.products(made * edge * tiles * -(-columns // BANK), min(BANK, columns))
-    copies = made * tiles * edge / 2  # of a column of a bank each, every other one by either engine
+    copies = made * tiles * edge / 2  # of one bank column each, alternating between the engines
     found.vector_passes(
         2 * P * copies, banks * copies, psum=2 * P * copies, psum_statements=banks * copies
     )
@@ -369,7 +368,7 @@ def _transform(found: Engines, call: KernelCall) -> None:
 
 
 def _products(found: Engines, call: KernelCall) -> None:
-    """gemm and syrk: panels of A stay, B is streamed beside each."""
+    """gemm and syrk: panels of A stay, B is streamed past each."""
     given = call.arguments
     triangle = call.kernel == "syrk"
     batches = given.get("batches", 1)
@@ -416,7 +415,7 @@ def _solve(found: Engines, call: KernelCall) -> None:
 
 
 def _energies(found: Engines, call: KernelCall) -> None:
-    """mp2_energy: five passes of the Vector Engine and a reciprocal over a given T."""
+    """mp2_energy for a given T: five passes of the Vector Engine and a reciprocal."""
     nvir, nocc = call.arguments["eu"].shape[0], call.arguments["nocc"]
     tiles = -(-nvir // P)
     parts = tiles * -(-nvir // BANK)

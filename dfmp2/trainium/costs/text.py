@@ -1,4 +1,4 @@
-"""Predicted costs of kernels as JSON and as text, labelled as predictions."""
+"""Predicted costs of kernels as JSON and text, labelled as predictions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ MS = 1e6  # ns
 
 
 def largest_trace(price: Price, chip: Chip) -> Trace:
-    """The trace of the call that takes longest, without its arithmetic: memory, and rules that it
-    breaks.
+    """The trace of the longest call, run without arithmetic, for memory use and broken rules.
 
     Raises
     ------
@@ -70,7 +69,7 @@ def price_dict(price: Price, trace: Trace) -> dict[str, Any]:
 
 
 def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -> str:
-    """The engine table of a shape, for reading."""
+    """The engine table of a shape, as text."""
     found = price_dict(price, trace)
     sizes = ", ".join(f"{name} {size}" for name, size in zip(row.sizes, shape, strict=True))
     lines = [
@@ -110,7 +109,7 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
 
 
 def kernels_text() -> str:
-    """The kernels, one after the other."""
+    """The list of kernels, as text."""
     return "".join(
         fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25) + "\n"
         for row in KERNELS

@@ -31,13 +31,13 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
     "reciprocal": np.reciprocal,
 }
-SUBSET = (*BINARY, *UNARY)  # what kernels may name
+SUBSET = (*BINARY, *UNARY)  # operators that kernels may use
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """A number format: name, bytes per element on the device, the NumPy type that holds it,
-    mantissa bits dropped."""
+    """A number format: name, bytes per element on the device, NumPy type that holds it, dropped
+    mantissa bits."""
 
     name: str
     itemsize: int
@@ -97,7 +97,7 @@ def working(values: Array, exact: bool) -> Array:
 
 
 def reduce_rows(values: Array, op: str, keep: int) -> Array:
-    """Reduces all but the first `keep` dimensions of working values, in order."""
+    """Working values with all but the first `keep` dimensions reduced, in order."""
     rows = values.reshape((*values.shape[:keep], -1))
     if op == "add" and rows.dtype == np.float32:
         last: Array = np.cumsum(rows, axis=-1, dtype=np.float32)[..., -1]

@@ -1,5 +1,4 @@
-"""The instructions of the subset: what their operands have to obey, their arithmetic, and what the
-trace keeps of them.
+"""The instructions of the subset: rules for their operands, arithmetic, and records in the trace.
 
 dma_copy              dst = src, in HBM and SBUF
 nc_matmul             dst (+)= stationary^T moving, on the Tensor Engine, with the rules of PSUM groups
@@ -46,7 +45,7 @@ from dfmp2.trainium.interpreter.rules import PSUM_BANK_BYTES
 from dfmp2.trainium.interpreter.signatures import Member, Operator
 from dfmp2.trainium.interpreter.trace import Engine, Instruction, overlap
 
-# Bytes between partitions and of a transfer, from which dma-stride holds
+# Bytes between partitions, and of a transfer, from which dma-stride applies
 SLOW_ROW, SLOW_TRANSFER = (8192, 2**18)
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
@@ -56,16 +55,16 @@ MOST_MOVING = 512
 VECTOR_BLOCK = 32  # rows and columns that the Vector Engine transposes
 WIDE = ("float32", "tfloat32")
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
-# Operator pairs that the Scalar Engine takes in tensor_scalar (gen3 and later).
+# Operator pairs that the Scalar Engine accepts in tensor_scalar (gen3 and later).
 SCALAR_PAIRS = (("multiply", "add"), ("multiply", None), ("add", None))
 REDUCTIONS = ("add", "maximum", "minimum")
-# Valid input ranges of the tables (nki.api.shared.rst); reciprocal holds for |x|.
+# Valid input ranges of the tables (nki.api.shared.rst); for reciprocal, of |x|.
 DOMAIN = {
     "reciprocal": (2.0**-42, 2.0**42),
     "rsqrt": (2.0**-87, 2.0**97),
     "sqrt": (2.0**-116, 2.0**118),
 }
-# the arguments of an instruction, by the names of its signature; defaults filled in
+# the arguments of an instruction by name, with defaults filled in
 Given = SimpleNamespace
 RESET = Member("reduce_cmd", "reset_reduce")
 
@@ -101,7 +100,7 @@ def _tensor(core: Core, value: object, role: str, rule: str = "operand-type") ->
 
 
 def tiles(core: Core, **given: object) -> list[Tensor]:
-    """Operands on chip, all with the partitions and the elements per partition of the first."""
+    """On-chip operands, all with as many partitions and elements per partition as the first."""
     (role, first), *others = [(role, on_chip(core, value, role)) for role, value in given.items()]
     for name, other in others:
         _same_partitions(core, first, other, f"{role} and {name}")
@@ -119,7 +118,7 @@ def _same_partitions(core: Core, first: Tensor, second: Tensor, names: str) -> N
 
 
 def column(core: Core, value: Tensor, data: Tensor, role: str) -> Tensor:
-    """A [P, 1] operand beside `data`."""
+    """A [P, 1] operand that matches `data`."""
     on_chip(core, value, role)
     _same_partitions(core, value, data, f"{role} and data")
     if value.elements != 1:
@@ -147,7 +146,7 @@ def _not_both_psum(core: Core, first: Tensor, second: Tensor, names: str) -> Non
 
 def binary(core: Core, op: object, role: str) -> str:
     """Name of a two-operand arithmetic operator."""
-    powers = role in ("op0", "op1")  # of tensor_scalar; that of two tiles runs on GpSimd
+    powers = role in ("op0", "op1")  # of tensor_scalar; the power of two tiles runs on GpSimd
     if not isinstance(op, Operator) or op.name not in BINARY or (op.name == "power" and not powers):
         raise core.outside(
             f"{role}={op!r}; use one of {', '.join(name for name in SUBSET if name in BINARY)}"
@@ -173,7 +172,7 @@ def _reduction(core: Core, op: object) -> str:
 def placed(
     core: Core, engine: object, allowed: tuple[Engine, ...], operands: tuple[Tensor, ...]
 ) -> Engine:
-    """The engine an instruction runs on; the first where the kernel leaves it open."""
+    """The engine an instruction runs on; the first allowed one if the kernel does not choose."""
     if engine is None or engine == Member("engine", "unknown"):
         return allowed[0]
     for name in allowed:
@@ -197,7 +196,7 @@ def compute(
     result: Tensor | None = None,
     reduction: str = "add",
 ) -> None:
-    """An element instruction: out = function(inputs), and result = the reduced rows of it.
+    """An element instruction: out = function(inputs), and result = its rows reduced.
 
     inputs : the first sets the shape, floats and [P, 1] tensors are broadcast
     """
@@ -206,7 +205,7 @@ def compute(
     done = None
     if values is not None:
         done = function(*values)
-    rows = None  # before out is written, which may overlap an input
+    rows = None  # computed before writing out, which may overlap an input
     if result is not None and done is not None:
         rows = reduce_rows(done, reduction, 1)
     store(core, out, done)
@@ -218,7 +217,7 @@ def compute(
 
 
 def _apart(core: Core, out: Tensor, inputs: tuple[float | Tensor, ...]) -> None:
-    """Refuse a destination that overlaps a source, unless both are the same elements in the same
+    """Raise if the destination overlaps a source, unless both are the same elements in the same
     order."""
     for operand in inputs:
         if not isinstance(operand, Tensor) or not _overlap(out, operand):
@@ -236,8 +235,7 @@ def _apart(core: Core, out: Tensor, inputs: tuple[float | Tensor, ...]) -> None:
 
 
 def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[float | Array] | None:
-    """Reads the inputs as working values that broadcast along the first; None where one is not
-    known."""
+    """Read the inputs as working values that broadcast along the first; None if one is unknown."""
     tensors = [operand for operand in inputs if isinstance(operand, Tensor)]
     for tensor in tensors:
         note_read(core, tensor)
@@ -258,7 +256,7 @@ def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[float | Arra
 
 
 def store(core: Core, out: Tensor, values: Array | None) -> None:
-    """Writes values into the destination, in its format."""
+    """Write values to the destination, in its format."""
     note_write(core, out)
     target = out.values()
     if target is None or values is None:
@@ -268,7 +266,7 @@ def store(core: Core, out: Tensor, values: Array | None) -> None:
 
 
 def _copy(core: Core, out: Tensor, source: Tensor) -> None:
-    """Moves elements, converted where the formats differ."""
+    """Copy elements, converting if the formats differ."""
     _apart(core, out, (source,))
     note_read(core, source)
     store(core, out, source.values())
@@ -284,7 +282,7 @@ def issue(
     one_zero: bool = False,
     moved: int = 0,
 ) -> None:
-    """Adds an instruction to the trace; `written` : its destination first, `moved` : bytes."""
+    """Add an instruction to the trace; `written` : its destination first, `moved` : bytes."""
     instruction = Instruction(
         name=name,
         engine=engine,
@@ -496,7 +494,7 @@ def _bias(core: Core, bias: object, data: Tensor, op: str) -> float | Tensor:
 def _row_sum(
     core: Core, out: Tensor, data: Tensor, op: object, result: object, command: object
 ) -> Tensor | None:
-    """Where the row sums go; all three arguments are given, or none."""
+    """The destination of the row sums; all three arguments must be given, or none."""
     if op is None and result is None and command in (None, Member("reduce_cmd", "idle")):
         return None
     adds = isinstance(op, Operator) and op.name == "add"
@@ -513,7 +511,7 @@ def _row_sum(
 
 
 def dma_copy(core: Core, given: Given) -> None:
-    """dst = src, element by element, converted through float32 where the formats differ."""
+    """dst = src, element by element, converted through float32 if the formats differ."""
     out = _tensor(core, given.dst, "dst")
     source = _tensor(core, given.src, "src")
     for side, role in ((out, "dst"), (source, "src")):

@@ -1,5 +1,5 @@
-"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder), `nki.isa`, the jit
-mark.
+"""The `nki` package as kernels see it: `nki.language` (ndarray, constants, no_reorder), `nki.isa`,
+and jit.
 
 The instructions are those of the signature table; any other name is outside the subset.
 """
@@ -33,7 +33,7 @@ RANKS = (2, 3, 4)
 
 
 class Names(SimpleNamespace):
-    """A module as kernels see it; names that it has not are outside the subset."""
+    """A module as kernels see it; missing names are outside the subset."""
 
     def __init__(self, core: Core, module: str, **names: object) -> None:
         super().__init__(**names)
@@ -64,7 +64,7 @@ def package(core: Core) -> Names:
 
 
 class Kernel:
-    """What @nki.jit leaves: only `run_kernel` may start it."""
+    """The result of @nki.jit, which only `run_kernel` may start."""
 
     def __init__(self, core: Core, function: Callable[..., object]) -> None:
         self.function = function
@@ -77,7 +77,7 @@ class Kernel:
 
 
 def _checked(core: Core, name: str) -> Callable[..., object]:
-    """The instruction as kernels call it: keywords only, checked against the table."""
+    """The instruction as called by kernels: keywords only, checked against the table."""
     function = getattr(instructions, name)
     table, left_out = parameters(name), defaults(name)
     legal = frozenset(table)
@@ -145,7 +145,7 @@ def functions(core: Core) -> dict[str, object]:
 
     @contextmanager
     def no_reorder() -> Iterator[None]:
-        """A block whose transfers keep the order in which they are written."""
+        """A block whose transfers keep program order."""
         core.block = object()
         yield
         core.block = None
@@ -154,7 +154,7 @@ def functions(core: Core) -> dict[str, object]:
 
 
 def _placed(core: Core, address: object, storage: TileStorage, limit: int) -> Rectangle:
-    """Where address=(partition, byte) puts a tensor."""
+    """The position of a tensor with address=(partition, byte)."""
     if not isinstance(address, tuple) or [type(part) for part in address] != [int, int]:
         raise core.refuse("address", f"address={address!r}: (partition, byte) expected")
     partitions, size = storage.shape[0], storage.life.bytes

@@ -1,8 +1,8 @@
-"""Source rules for kernel files: what the front ends of NKI accept, by the file alone. Names and
-arguments of nki are checked where they are used, by the interpreter.
+"""Source rules for kernel files: whatever the front ends of NKI require of the file itself. Names
+and arguments of nki are checked by the interpreter when they are used.
 
-Loops with a counter in a register (dynamic_range, fori_loop) are outside the subset: each round
-ends with a drain of the DMA queues and a barrier, which unrolled code does not need.
+Loops with a register counter (dynamic_range, fori_loop) are outside the subset: each iteration ends
+by draining the DMA queues and a barrier, which unrolled code does not need.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ REFUSED: dict[type[ast.AST], str] = {
 
 
 class Source(NamedTuple):
-    """A kernel file that was looked through.
+    """A checked kernel file.
 
     Attributes
     ----------
-    tree : without the functions that break a rule
+    tree : syntax tree without the functions that break a rule
     constants : names of its constants
-    broken : functions that break a rule, and what they break; the others can be used
+    broken : functions that break a rule, with the violation; the others can be used
     """
 
     tree: ast.Module
@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
 
 def read_source(text: str, name: str) -> Source:
-    """Look through kernel source.
+    """Check kernel source.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Lint:
         self._bound |= {*BUILTINS, *(node.arg for node in nodes if isinstance(node, ast.arg))}
 
     def check(self) -> dict[str, Violation]:
-        """Functions that break a rule; a rule that the file itself breaks is raised."""
+        """Functions that break a rule; raises if the file itself breaks one."""
         for node in self._tree.body:
             self._top_level(node)
         broken = {}
@@ -126,7 +126,7 @@ class Lint:
         return NotInSubset(done, f"{self._name}:{getattr(node, 'lineno', 0)}")
 
     def _top_level(self, node: ast.stmt) -> None:
-        """Imports, constants, names of functions; nothing else stands there."""
+        """Check that the top level has only imports, constants and functions."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name not in MODULES or (alias.asname is None and alias.name != "nki"):
@@ -206,14 +206,14 @@ class Lint:
         return isinstance(node.value, ast.Name) and self._modules.get(node.value.id) == module
 
     def _is_member(self, node: ast.AST, module: str, name: str) -> bool:
-        """Whether an expression is that name of a module of nki."""
+        """Whether an expression is the member `name` of an nki module."""
         return (
             isinstance(node, ast.Attribute) and node.attr == name and self._is_module(node, module)
         )
 
     def _walk(self, node: ast.AST, *, strings: bool) -> None:
-        """One node of a function body and everything below it; strings : f-strings are allowed
-        here."""
+        """Check a node of a function body and everything below it; strings : whether f-strings are
+        allowed."""
         if isinstance(node, ast.FunctionDef):
             raise self._refuse("syntax", node, f"nested function {node.name}")
         self._refuse_forms(node, strings)
@@ -267,7 +267,8 @@ class Lint:
         )
 
     def _attribute(self, node: ast.Attribute) -> None:
-        """Those of tensors and lists; of nki's modules the interpreter has what the subset has."""
+        """Check attributes of tensors and lists; members of nki's modules are checked by the
+        interpreter."""
         inner = node.value
         module = isinstance(inner, ast.Name) and inner.id in self._modules
         member = isinstance(inner, ast.Attribute) and self._is_module(inner, "nki.isa")
@@ -280,7 +281,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _constant(node: ast.expr) -> bool:
-    """Whether an expression can only be an immutable constant: literals, tuples, arithmetic, names,
+    """Whether an expression is an immutable constant: literals, tuples, arithmetic, names,
     members."""
     if isinstance(node, ast.Tuple):
         return all(_constant(part) for part in node.elts)

@@ -1,8 +1,7 @@
-"""The simulated memory of one kernel run: buffers, views of them, and what reads and writes of
-their elements obey.
+"""The simulated memory of one kernel run: buffers, views of them, and rules for reads and writes.
 
 A view is a slice or an access pattern of one storage, as (offset, shape, strides) in elements:
-element [p, k, ...] lies at offset + p strides[0] + k strides[1] + ...; on chip dimension 0 is the
+element [p, k, ...] is at offset + p strides[0] + k strides[1] + ...; on chip, dimension 0 is the
 partition, whose stride is the free size of the storage. A matmul group is the rectangle of PSUM
 elements that one nc_matmul(accumulate=False) initialised; it stays open until another engine writes
 into it or a later accumulate=False overlaps it.
@@ -47,7 +46,7 @@ HBM_TENSOR = 2**31  # bytes
 class TileStorage:
     """The memory of one declared tensor; freed when the kernel drops its last view.
 
-    life : what the trace keeps of it;
+    life : its record in the trace;
     array : the elements, C order (None: counts only);
     written : a bit per element (None: all written);
     block : the no_reorder block of the last store, None outside of one (HBM only);
@@ -81,15 +80,16 @@ class TileStorage:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element; PSUM elements are 4 bytes wide whatever the format (arch guide)."""
+        """Bytes per element; PSUM elements always take 4 bytes, whatever the format (arch
+        guide)."""
         if self.space == "psum":
             return 4
         return self.dtype.itemsize
 
 
 class Core:
-    """State of one kernel run; `index` is the number of the instruction being issued, `block` the
-    no_reorder block that it stands in."""
+    """State of one kernel run; `index` is the number of the current instruction, `block` its
+    no_reorder block."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -118,8 +118,7 @@ class Core:
         *,
         readonly: bool = False,
     ) -> TileStorage:
-        """New memory. readonly : a kernel input, written throughout with `array` where that is
-        known."""
+        """A new storage. readonly : a kernel input, fully initialised with `array` if known."""
         space = region.space
         held = held_as(dtype, self.settings.exact)
         here = kernel_place(self.files)
@@ -139,7 +138,7 @@ class Core:
 
 
 def finish(core: Core) -> None:
-    """Writes allocations and high-water marks into the trace.
+    """Record allocations and high-water marks in the trace.
 
     Raises Violation (sbuf-capacity, sbuf-moved, psum-banks) with the declaration that did not fit.
     """
@@ -157,8 +156,8 @@ def finish(core: Core) -> None:
 
 
 def _check_addresses(allocations: list[Allocation]) -> None:
-    """Refuse tensors that are alive at a time in one place, and kernels that place only some of
-    their tensors; in the order in which they were declared."""
+    """Raise if tensors alive at the same time overlap, or a kernel places only some of its tensors;
+    in order of declaration."""
     on_chip = [one for one in allocations if one.space != "hbm"]
     placed = [(one, one.address) for one in on_chip if one.address is not None]
     if placed and len(placed) < len(on_chip):
@@ -176,7 +175,7 @@ def _check_addresses(allocations: list[Allocation]) -> None:
 
 
 def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
-    """Peak of the live ranges in one space; PSUM tensors weigh one bank each."""
+    """Peak memory use in one space; PSUM tensors count as one bank each."""
     living: list[tuple[int, int]] = []  # last use, weight
     peak = 0
     for allocation in (a for a in allocations if a.space == space):
@@ -250,7 +249,7 @@ class Tensor:
         return self.storage.region
 
     def of(self, base: Array) -> Array:
-        """This view of an array that has the storage's shape in C order."""
+        """This view applied to an array with the storage's shape in C order."""
         item = base.itemsize
         steps = tuple(step * item for step in self.strides)
         return cast(
@@ -271,14 +270,14 @@ class Tensor:
         return self.of(self.storage.array)
 
     def places(self) -> NDArray[np.int64]:
-        """Where the elements lie in the storage."""
+        """Indices of the elements in the storage."""
         found = np.array([self.offset])
         for size, step in zip(self.shape, self.strides, strict=True):
             found = (found[:, None] + step * np.arange(size)).ravel()
         return found
 
     def reshape(self, shape: object) -> Tensor:
-        """The same elements in another shape; on chip the partitions stay."""
+        """The same elements in another shape; on chip, partitions are unchanged."""
         core = self._core
         sizes = positive_sizes(shape, core.refuse)
         on_chip = self.storage.space != "hbm"
@@ -458,7 +457,7 @@ def describe(tensor: Tensor) -> str:
 
 
 def note_read(core: Core, tensor: Tensor) -> None:
-    """An instruction reads the elements of `tensor`."""
+    """Record that an instruction reads the elements of `tensor`."""
     storage = tensor.storage
     storage.life.last_use = core.index
     if storage.written is not None and not tensor.of(storage.written).all():
@@ -470,7 +469,7 @@ def note_read(core: Core, tensor: Tensor) -> None:
 
 
 def note_write(core: Core, tensor: Tensor, *, matmul: bool = False) -> None:
-    """An instruction writes the elements of `tensor`."""
+    """Record that an instruction writes the elements of `tensor`."""
     storage = tensor.storage
     storage.life.last_use = core.index
     if storage.readonly:
@@ -489,20 +488,21 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False) -> None:
 
 
 def _in_order(core: Core, storage: TileStorage) -> bool:
-    """Whether the last store stands in the same no_reorder block as the present instruction."""
+    """Whether the last store is in the same no_reorder block as the current instruction."""
     return core.block is not None and core.block is storage.block
 
 
 def open_group(tensor: Tensor) -> None:
-    """nc_matmul(accumulate=False): the rectangle starts a group, groups it overlaps are closed."""
+    """For nc_matmul(accumulate=False): start a group with this rectangle and close groups that it
+    overlaps."""
     storage = tensor.storage
     storage.groups = [group for group in storage.groups if not overlap(group, tensor.rectangle)]
     storage.groups.append(tensor.rectangle)
 
 
 def continues_group(core: Core, tensor: Tensor) -> bool:
-    """nc_matmul without accumulate: whether it adds to an open group; refused where it meets one
-    only in part."""
+    """For nc_matmul without accumulate: whether it adds to an open group; raises if it overlaps one
+    only partly."""
     own = tensor.rectangle
     met = [group for group in tensor.storage.groups if overlap(group, own)]
     if len(met) > 1 or not all(covers(group, own) for group in met):
@@ -513,8 +513,7 @@ def continues_group(core: Core, tensor: Tensor) -> bool:
 
 
 def require_group(core: Core, tensor: Tensor) -> None:
-    """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open
-    group."""
+    """For nc_matmul(accumulate=True): raise unless its rectangle lies inside one open group."""
     tensor.storage.life.last_use = core.index
     written = tensor.storage.written
     if written is not None and not tensor.of(written).all():

@@ -1,7 +1,7 @@
 """The rules a kernel can break, the error that names one, and the settings of a run.
 
 The table of rules is rules.tsv beside this file: what is allowed, what to write instead, and the
-page that says so, a path in the aws-neuron-sdk documentation; "own rule" marks one that is narrower
+supporting page, a path in the aws-neuron-sdk documentation; "own rule" marks one that is stricter
 than the pages, with its reason.
 """
 
@@ -18,7 +18,7 @@ from dfmp2.errors import InputError, KernelError
 
 
 class Rule(NamedTuple):
-    """What is allowed, what to write instead of what is refused, and the page that says so."""
+    """A rule: what is allowed, what to write instead of a violation, and the supporting page."""
 
     allowed: str
     instead: str
@@ -72,19 +72,18 @@ INSTEAD_OF: dict[str, str] = {
 }
 
 Target = Literal["gen2", "gen3"]
-# Names of chips, as the variables of the runtime and instance types have them -> generation; and
-# what we call these.
+# Names of chips in runtime variables and instance types -> generation; and our names for these.
 GENERATION: dict[str, Target] = {
     **dict.fromkeys(("trn1", "trn1n", "inf2", "gen2"), "gen2"),
     **dict.fromkeys(("trn2", "trn2u", "gen3"), "gen3"),
 }
 CHIP: dict[str, str] = {"gen2": "trn1", "gen3": "trn2"}
 
-# SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst); the compiler keeps a
-# part of them for itself (16 KiB documented for gen2 at v2.26.0).
+# SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst); the compiler
+# reserves part of them (16 KiB documented for gen2 at v2.26.0).
 SBUF_BYTES: dict[str, int] = {"gen2": 192 * 1024, "gen3": 224 * 1024}
 COMPILER_BYTES = 16 * 1024
-MOVED_BYTES = 64 * 1024  # of them that transfers may write on gen2
+MOVED_BYTES = 64 * 1024  # of these, bytes that transfers may write on gen2
 PSUM_BANK_BYTES = 2048
 PSUM_BANKS = 8
 PARTITIONS = 128
@@ -95,10 +94,10 @@ class Settings:
     """How a kernel is interpreted.
 
     target : chip generation, gen2 (trn1) or gen3 (trn2)
-    exact : every float buffer, product and sum in float64, which tests the algebra alone; else
-        declared dtypes, a float32 dot per product, and row sums one after the other
-    arithmetic : False counts only: all rules that need no data, and the trace
-    measured : refuse also what is slow by others' measurements and breaks no documented rule
+    exact : every float buffer, product and sum in float64, to test only the algebra; otherwise
+        declared dtypes, a float32 dot per product, and sequential row sums
+    arithmetic : if False, only count: apply all rules that need no data, and record the trace
+    measured : also reject code that breaks no documented rule but is slow by others' measurements
         (sbuf-moved, dma-stride)
     """
 
@@ -134,14 +133,14 @@ class Shape:
 
 
 class Violation(KernelError):
-    """A kernel broke a documented rule; `allowed`, `instead` and `source` come from the table.
+    """A kernel broke a documented rule; `allowed`, `instead` and `source` are from the table.
 
     Parameters
     ----------
     rule : key of `RULES`
     done : what the kernel did, with the numbers
-    place : "file:line" of the kernel statement, with its caller where that is a helper function (""
-        : the call itself)
+    place : "file:line" of the kernel statement, with its caller if it is in a helper function ("" :
+        the call itself)
     """
 
     def __init__(self, rule: str, done: str, place: str = "") -> None:
@@ -164,17 +163,17 @@ class Violation(KernelError):
 
 
 class NotInSubset(Violation):
-    """A call, keyword or attribute that no kernel of this package may use, whatever the releases
-    say."""
+    """A call, keyword or attribute that kernels of this package may not use, even if releases allow
+    it."""
 
     def __init__(self, done: str, place: str = "") -> None:
         super().__init__("not-in-subset", done, place)
 
 
 def kernel_place(files: dict[str, str]) -> str:
-    """Where a kernel is: "file:line" of the innermost running statement in one of `files` (path ->
-    short name), and of the statement that called the helper function it stands in, as "file:line
-    (from file:line)"."""
+    """The current position in a kernel: "file:line" of the innermost running statement in one of
+    `files` (path -> short name), followed by that of the caller if it is in a helper function, as
+    "file:line (from file:line)"."""
     found: list[str] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < 2:

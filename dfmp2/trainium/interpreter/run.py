@@ -1,4 +1,4 @@
-"""Runs one kernel on the simulated NeuronCore: NumPy arrays in, NumPy arrays and the trace out.
+"""Run a kernel on the simulated NeuronCore: NumPy arrays in, NumPy arrays and a trace out.
 
 Kernel files are found by module name, linted once, and executed in a private namespace with `nki`,
 `nki.language` and `nki.isa` replaced by the interpreter's own, never through sys.modules: the real
@@ -31,8 +31,8 @@ from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Trace
 
 __all__ = ["Settings", "Shape", "run_kernel"]
-# What kernel code may raise by itself; the same from the interpreter's own code is a fault of ours
-# and passes through.
+# Errors that kernel code may raise; from the interpreter's own code they are bugs of ours and are
+# not caught.
 PYTHON_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -46,8 +46,8 @@ STATIC = (int, float, str, type(None))
 
 
 def locate(source: str, beside: Path | None = None) -> Path:
-    """File of a kernel module: a path that ends in .py, a name in the importing file's folder, or a
-    module name."""
+    """File of a kernel module, given as a path ending in .py, a name in the importing file's
+    folder, or a module name."""
     if source.endswith(".py"):
         path = Path(source)
     elif beside is not None and "." not in source:
@@ -76,7 +76,7 @@ def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, Source]:
 
 
 class Broken:
-    """What stands for a function that breaks a source rule: whoever calls it is refused."""
+    """Placeholder for a function that breaks a source rule; calling it raises."""
 
     def __init__(self, violation: Violation) -> None:
         self.violation = violation
@@ -95,7 +95,7 @@ class Loader:
         self._constants: dict[str, str] = {}
 
     def load(self, source: str, beside: Path | None = None) -> ModuleType:
-        """The module executed with the interpreter's nki."""
+        """The module, executed with the interpreter's nki."""
         path = locate(source, beside)
         key = os.path.abspath(path)
         if key in self._modules:
@@ -140,15 +140,15 @@ class Loader:
 def run_kernel(
     source: str, kernel: str, arguments: dict[str, object], settings: Settings | None = None
 ) -> tuple[tuple[Array, ...], Trace]:
-    """Executes a kernel and returns its outputs and its trace.
+    """Execute a kernel and return its outputs and trace.
 
     Parameters
     ----------
     source : module name of the kernel file (or a path that ends in .py)
-    kernel : name of a function in it that carries @nki.jit
+    kernel : name of a function in it decorated with @nki.jit
     arguments : by name; NumPy arrays (or `Shape` in counts-only runs) are HBM inputs, the rest
         compile-time constants
-    settings : how to interpret it; default `Settings()`
+    settings : interpreter settings; default `Settings()`
 
     Returns
     -------
@@ -190,10 +190,10 @@ def run_kernel(
 
 @contextmanager
 def kernel_code(core: Core) -> Iterator[None]:
-    """Code of kernel files runs inside: its own Python errors become violations, ours pass
+    """Context for running kernel code: its own Python errors become violations, ours pass
     through."""
     try:
-        # Overflow to inf and invalid to NaN are what the engines do
+        # As on the engines, overflow gives inf and invalid operations give NaN
         with np.errstate(all="ignore"):
             yield
     except AssertionError as error:
@@ -211,7 +211,7 @@ def kernel_code(core: Core) -> Iterator[None]:
 
 
 def _argument(core: Core, name: str, value: object) -> object:
-    """A kernel argument: an HBM input, or a constant as it is."""
+    """A kernel argument: an HBM input, or an unchanged constant."""
     dtype = "float32"
     array: Array | None = None
     if isinstance(value, Shape):
@@ -243,7 +243,7 @@ def _static(value: object) -> bool:
 
 
 def _output(core: Core, value: object) -> Array:
-    """A returned tensor as a NumPy array; everything must have been written."""
+    """A returned tensor as a NumPy array; all of it must have been written."""
     if not isinstance(value, Tensor):
         raise Violation("output-space", f"the kernel returns {type(value).__name__}")
     storage = value.storage
@@ -265,8 +265,8 @@ def _output(core: Core, value: object) -> Array:
 
 
 def _raised_at(core: Core, error: BaseException) -> tuple[str, bool]:
-    """ "file:line" of the innermost kernel statement in a traceback, and whether the error arose in
-    it."""
+    """ "file:line" of the innermost kernel statement in a traceback, and whether the error was
+    raised there."""
     frames = extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename in core.files]
     if not own:

@@ -1,8 +1,8 @@
 """Names of the language: regions, engines, operators, enumerations, and the parameters of the
 instructions.
 
-The parameters are those of NKI 0.6 (SDK 2.32), which the pages of 0.7 repeat for all that the
-kernels name.
+The parameters are those of NKI 0.6 (SDK 2.32); for everything that the kernels use, the pages of
+0.7 repeat them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENUMERATIONS: dict[str, tuple[str, ...]] = {
     "reduce_cmd": ("idle", "reset", "reduce", "reset_reduce", "load_reduce"),
     "oob_mode": ("error", "skip"),
 }
-# instruction -> parameters in order; "name=default" where there is a default
+# instruction -> parameters in order; "name=default" if there is a default
 INSTRUCTIONS: dict[str, str] = {
     "nc_matmul": "dst stationary moving is_stationary_onezero=False is_moving_onezero=False "
     "is_transpose=False accumulate=None tile_position=() tile_size=() perf_mode=None name=None",
@@ -58,7 +58,7 @@ NOT_TAKEN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A memory region: its name in nl and the space it lies in."""
+    """A memory region: its name in nl, and its memory space."""
 
     name: str
     space: Space
@@ -110,7 +110,7 @@ def parameters(instruction: str) -> dict[str, bool]:
 
 @cache
 def defaults(instruction: str) -> dict[str, object]:
-    """What a parameter is where it is left out."""
+    """Default values of the optional parameters."""
     words = (word.partition("=") for word in INSTRUCTIONS[instruction].split())
     return {
         name: Member(name, text) if name in ENUMERATIONS else literal_eval(text)

@@ -1,6 +1,6 @@
-"""What a kernel run leaves behind: the instructions in program order and the buffers they used.
+"""The trace of a kernel run: instructions in program order, and the buffers they used.
 
-The interpreter writes a trace; the tests of the cost model count in it.
+The interpreter writes it; tests of the cost model count instructions in it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ Engine = Literal["tensor", "vector", "scalar", "gpsimd", "dma"]
 
 
 class Instruction(NamedTuple):
-    """One instruction as it was issued.
+    """One issued instruction.
 
     name : nisa name, e.g. "nc_matmul"; engine : where it runs;
     elements : elements per partition of the destination;
-    reads, writes : where the tensors lie that it takes and makes;
-    one_zero : flag of nc_matmul: an operand holds zeros and ones only;
+    reads, writes : memory spaces of its inputs and outputs;
+    one_zero : flag of nc_matmul: an operand holds only zeros and ones;
     bytes : moved by dma_copy.
     """
 
@@ -37,7 +37,7 @@ Rectangle = tuple[int, int, int, int]
 
 
 def overlap(a: Rectangle, b: Rectangle) -> bool:
-    """Whether two views of one tensor have bytes in common."""
+    """Whether two views of one tensor share bytes."""
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
@@ -48,8 +48,8 @@ def covers(a: Rectangle, b: Rectangle) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between
-    which it lives."""
+    """One tensor: bytes per partition on chip (total size in HBM), and the instructions between
+    which it is alive."""
 
     tensor: int
     name: str
@@ -64,11 +64,10 @@ class Allocation:
 
 @dataclass(slots=True)
 class Trace:
-    """All instructions and allocations of one kernel call, and the high-water marks found from
-    them.
+    """All instructions and allocations of one kernel call, and the resulting high-water marks.
 
-    sbuf_high_water : most bytes per partition alive at once; moved_high_water : those of tensors
-        that transfers write;
+    sbuf_high_water : most bytes per partition alive at once; moved_high_water : the same for
+        tensors written by transfers;
     psum_high_water : most PSUM banks alive at once.
     """
 

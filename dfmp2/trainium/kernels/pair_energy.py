@@ -9,14 +9,14 @@ blocks: with X = T_AB and Y = (T_BA)^t, J = sum (X H)^2 + (Y H)^2 and K = 2 sum 
 B; diagonal blocks (A, A) enter with 2 D in place of D. Only half of T is transposed, on the Tensor
 Engine against an identity.
 
-Where n = 128 L + h with h = 64 or 32, g = 128/h pairs (rows i_m, one j) may share one row tile for
-their last h rows, so that the Tensor Engine has no idle columns (`group` = g, else 1):
+If n = 128 L + h with h = 64 or 32, g = 128/h pairs (rows i_m, one j) may share one row tile for
+their last h rows, so that no columns of the Tensor Engine are idle (`group` = g, else 1):
 
     XP[m*h + r, b] = T^m[128 L + r, b]      stationary (B_i0 | B_i1 | ..)[:, 128 L : n], moving B_j
 
-A pair computes its blocks (A, B), A <= B < L, by itself; columns (A, L) and the block (L, L) are
-computed for g pairs at once. Pairs that find no partners, in a diagonal or a short block, are
-single ones.
+Blocks (A, B), A <= B < L, are computed pair by pair; columns (A, L) and the block (L, L) are
+computed for g pairs at once. Pairs without partners, in a diagonal or short block, are single
+pairs.
 
 Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded
 to 128), U(n) packed columns of the upper triangle of blocks.
@@ -32,21 +32,22 @@ to 128), U(n) packed columns of the upper triangle of blocks.
   returns   (128, columns)     per single pair and chunk of 512 packed columns: J parts, then K parts / 2; per group: the
                                same of the blocks below L, per pair; J in two parts and K/2 of (A, L), per pair; of (L, L),
                                where rows m*h .. belong to pair m
-Limits: residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB; groups need B_j in
-one part, L >= 1, and residents that are a multiple of g. `layout` offers nothing else.
-Sums: an engine adds a row one element after the other in float32, and the host the results in
-float64. Rows of 1,024 elements that fall fast lose 6e-7 of the energy, of 256 up to 3e-7, of 128
-(RUN) 4e-8; squares are summed as the Scalar Engine makes them.
+Limits: residents = 1 if B_j comes in parts, of at most 512 columns and 24 kB; groups need B_j in
+one part, L >= 1, and a number of residents that is a multiple of g. `layout` offers nothing else.
+Sums: an engine adds up a row sequentially in float32, and the host adds the results in float64.
+Rows of 1,024 rapidly decreasing elements lose 6e-7 of the energy, those of 256 up to 3e-7, those of
+128 (RUN) 4e-8; squares are summed as the Scalar Engine computes them.
 Budget per pair, medium (n 448, NK 12): 59 Tensor, 9 Vector, 35 Scalar Engine statements, 32 us of
-Tensor Engine, which the others stay below (trn1); in groups (g = 2) 51.5, 13.5, 35 and 28 us.
-Order: i residents, j streamed one ahead, forwards and backwards in turn so that the last B_j of a
-row of blocks is the first of the next. The elementwise work of a pair or group is emitted between
-the products of the next, also across rows. B_i is copied out of staging tiles, piece by piece
-between the products, since what DMA writes may take 64 kB only (trn1). Where B_j comes in parts, a
-tile of B_i holds two row tiles; the next B_i replaces them one by one under the last products.
-Places: the compiler's, or with `placed` our own, of single pairs. Then every tile in SBUF has an
-address (`sbuf_map`) and every tile in PSUM one of seven banks; two places of a kind are used in
-turn, and the next B_i replaces the last one as above.
+Tensor Engine, more than of any other engine (trn1); in groups (g = 2) 51.5, 13.5, 35 and 28 us.
+Order: i residents; j is streamed one ahead, alternately forwards and backwards, so that the last
+B_j of a row of blocks is the first of the next. The elementwise work of a pair or group is emitted
+between the products of the next, even across rows. B_i is copied out of staging tiles piece by
+piece between the products, because tiles written by DMA may take only 64 kB (trn1). If B_j comes in
+parts, a tile of B_i holds two row tiles; the next B_i replaces them one by one during the last
+products.
+Placement: by the compiler, or with `placed` by the kernel, for single pairs. Then every tile in
+SBUF has an address (`sbuf_map`) and every tile in PSUM one of seven banks; the two places of a kind
+alternate, and the next B_i replaces the last one as above.
 
     for each `residents` rows i:  B_i -> staging -> SBUF
         for j:  B_j -> SBUF (loaded during the previous j)
@@ -117,7 +118,7 @@ from dfmp2.trainium.kernels.tiles import (
 def store_row_tile(
     x: nl.ndarray, lo: int, hi: int, row: int, nvir: int, made: list[nl.ndarray]
 ) -> None:
-    """Copy columns [lo, hi) of row tile `row` of T out of PSUM to the tiles of its pair.
+    """Copy columns [lo, hi) of row tile `row` of T from PSUM to the tiles of its pair.
 
     made : upper blocks, lower blocks, a short last diagonal block
     """
@@ -145,7 +146,7 @@ def transposes(
     identity: nl.ndarray,
     transpose: bool,
 ) -> None:
-    """y = packed columns of the transposed lower triangle of T, from column lo on."""
+    """y = packed columns of the transposed lower triangle of T, starting at column lo."""
     xu = made[0]
     tl = made[1]
     ld = made[2]
@@ -177,9 +178,9 @@ def emit_chunk(
 ) -> None:
     """J and K parts of 512 packed columns of one pair into its columns of sums.
 
-    made : as of `store_row_tile`; tables : of e_a + e_b, neg, identity
+    made : as in `store_row_tile`; tables : of e_a + e_b, neg, identity
     columns : of the pair in the first, its number in the second, that of twice the same, of its
-        sums; places : as of `sbuf_map`, or none
+        sums; places : as in `sbuf_map`, or none
     """
     xu = made[0]
     lo = BANK * chunk
@@ -217,7 +218,7 @@ def emit_chunk(
 
 
 def beside(room: int, number: int) -> int:
-    """First byte of the tile with that number of the temporaries from `room` on."""
+    """First byte of temporary tile `number`, with the temporaries starting at `room`."""
     if room < 0:
         return room
     return room + 4 * BANK * number
@@ -245,7 +246,7 @@ def row_sums(
     sums: nl.ndarray, at: int, data: nl.ndarray, size: int, squared: bool, dump: int
 ) -> None:
     """Row sums of `size` elements or of their squares, at most RUN at a time, into columns at, at +
-    1, .. of sums; dump : first byte of what the instruction writes besides."""
+    1, .. of sums; dump : first byte of the instruction's other output."""
     for low in range(0, size, RUN):
         high = min(size, low + RUN)
         column = at + low // RUN
@@ -261,10 +262,11 @@ def emit_shared(
     height: int,
     full: int,
 ) -> None:
-    """J and K parts of the blocks (A, L) of the pairs of a group: three columns of sums per pair.
+    """J and K parts of the blocks (A, L) for the pairs of a group, in three columns of sums per
+    pair.
 
-    shared : columns (A, L) of all pairs, pair after pair; columns [0, 128 L) of the packed rows,
-        and the rest
+    shared : columns (A, L) of all pairs, one pair after another; columns [0, 128 L) of the packed
+        rows, and the remaining ones
     columns : of (A, L) in the table of e_a + e_b, of the first pair in neg, of the sums
     """
     span = full * height
@@ -318,7 +320,7 @@ def three_sums(sums: nl.ndarray, at: int, made: list[nl.ndarray], low: int, size
 
 
 def pack_rows(b_i: list[nl.ndarray], first: int, group: int, slices: int, nvir: int) -> nl.ndarray:
-    """The last rows of `group` residents beside each other, (128, NK, 128)."""
+    """The last rows of `group` residents side by side, (128, NK, 128)."""
     tile = sbuf3(slices, P)
     height = P // group
     for m in range(group):
@@ -333,8 +335,8 @@ def pack_rows(b_i: list[nl.ndarray], first: int, group: int, slices: int, nvir: 
 def store_packed_rows(
     x: nl.ndarray, nvir: int, made: list[list[nl.ndarray]], shared: list[nl.ndarray]
 ) -> None:
-    """Copy the row tile that the pairs of a group share out of PSUM: columns [0, 128 L), the rest,
-    and of that the block of each pair to the diagonal of their last block."""
+    """Copy the row tile shared by the pairs of a group from PSUM: columns [0, 128 L), the remaining
+    ones, and from these the block of each pair to the diagonal of their last block."""
     left = nvir // P * P
     height = nvir - left
     copy_columns(shared[1], 0, x, 0, nvir, 0, left)
@@ -351,10 +353,10 @@ def store_packed_rows(
 def pair_tiles(
     nvir: int, pair: int, none: nl.ndarray, short: nl.ndarray, places: list[int]
 ) -> list[nl.ndarray]:
-    """Tiles of T of a pair, as of `store_row_tile`: upper blocks, lower blocks, the short last one.
+    """Tiles of T of a pair, as in `store_row_tile`: upper blocks, lower blocks, the short last one.
 
-    nvir : rows that the pair makes by itself; pair : its number; none : in place of lower blocks
-        where there are none
+    nvir : rows computed for this pair alone; pair : its number; none : replaces missing lower
+        blocks
     """
     upper = sbuf(upper_columns(nvir), P, slot(places, UPPER, pair, 2))
     lower = none
@@ -374,12 +376,12 @@ def emit_share(
     transpose: bool,
     places: list[int],
 ) -> None:
-    """One of `shares_of` the elementwise work of a pair or of a group.
+    """One share (see `shares_of`) of the elementwise work of a pair or group.
 
-    left : its tiles, those that the pairs share, and the sums; tables : e_a + e_b, neg, identity
+    left : its tiles, those shared by the pairs, and the sums; tables : e_a + e_b, neg, identity
     columns : of groups in the first table, of (A, L), of (L, L)
-    item : pairs; the number of the first, and of all in the block; that of the group; the first
-        column of its sums
+    item : number of pairs; index of the first, and number of all in the block; index of the group;
+        first column of its sums
     """
     full = nvir // P
     height = nvir % P
@@ -416,9 +418,9 @@ def pair_energy_block(
 ) -> nl.ndarray:
     """J and K partial sums of a block of pairs of one spin space.
 
-    sizes : nvir padded to 32, NK, B_i held at a time, pairs that share a row tile (`group`)
+    sizes : nvir padded to 32, NK, number of B_i held, number of pairs sharing a row tile (`group`)
     diagonal : b_i and b_j are the same block, only i <= j; transpose : True on gen3; placed : every
-        tile has an address. Shapes, limits and budget: see the module.
+        tile has an address. Shapes, limits and budget are in the module's docstring.
     """
     nvir = sizes[0]
     slices = sizes[1]
@@ -448,7 +450,7 @@ def pair_energy_block(
     if group > 1:
         identity_at = last_at + height
         stacked = height
-    # Row tiles of B_i per SBUF tile: two where the next B_i can only follow in their places.
+    # Row tiles of B_i per SBUF tile: two if the next B_i has to take their place.
     spare = parts == 1 and not placed
     together = min(2, tiles)
     if spare:
@@ -465,7 +467,8 @@ def pair_energy_block(
     identity_tile = sbuf(P + stacked, P, slot(places, IDENTITY, 0, 1))
     load(identity_tile, tables[:, identity_at : identity_at + P + stacked])
     read = [eu_tile, neg_tile, identity_tile]
-    # Short last diagonal blocks, zero around them: two used in turn by single pairs, two by groups.
+    # Short last diagonal blocks, surrounded by zeros: single pairs alternate between two, and so do
+    # groups.
     last_blocks = []
     if height > 0:
         for turn in range(2 * min(2, group)):
@@ -482,11 +485,11 @@ def pair_energy_block(
     made = []
     shared = []
     sums = identity_tile
-    # The elementwise work of an item is emitted between the products of the next; one turn more for
-    # that of the last.
+    # The elementwise work of an item is emitted between the products of the next, so there is one
+    # more turn for the last.
     for number in range(len(items) + 1):
         left = (made, shared, sums)
-        due = 0  # shares of the elementwise work of the item before
+        due = 0  # shares of the elementwise work of the previous item
         if number > 0:
             due = shares_of(items[number - 1][2], nvir)
         kind = 0  # pairs of the item
@@ -512,7 +515,7 @@ def pair_energy_block(
                 coming = load_part(b_j, slices, steps[step], nvir, at)
                 loads += 1
 
-        made_rows = nvir  # of T, that each pair makes by itself
+        made_rows = nvir  # rows of T computed pair by pair
         if kind > 1:
             made_rows = full * P
         made_tiles = (made_rows + P - 1) // P
@@ -524,8 +527,8 @@ def pair_energy_block(
         made = []
         for _ in range(kind):
             made.append(pair_tiles(made_rows, q, identity_tile, short, places))
-        shared = []  # of a group: columns (A, L), packed rows [0, 128 L), the rest of these
-        own_units = made_tiles * parts * kind  # products of pairs by themselves
+        shared = []  # of a group: columns (A, L), packed rows [0, 128 L), their remaining part
+        own_units = made_tiles * parts * kind  # products computed pair by pair
         units = max(1, own_units)
         if kind > 1:
             shared = [sbuf(full * P), sbuf(full * P), sbuf(height)]

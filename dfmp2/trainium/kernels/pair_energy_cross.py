@@ -1,9 +1,9 @@
-"""K3, cross mode: direct terms of all pairs of a block of alpha and a block of beta occupied
+"""K3, cross mode: direct terms of all pairs between a block of alpha and a block of beta occupied
 orbitals.
 
     T_ab = sum_P B_iaP B_jbP     J = sum_ab T_ab^2 / (e_a + e_b - e_i - e_j)     a alpha, b beta
 
-T is rectangular, nothing is folded or transposed, and there is no exchange.
+T is rectangular, so nothing is folded or transposed, and there is no exchange.
 
 Dimensions: NT = ceil(nvir_a/128) row tiles; n = nvir_b in parts (pair_energy.py), a unit is one
 tile of one part.
@@ -11,7 +11,7 @@ tile of one part.
   eu        (128, NT*n)             e_a + e_b, row tile after row tile
   neg       (128, ni*nj)            -(e_i + e_j), pairs in the order in which they are emitted
   returns   (128, ni*nj*units)  one column of partial sums per unit
-Limits: residents = 1 where B_j comes in parts.
+Limits: residents = 1 if B_j comes in parts.
 Budget per pair, medium: 48 Tensor, 8 Vector, 4 Scalar Engine statements, 31 us of Tensor Engine
 (trn1).
 
@@ -50,8 +50,8 @@ def pair_energy_cross(
     slices: int,
     residents: int,
 ) -> nl.ndarray:
-    """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and
-    limits: see the module."""
+    """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and limits
+    are in the module's docstring."""
     rows = b_i.shape[0] // P
     across = b_j.shape[0] // P
     tiles = b_i.shape[2] // P
@@ -121,5 +121,5 @@ def pair_energy_cross(
         if not more or turning:
             load(out[:, units * across * first : units * across * (first + present)], sums)
         if turning:
-            coming = part  # every row of blocks begins with the B_j that the last one ended with
+            coming = part  # every row of blocks begins with the last B_j of the previous one
     return out

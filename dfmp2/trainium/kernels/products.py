@@ -1,24 +1,24 @@
 """The kernels of `dfmp2.tensor`: matrix products and a triangular solve of any size, whose operands
-need neither padding nor room in SBUF, and pair energies of a given T.
+need neither padding nor to fit into SBUF, and pair energies for a given T.
 
     gemm        C_g = A_g^t B_g               a (G K, M), b (G K, N), C (G M, N), `batches` = G
     syrk        C = A^t A                     upper tiles by products, lower ones transposed on the Tensor Engine
     trsm        L X = B, L lower triangular   X_i = L_ii^-1 (B_i - sum_j<i L_ij X_j) in tiles of 128 rows
 
-K and the order of L at most 4,096, M and N free; the last tile of rows or columns is as short as it
-is. A panel of A stays in SBUF, in groups of row tiles that the Scalar Engine copies out of staging
-tiles; B is streamed beside it in parts of at most 512 columns and 24 kB of a partition, one ahead.
-So A is read once and B once per panel of A (M 1,024 at K 2,048). On trn1 rows that lie 8 kB, 16 kB,
-.. apart are read at half the rate, so that the host stores a column more of A and says how many
-count (`columns`); one more of B costs little: its parts are equally wide.
+K and the order of L are at most 4,096, M and N arbitrary; the last tile of rows or columns may be
+short. A panel of A stays in SBUF, in groups of row tiles that the Scalar Engine copies out of
+staging tiles; B is streamed past it in parts of at most 512 columns and 24 kB per partition, one
+ahead. So A is read once, and B once per panel of A (M 1,024 at K 2,048). On trn1 rows 8 kB, 16 kB,
+.. apart are read at half the rate, so the host stores an extra column of A and passes the number
+that counts (`columns`); another column of B costs little, since its parts are equally wide.
 trsm : factor (128 n, n or n + 1, 128) holds L in n tiles, row i*128+p, slice j < i: L_ij[:, p],
     slice i: L_ii^-1[:, p],
-which the host makes in float64; B is solved in two parts of columns at a time, which hide each
+which the host computes in float64; two parts of columns of B are solved at a time, hiding each
 other's dependencies. Budget: gemm (K/128)(M/128) products per part, a copy of each 128 x part of C;
-2,048^3: 1,536 products, 0.75 ms (trn1). Documented (pages of the AWS Neuron documentation): tiles
-of fewer rows and columns than 128 and 512, accumulation in PSUM
-(nki/api/generated/nki.isa.nc_matmul); slices of HBM and of free dimensions
-(nki/about/indexing-overview).
+2,048^3: 1,536 products, 0.75 ms (trn1).
+Documented (pages of the AWS Neuron documentation): tiles of fewer rows and columns than 128 and
+512, accumulation in PSUM (nki/api/generated/nki.isa.nc_matmul); slices of HBM and of free
+dimensions (nki/about/indexing-overview).
 
     for panel of A: for part of B (loaded one ahead): for row tile m of the panel:
         bank = sum_k A[k, m]^t B[k, part];  copy, store          (syrk: only right of the diagonal, and its transpose)
@@ -27,12 +27,13 @@ mp2_energy, slower than K3 and independent of its folding, is its cross-check:
 
     e_ij = sum_ab T_ab (2 T_ab - T_ba) / D_ab     D_ab = e_a + e_b - e_i - e_j
 
-nvir <= 877, so that T of a pair takes at most 24 kB of a partition; its NT =
-ceil(nvir/128) row tiles have R = ceil(nvir/NT) rows, the last as many as there are:
+nvir <= 877, so that T of a pair takes at most 24 kB per partition; its NT = ceil(nvir/128) row
+tiles have R = ceil(nvir/NT) rows, the last possibly fewer:
   t (ic*nvir, nocc*nvir or more) row (i, a), column (j, b): B_i B_j^t of all j side by side
   eu (nvir, nvir) e_a + e_b;  neg (R, ic*nocc) -(e_i + e_j);  identity (R, R);  returns (R, ic, nocc) partial sums
 Budget per pair at large (nvir 672): 36 transposes, 84 elementwise statements, 53 us of Vector
-Engine. Documented: tiles of at most 128 rows, or fewer (nki/about/tiling-overview).
+Engine.
+Documented: tiles of at most 128 rows, or fewer (nki/about/tiling-overview).
 
     per pair, per row tile, per part of at most 512 columns:
         Y = transposed tiles of these columns;  sum X (2 X - Y) / D, added up
@@ -77,8 +78,8 @@ def load_rows(
 
 
 def load_group(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:
-    """The same of 128 rows a slice in a tile that the Scalar Engine writes, through staging
-    tiles."""
+    """As `load_rows`, with 128 rows per slice, in a tile that the Scalar Engine fills through
+    staging tiles."""
     slices = (depth + P - 1) // P
     tile = sbuf3(slices, high - low)
     for k in range(slices):
@@ -90,7 +91,7 @@ def load_group(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl
 
 
 def store_bank(out: nl.ndarray, row: int, column: int, bank: nl.ndarray) -> nl.ndarray:
-    """A bank of results to out, from (row, column) on; returned is the copy in SBUF."""
+    """Store a bank of results in out at (row, column); returns the copy in SBUF."""
     tile = sbuf(bank.shape[1], bank.shape[0])
     nisa.activation(dst=tile, op=nl.copy, data=bank)
     load(out[row : row + bank.shape[0], column : column + bank.shape[1]], tile)
@@ -108,8 +109,8 @@ def product(
 ) -> None:
     """out_g = a_g^t b_g.
 
-    columns : of a that count; triangle : b is a: only what is right of the diagonal, mirrored with
-        the identity
+    columns : number of valid columns of a; triangle : b is a; compute only the part right of the
+        diagonal and mirror it with the identity
     """
     depth = a.shape[0] // batches
     slices = (depth + P - 1) // P
@@ -187,13 +188,13 @@ def syrk(a: nl.ndarray, identity: nl.ndarray, columns: int) -> nl.ndarray:
 
 @nki.jit
 def trsm(factor: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
-    """X of L X = B; the factor as the module says."""
+    """X of L X = B; the factor is described in the module's docstring."""
     size = b.shape[0]
     width = b.shape[1]
     tiles = (size + P - 1) // P
     part = equal_parts(width, min(BANK, SOLVED // tiles))
     out = nl.ndarray((size, width), dtype=nl.float32, buffer=nl.shared_hbm)
-    steps = []  # (first column, row tile): two parts of columns, one row tile after the other
+    steps = []  # (first column, row tile): two parts of columns, one row tile after another
     for low in range(0, width, 2 * part):
         for i in range(tiles):
             steps.append((low, i))
@@ -232,8 +233,8 @@ def trsm(factor: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
 def solve_operands(
     factor: nl.ndarray, b: nl.ndarray, first: int, i: int, part: int
 ) -> list[nl.ndarray]:
-    """Row tile i of L, and that of B in two parts of columns from `first` on, one where there is no
-    second."""
+    """Row tile i of L, and that of B in two parts of columns starting at `first`, or one if there
+    is no second."""
     rows = min(P, b.shape[0] - i * P)
     left = sbuf3(i + 1, P)
     load(left, factor[i * P : (i + 1) * P, 0 : i + 1, 0:P])
@@ -250,7 +251,7 @@ def solve_operands(
 def mp2_energy(
     t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndarray, ic: int, nocc: int
 ) -> nl.ndarray:
-    """Partial sums of e_ij for ic rows i and all nocc j; shapes: see the module."""
+    """Partial sums of e_ij for ic rows i and all nocc j; shapes are in the module's docstring."""
     nvir = eu.shape[0]
     tiles = (nvir + P - 1) // P
     rows = equal_parts(nvir, P)

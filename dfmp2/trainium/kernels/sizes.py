@@ -1,16 +1,17 @@
-"""Sizes of tiles, places of packed columns, order of pairs: what the kernels and the host that
-packs for them share.
+"""Sizes of tiles, positions of packed columns, order of pairs: shared by the kernels and the host
+code that packs their input.
 
-Plain Python on integers, which needs no nki; like every kernel file it keeps to what NKI takes.
+Plain Python on integers, which does not need nki; like every kernel file it keeps to what NKI
+accepts.
 """
 
 from __future__ import annotations
 
 P = 128  # partitions, and most columns of a stationary operand
 BANK = 512  # float32 numbers in a PSUM bank, and most columns of a moving operand
-# float32 numbers per partition of a part of B_j: DMA writes it, and two are there at a time
+# float32 numbers per partition of a part of B_j, written by DMA, two at a time
 PART = 6144
-STAGE = 1536  # of a staging tile, through which everything else comes that stays
+STAGE = 1536  # of a staging tile, through which all other resident data arrive
 AHEAD = 2  # staging tiles at a time
 DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
 RUN = 128  # elements of a float32 row sum of K3: runs of 256 lose twice as much
@@ -32,7 +33,7 @@ def run_start(nvir: int, row: int) -> int:
 
 
 def upper_columns(nvir: int) -> int:
-    """U: columns of the upper triangle of blocks."""
+    """U: number of columns of the upper triangle of blocks."""
     tiles = (nvir + P - 1) // P
     return run_start(nvir, max(0, tiles - 1))
 
@@ -43,8 +44,8 @@ def lower_start(row: int) -> int:
 
 
 def sum_columns(total: int) -> int:
-    """Columns of partial sums of `total` packed columns: two of J and one of K / 2 per run of
-    elements."""
+    """Number of partial-sum columns for `total` packed columns: two for J and one for K / 2 per run
+    of elements."""
     count = 0
     for low in range(0, total, BANK):
         count += 3 * sum_places(min(total, low + BANK) - low)
@@ -52,17 +53,17 @@ def sum_columns(total: int) -> int:
 
 
 def item_columns(members: int, nvir: int) -> int:
-    """Columns of partial sums of one pair, or of a group of pairs that share a row tile: of the
-    blocks below the last row tile of each pair, three of those beside it, three for all of the
-    last block."""
+    """Number of partial-sum columns for one pair, or for a group of pairs that share a row tile:
+    those of the blocks below the last row tile of each pair, three for the blocks beside it, three
+    for the whole last block."""
     if members == 1:
         return sum_columns(upper_columns(nvir))
     return members * (sum_columns(upper_columns(nvir // P * P)) + 3) + 3
 
 
 def parts_of(nvir: int, slices: int) -> int:
-    """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them
-    take 48 kB."""
+    """Number of parts in which B_j comes, of at most 512 columns and 24 kB per partition, so that
+    two take 48 kB."""
     parts = max(1, (nvir + BANK - 1) // BANK)
     columns = (nvir + parts - 1) // parts
     if parts == 1:
@@ -74,12 +75,12 @@ def parts_of(nvir: int, slices: int) -> int:
 
 
 def depth_of(columns: int) -> int:
-    """Slices of a staging tile of that many columns."""
+    """Number of slices in a staging tile of `columns` columns."""
     return max(1, STAGE // columns)
 
 
 def pieces_of(slices: int, together: int) -> int:
-    """Pieces in which `together` row tiles of B_i come."""
+    """Number of pieces in which `together` row tiles of B_i come."""
     depth = depth_of(together * P)
     return (slices + depth - 1) // depth
 
@@ -87,10 +88,10 @@ def pieces_of(slices: int, together: int) -> int:
 def traversal(
     rows: int, columns: int, residents: int, parts: int, diagonal: bool
 ) -> list[tuple[int, int, int]]:
-    """(first resident i, j, part of B_j) in the order of the loads: j forwards, then backwards, in
-    turn.
+    """(first resident i, j, part of B_j) in order of loading, with j alternately forwards and
+    backwards.
 
-    rows, columns : occupied orbitals i and j of the block
+    rows, columns : numbers of occupied orbitals i and j of the block
     """
     steps = []
     backwards = False
@@ -105,7 +106,7 @@ def traversal(
 
 
 def pairs_of(first: int, j: int, rows: int, residents: int, diagonal: bool) -> int:
-    """How many of the residents pair with j; the last group of residents may be short."""
+    """Number of residents that pair with j; the last group of residents may be short."""
     present = min(residents, rows - first)
     if diagonal:
         present = min(present, j - first + 1)
@@ -113,7 +114,7 @@ def pairs_of(first: int, j: int, rows: int, residents: int, diagonal: bool) -> i
 
 
 def sum_places(size: int) -> int:
-    """Columns of partial sums of one row of `size` elements."""
+    """Number of partial-sum columns for a row of `size` elements."""
     return (size + RUN - 1) // RUN
 
 
@@ -125,8 +126,8 @@ def grouped(
     parts: int,
     diagonal: bool,
 ) -> list[tuple[int, int, int]]:
-    """(first step, first member, members) in the order of emission: whole groups, single pairs
-    where some do not exist; a pair takes as many steps as there are parts of B_j."""
+    """(first step, first member, members) in order of emission: full groups, or single pairs if
+    some do not exist; a pair takes as many steps as there are parts of B_j."""
     items = []
     for step in range(0, len(steps), parts):
         present = pairs_of(steps[step][0], steps[step][1], rows, residents, diagonal)
@@ -142,7 +143,7 @@ def grouped(
 def begins(
     steps: list[tuple[int, int, int]], items: list[tuple[int, int, int]], number: int
 ) -> bool:
-    """Whether other residents come with this item; after the last none do."""
+    """Whether this item begins with new residents; false after the last."""
     if number == 0 or number == len(items):
         return True
     return steps[items[number][0]][0] != steps[items[number - 1][0]][0]
@@ -151,8 +152,8 @@ def begins(
 def emitted(
     steps: list[tuple[int, int, int]], items: list[tuple[int, int, int]], nvir: int
 ) -> list[tuple[int, int, int, int]]:
-    """Pairs, groups and columns of partial sums before each item, and columns before its residents;
-    last those of all."""
+    """Numbers of pairs, groups and partial-sum columns before each item, and columns before its
+    residents; the last entry counts all."""
     before = []
     pairs = 0
     groups = 0
@@ -171,14 +172,15 @@ def emitted(
 
 
 def shares_of(members: int, nvir: int) -> int:
-    """Shares of the elementwise work of a pair, of 512 packed columns, or of a group: those of the
-    blocks below the last row tile of each pair, all blocks beside it, the last blocks."""
+    """Number of shares of the elementwise work: for a pair, one per 512 packed columns; for a
+    group, those of the blocks below the last row tile of each pair, all blocks beside it, and the
+    last blocks."""
     if members == 1:
         return (upper_columns(nvir) + BANK - 1) // BANK
     return members * ((upper_columns(nvir // P * P) + BANK - 1) // BANK) + 2
 
 
-# What lies behind each other in SBUF where K3 places its tiles itself, in the order of `sbuf_map`.
+# Consecutive regions of SBUF if K3 places its tiles itself, in the order of `sbuf_map`.
 TABLE = 0
 NEG = 1
 IDENTITY = 2
@@ -193,10 +195,11 @@ SCRATCH = 10
 
 
 def sbuf_map(nvir: int, slices: int, residents: int, pairs: int, across: int) -> list[int]:
-    """First bytes of the table of e_a + e_b, neg, identity, last diagonal blocks, staging tiles, B_j, B_i, upper and
-    lower blocks, partial sums and temporaries of a chunk; last the end of all.
+    """First bytes of the table of e_a + e_b, neg, identity, last diagonal blocks, staging tiles,
+    B_j, B_i, upper and lower blocks, partial sums and temporaries of a chunk, and finally the end
+    of all.
 
-    pairs : of the block; across : occupied orbitals j
+    pairs : number in the block; across : number of occupied orbitals j
     """
     tiles = (nvir + P - 1) // P
     parts = parts_of(nvir, slices)
@@ -220,8 +223,8 @@ def sbuf_map(nvir: int, slices: int, residents: int, pairs: int, across: int) ->
 
 
 def slot(places: list[int], item: int, turn: int, count: int) -> int:
-    """First byte of one of the `count` places of an item, which are taken in turn; -1 where the
-    compiler places tiles."""
+    """First byte of one of the `count` places of an item, which alternate; -1 if the compiler
+    places tiles."""
     if len(places) == 0:
         return -1
     return places[item] + (places[item + 1] - places[item]) // count * (turn % count)

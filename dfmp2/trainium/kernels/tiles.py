@@ -1,7 +1,7 @@
-"""What all kernels share: fresh tiles, loads, products and transposes.
+"""Functions shared by all kernels: new tiles, loads, products and transposes.
 
-Every kernel file keeps to what NKI 0.6 and 0.7 have in common: instructions with keywords only, 2-D
-operands of the Tensor Engine, static Python loops, no closures, no comprehensions.
+Every kernel file keeps to the common subset of NKI 0.6 and 0.7: instructions with keywords only,
+2-D operands of the Tensor Engine, static Python loops, no closures, no comprehensions.
 """
 
 from __future__ import annotations
@@ -23,30 +23,29 @@ from dfmp2.trainium.kernels.sizes import (
 )
 
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
-# a Newton step for every root: on where the first day finds the Vector Engine's too coarse
+# a Newton step for every root, in case the Vector Engine's proves too coarse on first use
 NEWTON = False
-# All addresses are static, on either chip; on gen2 other ways may use GpSimd, which then blocks
+# All addresses are static on both chips; on gen2 the alternatives may use GpSimd, which then blocks
 # SBUF.
 DGE = nisa.dge_mode.none
 
 
 def sbuf(columns: int, rows: int = P, at: int = -1) -> nl.ndarray:
-    """A fresh (rows, columns) tile from byte `at` of the partitions on; -1 : the compiler places
-    it."""
+    """A new (rows, columns) tile at byte `at` of the partitions; -1 : the compiler places it."""
     if at < 0:
         return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf)
     return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf, address=(0, at))
 
 
 def sbuf3(slices: int, columns: int, at: int = -1) -> nl.ndarray:
-    """A fresh (128, slices, columns) tile, placed likewise."""
+    """A new (128, slices, columns) tile, placed likewise."""
     if at < 0:
         return nl.ndarray((P, slices, columns), dtype=nl.float32, buffer=nl.sbuf)
     return nl.ndarray((P, slices, columns), dtype=nl.float32, buffer=nl.sbuf, address=(0, at))
 
 
 def psum(columns: int, rows: int = P, bank: int = -1) -> nl.ndarray:
-    """A fresh (rows, columns) in that bank; -1 : in one that the compiler chooses."""
+    """A new (rows, columns) tile in the given bank; -1 : in one chosen by the compiler."""
     if bank < 0:
         return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.psum)
     at = 4 * BANK * bank
@@ -61,8 +60,8 @@ def load(dst: nl.ndarray, src: nl.ndarray) -> None:
 def copy_columns(
     dst: nl.ndarray, at: int, x: nl.ndarray, lo: int, hi: int, first: int, last: int
 ) -> None:
-    """dst[:, at:] <- columns [first, last) of a matrix of which x holds [lo, hi); nothing where
-    they do not meet."""
+    """dst[:, at:] <- columns [first, last) of a matrix of which x holds [lo, hi); nothing if they
+    do not overlap."""
     start = max(first, lo)
     stop = min(last, hi)
     if start < stop:
@@ -109,19 +108,19 @@ def inverse_root(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None
 
 
 def root(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
-    """dst = (table + column)^(-1/2) as the Vector Engine makes it."""
+    """dst = (table + column)^(-1/2) as computed by the Vector Engine."""
     nisa.tensor_scalar(
         dst=dst, data=table, op0=nl.add, operand0=column, op1=nl.power, operand1=-0.5
     )
 
 
 def multiply(dst: nl.ndarray, stationary: nl.ndarray, moving: nl.ndarray, accumulate: bool) -> None:
-    """dst (+)= stationary^T moving, in a bank of its own where it accumulates."""
+    """dst (+)= stationary^T moving; an accumulating product has a bank of its own."""
     nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=accumulate)
 
 
 def transposed(dst: nl.ndarray, source: nl.ndarray, identity: nl.ndarray, transpose: bool) -> None:
-    """dst = source^T identity; transpose : mark it as one (2x on gen3, a label on gen2)."""
+    """dst = source^T identity; transpose : mark it as a transpose (2x on gen3, a label on gen2)."""
     nisa.nc_matmul(
         dst=dst,
         stationary=source,
@@ -150,7 +149,8 @@ def transpose_piece(
     identity: nl.ndarray,
     transpose: bool,
 ) -> None:
-    """y[a, start+b-lo] = source[b, at+a] for the b < height whose column start+b lies in y, from lo on.
+    """y[a, start+b-lo] = source[b, at+a] for every b < height whose column start+b lies in y, which
+    begins at lo.
 
     transpose : mark whole blocks as transposes (2x on gen3, a label on gen2)
     """
@@ -165,8 +165,8 @@ def transpose_piece(
 
 
 def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray, squared: bool = False) -> None:
-    """result (128, 1) = row sums of data, or of its squares; dump takes what the instruction writes
-    besides."""
+    """result (128, 1) = row sums of data, or of its squares; dump receives the instruction's other
+    output."""
     op = nl.copy
     if squared:
         op = nl.square
@@ -183,9 +183,9 @@ def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray, squared: boo
 def load_part(
     b_j: nl.ndarray, slices: int, step: tuple[int, int, int], nvir: int, at: int = -1
 ) -> nl.ndarray:
-    """One part of B_j in SBUF, straight from HBM; whole rows where there is only one part.
+    """One part of B_j in SBUF, straight from HBM; whole rows if there is only one part.
 
-    step : as of `traversal`
+    step : as in `traversal`
     """
     parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
@@ -200,10 +200,10 @@ def load_part(
 
 
 def fetch(table: nl.ndarray, columns: int, places: list[int], item: int) -> nl.ndarray:
-    """The first columns of a table of 128 rows in a tile that the Scalar Engine writes, through
+    """The first columns of a table of 128 rows, in a tile that the Scalar Engine fills through
     staging tiles.
 
-    places, item : where it lies, as of `slot`; no places : the compiler places tiles
+    places, item : its position, as in `slot`; without places, the compiler places tiles
     """
     tile = sbuf(columns, P, slot(places, item, 0, 1))
     for low in range(0, columns, STAGE):
@@ -217,8 +217,8 @@ def fetch(table: nl.ndarray, columns: int, places: list[int], item: int) -> nl.n
 def stage_piece(
     b_i: nl.ndarray, slices: int, number: int, together: int, places: list[int]
 ) -> nl.ndarray:
-    """A piece of all rows i of a block, on its way from HBM: slices of `together` row tiles; see
-    `advance`."""
+    """Start loading a piece from HBM, for all rows i of a block: slices of `together` row tiles;
+    see `advance`."""
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
     i = number // (groups * count)
@@ -241,16 +241,16 @@ def advance(
     places: list[int],
     count_held: int,
 ) -> tuple[list[nl.ndarray], list[nl.ndarray], int]:
-    """Copy the pieces asked for before, and all of the first `needed` tiles; then ask for two more
+    """Copy the pieces requested before, and all of the first `needed` tiles; then request two more
     of `allowed` tiles.
 
-    A piece lands in a staging tile and the Scalar Engine copies it to where it stays: what DMA
-    writes may take no more than 64 kB of a partition on trn1, what engines write is not counted.
+    A piece lands in a staging tile and the Scalar Engine copies it to its final place, because on
+    trn1 tiles written by DMA may take at most 64 kB per partition; those written by engines do not
+    count.
 
-    arrived : tiles (128, slices, `together` row tiles) so far, row i after row i; pieces on their
-        way; the number of the first of these. Returned are the same of afterwards; the tiles are
-        appended
-    places : as of `fetch`; count_held : tiles of B_i there are places for
+    arrived : tiles (128, slices, `together` row tiles) so far, one row i after another; pieces in
+        transit; number of the first of these. The updated values are returned; tiles are appended
+    places : as in `fetch`; count_held : number of tiles of B_i with places
     """
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together

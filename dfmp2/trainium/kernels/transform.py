@@ -1,27 +1,26 @@
-"""K12: a block of B from integrals that were fitted in float64, both contractions in one program.
+"""K12: a block of B from integrals fitted in float64, with both contractions in one program.
 
     X[nu, i, P] = sum_mu A_P[mu, nu] C_occ[mu, i]          B[i, a, P] = sum_nu X[nu, i, P] C_vir[nu, a]
 
-X never leaves the core. A_P(mu, nu) = sum_Q L^-1_PQ (mu nu|Q) is made in float64 on the host and
-rounded once. The other order, raw (mu nu|Q) in float32 and the metric afterwards, amplifies
+X never leaves the core. A_P(mu, nu) = sum_Q L^-1_PQ (mu nu|Q) is computed in float64 on the host
+and rounded once. The other order, raw (mu nu|Q) in float32 and the metric afterwards, would amplify
 rounding by the metric's condition number and is not offered.
 
 A call takes a piece of n slices of 128 fitting functions and one block of occupied orbitals. Pieces
-come from the last to the first: ao_to_mo makes the slices of one and zeros behind them,
-ao_to_mo_next puts those of the next in front of what is there already, and what is pushed out
-behind are slices of padding.
+come last to first: ao_to_mo makes the slices of one, followed by zeros; ao_to_mo_next puts those of
+the next in front of the existing ones, pushing slices of padding out at the end.
   a       (n*NT*128, S', 128)      row (k*NT + nu_tile)*128 + mu, slice P*NT + mu_tile, column nu; S' is 128 NT, or one
-                                   more where a row would be a power of two of bytes; at most 2 GiB
+                                   more if the bytes of a row would be a power of two; at most 2 GiB
   c_occ   (128, NT, edge)          row mu of a tile, slice mu_tile; nao padded to 128 NT
   c_vir   (128, NT, columns)       zero beyond nvir
-  before  (edge*128, S, columns)   what the call before returned
+  before  (edge*128, S, columns)   output of the previous call
   returns (edge*128, S, columns)   a block of B as pair_energy.py reads it, with `stored` = S slices
-Limits: NT <= 15, since a slice of A has 2 GiB beyond.
+Limits: NT <= 15; beyond that a slice of A exceeds 2 GiB.
 Budget of a slice, medium (NT 4, edge 8): 2,048 + 32 products, 72 copies; 134 MB of A in runs of 8
 kB, 0.55 ms (trn1), which hide 0.21 ms of the Tensor Engine: 8 columns of C_occ cost as much as 64.
-A is read again for every block. Documented (pages of the AWS Neuron documentation): products into
-separate columns of a PSUM tile (nki/api/generated/nki.isa.nc_matmul), and reads of it with a stride
-(nki/deep-dives/nki-aps).
+A is read again for every block.
+Documented (pages of the AWS Neuron documentation): products into separate columns of a PSUM tile
+(nki/api/generated/nki.isa.nc_matmul), and reads of it with a stride (nki/deep-dives/nki-aps).
 
     for slice k: for nu_tile: for 512/edge functions P: bank[P, i] = sum_mu_tile A_P^t C_occ;  X[nu_tile][i, P] = bank
                  for columns a <= 512: for i: bank[P, a] = sum_nu_tile X[nu_tile][i]^t C_vir;  store in row i, slice k
@@ -77,7 +76,7 @@ def half_transformed(a: nl.ndarray, k: int, c_tile: nl.ndarray) -> list[nl.ndarr
 def make_slices(
     out: nl.ndarray, a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, slices: int
 ) -> None:
-    """Slices 0, 1, .. of out, as many as a has."""
+    """Compute slices 0, 1, .. of out, as many as a has."""
     tiles = c_vir.shape[1]
     columns = c_vir.shape[2]
     c_tile = sbuf3(tiles, c_occ.shape[2])
@@ -99,8 +98,8 @@ def make_slices(
 
 @nki.jit
 def ao_to_mo(a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, stored: int) -> nl.ndarray:
-    """A block of B with the slices of the last piece, zero behind them; shapes and limits: see the
-    module."""
+    """A block of B with the slices of the last piece, followed by zeros; shapes and limits are in
+    the module's docstring."""
     edge = c_occ.shape[2]
     columns = c_vir.shape[2]
     out = nl.ndarray((edge * P, stored, columns), dtype=nl.float32, buffer=nl.shared_hbm)
@@ -119,7 +118,8 @@ def ao_to_mo(a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, stored: int) -
 def ao_to_mo_next(
     a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, before: nl.ndarray
 ) -> nl.ndarray:
-    """The same with the slices of another piece in front; shapes and limits: see the module."""
+    """A block of B with the slices of another piece in front; shapes and limits are in the module's
+    docstring."""
     stored = before.shape[1]
     columns = before.shape[2]
     out = nl.ndarray((before.shape[0], stored, columns), dtype=nl.float32, buffer=nl.shared_hbm)

@@ -1,10 +1,10 @@
-"""Compiles one kernel to a NEFF file; run as a script by the interpreter that has nki, see
+"""Compile one kernel to a NEFF file; run as a script by the Python interpreter that has nki, see
 `compiler`.
 
     python -P compile_child.py REQUEST.json
 
-There are two ways into the compiler, which are tried in this order; the one taken is written to
-`entry.json` before it is called, and the next is tried only where it does not fit its release:
+There are two entry points to the compiler, tried in this order; the one used is written to
+`entry.json` before the call, and the next is tried only if the release does not support it:
 
   tracer       nki.compiler.frontend.TracerFrontend without backend optimisation, then CompiledKernel.from_frontend with
                backend optimisations disabled: seen to run on trn1 with NKI 0.6.0
@@ -12,10 +12,10 @@ There are two ways into the compiler, which are tried in this order; the one tak
   call         the documented way: NKI_ARTIFACTS_DIR, set before nki is imported, keeps kernel.neff of a plain call;
                where there is no device the call fails after the compilation, and the file is there
 
-neuronx-cc refuses an artifacts folder that is not empty (NCC_IDRV077), so it has one of its own. A
-kernel compiles for trn3 where the target is not named; it is named twice, in the variable and in
-the call. Unverified: no release of nki was available to try them; arguments are those of the
-released packages' own sources.
+neuronx-cc rejects a non-empty artifacts folder (NCC_IDRV077), so it gets one of its own. Without a
+target, kernels compile for trn3; so it is given both in the variable and in the call. Unverified,
+since no release of nki was available for a test; arguments follow the sources of the released
+packages.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from typing import Any
 
 import numpy as np
 
-DONE = "compiled"  # a file that tells that the compilation has ended
+DONE = "compiled"  # a file that marks the end of the compilation
 ARTIFACTS = "artifacts"  # a folder for the compiler alone
-MISFIT = (ImportError, AttributeError, TypeError)  # a release that is called otherwise
+MISFIT = (ImportError, AttributeError, TypeError)  # a release with another interface
 Way = Callable[[Any, dict[str, Any], str, Path], None]
 
 
 def main(request: Path) -> None:
-    """Compile what the request names into its folder."""
+    """Compile the requested program into its folder."""
     wanted = json.loads(request.read_text(encoding="utf-8"))
     folder = Path(wanted["folder"])
     os.environ["NKI_ARTIFACTS_DIR"] = str(folder / ARTIFACTS)

@@ -1,16 +1,16 @@
-"""Compiled programs (NEFF files): kept on disk, and compiled in a process of its own; no device is
+"""Compiled programs (NEFF files): cached on disk and compiled in a separate process; no device is
 needed.
 
     FOLDER/FINGERPRINT/COMPILER.neff   with COMPILER.json beside it: versions, seconds, SHA-256, what the program is
 
-The fingerprint holds kernel sources, shapes, constants and chip, the file name the compiler's
-versions. Files appear by renaming, failed compilations leave a log only, and a file whose SHA-256
-does not match counts as absent; so nothing broken is ever found here. A host without a compiler
-takes the newest file.
+The fingerprint covers kernel sources, shapes, constants and chip; the file name gives the
+compiler's versions. Files appear by renaming, failed compilations leave only a log, and a file
+whose SHA-256 does not match counts as absent, so that broken files are never used. A host without a
+compiler uses the newest file.
 
-The interpreter that compiles may be another one than this (`DFMP2_NKI_PYTHON`), since nki and the
-runtime bindings may not share an environment. Ctrl-C and SIGTERM end the compiler at once and leave
-nothing of that program behind.
+The Python interpreter that compiles may be a different one (`DFMP2_NKI_PYTHON`), since nki and the
+runtime bindings may need separate environments. Ctrl-C and SIGTERM end the compiler at once and
+leave nothing of that program behind.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from dfmp2.trainium.launch.proof import Proof
 
 CHILD = Path(__file__).with_name("compile_child.py")
 COMPILERS = ("nki", "neuronx-cc")
-FAILED = "failed.log"  # what a compiler said that left no program
-# Lines that name the cause
+FAILED = "failed.log"  # output of a failed compilation
+# Lines that state the cause
 TELLING = re.compile(r"NCC_|NRT_|error:|can't open file|has no attribute")
 
 
@@ -52,8 +52,8 @@ class Compiled:
     ----------
     path : of the NEFF file; sha256 : of its contents
     compiler : versions, such as "nki 0.5.0, neuronx-cc 2.26.6360.0"
-    entry : how the compiler was entered
-    seconds : the compilation took
+    entry : entry point of the compiler
+    seconds : compilation time
     """
 
     path: Path
@@ -70,12 +70,12 @@ class NeffCache:
         self.folder = folder
 
     def find(self, program: Program, target: str, compiler: Mapping[str, str]) -> Compiled | None:
-        """The compiled program, None where there is none.
+        """The compiled program, None if there is none.
 
         Parameters
         ----------
-        compiler : versions of the compiler here; empty where there is none, then any compiler's
-            file will do
+        compiler : versions of the compiler here; empty if there is none, in which case any file
+            will do
         """
         place = self.folder / program.fingerprint(target)
         if compiler:
@@ -96,7 +96,7 @@ class NeffCache:
 
         Raises
         ------
-        ResourceError : the folder cannot be written; what was in it counts as before
+        ResourceError : the folder cannot be written; its previous contents stay valid
         """
         place = self.folder / program.fingerprint(target)
         name = _slug(named(compiler))
@@ -128,7 +128,7 @@ class NeffCache:
 
 
 def named(compiler: Mapping[str, str]) -> str:
-    """Versions in one text."""
+    """Versions of a compiler as one string."""
     return ", ".join(f"{name} {version}" for name, version in sorted(compiler.items()))
 
 
@@ -152,7 +152,7 @@ def _slug(text: str) -> str:
 
 
 def compiler_versions() -> dict[str, str]:
-    """Versions of the compiler, empty unless all of it is there."""
+    """Versions of the compiler; empty unless it is complete."""
     found = toolchain.toolchain_versions(COMPILERS, python=HERE.python)
     if len(found) == len(COMPILERS):
         return found
@@ -160,12 +160,12 @@ def compiler_versions() -> dict[str, str]:
 
 
 def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Compiled:
-    """The compiled program: from the cache, else compiled now.
+    """The compiled program, from the cache or else compiled now.
 
     Raises
     ------
-    BackendUnavailable : it is not in the cache and nothing can be compiled here
-    KernelError : the compiler refuses the kernel
+    BackendUnavailable : the program is not in the cache and cannot be compiled here
+    KernelError : the compiler rejects the kernel
     """
     compiler = compiler_versions()
     known = cache.find(program, target, compiler)
@@ -192,16 +192,16 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Com
 
 
 def compile_ahead(spins: tuple[Shape, ...], target: str, nao: int = 0) -> Proof:
-    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no
+    """Compile the programs that the pair energies of these shapes need, unless cached; needs no
     device.
 
     Parameters
     ----------
-    nao : basis functions where the device transforms, else 0
+    nao : number of basis functions if the device transforms, otherwise 0
 
     Raises
     ------
-    BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
+    BackendUnavailable : nothing can be compiled here; KernelError : the compiler rejects a kernel
     """
     proof = Proof()
     cache = NeffCache(environment.cache_folder())
@@ -211,8 +211,8 @@ def compile_ahead(spins: tuple[Shape, ...], target: str, nao: int = 0) -> Proof:
 
 
 def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[Path, str]:
-    """The NEFF file and the entry point that made it; the log of a compilation that fails is left
-    in `kept`."""
+    """The NEFF file and the entry point that made it; the log of a failed compilation is left in
+    `kept`."""
     request = {
         "source": program.source,
         "kernel": program.kernel,
@@ -237,8 +237,7 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
         entry = str(json.loads(chosen.read_text(encoding="utf-8"))["entry"])
     made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]
     made = [path for path in made if path.name == "kernel.neff"] or made
-    # The documented plain call runs the kernel after it has compiled it, which fails where there is
-    # no device.
+    # The documented plain call runs the kernel after compiling it, which fails without a device.
     if len(made) == 1 and (code == 0 or entry == "call" or (folder / "compiled").exists()):
         return made[0], entry
     told = log.read_text(errors="replace").strip().splitlines() or ["no message"]
@@ -259,7 +258,7 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
 
 
 def _run(command: list[str], variables: dict[str, str], output: int, folder: Path) -> int:
-    """Run a process apart from the terminal's signals, and end it if this one is interrupted."""
+    """Run a process shielded from terminal signals, and end it if this one is interrupted."""
     with subprocess.Popen(
         command,
         env=variables,

@@ -1,10 +1,10 @@
-"""Several NeuronCores: one process each takes the next tile of pairs when it is idle, and is sent
+"""Several NeuronCores: one process per core takes the next tile of pairs when idle, and receives
 the blocks it lacks.
 
 Every entry of the pair matrix has its own place, and sums are taken in float64 in the order of that
-matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is
-exchanged between cores. Each process is the only worker of a ProcessPoolExecutor. Unverified on
-hardware; the same processes run the interpreter in the tests.
+matrix; so energies have the same bits for any number of cores and any distribution of work. Nothing
+is exchanged between cores. Each process is the only worker of a ProcessPoolExecutor. Unverified on
+hardware; in the tests the same processes run the interpreter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dfmp2.trainium.launch.executors import NeffExecutor, executor
 from dfmp2.trainium.layout import block_edge, padded_naux, padded_nvir
 
 Array = NDArray[np.float64]
-PATIENCE = 5.0  # s that a process gets to end by itself
+PATIENCE = 5.0  # s allowed for a process to end by itself
 
 
 class CoreProcess:
@@ -46,17 +46,17 @@ class CoreProcess:
         if lane.startswith("nki"):
             variables["NEURON_RT_VISIBLE_CORES"] = str(core)
         self.core = core
-        self.blocks: dict[int, set[int]] = {}  # of each operand by its key, those that are there
+        self.blocks: dict[int, set[int]] = {}  # operand key -> blocks that the process holds
         self._executor, self._opened, self._process = start_process(
             begin_quietly, (variables,), open_core, lane, core
         )
 
     def wait(self) -> None:
-        """Return once it has its core."""
+        """Wait until the process has its core."""
         self._result(self._opened)
 
     def ask(self, verb: str, *arguments: object) -> Any:
-        """What a method of `Served` returns there."""
+        """Call a method of `Served` in the process and return its result."""
         try:
             answer = self._executor.submit(call_served, verb, arguments)
         except BrokenExecutor as error:
@@ -66,13 +66,13 @@ class CoreProcess:
     def end(self) -> None:
         """Let the process end, and kill it if it does not."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        # Not `join`: the executor joins it as well, and of two threads that do, one may be told
-        # nothing.
+        # Not `join`: the executor joins it too, and of two joining threads one may never be
+        # notified.
         if not connection.wait([self._process.sentinel], PATIENCE):
             self._process.kill()
 
     def _result(self, answer: Future[Any]) -> Any:
-        """An answer; an error in the process is raised here."""
+        """An answer; errors in the process are raised here."""
         try:
             return answer.result()
         except Dfmp2Error as error:
@@ -89,11 +89,11 @@ class CoreProcess:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Shared:
-    """An operand of which processes hold the blocks that they have needed so far.
+    """An operand of which each process holds the blocks that it has needed so far.
 
     Attributes
     ----------
-    key : under which processes know it
+    key : its key in the processes
     b : (nocc, nvir, naux) float32, on the host
     """
 
@@ -111,8 +111,8 @@ class CoresBackend(Backend):
 
     Parameters
     ----------
-    lane : that each process runs
-    cores : one process each
+    lane : run by each process
+    cores : number of cores, with one process each
 
     Raises
     ------
@@ -134,13 +134,13 @@ class CoresBackend(Backend):
         self._keys = 0
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
-        """Have the programs compiled that these shapes need: here, once, before the cores load
+        """Compile the programs that these shapes need, once and here, before the cores load
         them."""
         if self.limits.compiles:
             compile_ahead(tuple(spins), toolchain.device_target() or "trn1")
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
-        """Keep B in the float32 that the kernels take; blocks of it go to the cores that need
+        """Keep B in float32, as needed by the kernels; its blocks are sent to the cores that need
         them."""
         self._keys += 1
         shared = Shared(self._keys, np.asarray(b, dtype=np.float32))
@@ -148,7 +148,7 @@ class CoresBackend(Backend):
         return Operand(shared, eps_occ, eps_vir, precision)
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
-        """Direct and exchange terms of a tile, by a core that is idle."""
+        """Direct and exchange terms of a tile, computed by an idle core."""
         process = self._idle.get()
         try:
             self._drop(process)
@@ -159,7 +159,7 @@ class CoresBackend(Backend):
             self._idle.put(process)
 
     def _drop(self, process: CoreProcess) -> None:
-        """Tell a process which operands nobody needs any more."""
+        """Tell a process to drop operands that are no longer needed."""
         keys = process.blocks.keys() - self._operands.keys()
         if keys:
             process.ask("drop", tuple(keys))
@@ -167,7 +167,7 @@ class CoresBackend(Backend):
             del process.blocks[key]
 
     def _send(self, process: CoreProcess, operand: Operand, first: int, last: int) -> None:
-        """Let a process have the blocks of these orbitals that it lacks."""
+        """Send a process any missing blocks of these orbitals."""
         shared: Shared = operand.b
         described = shared.shape, operand.eps_occ, operand.eps_vir
         there = process.blocks.setdefault(shared.key, set())
@@ -180,7 +180,7 @@ class CoresBackend(Backend):
                 there.add(number)
 
     def describe(self) -> dict[str, str]:
-        """What the cores say: once where they agree, by core where they differ; launches also in
+        """Descriptions by the cores: once if they agree, by core if they differ; launches also in
         total."""
         told = {process.core: process.ask("describe") for process in self._all}
         merged = {"cores": ", ".join(map(str, told))}
@@ -205,21 +205,21 @@ def _end(processes: list[CoreProcess]) -> None:
 
 
 class Served:
-    """What one process holds: a backend and the operands put so far."""
+    """State of one process: a backend and the operands it holds."""
 
     def __init__(self, lane: str, core: int) -> None:
         self._backend = NkiBackend(lane, executor(lane, core))
         self._held: dict[int, Operand] = {}
 
     def hold(self, key: int, described: tuple[Any, Any, Any], number: int, rows: Any) -> None:
-        """Make one block of B resident; `described` : shape and energies of the operand with that
+        """Make a block of B resident; `described` : shape and energies of the operand with that
         key."""
         if key not in self._held:
             self._held[key] = self._backend.declare(*described)
         self._backend.add(self._held[key], number, rows)
 
     def drop(self, keys: tuple[int, ...]) -> None:
-        """Let operands go."""
+        """Drop operands."""
         for key in keys:
             self._held.pop(key, None)
 
@@ -233,14 +233,14 @@ class Served:
         return self._backend.describe()
 
 
-_served: list[Served] = []  # in a process of a core: what it serves
+_served: list[Served] = []  # in the process of a core: the state it serves
 
 
 def open_core(lane: str, core: int) -> None:
-    """Take the core, in its process."""
+    """Acquire the core; called in its process."""
     _served.append(Served(lane, core))
 
 
 def call_served(verb: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a method of what this process serves."""
+    """Call a method of the state that this process serves."""
     return getattr(_served[0], verb)(*arguments)

@@ -1,10 +1,10 @@
-"""The variables a Neuron process needs, set by the launcher before anything of Neuron is imported.
+"""Environment variables for Neuron processes, set by the launcher before any Neuron import.
 
-What the user has set wins, except where it would change numbers or leave the tools unfound: PATH
-gets the folders of the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flag
-without which float32 products may be rounded, and with torch-xla the one without which failed
-compilations are kept. Sources: Neuron Runtime configuration, NKI `jit` and persistent cache pages
-of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
+User settings win, unless they would change numbers or hide the tools: the tools' folders are
+prepended to PATH, HOME is set if missing, and NEURON_CC_FLAGS gets the flag without which float32
+products may be rounded and, with torch-xla, the one without which failed compilations are cached.
+Sources: Neuron Runtime configuration, NKI `jit` and persistent cache pages of the AWS Neuron
+documentation 2.29 to 2.33. None of this was tried on a device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 TOOLS = "/opt/aws/neuron/bin"
 LIBRARIES = "/opt/aws/neuron/lib"
 EXACT = "--auto-cast=none"
-RETRY = "--retry_failed_compilation"  # of torch-xla's compile cache; neuronx-cc itself refuses it
-EXECUTION_TIMEOUT = 120  # s; the longest call of the kernels is predicted to last 0.03 s
+RETRY = "--retry_failed_compilation"  # for torch-xla's compile cache; neuronx-cc itself rejects it
+EXECUTION_TIMEOUT = 120  # s; the longest kernel call is predicted to take 0.03 s
 HARDWARE = ("nki", "nki-xla")
 ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("", "0", "false", "no", "off"), False
@@ -33,8 +33,8 @@ ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
 
 
 def installed(name: str) -> str | None:
-    """Version of an installed distribution by its metadata, without importing it; None if there is
-    none."""
+    """Version of an installed distribution from its metadata, without importing it; None if
+    missing."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -43,14 +43,14 @@ def installed(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the lanes look at, as one value that tests can plant.
+    """Everything that the lanes inspect on the host, as one value that tests can replace.
 
     Attributes
     ----------
     environ : environment variables
-    root : "/" on a real machine; /dev and /sys are looked up below it
-    prefix : of the Python installation, whose bin folder holds the compiler
-    version : distribution name -> version installed for this interpreter, None where it is not
+    root : "/" on a real machine; prefix of /dev and /sys
+    prefix : prefix of the Python installation, whose bin folder holds the compiler
+    version : distribution name -> version installed for this interpreter, None if missing
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -60,23 +60,23 @@ class Host:
 
     @property
     def python(self) -> str:
-        """Interpreter that compiles kernels: this one, or `DFMP2_NKI_PYTHON` where nki and the
+        """Python interpreter that compiles kernels: this one, or `DFMP2_NKI_PYTHON` if nki and the
         bindings clash."""
         return self.environ.get("DFMP2_NKI_PYTHON") or sys.executable
 
     def flag(self, name: str) -> bool | None:
-        """Value of a yes-or-no variable; None where it is neither."""
+        """Value of a yes-or-no variable; None if it is neither."""
         return ON.get(self.environ.get(name, "").strip().lower())
 
     def text(self, file: str) -> str:
-        """Contents of a system file without surrounding space, "" where it cannot be read."""
+        """Contents of a system file without surrounding space, "" if it cannot be read."""
         try:
             return (self.root / file.lstrip("/")).read_text(errors="replace").strip()
         except OSError:
             return ""
 
     def devices(self) -> list[Path]:
-        """Neuron devices, /dev/neuron0 and so on."""
+        """Neuron devices: /dev/neuron0 and so on."""
         return sorted(
             path
             for path in (self.root / "dev").glob("neuron*")
@@ -88,14 +88,14 @@ HERE = Host()
 
 
 def settings(lane: str, target: str, host: Host = HERE, core: int | None = None) -> dict[str, str]:
-    """Variables to set for a lane, with their values.
+    """Environment variables to set for a lane.
 
     Parameters
     ----------
     lane : "nki", "nki-xla" or "nki-simulator"
     target : "trn1" or "trn2"
-    core : the NeuronCore this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the
-        first
+    core : the NeuronCore owned by this process, None for that in NEURON_RT_VISIBLE_CORES or else
+        the first
     """
     env = host.environ
     found = {"PATH": search_path(host), "NEURON_PLATFORM_TARGET_OVERRIDE": target}
@@ -111,7 +111,7 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
         found["NEURON_RT_VISIBLE_CORES"] = str(core)
     found["NEURON_CC_FLAGS"] = compiler_flags(env.get("NEURON_CC_FLAGS", ""), lane)
     if lane == "nki-xla":
-        found["PJRT_DEVICE"] = "NEURON"  # torch-xla takes the CPU in silence where it is not set
+        found["PJRT_DEVICE"] = "NEURON"  # otherwise torch-xla silently uses the CPU
         found["NEURON_COMPILE_CACHE_URL"] = env.get("NEURON_COMPILE_CACHE_URL") or str(
             cache_folder(host) / "xla"
         )
@@ -120,11 +120,10 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
 
 @cache
 def package_folder() -> Path:
-    """A folder that holds dfmp2 and nothing else, for interpreters that have other packages than
-    this one.
+    """A folder that holds only dfmp2, for Python interpreters with other packages than this one.
 
-    The folder that dfmp2 is installed in may hold the NumPy of this environment and a placeholder
-    of nki, too.
+    The folder in which dfmp2 is installed may also hold the NumPy of this environment and a
+    placeholder of nki.
     """
     kept = tempfile.TemporaryDirectory(prefix="dfmp2-package-")
     atexit.register(kept.cleanup)
@@ -134,23 +133,22 @@ def package_folder() -> Path:
 
 
 def with_package(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a process that imports dfmp2, wherever it is installed, and else what its
-    interpreter has."""
+    """Variables of a process that imports dfmp2 from here, and everything else from its own
+    interpreter."""
     entries = [str(package_folder()), variables.get("PYTHONPATH", "")]
     return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, entries))}
 
 
 def compiler_variables(target: str, host: Host = HERE) -> dict[str, str]:
-    """Variables of the process that compiles kernels for a chip, and of those that ask whether it
-    could."""
+    """Variables of the process that compiles kernels for a chip, and of the availability checks."""
     return with_package({**host.environ, **settings("nki", target, host)})
 
 
 def compiler_flags(given: str, lane: str) -> str:
-    """NEURON_CC_FLAGS with the flags that are needed, whatever `--auto-cast` it had.
+    """NEURON_CC_FLAGS with the required flags, overriding any `--auto-cast`.
 
-    nki hands them to neuronx-cc as they are, which ends at a flag that it does not know; torch-xla
-    takes its own out.
+    nki passes them unchanged to neuronx-cc, which fails on unknown flags; torch-xla removes its
+    own.
     """
     kept = [flag for flag in re.sub(r"--auto-cast[=\s]+\S+", "", given).split() if flag != RETRY]
     return " ".join([*kept, EXACT, *([RETRY] if lane == "nki-xla" else [])])
@@ -165,7 +163,7 @@ def search_path(host: Host) -> str:
 
 
 def home() -> str:
-    """A home directory for a shell that has none, as root shells of AWS Systems Manager."""
+    """A home directory for shells without one, such as root shells of AWS Systems Manager."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -173,7 +171,7 @@ def home() -> str:
 
 
 def cache_folder(host: Host = HERE) -> Path:
-    """Where compiled programs are kept: $DFMP2_NEFF_CACHE, else $XDG_CACHE_HOME/dfmp2/neff."""
+    """Folder of compiled programs: $DFMP2_NEFF_CACHE, else $XDG_CACHE_HOME/dfmp2/neff."""
     named = host.environ.get("DFMP2_NEFF_CACHE")
     if named:
         return Path(named)
@@ -184,8 +182,8 @@ def cache_folder(host: Host = HERE) -> Path:
 
 
 def visible_cores(text: str) -> tuple[int, ...] | None:
-    """NeuronCores of NEURON_RT_VISIBLE_CORES: "0", "0,2" or "0-3"; None where the text is
-    neither."""
+    """NeuronCores in NEURON_RT_VISIBLE_CORES: "0", "0,2" or "0-3"; None if the text has another
+    form."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", part)

@@ -1,5 +1,4 @@
-"""Where kernels run: an executor launches one kernel by name and counts its launches. One class per
-lane:
+"""Executors launch kernels by name and count the launches. There is one class per lane:
 
     nki-interpreter        our own, on the CPU
     nki-simulator          AWS's simulator: a kernel as Python on the CPU, slowly and with AWS's checks of arguments;
@@ -9,12 +8,12 @@ lane:
                            bindings): load once, launch many times on resident tensors
     nki-xla                torch-xla tensors that stay on the device, one graph per kernel
 
-The bindings are nrtpy's NrtpyModel and NrtpyTensor as its pages document them (SDK 2.32 on). With
-torch-xla blocks are separate device buffers and
-never slices of one, since a slice becomes part of the traced graph and every offset another
-program; every launch is synchronised, so that a graph holds one kernel only; torch-xla takes the
-CPU in silence where PJRT_DEVICE is not set before its import, so it is set, and the device's type
-asserted afterwards. Everything but the interpreter is unverified on hardware.
+The bindings are nrtpy's NrtpyModel and NrtpyTensor as documented on its pages (SDK 2.32 on). With
+torch-xla, blocks are separate device buffers and never slices of one, since a slice becomes part of
+the traced graph and every offset another program; every launch is synchronised, so that a graph
+holds only one kernel; torch-xla silently uses the CPU unless PJRT_DEVICE is set before its import,
+so it is set, and the device type is checked afterwards. Everything but the interpreter is
+unverified on hardware.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ class Executor(ABC):
 
     Parameters
     ----------
-    chip : "trn1" or "trn2", or a name of the generation
+    chip : "trn1" or "trn2", or the name of its generation
 
     Attributes
     ----------
     lane : how kernels are launched
     target : chip generation, "gen2" (trn1) or "gen3" (trn2)
-    dtype : of the tensors it takes
-    compiles : whether programs are compiled before they are launched (`prepare`)
+    dtype : type of its tensors
+    compiles : whether programs are compiled before launch (`prepare`)
     proof : counts
     """
 
@@ -69,35 +68,35 @@ class Executor(ABC):
         self.proof = Proof()
 
     def upload(self, array: NDArray[Any]) -> Any:
-        """Make an array resident; what comes back is passed to `launch`."""
+        """Make an array resident; the returned handle is passed to `launch`."""
         return np.ascontiguousarray(array, dtype=self.dtype)
 
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output and read it back: resident tensors and compile-time constants
-        by name.
+        """Run a kernel with one output and read it back; resident tensors and compile-time
+        constants are passed by name.
 
         Raises
         ------
-        BackendUnavailable, KernelError : it is not compiled and cannot be, or breaks a rule of its
-            language or chip
+        BackendUnavailable, KernelError : the kernel is not compiled and cannot be, or breaks a rule
+            of its language or chip
         DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
         """
         return self.fetch(self.keep(source, kernel, arguments))
 
     def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
-        """The same, but the output stays where it is; passed to `launch`."""
+        """As `launch`, but the output stays on the device and can be passed to `launch`."""
         program = program_of(source, kernel, arguments)
         self.prepare(program)
         with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
             return self._run(program, arguments)
 
     def fetch(self, kept: Any) -> NDArray[Any]:
-        """What `keep` left where it is, on the host."""
+        """Copy an output of `keep` to the host."""
         return np.asarray(kept)
 
     @abstractmethod
     def _run(self, program: Program, arguments: Mapping[str, Any]) -> Any:
-        """The output of a program where it is computed."""
+        """Run a program and return its output on the device."""
 
     def prepare(self, program: Program) -> None:  # noqa: B027 - nothing to do where `compiles` is False
         """Have a program compiled and loaded."""
@@ -133,34 +132,34 @@ class InterpreterExecutor(Executor):
         return out
 
     def describe(self) -> dict[str, str]:
-        """The same, and the arithmetic."""
+        """The description of `Executor`, and the arithmetic."""
         return super().describe() | {"products": "exact" if self.settings.exact else "fp32"}
 
 
 def native_kernel(source: str, kernel: str) -> Kernel:
-    """The function of a kernel file that the real `@nki.jit` has decorated."""
+    """The function of a kernel file, decorated by the real `@nki.jit`."""
     return cast(Kernel, getattr(import_module(source), kernel))
 
 
 class NativeExecutor(Executor):
-    """A lane of AWS's packages."""
+    """A lane that uses AWS's packages."""
 
     def describe(self) -> dict[str, str]:
-        """The same, the versions of the packages, times and transfers."""
+        """The description of `Executor`, package versions, times and transfers."""
         found = toolchain.toolchain_versions((*toolchain.PACKAGES, "torch"))
         versions = ", ".join(f"{name} {version}" for name, version in found.items())
         return super().describe() | {"versions": versions or "unknown"} | self.proof.describe()
 
 
 class DeviceTensor(NamedTuple):
-    """A float32 tensor on a device: what the runtime gave for it, and its shape."""
+    """A float32 tensor on a device: the runtime's handle and its shape."""
 
     value: Any
     shape: tuple[int, ...]
 
 
 class DeviceExecutor(NativeExecutor):
-    """What executors of a device have in common: uploads, launches, and counts of both."""
+    """Base class of device executors: uploads, launches, and counts of both."""
 
     def upload(self, array: NDArray[Any]) -> DeviceTensor:
         """A float32 copy in device memory."""
@@ -172,7 +171,7 @@ class DeviceExecutor(NativeExecutor):
         return DeviceTensor(value, stored.shape)
 
     def fetch(self, kept: DeviceTensor) -> NDArray[np.float32]:
-        """What `keep` left on the device; counted."""
+        """Copy an output of `keep` to the host, and count the transfer."""
         with launching("download"):
             out = self._read(kept)
         self.proof.bytes_down += out.nbytes
@@ -184,7 +183,7 @@ class DeviceExecutor(NativeExecutor):
 
     @abstractmethod
     def _sent(self, array: NDArray[np.float32]) -> Any:
-        """The runtime's tensor of an array."""
+        """The runtime's tensor for an array."""
 
 
 class SimulatorExecutor(NativeExecutor):
@@ -204,11 +203,11 @@ class SimulatorExecutor(NativeExecutor):
 
 
 def one_output(out: Any, kernel: str) -> Any:
-    """The single float32 output of a kernel, of whatever library it is.
+    """The single float32 output of a kernel, from any library.
 
     Raises
     ------
-    KernelFailed : it is something else
+    KernelFailed : the output is anything else
     """
     only = out
     if isinstance(out, tuple | list) and len(out) == 1:
@@ -224,12 +223,12 @@ def one_output(out: Any, kernel: str) -> Any:
 
 
 class Loaded:
-    """A program on the device.
+    """A program loaded on the device.
 
-    The runtime does not always know the type of an output that it has made (nrtpy's
-    trouble-shooting page: a void type), and refuses a tensor whose type is not the one that the
-    program names (`_validate_io` of nkipy's SpikeModel, which nrtpy has grown out of). All bytes
-    are float32; so a tensor gets the name that the program knows it by.
+    The runtime does not always know the type of its own output (nrtpy's troubleshooting page: a
+    void type), and rejects a tensor whose type is not the one named by the program (`_validate_io`
+    of SpikeModel in nkipy, the predecessor of nrtpy). Since all data are float32, a tensor is given
+    the type named by the program.
     """
 
     def __init__(self, model: Any, program: Program, entry: str) -> None:
@@ -248,15 +247,15 @@ class Loaded:
         self.shape = tuple(int(n) for n in model.output_tensors_info[self.output].shape)
 
     def run(self, inputs: dict[str, Any]) -> Any:
-        """Run it; the output stays on the device."""
+        """Run the program; the output stays on the device."""
         for name, tensor in inputs.items():
             name_type(tensor, self.model.input_tensors_info[name])
         return dict(self.model(inputs=inputs))[self.output]
 
 
 def name_type(tensor: Any, known: Any) -> None:
-    """Give a tensor the type that a program names for it, where one of both is void and they have
-    the same size."""
+    """Give a tensor the type that a program names for it, if one of the two is void and their sizes
+    agree."""
     wanted = np.dtype(getattr(known, "dtype", np.float32))
     own = np.dtype(tensor.dtype)
     if wanted != own and "V" in (wanted.kind, own.kind) and wanted.itemsize == own.itemsize:
@@ -268,7 +267,8 @@ class NeffExecutor(DeviceExecutor):
 
     Parameters
     ----------
-    core : the core this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
+    core : the core owned by this process, None for that in NEURON_RT_VISIBLE_CORES or else the
+        first
 
     Raises
     ------
@@ -307,7 +307,7 @@ class NeffExecutor(DeviceExecutor):
             self.proof.load_seconds += time.perf_counter() - begin
 
     def describe(self) -> dict[str, str]:
-        """The same, and how its programs were compiled."""
+        """The description of `NativeExecutor`, and how its programs were compiled."""
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
         return super().describe() | {"compiled through": "; ".join(entries) or "nothing launched"}
 
@@ -320,13 +320,13 @@ class NeffExecutor(DeviceExecutor):
         return DeviceTensor(loaded.run(inputs), loaded.shape)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
-        # Bytes where the type is not known; the kernels give float32
+        # Bytes if the type is unknown; the kernels return float32
         raw = np.ascontiguousarray(kept.value.numpy())
         return raw.reshape(-1).view(np.float32).reshape(kept.shape)
 
     def _prove_device(self) -> None:
-        """Write to the device and read back: an occupied core or a broken driver shows before the
-        SCF."""
+        """Write to the device and read back, so that an occupied core or broken driver is detected
+        before the SCF."""
         back = (
             np.ascontiguousarray(self._tensor.from_numpy(PATTERN).numpy())
             .reshape(-1)
@@ -347,15 +347,16 @@ class XlaExecutor(DeviceExecutor):
 
     Parameters
     ----------
-    core : the core this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
+    core : the core owned by this process, None for that in NEURON_RT_VISIBLE_CORES or else the
+        first
 
     Raises
     ------
-    BackendUnavailable : torch-xla has taken another device
+    BackendUnavailable : torch-xla uses another device
     """
 
     lane = "nki-xla"
-    platform = "NEURON"  # PJRT device type; tests have another, and another way to find kernels
+    platform = "NEURON"  # PJRT device type; replaced in tests, as is the lookup of kernels
     resolve = staticmethod(native_kernel)
 
     def __init__(self, core: int | None = None) -> None:
@@ -389,7 +390,7 @@ class XlaExecutor(DeviceExecutor):
         }
         result = one_output(self.resolve(program.source, program.kernel)(**given), program.kernel)
         self._xla.sync()
-        compilations = self._metrics.metric_data("CompileTime")  # their number, ns, samples
+        compilations = self._metrics.metric_data("CompileTime")  # number, ns, samples
         if compilations:
             self.proof.compiled = int(compilations[0])
             self.proof.compile_seconds = float(compilations[1]) / 1e9
@@ -401,16 +402,15 @@ class XlaExecutor(DeviceExecutor):
 
 
 def executor(lane: str, core: int | None = None) -> Executor:
-    """The executor of a lane; `core` is the NeuronCore it owns, None for the first that is visible.
+    """The executor of a lane; `core` is the NeuronCore it owns, None for the first visible one.
 
     Parameters
     ----------
-    lane : as the table above says; or "module:class" of a stand-in, which tests of several
-        processes give
+    lane : a lane in the table above, or "module:class" of a stand-in for tests of several processes
 
     Raises
     ------
-    BackendUnavailable : there is no such lane, or its device does not answer
+    BackendUnavailable : unknown lane, or its device does not answer
     """
     module, _, name = lane.partition(":")
     if name:

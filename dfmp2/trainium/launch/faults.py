@@ -1,5 +1,4 @@
-"""What went wrong on a device, in the error tree: faults of the hardware, of the numbers, of the
-kernel.
+"""Mapping of device errors to our exceptions: hardware faults, numerical errors, kernel failures.
 
     1200-1205, NRT_TIMEOUT, NRT_HW_ERROR, ...UNRECOVERABLE   DeviceFault, exit 7: the run is discarded, the host named
     1003 completed with numerical errors                     NumericalError, exit 5
@@ -69,8 +68,8 @@ OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], Message]
         ),
     ),
 )
-# What kernel code, bindings and frameworks raise. They have no common class; nothing is swallowed
-# here.
+# Exceptions raised by kernel code, bindings and frameworks, which have no common class; none is
+# swallowed.
 FOREIGN = (
     RuntimeError,
     ValueError,
@@ -86,12 +85,12 @@ FOREIGN = (
 
 @contextmanager
 def launching(what: str) -> Iterator[None]:
-    """Code of the device's software runs inside: whatever it raises ends the run with one of our
-    errors.
+    """Context for calls to the device software: its exceptions are converted to ours and end the
+    run.
 
     Parameters
     ----------
-    what : for the message, such as "kernel pair_energy_block on lane nki"
+    what : for the message, e.g. "kernel pair_energy_block on lane nki"
     """
     try:
         yield
@@ -100,14 +99,14 @@ def launching(what: str) -> Iterator[None]:
 
 
 def translate(error: BaseException, what: str) -> Dfmp2Error:
-    """The error of ours that an exception of the device's software stands for."""
+    """Our error that corresponds to an exception of the device software."""
     text = " ".join(str(error).split())[:400] or "no message"
     status = NAMED.search(text) or STATUS.search(text)
     found = status.groupdict() if status else {}
     name = found.get("name", "")
     code = int(found.get("code") or 0)
     told = f"{what} on host {socket.gethostname()}: {type(error).__name__}: {text}"
-    # A named status decides below 1000: loading a program for another chip is reported as
+    # Below 1000 the status name decides: loading a program for another chip is reported as
     # NRT_FAILURE(6).
     if any(part in name for part in HARDWARE_NAMES) or (
         code in HARDWARE and (not name or code >= 1000)

@@ -1,7 +1,7 @@
-"""Proof of what ran: programs, launches, times, bytes.
+"""Records of what actually ran: programs, launches, times, bytes.
 
-Compilation is timed apart from launches, and the first launch of a program apart from the later
-ones. Unverified on hardware.
+Compilation is timed separately from launches, and the first launch of a program separately from
+later ones. Unverified on hardware.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Proof:
-    """Counts of one process.
+    """Counts for one process.
 
     Attributes
     ----------
     launches : kernel launches
-    compiled : programs compiled by this run; cache_hits : found compiled
+    compiled : programs compiled by this run; cache_hits : programs found in the cache
     compile_seconds, load_seconds : s; first_seconds : of the first launch of each program;
         later_seconds : of the others
     uploads, bytes_up, bytes_down : transfers
@@ -39,7 +39,7 @@ class Proof:
 
     @contextmanager
     def launch(self, program: object) -> Iterator[None]:
-        """Count and time a launch that succeeds."""
+        """Count and time a successful launch."""
         begin = time.perf_counter()
         yield
         seconds = time.perf_counter() - begin
@@ -51,7 +51,7 @@ class Proof:
             self.first_seconds += seconds
 
     def describe(self) -> dict[str, str]:
-        """The counts as texts, for the record."""
+        """The counts as text, for the record."""
         return {
             "programs": f"{len(self._seen)} launched, {self.compiled} compiled now, "
             f"{self.cache_hits} found in the cache",

@@ -1,12 +1,12 @@
-"""Finds what a Trainium lane needs, or says why it cannot be used and what to do; before any
-calculation.
+"""Check the requirements of a Trainium lane before any calculation, and report problems with their
+fixes.
 
-Cheap questions first (device, versions from the packages' metadata, tools on PATH), and only if all
-are answered the packages are imported, in a process of its own: a broken native library then costs
-an error message and not the run. Packages are recognised by version, never by presence: PyPI's
-packages of these names are placeholders that raise on import. Sources: the AWS Neuron setup guides
-and release notes for SDK 2.29 to 2.33. `dfmp2 doctor` asks the same questions and a few about traps
-around them (`diagnose`).
+Cheap checks come first (device, versions from package metadata, tools on PATH); only if all pass
+are the packages imported, in a separate process, so that a broken native library causes an error
+message and does not kill the run. Packages are recognised by version, not by presence, because
+PyPI's packages of these names are placeholders that raise on import. Sources: the AWS Neuron setup
+guides and release notes for SDK 2.29 to 2.33. `dfmp2 doctor` makes the same checks and a few for
+common traps (`diagnose`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ INDEX = (
     "install it from AWS's own package index (pip --extra-index-url "
     "https://pip.repos.neuron.amazonaws.com)"
 )
-# Of nki, as the extras neuron and neuron-trn2 install it
+# Version of nki installed by the extras neuron and neuron-trn2
 RELEASES = {"trn1": (0, 6), "trn2": (0, 7)}
-IMPORT_SECONDS = 90.0  # a first import from a cold disk takes tens of seconds
-NEEDED = {  # lane -> distributions in the interpreter that runs, in the one that compiles
+IMPORT_SECONDS = 90.0  # the first import from a cold disk takes tens of seconds
+NEEDED = {  # lane -> distributions in the interpreter that runs, and in the one that compiles
     "nki": ((), ("nki", "neuronx-cc")),
     "nki-xla": (("torch-neuronx", "torch-xla", "libneuronxla", "nki", "neuronx-cc"), ()),
     "nki-simulator": (("nki",), ()),
@@ -60,7 +60,7 @@ VERSIONS += (
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
 OK, WARN = "ok", "warn"
-# What was looked at, OK or WARN, what was found, what to do about it
+# Subject, OK or WARN, finding, remedy
 Finding = tuple[str, str, str, str]
 
 
@@ -73,12 +73,12 @@ class Problem:
 
 
 def refusal(lane: str) -> str | None:
-    """All problems of a lane in one line, None where there are none."""
+    """All problems of a lane in one line, None if there are none."""
     return told(problems(lane)) or None
 
 
 def told(found: tuple[Problem, ...]) -> str:
-    """Problems in one line, those with the same fix together."""
+    """Problems in one line, grouped by fix."""
     fixes = dict.fromkeys(problem.fix for problem in found)
     reasons = {
         fix: ", ".join(problem.reason for problem in found if problem.fix == fix) for fix in fixes
@@ -89,12 +89,12 @@ def told(found: tuple[Problem, ...]) -> str:
 def problems(
     lane: str, host: Host = HERE, *, compiled: bool = False, importing: bool = True
 ) -> tuple[Problem, ...]:
-    """What keeps a lane from being used here.
+    """Problems that prevent the use of a lane here.
 
     Parameters
     ----------
-    compiled : every program is in the cache, so that nothing needs to be compiled
-    importing : also import the packages, once everything else is right
+    compiled : every program is in the cache, so nothing needs to be compiled
+    importing : also import the packages, if everything else is right
     """
     cheap = [*_variables(lane, host), *(_device(host) if lane in HARDWARE else [])]
     runs, compiles = NEEDED[lane]
@@ -117,7 +117,7 @@ def problems(
 
 
 def compiler_problems(target: str) -> tuple[Problem, ...]:
-    """What keeps kernels from being compiled here; no device is needed."""
+    """Problems that prevent compiling kernels here; no device is needed."""
     needed = NEEDED["nki"][1]
     absent = _packages(needed, toolchain_versions(needed, python=HERE.python), target)
     cheap = [*_variables("nki", HERE), *(absent or _tools("nki", HERE))]
@@ -127,8 +127,8 @@ def compiler_problems(target: str) -> tuple[Problem, ...]:
 
 
 def device_target(host: Host = HERE) -> str | None:
-    """ "trn1" or "trn2" by the instance type or the chip's own entry in sysfs, None where neither
-    tells."""
+    """ "trn1" or "trn2", from the instance type or the chip's entry in sysfs; None if neither is
+    known."""
     family = host.text(PRODUCT).split(".")[0]
     chip = host.text(
         "/sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type"
@@ -139,16 +139,16 @@ def device_target(host: Host = HERE) -> str | None:
 def toolchain_versions(
     names: tuple[str, ...], host: Host = HERE, python: str = sys.executable
 ) -> dict[str, str]:
-    """Versions of installed distributions by their metadata, nothing imported; absent ones are left
-    out."""
+    """Versions of installed distributions from their metadata, without imports; missing ones are
+    omitted."""
     if python == sys.executable:
         return {name: found for name in names if (found := host.version(name)) is not None}
     return dict(_foreign_versions(names, python))
 
 
 def has_bindings(host: Host = HERE) -> bool:
-    """Whether the runtime bindings nrtpy are installed, alone or with neuronx-cc; nothing is
-    imported."""
+    """Whether the runtime bindings nrtpy are installed, alone or with neuronx-cc; without
+    imports."""
     module = Path("nrtpy", "__init__.py")
     beside = any(Path(folder, module).is_file() for folder in sys.path)
     return beside or host.version("nrtpy") is not None
@@ -172,14 +172,14 @@ def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, s
 
 
 def _variables(lane: str, host: Host) -> list[Problem]:
-    """Variables that would make a lane something else than it says."""
+    """Problems with variables that would turn a lane into something else."""
     if lane not in HARDWARE:
         return []
     env = host.environ
     here = device_target(host)
     wanted = env.get("NEURON_PLATFORM_TARGET_OVERRIDE", "")
     cores = env.get("NEURON_RT_VISIBLE_CORES") or "0"
-    traps = {  # variable -> whether its value is wrong, what it does, what to do about it
+    traps = {  # variable -> whether its value is wrong, its effect, the remedy
         "NKI_SIMULATOR": (
             host.flag("NKI_SIMULATOR") is not False,
             "kernels would be simulated, not run",
@@ -230,7 +230,7 @@ def _device(host: Host) -> list[Problem]:
 
 
 def _shut(devices: list[Path]) -> list[Problem]:
-    """Devices that may not be opened, if there are any."""
+    """Problems with devices that cannot be opened."""
     shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
     if shut:
         return [
@@ -240,8 +240,8 @@ def _shut(devices: list[Path]) -> list[Problem]:
 
 
 def _packages(names: tuple[str, ...], found: dict[str, str], target: str = "") -> list[Problem]:
-    """Packages that are absent, placeholders, or of another release than the chip's; any chip's for
-    ""."""
+    """Problems with packages that are missing, placeholders, or not of the chip's release; of any
+    release for ""."""
     fitting = [release for chip, release in RELEASES.items() if target in ("", chip)]
     bad = []
     for name in names:
@@ -297,8 +297,8 @@ def _torch(found: dict[str, str]) -> list[Problem]:
 
 
 def _imports(lane: str, host: Host, compiled: bool) -> list[Problem]:
-    """Import what the lane uses, in a process of its own; the interpreter that compiles may be
-    another one."""
+    """Problems on importing the lane's packages in a separate process; the compiling interpreter
+    may be another one."""
     variables = environment.settings(lane, device_target(host) or "trn1", host)
     if lane == "nki":
         found = _broken(sys.executable, ("nrtpy",), variables)
@@ -343,11 +343,13 @@ def _import_error(
 
 
 def diagnose(surroundings: Any) -> list[Finding]:
-    """What `dfmp2 doctor` says: one quiet line without a device, else one finding per question.
+    """Findings for `dfmp2 doctor`: one quiet line without a device, otherwise one finding per
+    check.
 
     Parameters
     ----------
-    surroundings : with environ, root, prefix and version, as `dfmp2.validation.doctor.Surroundings`
+    surroundings : has environ, root, prefix and version, as in
+        `dfmp2.validation.doctor.Surroundings`
     """
     host = Host(
         environ=surroundings.environ,
@@ -364,7 +366,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
     installed = (
         ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
     )
-    real = host.root == Path("/")  # a planted machine has nothing to import
+    real = host.root == Path("/")  # a fake machine has nothing to import
     kept = {lane: problems(lane, host, importing=real) for lane in ("nki", "nki-xla")}
     lanes = "; ".join(
         f"{lane}: {found[0].reason}" if found else f"{lane} can be used"
@@ -381,7 +383,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
 
 
 def _finding(name: str, detail: str, found: list[Problem]) -> Finding:
-    """OK, or all problems after what is there."""
+    """A finding that is OK, or lists all problems after the detail."""
     text = "; ".join([detail, *(problem.reason for problem in found)])
     return name, WARN if found else OK, text, _fixes(found)
 
