@@ -67,14 +67,16 @@ def pytest(tree: Path, arguments: list[str], limit: float | None, **environment:
 
 
 def copied(folder: Path) -> Path:
-    """Make a copy of the files that git tracks, compiled so that a changed file is compiled
-    again."""
+    """Make a copy of all files that git does not ignore, compiled so that a changed file is
+    compiled again."""
     tree = folder / "tree"
     tree.mkdir(parents=True)
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    for name in listed.stdout.decode().splitlines():
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tree / name)
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    for name in listed.stdout.decode().rstrip("\0").split("\0"):
+        if (ROOT / name).exists():  # a file that was removed is still listed
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
     compileall.compile_dir(
         tree / "dfmp2", quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH
     )
