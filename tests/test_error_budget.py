@@ -169,6 +169,32 @@ def test_a_soft_approach_leaves_more(
     assert source.correlation.value == pytest.approx(0.04 * softness * 2e-6, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("kind", "nao", "xc", "precision", "softness"),
+    [
+        ("rhf", 150, None, "auto", 3.0),
+        ("uhf", 150, None, "mixed", 17.0),
+        ("rohf", 150, None, "auto", 3.0),
+        ("uhf", 150, None, "fp64", 1e-4 / 0.004**2),
+        ("uhf", 90, "pbe", "auto", 17.0),
+        ("uhf", 90, "pbe", "fp64", 1e-4 / 0.004**2),
+    ],
+)
+def test_energies_of_float32_show_no_softness(
+    result: MP2Result, kind: str, nao: int, xc: str | None, precision: str, softness: float
+) -> None:
+    """Large molecules begin in float32, functionals on a coarser grid too."""
+    energies, gradients, _ = APPROACHES["soft"]
+    history = [
+        [energy, 0.0, gradient] for energy, gradient in zip(energies, gradients, strict=True)
+    ]
+    run = with_gradient(result, history, kind=kind, xc=xc)
+    options, sizes = replace(run.options, precision=precision), replace(run.sizes, nao=nao)
+    budget = replace(run, options=options, sizes=sizes).error_budget
+    share = budget.sources["scf_convergence"].correlation
+    assert share.value == pytest.approx(0.04 * softness * 2e-6, rel=1e-6)
+
+
 RADICALS = {  # charge and multiplicity, angstrom
     "cyano": (0, 2, "C 0 0 0; N 0 0 1.17"),
     "ethynyl": (0, 2, "H 0 0 0; C 0 0 1.06; C 0 0 2.27"),

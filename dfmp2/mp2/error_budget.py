@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 
 from dfmp2.integrals.grid import LEVEL, default_level
 from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
+from dfmp2.scf.ladder import begins_coarse, uses_single
 from dfmp2.scf.reference import GIVEN
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, counted_text
 
@@ -63,6 +64,7 @@ Array = NDArray[np.float64]
 EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SOFTNESS = 3.0  # 1/Eh
+UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh, if the iterations do not show it
 FIRST_ORDER = 0.04  # Eh
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
 BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
@@ -565,7 +567,7 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     else:
         gradient = float(reference.history[-1, 2])
         known = f"{gradient:.1e} Eh, the last orbital gradient"
-    second = _softness(reference.history)
+    second = _softness(result)
     if given:
         second *= GIVEN_TIMES
     first = FIRST_ORDER * second
@@ -585,16 +587,24 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
 
 
-def _softness(history: Array | None) -> float:
+def _softness(result: MP2Result) -> float:
     """Energy change per squared gradient: the largest |E_k - E| / g_k^2 of the iterations that led to
     the solution, 1/Eh.
 
     It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
-    are large even if the gradient is small.
+    are large even if the gradient is small. Energies of float32 products or of a coarser grid do
+    not show it: a large molecule has a constant instead.
     """
-    softness = SOFTNESS
+    reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
+    history = reference.history
     if history is None or len(history) < 2:
-        return softness
+        return SOFTNESS
+    coarse = reference.xc is not None and begins_coarse(precision, nao)
+    if coarse or uses_single(precision, nao):
+        if reference.kind == "uhf":
+            return UNRESTRICTED_SOFTNESS
+        return SOFTNESS
+    softness = SOFTNESS
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):
