@@ -28,7 +28,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.reports.energies import energy_rows, quoted_energies
-from dfmp2.output.reports.study import main_tables
+from dfmp2.output.reports.study import cost_of_runs, main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
 from dfmp2.output.text import brief_report, brief_study, report, study_report
 from tests.conftest import Runner, Stored, succeed
@@ -481,3 +481,21 @@ def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Pa
     total = dfmp2.read(folder / "out" / "h2.h5").total_energy
     status = succeed(call("batch", "status", "out")).out
     assert f"E(dRPA) = {total:.10f} Eh" in status and "nan" not in status
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        ({}, "DF-RHF, all electrons correlated"),
+        ({"frozen_virtual": 1, "solvent": "water"}, "DF-RHF in water (C-PCM), all electrons"),
+        ({"method": "ks", "xc": "pbe"}, "DF-RKS(pbe)"),
+    ],
+)
+def test_the_runs_of_a_study_are_counted_with_their_reference(
+    options: dict[str, object], level: str
+) -> None:
+    """Kohn-Sham alone has no method on top of its reference."""
+    hydrogen = dfmp2.Molecule.from_string("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    run = dfmp2.run(hydrogen, "6-31g", threads=1, **options)
+    study = Study("scan", "", {}, (), {}, {}, {"1": run, "2": run}, True)
+    assert cost_of_runs(study).startswith(f"2 runs on {level}")

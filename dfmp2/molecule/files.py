@@ -437,6 +437,6 @@ def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
     if len(set(stated.values())) > 1:
         said = ", ".join(f"{key} = {value}" for key, value in stated.items())
         raise InputError(f"{said} contradict each other: correct one", file=file)
-    for value in stated.values():
-        return int(value)
-    return None
+    if not stated:
+        return None
+    return int(next(iter(stated.values())))

@@ -46,38 +46,50 @@ def citations(result: Calculated) -> str:
 
 def method_name(result: Calculated) -> str:
     """The method as written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core orbital"."""
-    core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
-    if result.options.correlation.kind == "none":
-        return method_on_reference(result)
-    if core:
-        frozen = counted_text(core, "frozen core orbital")
-    else:
-        frozen = "all electrons correlated"
-    if virtual:
-        more = f", {counted_text(virtual, 'frozen virtual orbital')}"
-    else:
-        more = ""
-    return f"{method_on_reference(result)}, {frozen}{more}"
+    return f"{method_on_reference(result)}{_frozen(result)}"
 
 
 def method_on_reference(result: Calculated) -> str:
     """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"; or, without MP2,
     "DF-RKS(pbe0)/cc-pvdz"."""
-    if result.options.relativity == "x2c":
-        relativistic = "X2C-"
-    else:
-        relativistic = ""
-    if result.reference.scf_type == "df":
-        fitted = "DF-"
-    else:
-        fitted = ""
-    surroundings = ""
-    if result.options.solvent is not None:
-        surroundings = f" in {result.options.solvent_title}"
-    reference = f"{relativistic}{fitted}{reference_title(result)}"
+    reference, surroundings = _reference(result), _surroundings(result)
     if result.options.correlation.kind == "none":
         return f"{reference}/{result.orbital_basis.name}{surroundings}"
     return f"{result.level} on {reference}{surroundings}"
+
+
+def reference_name(result: Calculated) -> str:
+    """The reference and the frozen orbitals, e.g. "DF-RHF, 1 frozen core orbital"."""
+    return f"{_reference(result)}{_surroundings(result)}{_frozen(result)}"
+
+
+def _reference(result: Calculated) -> str:
+    relativistic = ""
+    if result.options.relativity == "x2c":
+        relativistic = "X2C-"
+    fitted = ""
+    if result.reference.scf_type == "df":
+        fitted = "DF-"
+    return f"{relativistic}{fitted}{reference_title(result)}"
+
+
+def _surroundings(result: Calculated) -> str:
+    if result.options.solvent is None:
+        return ""
+    return f" in {result.options.solvent_title}"
+
+
+def _frozen(result: Calculated) -> str:
+    """What is correlated, behind a comma; "" without a correlation energy."""
+    if result.options.correlation.kind == "none":
+        return ""
+    core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
+    frozen = ", all electrons correlated"
+    if core:
+        frozen = f", {counted_text(core, 'frozen core orbital')}"
+    if virtual:
+        frozen += f", {counted_text(virtual, 'frozen virtual orbital')}"
+    return frozen
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.reports.energies import energies, mean_field_sign
 from dfmp2.output.reports.errors import budget_blocks
-from dfmp2.output.reports.method import method_name, method_on_reference
+from dfmp2.output.reports.method import method_on_reference, reference_name
 from dfmp2.output.reports.study_figures import study_figures, vibration_blocks
 from dfmp2.output.reports.study_tables import (
     basis_set_table,
@@ -173,7 +173,7 @@ def cost_of_runs(study: Study) -> str:
     """How many runs a study has, at which level, and their time; "" where it computed none."""
     if not study.runs or study.kind == "thermochemistry":
         return ""
-    levels = {method_name(run).partition(" on ")[2] for run in study.runs.values()}
+    levels = {reference_name(run) for run in study.runs.values()}
     at_level = ""
     if len(levels) == 1:
         at_level = f" on {levels.pop()}"
