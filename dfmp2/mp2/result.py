@@ -548,7 +548,7 @@ class MP2Result(Calculated):
     @property
     def error_budget(self) -> ErrorBudget:
         """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how we know."""
-        from dfmp2.mp2.error_budget import error_budget
+        from dfmp2.mp2.error_estimates import error_budget
 
         return error_budget(self)
 

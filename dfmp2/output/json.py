@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
-from dfmp2.mp2.error_budget import kohn_sham_grid_error
+from dfmp2.mp2.error_estimates import kohn_sham_grid_error
 from dfmp2.mp2.properties import GradientCertificate
 from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, Calculated, Check, MP2Result
 from dfmp2.scf.reference import Reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from dfmp2.mp2.error_budget import kohn_sham_grid_error
+from dfmp2.mp2.error_estimates import kohn_sham_grid_error
 from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.output.document import (
     Block,
