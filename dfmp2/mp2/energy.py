@@ -381,7 +381,7 @@ def complete(calculation: Calculation, reference: Reference, correlation: Correl
     system, setup, options = calculation.system, calculation.setup, calculation.options
     listener, pairs, quadrature = calculation.listener, correlation.pairs, correlation.quadrature
     check = None
-    if options.check and options.correlation.kind != "none":
+    if options.pair_check:
         from dfmp2.mp2.check import allowed_difference, native_check, native_energies
 
         listener.stage("check: PySCF's own DF-MP2 on the same orbitals")

@@ -282,6 +282,12 @@ class Options:
         return functionals_of(self.method, self.xc)[1]
 
     @property
+    def pair_check(self) -> bool:
+        """Whether PySCF's own pair energies are computed as well; a functional alone has none, and
+        its gradient is checked instead."""
+        return self.check and self.correlation.kind != "none"
+
+    @property
     def solvent_title(self) -> str:
         """The solvent and its model, such as "water (C-PCM)"; "" in the gas phase."""
         if self.solvent is None:

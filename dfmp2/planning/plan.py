@@ -541,7 +541,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         cycles=scf_cycles(
             options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None
         ),
-        checked=options.check,
+        checked=options.pair_check,
         atoms=int(mole.natm),
         in_fields=IN_FIELDS if options.polarizability else 0,
         points=USUAL_POINTS.get(options.correlation.kind, 0),
@@ -585,7 +585,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     _program = found.program
     if setup.options.correlation.kind != "pairs":
         found = memory.without_pairs(found, work)
-    if setup.options.check and setup.options.correlation.kind != "none":
+    if setup.options.pair_check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
