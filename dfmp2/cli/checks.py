@@ -168,11 +168,9 @@ def methods(as_json: bool) -> None:
         return
     click.echo(f"{'method':<13}{'correlation energy':<25}what it is, and its source")
     for one in METHODS.values():
-        short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
+        factors = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
         if one.kind in ("rpa", "none"):
             factors = one.formula
-        else:
-            factors = short
         click.echo(f"{one.name:<13}{factors:<25}{one.says}")
         click.echo(
             textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13)

@@ -448,10 +448,11 @@ def compute_item(
             return replace(
                 row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
             )
-        code = ResourceError.exit_code
-        message = Message(f"the system refused: {str(error) or 'no more memory'}")
         if isinstance(error, Dfmp2Error):
             code, message = error.exit_code, error.message
+        else:
+            code = ResourceError.exit_code
+            message = Message(f"the system refused: {str(error) or 'no more memory'}")
         if any(option.name == "memory" for option in message.options):
             message = Message(message, "; each worker of a batch has its share of the memory")
         row = failed(given.item, code, message, traceback.format_exc())
@@ -533,20 +534,17 @@ def _compute(
         in_batch=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
+        command = f"{command}  # item {item.name}"
         if given.start:
-            begun = f"; {START}{given.start}"
-        else:
-            begun = ""
-        if item.task == "energy":
-            asked = ""
-        else:
-            asked = f"; {item.task}, {INPUT}{given.fingerprint}"
+            command += f"; {START}{given.start}"
+        if item.task != "energy":
+            command += f"; {item.task}, {INPUT}{given.fingerprint}"
         result = compute(
             given.molecule,
             options,
             start=None if origin is None else hdf5.read_start_orbitals(str(origin)),
             listener=stop,
-            command=f"{command}  # item {item.name}{begun}{asked}",
+            command=command,
             checkpoint=stop.checkpoint,
         )
         if result.check is not None:

@@ -142,12 +142,7 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
         since it was written
     """
     with open_checked(path, walk=False) as handle:
-        _require_known(handle, path)
-        contents = read_contents(handle)
-        result = load(contents, path)
-        if verify:
-            require_hash(contents, path, read_attribute(handle, "content_sha256"))
-    return result
+        return load_group(handle, path, verify=verify)
 
 
 def verify(path: str | Path) -> str:

@@ -296,24 +296,17 @@ def _quantity(name: str) -> str:
 
 def last_line(result: MP2Result, output: str) -> str:
     """The closing line of a finished run."""
-    found = result.gradient
-    count = len(result.diagnostics.warnings)
-    if count:
-        warned = f"; {counted_text(count, 'warning')}"
-    else:
-        warned = ""
-    if found is None:
-        slope = ""
-    else:
-        slope = f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     method = result.options.correlation
-    correlation = f", E(corr) = {result.correlation_energy:.10f} Eh"
-    if method.kind == "none":
-        correlation = ""
-    return (
-        f"dfmp2 finished: E({method.title}, total) = {result.total_energy:.10f} Eh{correlation}"
-        f"{slope} -> {printable(output)}{warned}"
-    )
+    line = f"dfmp2 finished: E({method.title}, total) = {result.total_energy:.10f} Eh"
+    if method.kind != "none":
+        line += f", E(corr) = {result.correlation_energy:.10f} Eh"
+    gradient = result.gradient
+    if gradient is not None:
+        line += f", |gradient| = {gradient.norm:.8f} Eh/bohr ({gradient.scaling})"
+    line += f" -> {printable(output)}"
+    if result.diagnostics.warnings:
+        line += f"; {counted_text(len(result.diagnostics.warnings), 'warning')}"
+    return line
 
 
 def pair_table(result: MP2Result) -> str:

@@ -330,13 +330,6 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
     ------
     Dfmp2Error : the calculation is already invalid for the first point
     """
-    if scan.relaxed is not None and isinstance(scan.options, CompositeOptions):
-        raise InputError(
-            Option("relaxed", True),
-            " optimises each geometry in one basis, without a correction: name one basis, and scan "
-            "the geometries that are found with the ",
-            Option("basis", scan.options.basis),
-        )
     if scan.relaxed is not None:
         return _relaxed(scan, scan.relaxed, **how)
     steps = [
@@ -398,8 +391,9 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
     if isinstance(scan.options, CompositeOptions):
         raise InputError(
             Option("relaxed", True),
-            " takes one basis set and no correction: relax with that, then scan the frames of "
-            "its .trajectory.xyz at the level of several runs",
+            " optimises each geometry in one basis, without a correction: name one basis, and scan "
+            "the geometries that are found with the ",
+            Option("basis", scan.options.basis),
         )
     require_gradient(molecule, scan.options)
     examine_steps([Step(name="", who=scan.point(0), molecule=molecule, options=scan.options)])

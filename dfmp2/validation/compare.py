@@ -20,7 +20,7 @@ from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.mp2 import check
 from dfmp2.mp2.result import MP2Result, NativeEnergies
-from dfmp2.options.methods import KAPPA, MP2
+from dfmp2.options.methods import MP2
 from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian, hartree_fock
@@ -331,13 +331,7 @@ def _written_out(
     singles = 0.0
     if result.reference.kind == "rohf":
         singles = formulas.singles_energy(spins)
-    if method.regularised:
-        kappa = result.options.kappa
-    else:
-        kappa = None
-    if method.regularised and kappa is None:
-        kappa = KAPPA
-    same, opposite = formulas.spin_components(spins, rows, kappa)
+    same, opposite = formulas.spin_components(spins, rows, result.options.regulariser)
     native = NativeEnergies(
         program=program,
         scf_total_energy=reference.scf_total_energy,

@@ -279,13 +279,11 @@ def _checks(r: MP2Result) -> SummaryTile:
         said.append(f"{check.program} differs by {size(check.largest_difference)} Eh at most")
     if certificate is not None:
         passed["certificate"] = certificate.accepted or certificate.repeated_in_fp64
-        bound = f"error of the precision {size(certificate.correlation_error)} Eh at most"
+        outcome = f"error of the precision {size(certificate.correlation_error)} Eh at most"
         if certificate.repeated_in_fp64:
-            found = "repeated in float64"
-        else:
-            found = bound
+            outcome = "repeated in float64"
         pairs = counted_text(certificate.pairs, "pair")
-        said.append(f"certificate, {certificate.sampled} of {pairs}: {found}")
+        said.append(f"certificate, {certificate.sampled} of {pairs}: {outcome}")
     failed = [f"{name} failed" for name, good in passed.items() if not good]
     words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
     mood = ""
