@@ -241,9 +241,7 @@ class Plan:
         sizes = "/".join(map(str, self.sizes))
         lines = [
             f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, "
-            f"{format_bytes(self.bytes)}"
-        ]
-        lines += [
+            f"{format_bytes(self.bytes)}",
             f"backend {self.backend}: {self.reason}",
             f"this host: {self.host:.2e} s, predicted, {self.rates}",
         ]

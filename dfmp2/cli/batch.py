@@ -173,8 +173,7 @@ def batch_collect(
     from dfmp2.execution.collect import Destination
 
     destination = Destination.chosen(batch.output, table, to, split, overwrite=overwrite)
-    console = Console(quiet=False, log=None)
-    for line in destination.collect(batch, console.warning, **how):
+    for line in destination.collect(batch, Console(quiet=False, log=None).warning, **how):
         conclude(printable(line))
 
 

@@ -328,8 +328,7 @@ def _by_workers(
                 source, share, **given, elsewhere=partial(by_workers, pool, source.path)
             )
     except ResourceError as error:
-        named = [option.name for option in error.message.options]
-        if engine is not None or "memory" not in named:
+        if engine is not None or "memory" not in [option.name for option in error.message.options]:
             raise
         raise type(error)(
             error.message.changed(partial(_times, count + 1)),

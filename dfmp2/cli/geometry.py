@@ -176,8 +176,9 @@ def optimize_command(
         {"--constraints": constraints.constraints, "--xyz": last, "--trajectory": path}
     )
 
-    hessian = _read_hessian(start_hessian)
-    compute = partial(optimize_geometry, read.molecule, chosen, search, start_hessian=hessian)
+    compute = partial(
+        optimize_geometry, read.molecule, chosen, search, start_hessian=_read_hessian(start_hessian)
+    )
 
     def contents(study: Study) -> list[bytes]:
         from dfmp2.output.export import xyz

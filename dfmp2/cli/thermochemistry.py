@@ -309,8 +309,9 @@ def rank_command(
     if len(conditions.temperatures) * len(conditions.pressures) > 1:
         raise InputError("--temperature, --pressure: one of each, an ensemble has one of both")
     console = Console(quiet=False, log=None)
-    files = complete_files(sources, console.warning)
-    ranking = rank_files(files, conditions, by, _numbers_by_name(degeneracy))
+    ranking = rank_files(
+        complete_files(sources, console.warning), conditions, by, _numbers_by_name(degeneracy)
+    )
     if as_json:
         click.echo(json.dumps(ranking.to_dict(), indent=2, allow_nan=False))
         return

@@ -129,8 +129,7 @@ def validate_command(
     def optimize(
         molecule: Molecule, options: Options, *, constraints: str, **how: Any
     ) -> MP2Result:
-        search = Search(Constraints(text=constraints))
-        return minimum(molecule, options, search=search, **how)
+        return minimum(molecule, options, search=Search(Constraints(text=constraints)), **how)
 
     session = Session(backend, precision, budget, threads, optimize)
     programs: list[str] = []

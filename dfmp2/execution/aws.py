@@ -150,8 +150,12 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
         }
         return {"jobName": name, "containerOverrides": overrides, **common}
 
-    share = {"workers": given["workers"], "threads": given["threads"], "memory": f"{memory}MiB"}
-    share["copy-every"] = f"{given['copy_every']:g}"
+    share = {
+        "workers": given["workers"],
+        "threads": given["threads"],
+        "memory": f"{memory}MiB",
+        "copy-every": f"{given['copy_every']:g}",
+    }
     words = [str(word) for option, value in share.items() for word in (f"--{option}", value)]
     requests = {"job-definition": definition}
     if lane is not None and given["warm_up"]:

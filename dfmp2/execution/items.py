@@ -385,8 +385,7 @@ def read_index(batch: Batch, shard: tuple[int, int] | None = None) -> dict[str, 
             size_there, changed_there = map(int, row.source)
         except (TypeError, ValueError):
             continue
-        source = (size_there, changed_there)
-        rows[name] = replace(row, stamp=(size, changed_at), source=source)
+        rows[name] = replace(row, stamp=(size, changed_at), source=(size_there, changed_there))
     return rows
 
 

@@ -155,8 +155,9 @@ def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
         "given": given,
         "cores_per_chip": CORES_PER_CHIP,
         "after": AFTER,
+        "python": os.path.abspath(sys.executable),
+        **_values(jobs, folder, given),
     }
-    values |= {"python": os.path.abspath(sys.executable), **_values(jobs, folder, given)}
     job = environment.get_template("slurm.sh.j2")
     found = {folder / f"{kind}.sbatch": job.render(kind=kind, **values) for kind in jobs.commands}
     return {**found, folder / SUBMIT: environment.get_template("submit.sh.j2").render(**values)}

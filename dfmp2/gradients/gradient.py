@@ -199,8 +199,9 @@ def mp2_gradient(
     Dfmp2Error : see `dfmp2.errors`
     """
     asked: CalculationKeywords = {"command": "dfmp2.gradient", **how}
-    extent = _Extent(gradient=True, separate=separate)
-    return GradientResult(_with_densities(molecule, options, extent, **asked))
+    return GradientResult(
+        _with_densities(molecule, options, _Extent(gradient=True, separate=separate), **asked)
+    )
 
 
 def mp2_properties(
@@ -381,8 +382,9 @@ def gradient_on_reference(
         _require_complete(reference)
     reference, fitted = fitted_integrals(calculation, reference)
     correlation = correlate(calculation, reference, fitted)
-    result = complete(calculation, reference, correlation)
-    return differentiate(calculation, result, fitted.b, kept, memory)
+    return differentiate(
+        calculation, complete(calculation, reference, correlation), fitted.b, kept, memory
+    )
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
@@ -620,7 +622,6 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     ):
         occupied = int(np.count_nonzero(occ))
         core = occupied - space.nocc
-        virtual = len(occ) - occupied - space.nvir
         of_spins.append(
             Orbitals(
                 coeff=coeff,
@@ -628,7 +629,7 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
                 core=core,
                 nocc=space.nocc,
                 nvir=space.nvir,
-                virtual=virtual,
+                virtual=len(occ) - occupied - space.nvir,
             )
         )
     return of_spins
@@ -715,8 +716,7 @@ def _response(
                     energy_fock = [
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)
                     ]
-            nao = int(calculation.system.mole.nao)
-            single = uses_single(calculation.options.precision, nao)
+            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
             builder = replace(builder, single=single, held=memory.response_held)
             relaxed, residual = relax(
                 builder, spins, unrelaxed, occupied, virtual, calculation.listener, energy_fock

@@ -178,8 +178,7 @@ def batch(
             raise InputError("output was not given: name the folder of the results")
         # Wrong options are rejected before a file is written.
         make_options(**{name: values[name] for name in values if name not in OF_THE_ITEM})
-        files = _files(molecules, Path(output) / "molecules")
-        batch = make_batch(files, values, Path(output))
+        batch = make_batch(_files(molecules, Path(output) / "molecules"), values, Path(output))
     machine = {name: values[name] for name in OF_THE_MACHINE if values.get(name) is not None}
     common = replace(batch.items[0].options, **machine)
     inputs = read_inputs(batch)

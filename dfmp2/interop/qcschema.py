@@ -280,11 +280,10 @@ def read_request(document: Any) -> Request:
         raise InputError(
             f"protocols.wavefunction {wavefunction!r}: expected one of {', '.join(PROTOCOLS)}"
         )
-    molecule = from_qcschema(fields["molecule"] or {}).in_field(point_charges)
     return Request(
         document=document,
         version=version,
-        molecule=molecule,
+        molecule=from_qcschema(fields["molecule"] or {}).in_field(point_charges),
         options=options,
         wavefunction=wavefunction,
         driver=driver,
@@ -352,8 +351,7 @@ def answer(request: Request, computed: MP2Result | Study) -> dict[str, Any]:
         elif request.driver == "properties" and result.properties is not None:
             returned = {"properties": result.properties.to_dict()}
             if result.polarizability is not None:
-                polarizability = result.polarizability.relaxed.tolist()
-                returned["properties"]["polarizability"] = polarizability
+                returned["properties"]["polarizability"] = result.polarizability.relaxed.tolist()
     return atomic_result(result, request.document, request.version, request.wavefunction, returned)
 
 

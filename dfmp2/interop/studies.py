@@ -368,9 +368,8 @@ def _molecule_and_level(
 
 def _level(basis: str, keywords: Mapping[str, Any]) -> Options:
     """The options of a level that may take several runs, from keywords."""
-    chosen = make_options(**options_among(keywords), basis=basis)
     return at_level(
-        chosen,
+        make_options(**options_among(keywords), basis=basis),
         scf_formula=keywords.get("scf_formula"),
         correlation_formula=keywords.get("correlation_formula"),
         delta=keywords.get("delta"),

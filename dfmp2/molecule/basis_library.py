@@ -169,8 +169,7 @@ def require_known(key: str, name: str, option: Option, *, fitting: bool) -> None
             f": PySCF {pyscf_version()} has no such set, the Basis Set Exchange has: "
             f"{INSTALL_EXCHANGE}",
         )
-    names = known_names(fitting=fitting)
-    close = nearest(name, names.values())
+    close = nearest(name, known_names(fitting=fitting).values())
     if close:
         advice = f"did you mean {' or '.join(close)}?"
     else:
@@ -344,8 +343,7 @@ def _pyscf_shells(part: str, symbol: str) -> list[Any]:
     from pyscf.lib.exceptions import BasisNotFoundError
 
     if not part.endswith(".dat"):
-        module = importlib.import_module("pyscf.gto.basis." + part)
-        return list(getattr(module, symbol, ()))
+        return list(getattr(importlib.import_module("pyscf.gto.basis." + part), symbol, ()))
     try:
         # optimize=False, as PySCF itself does, keeps the order of the functions
         return list(parse_nwchem.load(str(_data_folder() / part), symbol, False))

@@ -369,11 +369,10 @@ def _of_a_word(text: str) -> Iterator[Statement]:
         elif word == "q" and match["equals"] is None:
             yield _unread(quantity, words, "may be a charge")
         elif word == "m":
-            meanings = _meanings(kind, number)[0]
             yield Statement(
                 quantity=quantity,
                 words=words,
-                meanings=meanings,
+                meanings=_meanings(kind, number)[0],
                 certain=False,
                 why="may be a multiplicity",
             )

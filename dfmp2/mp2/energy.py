@@ -98,11 +98,10 @@ def mp2_energy(
     options = options.settled(molecule.multiplicity)
     require_energy_check(options)
     kind = reference_kind(options, molecule.multiplicity)
-    bases = partial(resolve, molecule, doubt_units=doubt_units)
     with open_calculation(
         options,
         kind,
-        Opening(bases),
+        Opening(partial(resolve, molecule, doubt_units=doubt_units)),
         start=start,
         listener=listener,
         command=command,

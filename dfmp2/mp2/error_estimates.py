@@ -546,5 +546,4 @@ def bonded_atoms(molecule: Molecule) -> int:
 
 def bond_orders_of(molecule: Molecule) -> dict[tuple[str, str], float]:
     """Bond orders of the molecule, summed for each pair of elements."""
-    places = molecule.coordinates * ANGSTROM_PER_BOHR
-    return bond_orders(molecule.symbols, places, molecule.ghost)
+    return bond_orders(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)

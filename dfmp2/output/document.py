@@ -252,8 +252,7 @@ def without_folders(text: str) -> str:
 def _folded(fact: str) -> list[str]:
     """A fact in lines that fit a terminal; a word, such as a hash or a file name, is never
     broken."""
-    value = fact.rpartition(": ")[2]
-    if len(fact) <= WIDEST or " " not in value:
+    if len(fact) <= WIDEST or " " not in fact.rpartition(": ")[2]:
         return [fact]
     return wrap(
         fact, WIDEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False

@@ -29,8 +29,7 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
     """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
     plan, setup, system = outlook.plan, outlook.setup, outlook.system
     work, memory, limits = plan.work, plan.memory, setup.backend.limits
-    spins = len(work.spins)
-    numbers = spins * work.nao * (work.nao + 2) + 4 * sum(s.nocc**2 for s in work.spins)
+    numbers = len(work.spins) * work.nao * (work.nao + 2) + 4 * sum(s.nocc**2 for s in work.spins)
     change: Message | str = outlook.change
     if not change and not _has_space(outlook):
         change = f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"

@@ -423,8 +423,7 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
         contents = read_contents(handle["study"])
         if verify:
             require_hash(contents, f"{path}, study", read_attribute(handle, "content_sha256"))
-        in_study = by_group(contents)
-        given = {"array_names": (), "warnings": (), **stored(in_study, "")}
+        given = {"array_names": (), "warnings": (), **stored(by_group(contents), "")}
         values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
             for group, names in (

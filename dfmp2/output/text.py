@@ -110,8 +110,9 @@ def brief_report(result: MP2Result, path: str | None) -> str:
     tables += _dipole(result)
     derivatives = ["gradient", "properties", "polarizability"]
     if of_gradient and result.properties is not None:
-        relaxed = result.properties.relaxed_dipole
-        tables.append(_dipole_fact("relaxed dipole moment", relaxed, result.molecule))
+        tables.append(
+            _dipole_fact("relaxed dipole moment", result.properties.relaxed_dipole, result.molecule)
+        )
         derivatives.remove("properties")
     for anchor in derivatives:
         if anchor in sections:
@@ -377,8 +378,10 @@ def result_html(result: MP2Result) -> str:
     if result.functional_energy is not None:
         rows.append((f"E({title} functional)", result.functional_energy))
     if result.quadrature is None:
-        rows.append(("E(SS)", result.same_spin_correlation_energy))
-        rows.append(("E(OS)", result.opposite_spin_correlation_energy))
+        rows += [
+            ("E(SS)", result.same_spin_correlation_energy),
+            ("E(OS)", result.opposite_spin_correlation_energy),
+        ]
     rows.append((f"E({title} correlation)", result.correlation_energy))
     if result.dispersion is not None:
         rows.append(("E(dispersion)", result.dispersion.energy))

@@ -193,8 +193,7 @@ def gradient_memory(
         purpose = "gradient"
 
     # Amplitudes, with B in memory or streamed from disk.
-    b_streamed = threads * min(STREAM_BYTES, arrays.b)
-    amplitudes_streamed = _amplitudes(work, threads, b_streamed)
+    amplitudes_streamed = _amplitudes(work, threads, threads * min(STREAM_BYTES, arrays.b))
     amplitudes_in_memory = _amplitudes(work, threads, arrays.b)
     amplitudes = amplitudes_streamed
     if energy.mp2_fits_in_core:

@@ -397,8 +397,7 @@ def foresee(
     setup = set_up_run(
         options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count)
     )
-    absent = setup.backend_reason.startswith("not on this host")
-    if absent:
+    if setup.backend_reason.startswith("not on this host"):
         timed = select_backend("cpu", "auto", setup.threads)[0]
     else:
         timed = setup.backend
@@ -591,8 +590,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     pairs = part == "all" and work.task == "energy" and setup.options.correlation.kind == "pairs"
     if pairs and setup.options.transform == "device" and memory.stays_on_card(work, limits):
-        in_core = min(found.mp2_in_core, memory.card_host_bytes(work))
-        found = replace(found, mp2_in_core=in_core)
+        found = replace(found, mp2_in_core=min(found.mp2_in_core, memory.card_host_bytes(work)))
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])
     again = found.mp2_disk  # for B with orbitals of a finer grid

@@ -130,14 +130,13 @@ def set_up_run(
             backend, reason = choose(count)
         else:
             backend, reason = select_backend(options.backend, options.precision, count)
-    budget = options.memory or resources.usable_memory()
     setup = Setup(
         options=options,
         backend=backend,
         backend_reason=reason,
         threads=count,
         active=count,
-        budget=budget,
+        budget=options.memory or resources.usable_memory(),
         scratch=scratch,
         command=command,
     )

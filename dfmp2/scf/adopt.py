@@ -132,13 +132,12 @@ def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
             if fitting.auxmol is None:
                 fitting.build()
             jk = _basis("jk", fitting.auxmol, fitting.auxbasis, {})
-        cycles = int(getattr(mf, "cycles", 0) or 0)
         reference = record(
             mf,
             kind,
             jk is not None,
             list(GIVEN),
-            cycles=cycles,
+            cycles=int(getattr(mf, "cycles", 0) or 0),
             start="python",
             energy_xc=energy_xc,
         )
@@ -167,12 +166,11 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
     """
     with shielded():
         reference = found.reference
-        charges = found.molecule.point_charges
         plain = hamiltonian.mean_field(
             mole,
             reference.kind,
             found.relativity,
-            charges,
+            found.molecule.point_charges,
             xc=reference.xc,
             grid=reference.grid_name,
         )

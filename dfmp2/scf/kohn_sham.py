@@ -428,8 +428,7 @@ def exchange_correlation_energy(mf: Any, densities: Any) -> float:
 def exact_exchange_energy(mf: Any) -> float:
     """E_EXX of a converged mean field, Eq. 3, Eh."""
     with shielded():
-        density = mf.make_rdm1()
-        return _energy(mf, density, HARTREE_FOCK)
+        return _energy(mf, mf.make_rdm1(), HARTREE_FOCK)
 
 
 def functional_energy(mf: Any, xc: str) -> float:

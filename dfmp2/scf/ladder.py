@@ -140,8 +140,7 @@ class Ladder:
                 self._mf.callback = None
                 self._mf.check_convergence = None
                 return self._mf
-            used = len(self.history) - self._rung_start
-            spent = counted_text(used, "cycle")
+            spent = counted_text(len(self.history) - self._rung_start, "cycle")
             self._listener.stage(f"SCF not converged by {rung} in {spent}")
             density = self._mf.make_rdm1()
             if self._gave_up:

@@ -108,10 +108,9 @@ def harmonic_frequencies(
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         return _numbers(molecule, gas, displacement, results, complete=complete)
 
-    what = f"frequencies of {molecule.name} ({molecule.formula})"
     task = Task(
         kind="frequencies",
-        what=what,
+        what=f"frequencies of {molecule.name} ({molecule.formula})",
         molecule=molecule,
         options=options,
         steps=[reference],
@@ -561,8 +560,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
     results = study.results
     if study.kind == "optimization" and "plus-001-x" in results:
         first = results[study.settings["path"][0]]
-        natom = first.molecule.natom
-        if all(f"minus-{atom + 1:03d}-z" in results for atom in range(natom)):
+        if all(f"minus-{atom + 1:03d}-z" in results for atom in range(first.molecule.natom)):
             return StoredHessian(
                 path=path,
                 result=first,

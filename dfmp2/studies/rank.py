@@ -358,8 +358,7 @@ def _weighted(
         )
         for one, energy, factor in zip(candidates, energies, factors, strict=True)
     ]
-    conformers = tuple(sorted(rows, key=lambda row: row.energy))
-    return conformers, lowest - thermal * math.log(total)
+    return tuple(sorted(rows, key=lambda row: row.energy)), lowest - thermal * math.log(total)
 
 
 def _alike(candidates: Sequence[Candidate], energies: Sequence[float]) -> list[str]:

@@ -505,8 +505,9 @@ class _Course:
             return None
         if stored is not None and stored.hessian is not None:
             return stored.hessian.hessian
-        molecule = results[self.final].molecule
-        return hessian(molecule, results, DISPLACEMENT, f"{self.species.label}:")
+        return hessian(
+            results[self.final].molecule, results, DISPLACEMENT, f"{self.species.label}:"
+        )
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -705,8 +706,7 @@ def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
             arrays[f"{label}_wavenumbers"] = Dataset(one.wavenumbers, "cm^-1", about)
         if plan.optimize is not None and one.species.stored is None:
             about = f"positions of the atoms of {label} (natom, 3)"
-            places = one.result.molecule.coordinates
-            arrays[f"{label}_geometry"] = Dataset(places, "bohr", about)
+            arrays[f"{label}_geometry"] = Dataset(one.result.molecule.coordinates, "bohr", about)
     return arrays
 
 

@@ -189,8 +189,7 @@ def bring(
         missing = _deviations(moved, coordinates, values)
         if abs(missing).max() < EXACT:
             return moved
-        slopes = _slopes(moved, coordinates, values)
-        correction = np.linalg.lstsq(slopes, missing, rcond=None)[0]
+        correction = np.linalg.lstsq(_slopes(moved, coordinates, values), missing, rcond=None)[0]
         correction *= min(1.0, LONGEST / abs(correction).max())
         moved = replace(moved, coordinates=moved.coordinates + correction.reshape(-1, 3))
     said = ", ".join(

@@ -579,10 +579,12 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
     if scan.relaxed is not None:
         for direction in PASSES:
             energies = tuple(_energy_of(outcome, direction) for outcome in outcomes)
-            about = f"total energy of the {direction} pass"
-            table[f"{direction}_energy"] = Column(energies, "hartree", about)
-    codes = tuple(outcome.exit_code for outcome in outcomes)
-    table["exit_code"] = Column(codes, "", "0, or the exit code of the error")
+            table[f"{direction}_energy"] = Column(
+                energies, "hartree", f"total energy of the {direction} pass"
+            )
+    table["exit_code"] = Column(
+        tuple(outcome.exit_code for outcome in outcomes), "", "0, or the exit code of the error"
+    )
     return table
 
 

@@ -219,8 +219,7 @@ def symmetry_number(molecule: Molecule, weights: Array | None = None) -> int:
     first, second, _ = max(pairs, key=lambda pair: pair[2])
 
     def alike(i: int, j: int) -> bool:
-        same = bool(weights[i] == weights[j])
-        return same and abs(distance[i] - distance[j]) < SAME_PLACE
+        return bool(weights[i] == weights[j]) and abs(distance[i] - distance[j]) < SAME_PLACE
 
     frame, count = _frame(centred[first], centred[second]), 0
     for i in filter(lambda k: alike(first, k), range(molecule.natom)):

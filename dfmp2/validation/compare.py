@@ -283,8 +283,7 @@ def _fitted(
             mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual
         )
         return _of_mp2(result, theirs, allowed, reference.functional_energy)
-    plasmons = result.options.correlation.kind == "rpa"
-    _require_written_out(result, plasmons=plasmons)
+    _require_written_out(result, plasmons=result.options.correlation.kind == "rpa")
     spins = _correlated(mf, result)
     rows = formulas.fitted_rows(mole, data, spins)
     return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
@@ -394,8 +393,9 @@ def _exact_exchange(mole: Any, mf: Any, result: MP2Result) -> float:
             native=True,
         )
         if result.scf_fitting is not None:
-            data = fitting_data(result.molecule, result.scf_fitting)
-            hartree_fock_energy = hartree_fock_energy.density_fit(auxbasis=data)
+            hartree_fock_energy = hartree_fock_energy.density_fit(
+                auxbasis=fitting_data(result.molecule, result.scf_fitting)
+            )
         hartree_fock_energy = in_solvent(hartree_fock_energy, result.options, native=True)
         hartree_fock_energy.verbose = 0
         return float(hartree_fock_energy.energy_tot(mf.make_rdm1()))

@@ -220,8 +220,7 @@ def _require_same(found: Psi4Output, result: MP2Result) -> None:
     """Raise if the energies are not those of the requested calculation."""
     sizes = result.sizes
     ours = tuple(zip(sizes.nocc, sizes.nvir, strict=True))[: result.reference.nspin]
-    theirs = (found.nao, found.naux, found.active)
-    if theirs != (sizes.nao, sizes.naux, ours):
+    if (found.nao, found.naux, found.active) != (sizes.nao, sizes.naux, ours):
         raise ComparisonFailed(
             f"Psi4 did another calculation: {found.nao} basis functions, {found.naux} fitting "
             f"functions and {found.active} active (occupied, virtual) orbitals, the result has "

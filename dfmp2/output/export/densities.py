@@ -205,8 +205,7 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
 
 def _scaled(result: MP2Result, of: str) -> str:
     scaling = result.options.correlation
-    own = of != "scf" and scaling.title != "MP2"
-    if own:
+    if of != "scf" and scaling.title != "MP2":
         return f" ({scaling.opposite_spin:g} OS, {scaling.same_spin:g} SS)"
     return ""
 

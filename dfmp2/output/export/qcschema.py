@@ -46,8 +46,7 @@ def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
     ------
     NumericalError : the stored orbitals do not belong to the stored basis
     """
-    given = _atomic_input(result, schema_version)
-    document = atomic_result(result, given, schema_version, "all")
+    document = atomic_result(result, _atomic_input(result, schema_version), schema_version, "all")
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 

@@ -120,8 +120,7 @@ def batch_page(source: Path, title: str | None) -> str:
         block for block in overview.blocks if not isinstance(block, Table | Figure)
     ]
     if failed:
-        blocks.append(_by_code(failed))
-        blocks.append(_first_failures(failed))
+        blocks += [_by_code(failed), _first_failures(failed)]
     drawing = [block for block in overview.blocks if isinstance(block, Figure)]
     summary = Summary(title or f"Batch: {folder}", subtitle, tiles, [*drawing, *blocks])
     return render(summary, sections, f"the folder {folder}")

@@ -221,8 +221,7 @@ def energies_section(result: MP2Result) -> Section:
         )
         for row in energy_rows(result)
     ]
-    table = Table("; ".join(sources), ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
-    blocks: list[Block] = [table]
+    blocks: list[Block] = [Table("; ".join(sources), ("energy", "#Eh", "#kJ/mol", "meaning"), rows)]
     if method.kind == "none":
         return Section("energies", "Energies", blocks)
     if quadrature is None:

@@ -146,8 +146,7 @@ def method_section(result: Calculated) -> Section:
         Facts(facts),
     ]
     if exponents:
-        text = "\n".join(exponents)
-        blocks.append(Code("Even-tempered fitting functions", text, folded=True))
+        blocks.append(Code("Even-tempered fitting functions", "\n".join(exponents), folded=True))
     blocks += [
         _orbital_classes(result),
         Table(

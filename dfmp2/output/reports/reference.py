@@ -71,8 +71,13 @@ def _among_energies(result: Calculated) -> list[str]:
     """The fields of the reference that `energy_rows` already shows."""
     if not isinstance(result, MP2Result):
         return []
-    names = ["scf_total_energy", "nuclear_repulsion_energy", "functional_energy"]
-    names += ["solvent_energy", "smd_cds_energy"]
+    names = [
+        "scf_total_energy",
+        "nuclear_repulsion_energy",
+        "functional_energy",
+        "solvent_energy",
+        "smd_cds_energy",
+    ]
     if result.mean_field_name == "hf_total_energy":
         names.append("exx_total_energy")
     return names

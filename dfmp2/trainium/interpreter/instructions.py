@@ -571,8 +571,9 @@ def nc_matmul(core: Core, given: Given) -> None:
         note_write(core, out, matmul=True)
         open_group(out)
     _multiply(core, out, left, right, accumulate)
-    hinted = any(flag for flag, _ in flagged)
-    issue(core, "nc_matmul", "tensor", [out], [left, right], one_zero=hinted)
+    issue(
+        core, "nc_matmul", "tensor", [out], [left, right], one_zero=any(flag for flag, _ in flagged)
+    )
 
 
 def nc_transpose(core: Core, given: Given) -> None:

@@ -70,8 +70,7 @@ def locate(source: str, beside: Path | None = None) -> Path:
 def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, Source]:
     """Linted code of a kernel file, without functions that break a rule; compiled once per version
     of the file."""
-    text = Path(path).read_text(encoding="utf-8", errors="replace")
-    found = read_source(text, Path(path).name)
+    found = read_source(Path(path).read_text(encoding="utf-8", errors="replace"), Path(path).name)
     return compile(found.tree, path, "exec", dont_inherit=True), found
 
 
