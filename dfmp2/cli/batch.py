@@ -180,9 +180,7 @@ def batch_collect(
 def duration(seconds: float) -> str:
     """A duration in readable form."""
     if seconds < 90:
-        if seconds < 10:
-            return f"{seconds:.1f} s"
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"

@@ -241,10 +241,7 @@ def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
     from dfmp2.execution.schedule import read_shard, shard_of_job
 
-    if shard == OF_THE_JOB:
-        found = shard_of_job()
-    else:
-        found = read_shard(shard)
+    found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
     if found is None:
         raise InputError(
             "--shard without I/N: this is no task of a Slurm or AWS Batch array job: pass --shard "

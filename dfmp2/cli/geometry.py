@@ -212,9 +212,7 @@ def _read_hessian(path: str | None) -> StoredHessian | None:
     """The Hessian in the file given by --start-hessian, or None."""
     from dfmp2.studies.frequencies import read_hessian
 
-    if path is None:
-        return None
-    return read_hessian(path)
+    return None if path is None else read_hessian(path)
 
 
 @click.command("irc", cls=AnnouncedCommand)

@@ -215,10 +215,7 @@ class AnnouncedCommand(GroupedCommand):
 
 def _files(names: tuple[str, ...]) -> str:
     """The first names, and the number of further ones."""
-    if len(names) > SHOWN:
-        more = f" and {len(names) - SHOWN} more"
-    else:
-        more = ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{', '.join(names[:SHOWN])}{more}"
 
 

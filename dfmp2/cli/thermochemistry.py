@@ -188,14 +188,10 @@ def frequencies_command(
 
         wavenumbers = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in wavenumbers)
-        warned = ""
-        if imaginary:
-            warned = f", {imaginary} IMAGINARY"
+        warned = f", {imaginary} IMAGINARY" if imaginary else ""
         lowest = f"{wavenumbers[0]:.1f}"
         highest = f"{wavenumbers[-1]:.1f}"
-        ends = lowest
-        if highest != lowest:
-            ends = f"{lowest} to {highest}"
+        ends = f"{lowest} to {highest}" if highest != lowest else lowest
         return f"{counted_text(len(wavenumbers), 'vibration')}{warned}, {ends} cm^-1; {modes}"
 
     run_study(

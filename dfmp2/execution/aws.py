@@ -322,9 +322,7 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
 
 def _shard_manifest(shard: tuple[int, int], *, chained: bool) -> str:
     """Name of the manifest of shard (I, N) in the archive."""
-    kind = "alone"
-    if chained:
-        kind = "chained"
+    kind = "chained" if chained else "alone"
     return f"shards/{kind}-{shard[0]}-of-{shard[1]}.toml"
 
 

@@ -293,9 +293,7 @@ class Destination:
             raise InputError(
                 f"-o {file}: every .h5 in {results} is the result of an item: name another folder"
             )
-        shares = {}
-        if split is not None:
-            shares = _shares(split)
+        shares = _shares(split) if split is not None else {}
         return cls(target, to, shares, overwrite)
 
     def targets(self) -> dict[str, Path]:

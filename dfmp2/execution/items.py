@@ -129,9 +129,7 @@ def said_energy(item: BatchItem, row: ItemStatus) -> str:
     title = row.method
     if not title:  # from an earlier version, whose energy, if any, is that of MP2
         method = item.options.correlation
-        title = method.title
-        if method.scaled_mp2:
-            title = MP2.title
+        title = MP2.title if method.scaled_mp2 else method.title
     return f"E({title}) = {row.energy:.10f} Eh"
 
 

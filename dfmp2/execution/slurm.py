@@ -67,10 +67,7 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         commands = {"warm-up": ["batch", "run", *source, "--warm-up"]}
     else:
         commands = {}
-    if given["scf_chain"]:
-        chain = ["--scf-chain"]
-    else:
-        chain = []
+    chain = ["--scf-chain"] if given["scf_chain"] else []
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
     if table is not None:
         ending = Path(table).suffix

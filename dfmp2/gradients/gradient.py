@@ -551,10 +551,7 @@ def _correlation(
     inverse = InverseMetric(metric, threads)
     with_gradient = calculation.plan.work.task == "gradient"
     ranges = derivatives.blocks(mole, auxmole, memory.packed_bytes)
-    if memory.z_on_disk:
-        where = calculation.space
-    else:
-        where = None
+    where = calculation.space if memory.z_on_disk else None
     z = [
         ScratchTensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}")
         for k, s in enumerate(spaces)
@@ -736,10 +733,7 @@ def _builder(calculation: Calculation, fitted: Any, memory: GradientMemory) -> A
         return reproducible(mf, in_memory=not memory.scf_on_disk)
     if fitted is None:
         room = Room(calculation.space, memory.pair_bytes, memory.read_bytes)
-        if memory.scf_on_disk:
-            integrals = "disk"
-        else:
-            integrals = "memory"
+        integrals = "disk" if memory.scf_on_disk else "memory"
         fitted = jk_builder(system.mole, system.jk_auxmole, integrals, threads, room)
     return mf.density_fit(with_df=fitted)
 
@@ -771,9 +765,7 @@ def _assemble(
         on_atoms += of_charges[0]
         on_charges += of_charges[1]
     others = [d / 2 + p for d, p in zip(scf, change, strict=True)]
-    where = None
-    if memory.half_on_disk:
-        where = calculation.space
+    where = calculation.space if memory.half_on_disk else None
     for omega, exchanged in _exchanged(scf, change, functionals).items():
         with_operator, auxmole = mole, system.jk_auxmole
         if omega:

@@ -114,10 +114,7 @@ def read_method(text: object, *, scaled: bool) -> str:
         if look_up(name) is not None:
             return canonical_method(name)
         close = difflib.get_close_matches(name, method_names(), n=1, cutoff=0.85)
-        if close:
-            advice = f"did you mean {close[0]}? "
-        else:
-            advice = ""
+        advice = f"did you mean {close[0]}? " if close else ""
         way_out = way_out_of_method(written)
         if way_out:
             way_out = Message("; ", way_out)

@@ -234,9 +234,7 @@ def _read_nwchem_potential(lines: _Lines, found: dict[str, _Element], words: lis
         return
     if element.core is None:
         lines.refuse("nelec of this element first")
-    momentum = -1
-    if kind != "UL":
-        momentum = lines.momentum(kind)
+    momentum = lines.momentum(kind) if kind != "UL" else -1
     terms: list[list[float]] = []
     for row in lines:
         if not NUMBER.fullmatch(row[0]):

@@ -286,10 +286,7 @@ def pyscf_index() -> Mapping[str, tuple[tuple[str, ...], ...]]:
 
     index: dict[str, tuple[tuple[str, ...], ...]] = {}
     for alias, value in ALIAS.items():
-        if isinstance(value, str):
-            entry = (value,)
-        else:
-            entry = tuple(value)
+        entry = (value,) if isinstance(value, str) else tuple(value)
         key = squash(alias)
         if entry not in index.get(key, ()):
             index[key] = (*index.get(key, ()), entry)
@@ -391,9 +388,7 @@ def basis_set_exchange() -> ModuleType | None:
 def exchange_index() -> Mapping[str, Any]:
     """Key -> metadata of each set; empty without the package."""
     exchange = basis_set_exchange()
-    if exchange is None:
-        return {}
-    return _exchange_metadata(exchange)
+    return {} if exchange is None else _exchange_metadata(exchange)
 
 
 @cache

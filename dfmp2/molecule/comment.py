@@ -453,10 +453,7 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
         if abs(moment - round(moment)) > 0.05:
             return frozenset(), "is not a whole number of unpaired electrons"
         return frozenset({round(moment) + 1}), ""
-    if number[-1] in "+-":
-        trailing = number[-1]
-    else:
-        trailing = ""
+    trailing = number[-1] if number[-1] in "+-" else ""
     if trailing and number[0] in "+-":
         return frozenset(), "has two signs"
     if trailing:

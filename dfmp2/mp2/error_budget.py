@@ -218,10 +218,7 @@ class ErrorBudget:
 def _in_both_units(error: float) -> str:
     """An error in hartree and kJ/mol, as text."""
     converted = KJ_PER_MOL_PER_HARTREE * error
-    if converted < 10:
-        digits = ".1g"
-    else:
-        digits = ".0f"
+    digits = ".1g" if converted < 10 else ".0f"
     return f"+-{error:.1e} Eh ({converted:{digits}} kJ/mol)"
 
 

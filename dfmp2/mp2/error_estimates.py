@@ -385,9 +385,7 @@ def _softness(result: MP2Result) -> float:
         return SOFTNESS
     coarse = reference.xc is not None and begins_coarse(precision, nao)
     if coarse or uses_single(precision, nao):
-        if reference.kind == "uhf":
-            return UNRESTRICTED_SOFTNESS
-        return SOFTNESS
+        return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
     softness = SOFTNESS
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])

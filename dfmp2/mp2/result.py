@@ -417,9 +417,7 @@ class MP2Result(Calculated):
     @property
     def dispersion_energy(self) -> float | None:
         """Dispersion energy of a double hybrid, Eh; None without a correction."""
-        if self.dispersion is None:
-            return None
-        return self.dispersion.energy
+        return None if self.dispersion is None else self.dispersion.energy
 
     @property
     def mean_field_energy(self) -> float:
@@ -531,9 +529,7 @@ class MP2Result(Calculated):
     @property
     def scaled_mp2_correlation_energy(self) -> float | None:
         """Correlation energy with the user's own factors, Eh; None if none were given."""
-        if self.method == CUSTOM:
-            return self.correlation_energy
-        return None
+        return self.correlation_energy if self.method == CUSTOM else None
 
     @property
     def scf_fitting_estimate(self) -> float | None:

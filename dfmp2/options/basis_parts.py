@@ -107,9 +107,7 @@ def is_file(value: str) -> bool:
 def path_of(value: str) -> str:
     """The path of a part that is a file, without its hash."""
     match = DIGEST.fullmatch(value)
-    if match:
-        return match[1]
-    return value
+    return match[1] if match else value
 
 
 def change_files(text: str, change: Callable[[str], str]) -> str:

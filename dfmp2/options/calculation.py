@@ -316,10 +316,7 @@ class Options:
             return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
         row = self.double_hybrid
         factors = self.os_scale, self.ss_scale
-        if self.laplace:
-            kind = "laplace"
-        else:
-            kind = "pairs"
+        kind = "laplace" if self.laplace else "pairs"
         if row is None:
             opposite, same = (0.0 if factor is None else factor for factor in factors)
             return Method(

@@ -258,16 +258,12 @@ def result_dict(result: MP2Result) -> dict[str, Any]:
 
 def _fields(part: Any) -> dict[str, Any] | None:
     """The fields of a part of a result by name; None if there is no such part."""
-    if part is None:
-        return None
-    return asdict(part)
+    return None if part is None else asdict(part)
 
 
 def _listed(values: NDArray[np.float64] | None) -> Any:
     """An array as nested lists; None for None."""
-    if values is None:
-        return None
-    return values.tolist()
+    return None if values is None else values.tolist()
 
 
 def grid_error(result: MP2Result) -> dict[str, Any] | None:

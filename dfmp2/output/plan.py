@@ -264,9 +264,7 @@ def _rates(found: Rates) -> str:
 
 
 def _place(one: Prediction) -> str:
-    if one.cores == 1:
-        return one.chip
-    return f"{one.chip}, {one.cores} cores"
+    return one.chip if one.cores == 1 else f"{one.chip}, {one.cores} cores"
 
 
 def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:

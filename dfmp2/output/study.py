@@ -239,9 +239,7 @@ class Study:
     @property
     def status(self) -> str:
         """Either "complete" or "incomplete"."""
-        if self.complete:
-            return "complete"
-        return "incomplete"
+        return "complete" if self.complete else "incomplete"
 
     @property
     def error_budget(self) -> ErrorBudget | None:
@@ -325,9 +323,7 @@ class Study:
 
 def _largest_last(budget: ErrorBudget) -> float:
     """The total of a budget, Eh; infinite if unknown."""
-    if budget.total is None:
-        return math.inf
-    return budget.total
+    return math.inf if budget.total is None else budget.total
 
 
 class StudyWriter:

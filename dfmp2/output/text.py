@@ -237,9 +237,7 @@ def _dipole(result: MP2Result) -> list[Facts]:
 def _dipole_fact(name: str, dipole: NDArray[np.float64], molecule: Molecule) -> Facts:
     numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in dipole)
     size = DEBYE * float(dipole @ dipole) ** 0.5
-    origin = ""
-    if molecule.charge:
-        origin = ", origin of the coordinates"
+    origin = ", origin of the coordinates" if molecule.charge else ""
     return Facts([(name, f"({numbers}) e bohr, {size:.4f} debye{origin}")])
 
 

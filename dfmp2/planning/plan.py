@@ -109,10 +109,7 @@ class Outlook:
     def __repr__(self) -> str:
         peak = format_bytes(self.plan.memory.predicted_peak)
         seconds = self.plan.timings.total
-        if self.change:
-            verdict = f"does not fit: {self.change}"
-        else:
-            verdict = "fits"
+        verdict = f"does not fit: {self.change}" if self.change else "fits"
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
     def __str__(self) -> str:

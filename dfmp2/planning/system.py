@@ -68,9 +68,7 @@ class System:
     @property
     def naux_scf(self) -> int:
         """Number of functions in the SCF fitting set, 0 for a conventional SCF."""
-        if self.jk_auxmole is None:
-            return 0
-        return int(self.jk_auxmole.nao)
+        return 0 if self.jk_auxmole is None else int(self.jk_auxmole.nao)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

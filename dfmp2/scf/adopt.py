@@ -295,9 +295,7 @@ def _require_whole_occupations(mf: Any, kind: str) -> None:
 
 
 def _relativity(mf: Any) -> str:
-    if getattr(mf, "with_x2c", None):
-        return "x2c"
-    return "none"
+    return "x2c" if getattr(mf, "with_x2c", None) else "none"
 
 
 def _point_charges(mf: Any) -> Any:
@@ -337,10 +335,7 @@ def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
 def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
     """The explicit numbers of a basis in a PySCF molecule, per element."""
     elements: dict[str, ElementBasis] = {}
-    if isinstance(name, str):
-        label = name
-    else:
-        label = "custom"
+    label = name if isinstance(name, str) else "custom"
     for atom in range(mole.natm):
         key = mole.atom_symbol(atom)
         symbol = mole.atom_pure_symbol(atom).removeprefix("GHOST-").removeprefix("X-")

@@ -544,9 +544,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
     constrained = bool(study.settings.get("constraints"))
     if "hessian" in study.arrays:
         slopes = study.arrays.get("dipole_derivatives")
-        dipole_derivatives = None
-        if slopes is not None:
-            dipole_derivatives = slopes.value
+        dipole_derivatives = slopes.value if slopes is not None else None
         return StoredHessian(
             path=path,
             result=_result_at_hessian(study),

@@ -202,9 +202,7 @@ class _Descent:
                     f"no minimum {side}s after {counted_text(number, 'step')}: allow more with ",
                     Option("max_steps"),
                 )
-            start = ""
-            if name == TOP:
-                start = TOP
+            start = TOP if name == TOP else ""
             number += 1
             name = f"{side}-{number:03d}"
             yield [

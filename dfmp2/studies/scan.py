@@ -591,9 +591,7 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
 def _energy_of(outcome: Outcome, direction: str) -> float:
     """Total energy of a point in one pass, Eh; NaN if it failed or is still to come."""
     run = outcome.runs.get(run_name(direction, outcome.number))
-    if run is None:
-        return math.nan
-    return run.total_energy
+    return math.nan if run is None else run.total_energy
 
 
 def _disagreements(scan: Scan, outcomes: Sequence[Outcome]) -> list[str]:
@@ -713,9 +711,7 @@ def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) ->
 
 def _period(coordinate: Coordinate) -> float | None:
     """Period of a coordinate, in its unit; None if it has none."""
-    if coordinate.kind == "dihedral":
-        return 360.0
-    return None
+    return 360.0 if coordinate.kind == "dihedral" else None
 
 
 def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:

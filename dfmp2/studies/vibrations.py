@@ -370,6 +370,4 @@ def symmetry_kept(molecule: Molecule) -> str:
 
 def _wavenumber(value: float) -> str:
     """The wavenumber as text, e.g. "1595.2", or "812.4i" if imaginary."""
-    if value < 0:
-        return f"{-value:.1f}i"
-    return f"{value:.1f}"
+    return f"{-value:.1f}i" if value < 0 else f"{value:.1f}"

@@ -156,9 +156,7 @@ class Surroundings:
     @property
     def home(self) -> Path | None:
         """Home directory, None if there is none."""
-        if self.environ.get("HOME"):
-            return Path(self.environ["HOME"])
-        return None
+        return Path(self.environ["HOME"]) if self.environ.get("HOME") else None
 
     def words(self, *files: str) -> list[str]:
         """Words in system files such as "/sys/fs/cgroup/cpu.max"; empty if they cannot be read."""

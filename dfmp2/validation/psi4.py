@@ -100,9 +100,7 @@ class Psi4Output:
 def find_psi4() -> str | None:
     """Absolute path of the `psi4` on PATH, or None."""
     found = shutil.which("psi4")
-    if found is None:
-        return None
-    return os.path.abspath(found)
+    return None if found is None else os.path.abspath(found)
 
 
 def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -> NativeEnergies:

@@ -71,10 +71,7 @@ def atomic_result(
     -------
     A dictionary of JSON types only.
     """
-    if version == 1:
-        specification = given
-    else:
-        specification = given["specification"]
+    specification = given if version == 1 else given["specification"]
     protocols = specification.get("protocols") or {}
     answer = {
         "schema_name": OUTPUT_NAMES[version],

@@ -227,10 +227,7 @@ def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Se
 
 def _read(source: Path) -> tuple[list[BatchRow], list[str]]:
     """Items of a batch, and remarks on what could not be read."""
-    if source.is_dir():
-        folder = source
-    else:
-        folder = source.parent
+    folder = source if source.is_dir() else source.parent
     if not source.exists():
         raise InputError("no such file", file=str(source))
     try:

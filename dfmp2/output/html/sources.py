@@ -437,9 +437,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         listed,
         *each_in_full(shown),
     ]
-    said = study.title
-    if title:
-        said = title
+    said = title if title else study.title
     subtitle = (
         f"{study.kind} of {counted_text(len(runs), 'run')}; computed {study.created} by "
         f"dfmp2 {study.version}"

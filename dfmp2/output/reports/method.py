@@ -64,12 +64,8 @@ def reference_name(result: Calculated) -> str:
 
 
 def _reference(result: Calculated) -> str:
-    relativistic = ""
-    if result.options.relativity == "x2c":
-        relativistic = "X2C-"
-    fitted = ""
-    if result.reference.scf_type == "df":
-        fitted = "DF-"
+    relativistic = "X2C-" if result.options.relativity == "x2c" else ""
+    fitted = "DF-" if result.reference.scf_type == "df" else ""
     return f"{relativistic}{fitted}{reference_title(result)}"
 
 

@@ -51,10 +51,7 @@ def reference_section(result: Calculated) -> Section:
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
-    if reference.xc is None:
-        name = "Hartree-Fock"
-    else:
-        name = "Kohn-Sham"
+    name = "Hartree-Fock" if reference.xc is None else "Kohn-Sham"
     return Section("reference", f"{name} reference", blocks)
 
 

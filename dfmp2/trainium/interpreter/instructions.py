@@ -463,9 +463,7 @@ def activation(core: Core, given: Given) -> None:
             values = step(values, other)
         if name in DOMAIN:
             low, high = DOMAIN[name]
-            size = values
-            if name == "reciprocal":
-                size = np.abs(values)
+            size = np.abs(values) if name == "reciprocal" else values
             if not ((size >= low) & (size <= high)).all():
                 raise core.refuse(
                     "activation-domain",

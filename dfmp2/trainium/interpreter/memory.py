@@ -82,9 +82,7 @@ class TileStorage:
     def element_bytes(self) -> int:
         """Bytes per element; PSUM elements always take 4 bytes, whatever the format (arch
         guide)."""
-        if self.space == "psum":
-            return 4
-        return self.dtype.itemsize
+        return 4 if self.space == "psum" else self.dtype.itemsize
 
 
 class Core:

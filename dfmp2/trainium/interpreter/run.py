@@ -203,9 +203,7 @@ def kernel_code(core: Core) -> Iterator[None]:
         place, innermost = _raised_at(core, error)
         if not innermost:
             raise
-        rule = "kernel-error"
-        if isinstance(error, ImportError):
-            rule = "import"
+        rule = "import" if isinstance(error, ImportError) else "kernel-error"
         raise Violation(rule, f"{type(error).__name__}: {error}", place) from error
 
 
