@@ -98,9 +98,7 @@ def _vector_instructions() -> str:
         groups = config.get("SIMD Extensions", {}).get("found", [])
     else:
         groups = []
-    if groups:
-        return str(groups[-1])
-    return platform.machine()
+    return str(groups[-1]) if groups else platform.machine()
 
 
 def _openblas_controls(path: str) -> tuple[Any, Any] | None:

@@ -237,9 +237,7 @@ def values_bytes(points: int, nao: int, *, derivatives: bool, single: bool) -> i
     count = points * nao
     if derivatives:
         count *= DERIVATIVES
-    if single:
-        return count * 4
-    return count * 8
+    return count * 4 if single else count * 8
 
 
 def compact_order(coordinates: Array, size: int) -> NDArray[np.intp]:

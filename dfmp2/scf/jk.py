@@ -100,10 +100,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self.squares: Any = None
         self.operations = [0, 0]
         self._progress = progress
-        if pairs is None:
-            self.pairs = pair_list(mole)
-        else:
-            self.pairs = pairs
+        self.pairs = pair_list(mole) if pairs is None else pairs
         self._long_range: dict[float, JKFitting] = {}
 
     def at_long_range(self, omega: float) -> JKFitting:
@@ -177,9 +174,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         b = self.build()._cderi
         how = self._products(exchange)
         self._count(occupied, how)
-        rectangles = None
-        if how.single:
-            rectangles = self.rectangles()
+        rectangles = self.rectangles() if how.single else None
         return coulomb_exchange_of_b(
             b, self.pairs, occupied, self.threads, how, rectangles=rectangles
         )
@@ -476,9 +471,7 @@ def accumulated(
         )
     workers = []
     for worker, (start, stop) in enumerate(pairwise(shares(naux, threads))):
-        rectangles = None
-        if gathered is not None:
-            rectangles = gathered[worker]
+        rectangles = gathered[worker] if gathered is not None else None
         workers.append(
             WorkerMatrices(folded, pairs, occupied, how.of_share(start, stop), rectangles)
         )
@@ -531,9 +524,7 @@ class WorkerMatrices:
             kinds = [False, True]
             most = max(1, most // 2)  # both share the memory for one
         for single in kinds:
-            gathered = None
-            if single:
-                gathered = rectangles
+            gathered = rectangles if single else None
             transform = half_transform(occupied, most, pairs, single=single, rectangles=gathered)
             self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
 
@@ -552,9 +543,7 @@ class WorkerMatrices:
                 double, single = self._blocks
                 exact = self._how.exact[self._next : self._next + len(few)]
                 for start, stop in pairwise([0, *(np.flatnonzero(np.diff(exact)) + 1), len(few)]):
-                    block = single
-                    if exact[start]:
-                        block = double
+                    block = double if exact[start] else single
                     block.add(few[start:stop], self._next + start, along[:, start:stop])
             for s, vector in enumerate(along):
                 self.j[s] += vector @ few

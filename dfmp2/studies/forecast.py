@@ -70,9 +70,7 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
 
 def _advice(step: Step, error: Dfmp2Error) -> Message:
     """The advice appended to an error of a step, if its input is wrong."""
-    if isinstance(error, InputError):
-        return step.advice
-    return Message()
+    return step.advice if isinstance(error, InputError) else Message()
 
 
 def _alike(step: Step) -> Hashable:

@@ -247,9 +247,7 @@ class _StudyRuns:
 
     def _run_here(self, group: Sequence[Step], waiting: Sequence[Step], total: str) -> None:
         """Compute steps in this process, one after the other."""
-        task = "energy"
-        if self.task.compute is not None:
-            task = "gradient"
+        task = "gradient" if self.task.compute is not None else "energy"
         first = True
         series = Series(self.listener, waiting, task)
         for step in group:
