@@ -418,6 +418,10 @@ def test_table_is_written_to_a_file(call, folder):
             group["difference"].attrs["units"] == "hartree" and group["source"].attrs["description"]
         )
         assert np.all(np.abs(group["difference"][()]) <= group["tolerance"][()])
+        again = call("validate", *chosen, "--backend", "cpu", "--json").json["entries"]
+        for name in ("reference", "value", "difference", "tolerance"):
+            expected = [math.nan if row[name] is None else row[name] for row in again]
+            assert group[name][()] == pytest.approx(expected, abs=1e-9, nan_ok=True)
         assert group["status"].asstr()[0] == "pass"
     before = (folder / "table.h5").read_bytes()
     assert call("validate", *chosen, "--output", "table.h5").code == 3
@@ -541,6 +545,37 @@ def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int
     assert row.status.upper() == status and row.tolerance == 0.5
     shown = validate._compared(entry, quantity, 9.0, 8.0, None)
     assert (shown.value, shown.reference) == (9.0, 8.0) and shown.status.upper() == "SHOWN"
+
+
+def test_numbers_of_a_validation_in_json():
+    """Each row, and how many of each program have passed, failed, were skipped or only shown."""
+    published = entries.Published(difference=3e-6, bound=1e-5, by="a paper")
+    given = {
+        "Psi4": ["pass", "pass", "fail", "shown", "shown", "shown"],
+        "NWChem": ["pass", "skipped", "skipped"],
+    }
+    rows = [
+        tables.QuantityRow(
+            "water", maker, "1", "E(corr)", -1.5, -1.25 * k, 1e-8, status, "", "", published
+        )
+        for maker, statuses in given.items()
+        for k, status in enumerate(statuses)
+    ]
+    found = tables.rows_to_dict(rows, "cpu", "fp64")
+    assert found["summary"] == {
+        "passed": 3,
+        "failed": 1,
+        "skipped": 2,
+        "shown": 3,
+        "programs": {
+            "Psi4": {"passed": 2, "failed": 1, "skipped": 0, "shown": 3},
+            "NWChem": {"passed": 1, "failed": 0, "skipped": 2, "shown": 0},
+        },
+    }
+    row = found["entries"][2]
+    assert (row["reference"], row["value"], row["tolerance"]) == (-1.5, -2.5, 1e-8)
+    assert row["difference"] == -1.0
+    assert (row["published_difference"], row["published_bound"]) == (3e-6, 1e-5)
 
 
 def test_an_entry_is_a_line_unless_something_is_wrong():
