@@ -25,6 +25,9 @@ _CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 
+_PAGE_REPORTING = "/sys/module/page_reporting/parameters/page_reporting_order"
+HUGE_PAGE_ORDER = 9  # 2 MB
+
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 LARGE_BYTES = 10**6  # of an array that is returned to the system when freed
 
@@ -93,6 +96,12 @@ def keep_nothing_back() -> None:
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def gives_memory_back() -> bool:
+    """Whether this is a virtual machine that gives free huge pages back to its host."""
+    order = _number(_PAGE_REPORTING)
+    return order is not None and order <= HUGE_PAGE_ORDER
 
 
 def restart_peak() -> None:
