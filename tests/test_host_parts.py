@@ -4,6 +4,7 @@ folders."""
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import platform
@@ -253,6 +254,16 @@ def test_machines_that_give_huge_pages_back(
     assert not resources.gives_memory_back()  # no such file
     (tmp_path / "order").write_text(order)
     assert resources.gives_memory_back() == expected
+
+
+def test_existing_objects_are_not_collected_during_a_calculation() -> None:
+    gc.unfreeze()  # what tests/conftest.py froze
+    with resources.few_collections():
+        assert gc.get_freeze_count() > 0
+        with resources.few_collections():
+            pass
+        assert gc.get_freeze_count() > 0  # the outer one decides
+    assert gc.get_freeze_count() == 0
 
 
 # --- numbers in files -----------------------------------------------------------------------------

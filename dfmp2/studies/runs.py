@@ -7,9 +7,7 @@ they come (`dfmp2.studies.keeper`), so that a resumed study retraces its path.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypedDict
@@ -26,6 +24,7 @@ from dfmp2.errors import (
     ResourceError,
 )
 from dfmp2.errors.messages import Message
+from dfmp2.host.resources import few_collections
 from dfmp2.mp2 import energy
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.result import MP2Result
@@ -170,7 +169,7 @@ class _StudyRuns:
         with (
             self.keeper.held(task, self.listener),
             self.keeper.up_to_date(self.study),
-            _few_collections(),
+            few_collections(),
         ):
             try:
                 self._run_group(task.steps, elsewhere, follow=False)
@@ -333,20 +332,6 @@ class _StudyRuns:
         self.listener.warning(
             Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
         )
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Exclude existing objects from garbage collection during the runs, which otherwise dominates
-    the time for small molecules."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:
