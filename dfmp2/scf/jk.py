@@ -534,7 +534,14 @@ class WorkerMatrices:
             gathered = None
             if single:
                 gathered = rectangles
-            transform = half_transform(occupied, most, pairs, single=single, rectangles=gathered)
+            transform = half_transform(
+                occupied,
+                most,
+                pairs,
+                single=single,
+                rectangles=gathered,
+                whole=how.exact is None,
+            )
             self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
 
     def add(self, rows: Array) -> None:
