@@ -7,7 +7,9 @@ they come (`dfmp2.studies.keeper`), so that a resumed study retraces its path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypedDict
@@ -24,7 +26,6 @@ from dfmp2.errors import (
     ResourceError,
 )
 from dfmp2.errors.messages import Message
-from dfmp2.host.resources import few_collections
 from dfmp2.mp2 import energy
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.result import MP2Result
@@ -169,7 +170,7 @@ class _StudyRuns:
         with (
             self.keeper.held(task, self.listener),
             self.keeper.up_to_date(self.study),
-            few_collections(),
+            _few_collections(),
         ):
             try:
                 self._run_group(task.steps, elsewhere, follow=False)
@@ -246,9 +247,8 @@ class _StudyRuns:
 
     def _run_here(self, group: Sequence[Step], waiting: Sequence[Step], total: str) -> None:
         """Compute steps in this process, one after the other."""
-        task = "energy"
-        if self.task.compute is not None:
-            task = "gradient"
+        task = "gradient" if self.task.compute is not None else "energy"
+        first = True
         series = Series(self.listener, waiting, task)
         for step in group:
             self.number += 1
@@ -261,6 +261,9 @@ class _StudyRuns:
                 self.listener.substage(announced)
             if step in waiting:
                 self._run(step, series)
+                if first:
+                    _exclude_from_collections()  # also what the first run has imported
+                first = False
             if self.task.chained and step.name in self.results:
                 self.starts[step.part] = _orbitals_of(step.name, self.results[step.name])
 
@@ -332,6 +335,25 @@ class _StudyRuns:
         self.listener.warning(
             Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
         )
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Make objects that are excluded from garbage collection during the block subject to it again
+    at its end, unless some were excluded before."""
+    frozen = gc.get_freeze_count()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
+
+
+def _exclude_from_collections() -> None:
+    """Exclude existing objects from garbage collection, which otherwise dominates the time for
+    small molecules."""
+    gc.collect()
+    gc.freeze()
 
 
 def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:
