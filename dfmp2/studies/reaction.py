@@ -27,7 +27,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.identity import METHOD, method, method_differences
+from dfmp2.mp2.identity import method, method_differences, method_of
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Options
 from dfmp2.options.basis_parts import (
@@ -275,9 +275,7 @@ def _require_comparable(
         )
     methods: dict[str, dict[str, str]] = {}
     basis = with_contents(options.basis)
-    named = {name: getattr(options, name) for name in METHOD}
-    named["basis"] = basis
-    by_options = {name: "default" if value is None else str(value) for name, value in named.items()}
+    by_options = method_of(options)
     if asked and all_stored:
         methods["the options"] = by_options
     for one in species:
