@@ -52,7 +52,14 @@ from dfmp2.studies.frequencies import (
     rotational_symmetry,
 )
 from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry, too_cold
+from dfmp2.studies.ideal_gas import (
+    DEGENERATE,
+    ROOM,
+    GasConditions,
+    may_be_degenerate,
+    thermochemistry,
+    too_cold,
+)
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
@@ -738,7 +745,9 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
             molecule = one.result.molecule
             cold = too_cold(molecule, masses(molecule), plan.gas.temperatures)
             notes += [f"{one.species.label} is {text}" for text in cold]
-    if gas:
+        degenerate = [one.species.label for one in found if may_be_degenerate(one.result.molecule)]
+        if degenerate:
+            notes.append(f"{', '.join(degenerate)}: {DEGENERATE}")
         state = plan.gas.standard_state
         if state == "1M":
             state = "1 mol/l"
