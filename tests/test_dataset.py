@@ -16,6 +16,7 @@ import dfmp2
 from dfmp2.molecule.files import read_frame
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
+from dfmp2.output.table import numbers_of
 from tests.conftest import MOLECULES, run_here, succeed
 
 EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read
@@ -90,6 +91,20 @@ def test_extxyz_is_what_ase_reads(batch, collected):
         assert not atoms.pbc.any() and atoms.info["method"] == "DF-MP2/sto-3g"
     assert "smiles=" in target.read_text().splitlines()[1]
     assert "Properties=species:S:1:pos:R:3:forces:R:3" in target.read_text()
+
+
+@pytest.mark.parametrize(
+    "asked", [{"method": "drpa", "xc": "pbe"}, {"method": "xyg3"}, {"method": "b2plyp-d3bj"}]
+)
+def test_energies_of_a_row_add_up(asked):
+    """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF)."""
+    molecule = dfmp2.Molecule.from_string("H 0 0 0; F 0 0 0.9")
+    result = dfmp2.run(molecule, basis="sto-3g", grid="20,50", threads=1, **asked)
+    for row in (numbers_of(result), make_record(result).energies):
+        parts = (row["mean_field_energy"], row["correlation_energy"], row["dispersion_energy"])
+        total = row.get("total_energy", row.get("energy"))
+        assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
+    assert numbers_of(result)["xc"] == result.reference.xc
 
 
 def test_hdf5_has_one_array_per_property(batch, collected):
