@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.blas import add_projection, multiply_columns
-from dfmp2.host.threads import Workers
+from dfmp2.host.threads import worker_pool
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
@@ -266,7 +266,7 @@ def fit_scf_integrals(
 ) -> Array:
     """B for the kept pairs of basis functions mu >= nu, shape (naux, ncolumn) float64, Eh^1/2."""
     b = np.empty((auxmole.nao, len(pairs.columns)))
-    with Workers(threads) as pool:
+    with worker_pool(threads) as pool:
         for p0, p1, block in packed_blocks(mole, auxmole, out=b if pairs.complete else None):
             if not pairs.complete:
                 list(
@@ -363,7 +363,7 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
         else:
             fitted[:, slice(*cut)] = factor.factor.T @ b[:, slice(*cut)]
 
-    with Workers(threads) as pool:
+    with worker_pool(threads) as pool:
         list(pool.map(solve, ranges))
     return fitted
 
@@ -482,7 +482,7 @@ def accumulated(
         workers.append(
             WorkerMatrices(folded, pairs, occupied, how.of_share(start, stop), rectangles)
         )
-    with Workers(threads) as pool:
+    with worker_pool(threads) as pool:
         for chunk in chunks:
             list(pool.map(WorkerMatrices.add, workers, chunk))
         list(pool.map(WorkerMatrices.finish, workers))

@@ -28,7 +28,7 @@ CONFIRMED = 1.0  # s after which the forecast of all runs counts as confirmed
 # bytes by which the first run enlarges a process, beyond what the plan of the next one allows for
 GROWTH = 16 * 10**6
 # s on one core, predicted with built-in rates, that certificates may add to a study
-CERTIFICATES = 10.0
+CERTIFICATES = 5.0
 
 
 def examine_steps(steps: Sequence[Step]) -> list[int]:
@@ -135,10 +135,7 @@ def certified(steps: Sequence[Step]) -> Certified:
         total += costs[_alike(step)]
         if total > CERTIFICATES:
             return Certified(as_asked, estimated, chosen)
-    note = (
-        f"fitting errors: measured in all {len(as_asked)} runs with four-centre integrals, which "
-        "costs little here"
-    )
+    note = f"fitting errors: measured in all {len(as_asked)} runs with four-centre integrals"
     return Certified(with_certificates, note, chosen)
 
 
