@@ -242,6 +242,11 @@ def run_command(
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
+    """The outcome of a bash script in which "$@" stands for the command with its arguments."""
+    return run_command("-c", script, "bash", str(COMMAND), *arguments, cwd=cwd, program=("bash",))
+
+
 def wait_until(condition: Callable[[], Any]) -> Any:
     """The first true value of a condition."""
     end = time.monotonic() + PATIENCE
