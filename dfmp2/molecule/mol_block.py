@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import Statement, settle, statements
 from dfmp2.molecule.elements import SYMBOLS, atomic_number
 
