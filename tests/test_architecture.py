@@ -13,7 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms on lower floors; docs/project/architecture.md shows them.
 FLOORS = (
-    {"errors", "units", "progress", "double_hybrids"},
+    {"errors", "units", "arrays", "progress", "double_hybrids"},
     {"options", "host", "molecule"},
     {"integrals", "backends"},
     {"fitting", "scf", "trainium"},

@@ -28,8 +28,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.cli.studies import among_workers, run_study, study_options, workers_option
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.text import printable
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 
 _CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

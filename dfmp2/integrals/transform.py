@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import each, worker_pool
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.spaces import ActiveSpace
 
-Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 
 

@@ -26,8 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, require_space, state
 from dfmp2.molecule.molecule import Molecule

@@ -17,8 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import Statement, settle, statements
 from dfmp2.molecule.elements import SYMBOLS, atomic_number
 

@@ -14,12 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dfmp2.arrays import Array
 from dfmp2.backends.base import Backend, PairTerms
-from dfmp2.errors import ResourceError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.resources import few_collections
@@ -41,8 +38,6 @@ from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import require_fitting
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.units import format_bytes
-
-Array = NDArray[np.float64]
 
 RUN = "run"  # key in the identity for the name of a run of a study
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from dfmp2.errors import ForeignCheckpoint, InputError
-from dfmp2.errors.messages import Message, Option, Part, joined
+from dfmp2.errors import ForeignCheckpoint, InputError, Message, Option
+from dfmp2.errors.messages import Part, joined
 from dfmp2.host import provenance, threads
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore

@@ -18,8 +18,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, with_dispersion
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option, plain
+from dfmp2.errors import Command, InputError, Message, Option
+from dfmp2.errors.messages import plain
 from dfmp2.errors.wishes import way_out_of_option
 from dfmp2.options.basis_parts import with_hashes
 from dfmp2.options.combinations import require_compatible

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dfmp2.double_hybrids import DISPERSIONS, look_up
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.options.methods import (
     CUSTOM_DOUBLE_HYBRID,
     KOHN_SHAM,

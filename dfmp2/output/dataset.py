@@ -23,8 +23,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.host.files import beside, move, settled, write_atomically
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.mp2.identity import method

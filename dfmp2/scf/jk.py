@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.blas import add_projection, multiply_columns
 from dfmp2.host.threads import worker_pool
 from dfmp2.integrals.metric import MetricFactor, factorise
@@ -44,7 +45,6 @@ import_pyscf()
 
 from pyscf import df, lib  # noqa: E402 - through the shield
 
-Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular product

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.mp2.composite import (
     CompositeResult,
     Formula,

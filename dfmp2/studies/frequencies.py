@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Command, Message, Option, plain
+from dfmp2.arrays import Array
+from dfmp2.errors import Command, InputError, Message, NumericalError, Option
+from dfmp2.errors.messages import plain
 from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import rotation_onto
@@ -52,8 +52,6 @@ from dfmp2.studies.vibrations import (
     vibrations,
 )
 from dfmp2.units import ANGSTROM_PER_BOHR
-
-Array = NDArray[np.float64]
 
 DISPLACEMENT = 0.005  # bohr
 LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1

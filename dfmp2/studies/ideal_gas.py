@@ -33,15 +33,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option, plain
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import plain
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.studies.vibrations import masses, on_a_line, principal_axes
-
-Array = NDArray[np.float64]
 
 # CODATA 2018, SI
 BOLTZMANN = 1.380649e-23

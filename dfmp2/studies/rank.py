@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Option
+from dfmp2.errors import Command, InputError, Option
 from dfmp2.mp2.identity import method, method_differences, point_charges_digest
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5

@@ -21,10 +21,9 @@ from fractions import Fraction
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.arrays import Array
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.identity import method, method_differences, method_of
@@ -73,8 +72,6 @@ from dfmp2.studies.vibrations import (
     vibrations,
 )
 from dfmp2.units import counted_text
-
-Array = NDArray[np.float64]
 
 ADVICE = Message(
     " (of a species: ",

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dfmp2.errors import ConvergenceError, Dfmp2Error
-from dfmp2.errors.messages import Message
+from dfmp2.errors import ConvergenceError, Dfmp2Error, Message
 from dfmp2.host.provenance import version
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine

@@ -21,11 +21,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option, plain
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import plain
 from dfmp2.host.provenance import version
 from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.output.hdf5_datasets import Dataset
@@ -46,8 +44,6 @@ from dfmp2.studies.ideal_gas import (
     too_cold,
 )
 from dfmp2.studies.vibrations import Vibrations, on_a_line
-
-Array = NDArray[np.float64]
 
 
 def make_thermochemistry(

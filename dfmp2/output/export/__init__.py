@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
