@@ -86,9 +86,7 @@ def from_device(array: DeviceArray) -> Any:
             "returned"
         )
     host = np.array(array.device.fetch(array.value))
-    if array.like is None:
-        return host
-    return array.like.new_tensor(host)
+    return host if array.like is None else array.like.new_tensor(host)
 
 
 def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
@@ -241,9 +239,7 @@ class Plan:
         sizes = "/".join(map(str, self.sizes))
         lines = [
             f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, "
-            f"{format_bytes(self.bytes)}"
-        ]
-        lines += [
+            f"{format_bytes(self.bytes)}",
             f"backend {self.backend}: {self.reason}",
             f"this host: {self.host:.2e} s, predicted, {self.rates}",
         ]
@@ -324,9 +320,7 @@ class _Job(NamedTuple):
         array = self.device.fetch(value).reshape(made).transpose(axes)
         if alpha != 1.0 or beta:
             array = alpha * array + (beta * self.device.fetch(self.values[-1]) if beta else 0.0)
-        if self.like is None:
-            return array
-        return self.like.new_tensor(array)
+        return array if self.like is None else self.like.new_tensor(array)
 
 
 def _job(function: str, backend: str, **operands: Any) -> _Job:

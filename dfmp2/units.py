@@ -43,9 +43,7 @@ def format_bytes(size: float) -> str:
 
 def counted_text(count: int, name: str, plural: str = "") -> str:
     """A number of things, e.g. "1 warning"; give `plural` if it does not just add an s."""
-    if count == 1:
-        return f"1 {name}"
-    return f"{count} {plural or name + 's'}"
+    return f"1 {name}" if count == 1 else f"{count} {plural or name + 's'}"
 
 
 def quantity(units: str, description: str, default: Any = ...) -> Any:

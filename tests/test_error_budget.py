@@ -19,7 +19,8 @@ from pyscf import ao2mo, gto, mp, scf
 import dfmp2
 from dfmp2.molecule.elements import bond_orders
 from dfmp2.molecule.xyz import parse_xyz
-from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source, bonded_atoms
+from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source
+from dfmp2.mp2.error_estimates import bonded_atoms
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result
 from dfmp2.options import make_options

@@ -16,7 +16,7 @@ from dfmp2.integrals import grid
 from dfmp2.interop import qcschema
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.error_budget import (
+from dfmp2.mp2.error_estimates import (
     GRID,
     GRID_ALONE,
     GRID_LEAST,

@@ -182,6 +182,21 @@ def test_the_next_is_fetched_while_one_is_worked_on() -> None:
     assert list(threads.prefetched(load, 0)) == []
 
 
+def test_a_pool_is_used_again_unless_a_task_failed() -> None:
+    with threads.worker_pool(3) as first:
+        assert list(first.map(abs, (-1, 2))) == [1, 2]
+        with threads.worker_pool(3) as inner:
+            assert inner is not first
+    with threads.worker_pool(3) as again:
+        assert again in (first, inner)
+    with pytest.raises(ZeroDivisionError), threads.worker_pool(3) as failed:
+        failed.submit(lambda: 1 // 0).result()
+    with pytest.raises(RuntimeError):
+        failed.submit(abs, 1)
+    with threads.worker_pool(3) as other:
+        assert other is not failed
+
+
 def test_a_watch_hears_of_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[str, str, float, float]] = []
     monkeypatch.setattr(Workers, "watch", lambda *what: heard.append(what))

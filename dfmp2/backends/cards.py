@@ -56,16 +56,12 @@ class Card:
     @property
     def float64_rate(self) -> float:
         """Approximate operations per second of float64 products: half of the slowest data sheet."""
-        if self.full_float64:
-            return 1e13
-        return 2e11
+        return 1e13 if self.full_float64 else 2e11
 
     @property
     def precision(self) -> str:
         """What `precision="auto"` stands for on this card."""
-        if self.full_float64:
-            return "fp64"
-        return "mixed"
+        return "fp64" if self.full_float64 else "mixed"
 
     @property
     def product_elements(self) -> int:

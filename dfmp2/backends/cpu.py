@@ -74,10 +74,7 @@ class CpuBackend(Backend):
         exchanging = left is right
         shape = tile.i1 - tile.i0, tile.j1 - tile.j0
         direct = np.zeros(shape)
-        if exchanging:
-            exchange = np.zeros(shape)
-        else:
-            exchange = None
+        exchange = np.zeros(shape) if exchanging else None
         nvir, naux = left.b.shape[1:]
         nvir_right = right.b.shape[1]
         blocks = list(_blocks(tile, nvir * nvir_right))

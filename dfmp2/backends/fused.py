@@ -148,9 +148,7 @@ def _kernel() -> Any:
             base = product + (j.to(tl.int64) * nb) * stride + i.to(tl.int64) * na
             direct = tl.zeros([size], dtype=tl.float64)
             swapped = tl.zeros([size], dtype=tl.float64)
-            first = 0
-            if exchange:
-                first = row_block
+            first = row_block if exchange else 0
             for column_block in range(first, tl.cdiv(na, size)):
                 columns = column_block * size + lanes  # a
                 e_a = tl.load(left_virtual + columns, mask=columns < na, other=0.0)

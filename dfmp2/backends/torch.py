@@ -192,9 +192,7 @@ class TorchBackend(Device[DeviceOperand]):
                 fits=True,
             )
         else:
-            auto = card.precision
-            if split:
-                auto = "mixed"
+            auto = "mixed" if split else card.precision
             self.limits = Limits(
                 ("fp64", "mixed"),
                 tile_edge=64,
@@ -291,12 +289,8 @@ class TorchBackend(Device[DeviceOperand]):
             far = near
         else:
             far = right.resident(tile.j0, tile.j1)
-        i0 = tile.i0
-        if near is not left:
-            i0 = 0
-        j0 = tile.j0
-        if far is not right:
-            j0 = 0
+        i0 = 0 if near is not left else tile.i0
+        j0 = 0 if far is not right else tile.j0
         local = Tile(i0, i0 + tile.i1 - tile.i0, j0, j0 + tile.j1 - tile.j0, tile.diagonal)
         fetch = self.transfers.down(self._sums(near, far, local))
 
@@ -393,9 +387,7 @@ class TorchBackend(Device[DeviceOperand]):
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted time of `make_b`: products, and upload of the integrals, s."""
-        rate = HOST_RATE
-        if self.card is not None:
-            rate = self.card.float64_rate
+        rate = self.card.float64_rate if self.card is not None else HOST_RATE
         naux = max((spin.naux for spin in spins), default=0)
         seconds = 4.0 * naux * nao * (nao + 1) / LINK_RATE
         for nocc, nvir, functions in spins:
@@ -429,12 +421,8 @@ class TorchBackend(Device[DeviceOperand]):
                 self.transfers.after(arrived)
                 batch = [tile for tile in mine if (tile.j0, tile.j1) == cut and tile not in inside]
                 # A fully resident side keeps its own numbering.
-                rows = begin
-                if near is left:
-                    rows = 0
-                columns = cut[0]
-                if far is right:
-                    columns = 0
+                rows = 0 if near is left else begin
+                columns = 0 if far is right else cut[0]
                 yield near, far, {tile.shifted(rows, columns): tile for tile in batch}
 
     def type_of(self, precision: str) -> Any:

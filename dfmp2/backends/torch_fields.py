@@ -60,9 +60,7 @@ class DeviceFields:
         exchange : whether to compute K; otherwise it is 0
         """
         backend, up = self._backend, self._backend.transfers.up
-        dtype = backend.double
-        if single:
-            dtype = backend.single
+        dtype = backend.single if single else backend.double
         density = up(folded, backend.double)
         orbitals = [up(c, dtype) for c in occupied]
         j = density.new_zeros(density.shape)

@@ -118,8 +118,9 @@ class UntransformedOperand:
         )
 
     def _resident(self, backend: Backend, orbitals: list[int]) -> Operand:
-        rows = self.b.rows(orbitals)
-        operand: Operand = backend.put(rows, self.eps_occ[orbitals], self.eps_vir, "fp64")
+        operand: Operand = backend.put(
+            self.b.rows(orbitals), self.eps_occ[orbitals], self.eps_vir, "fp64"
+        )
         return operand
 
 
@@ -166,9 +167,9 @@ def made_on_device(
     sources = [UntransformedTensor(a, space.c_occ, space.c_vir) for space in spaces]
     energies = [(space.eps_occ, space.eps_vir) for space in spaces]
     operands = backend.put_untransformed(sources, energies)
-    tensors: list[Any] = []
-    for operand, source in zip(operands, sources, strict=True):
-        tensors.append(DeviceTensor(operand, source))
+    tensors: list[Any] = [
+        DeviceTensor(operand, source) for operand, source in zip(operands, sources, strict=True)
+    ]
     for space in frontier:
         tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
         tensors.append(tensor.rows(range(space.nocc)))

@@ -173,17 +173,14 @@ def batch_collect(
     from dfmp2.execution.collect import Destination
 
     destination = Destination.chosen(batch.output, table, to, split, overwrite=overwrite)
-    console = Console(quiet=False, log=None)
-    for line in destination.collect(batch, console.warning, **how):
+    for line in destination.collect(batch, Console(quiet=False, log=None).warning, **how):
         conclude(printable(line))
 
 
 def duration(seconds: float) -> str:
     """A duration in readable form."""
     if seconds < 90:
-        if seconds < 10:
-            return f"{seconds:.1f} s"
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"

@@ -319,8 +319,7 @@ def _own_list(
     from dfmp2.execution.schedule import read_list
 
     folder = Path(source.output)
-    manifest = source.sources[0]
-    return read_list(manifest, source.root, folder, part, chained=division.scf_chain)
+    return read_list(source.sources[0], source.root, folder, part, chained=division.scf_chain)
 
 
 def leave_manifest(batch: Batch) -> None:
@@ -345,8 +344,7 @@ def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) 
     from dfmp2.execution.pool import WorkerShare, local_pool
 
     common = batch.items[0].options
-    named = {name: options[name] for name in OF_THE_MACHINE if name in options}
-    machine = Options("-", **named)
+    machine = Options("-", **{name: options[name] for name in OF_THE_MACHINE if name in options})
     threads = machine.threads or common.threads
     memory = machine.memory or common.memory
     if division.engine is not None:

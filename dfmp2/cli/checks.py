@@ -168,11 +168,9 @@ def methods(as_json: bool) -> None:
         return
     click.echo(f"{'method':<13}{'correlation energy':<25}what it is, and its source")
     for one in METHODS.values():
-        short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
+        factors = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
         if one.kind in ("rpa", "none"):
             factors = one.formula
-        else:
-            factors = short
         click.echo(f"{one.name:<13}{factors:<25}{one.says}")
         click.echo(
             textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13)
@@ -250,9 +248,7 @@ class PairStep:
 
     def budget(self) -> int | None:
         """--memory in bytes."""
-        if self.memory is None:
-            return None
-        return parse_bytes(self.memory)
+        return None if self.memory is None else parse_bytes(self.memory)
 
 
 @click.command("bench", cls=AnnouncedCommand)
@@ -355,10 +351,7 @@ def completion(shell: str | None, install: bool) -> None:
     nothing.
     """
     name = shell or Path(os.environ.get("SHELL", "")).name
-    if name in SHELLS:
-        kind = get_completion_class(name)
-    else:
-        kind = None
+    kind = get_completion_class(name) if name in SHELLS else None
     if kind is None:
         raise InputError(
             f"the shell of $SHELL is {name or 'not set'}: name one of {', '.join(SHELLS)}"
@@ -382,10 +375,7 @@ def completion(shell: str | None, install: bool) -> None:
         write_atomically(place, script.encode(), overwrite=True)
         if name != "fish":
             start, line = Path.home() / f".{name}rc", f'source "{place}"  # completion of dfmp2\n'
-            if start.exists():
-                text = start.read_text()
-            else:
-                text = ""
+            text = start.read_text() if start.exists() else ""
             if line not in text:
                 with open(start, "a", encoding="utf-8") as file:
                     file.write(line if not text or text.endswith("\n") else f"\n{line}")

@@ -192,10 +192,7 @@ def _reason(stored: MP2Result, check: Comparison, program: str) -> str:
 
     if abs(check.scf_difference) <= max(check.allowed, TOLERANCE):
         return ""
-    if check.scf_difference > 0:
-        lower = "lower"
-    else:
-        lower = "higher"
+    lower = "lower" if check.scf_difference > 0 else "higher"
     if program == "pyscf":
         return (
             f"; its SCF energy is {lower}, also from the stored orbitals, which were converged "

@@ -205,9 +205,7 @@ class Console(Listener):
             return ""
         told, seconds = self._left
         seconds -= time.monotonic() - told
-        if seconds > least:
-            return f", {about(seconds)} left"
-        return ""
+        return f", {about(seconds)} left" if seconds > least else ""
 
     def _now_and_then(self) -> str:
         """As `_remaining`, for a permanent line: only if worth showing and not shown recently."""

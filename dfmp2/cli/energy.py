@@ -241,10 +241,7 @@ def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
     from dfmp2.execution.schedule import read_shard, shard_of_job
 
-    if shard == OF_THE_JOB:
-        found = shard_of_job()
-    else:
-        found = read_shard(shard)
+    found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
     if found is None:
         raise InputError(
             "--shard without I/N: this is no task of a Slurm or AWS Batch array job: pass --shard "
@@ -328,8 +325,7 @@ def _by_workers(
                 source, share, **given, elsewhere=partial(by_workers, pool, source.path)
             )
     except ResourceError as error:
-        named = [option.name for option in error.message.options]
-        if engine is not None or "memory" not in named:
+        if engine is not None or "memory" not in [option.name for option in error.message.options]:
             raise
         raise type(error)(
             error.message.changed(partial(_times, count + 1)),

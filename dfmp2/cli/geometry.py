@@ -176,8 +176,9 @@ def optimize_command(
         {"--constraints": constraints.constraints, "--xyz": last, "--trajectory": path}
     )
 
-    hessian = _read_hessian(start_hessian)
-    compute = partial(optimize_geometry, read.molecule, chosen, search, start_hessian=hessian)
+    compute = partial(
+        optimize_geometry, read.molecule, chosen, search, start_hessian=_read_hessian(start_hessian)
+    )
 
     def contents(study: Study) -> list[bytes]:
         from dfmp2.output.export import xyz
@@ -211,9 +212,7 @@ def _read_hessian(path: str | None) -> StoredHessian | None:
     """The Hessian in the file given by --start-hessian, or None."""
     from dfmp2.studies.frequencies import read_hessian
 
-    if path is None:
-        return None
-    return read_hessian(path)
+    return None if path is None else read_hessian(path)
 
 
 @click.command("irc", cls=AnnouncedCommand)

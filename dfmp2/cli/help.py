@@ -98,8 +98,9 @@ def _with_way_out(error: click.UsageError) -> click.UsageError:
     way_out = way_out_of_method(given[1])
     if not way_out or "; " in error.message:  # which already says it
         return error
-    message = f"{error.message.rstrip('.')}: {way_out}"
-    return click.BadParameter(message, error.ctx, error.param, error.param_hint)
+    return click.BadParameter(
+        f"{error.message.rstrip('.')}: {way_out}", error.ctx, error.param, error.param_hint
+    )
 
 
 def _show_every(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
@@ -214,10 +215,7 @@ class AnnouncedCommand(GroupedCommand):
 
 def _files(names: tuple[str, ...]) -> str:
     """The first names, and the number of further ones."""
-    if len(names) > SHOWN:
-        more = f" and {len(names) - SHOWN} more"
-    else:
-        more = ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{', '.join(names[:SHOWN])}{more}"
 
 

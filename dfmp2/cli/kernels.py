@@ -276,10 +276,7 @@ def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
             nvir = str(case.nvir)
         else:
             nvir = f"{case.nvir}x{case.right}"
-        if found.exchange is None:
-            exchange = "-"
-        else:
-            exchange = f"{found.exchange:.1e}"
+        exchange = "-" if found.exchange is None else f"{found.exchange:.1e}"
         lines.append(
             f"{nvir:>9}{case.naux:>6}  "
             f"{case.kind:<10}{found.direct:>10.1e}{exchange:>10}{found.pair:>12.1e}  "

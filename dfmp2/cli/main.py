@@ -224,10 +224,7 @@ def _said(error: BaseException) -> tuple[str, int] | None:
         return signals.LINES[signal.SIGINT]
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        if context is None:
-            name = "dfmp2"
-        else:
-            name = context.command_path
+        name = "dfmp2" if context is None else context.command_path
         return (
             f"{' '.join(error.format_message().split()).rstrip('.')} (see {name} --help)",
             error.exit_code,

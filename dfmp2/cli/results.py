@@ -375,9 +375,7 @@ def _stored_result(path: str, run: str | None) -> MP2Result:
 def _stem(path: str, run: str | None) -> str:
     """The stem of the name of an exported file."""
     stem = Path(path).name.removesuffix(".h5").removesuffix(".dfmp2")
-    if run is None:
-        return stem
-    return f"{stem}.{Path(run).name}"
+    return stem if run is None else f"{stem}.{Path(run).name}"
 
 
 def _shown(given: dict[str, Any]) -> str:

@@ -147,10 +147,7 @@ def run_study(
             raise type(error)(
                 error.message, f" ({left}; repeat the command to continue)"
             ) from error
-        if short is None:
-            state = "finished"
-        else:
-            state = "NOT FINISHED"
+        state = "finished" if short is None else "NOT FINISHED"
         last = f"dfmp2 {state}: {ending(study)} -> {printable(str(target))}"
         warnings = len(study.all_warnings)
         if warnings:

@@ -188,14 +188,10 @@ def frequencies_command(
 
         wavenumbers = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in wavenumbers)
-        warned = ""
-        if imaginary:
-            warned = f", {imaginary} IMAGINARY"
+        warned = f", {imaginary} IMAGINARY" if imaginary else ""
         lowest = f"{wavenumbers[0]:.1f}"
         highest = f"{wavenumbers[-1]:.1f}"
-        ends = lowest
-        if highest != lowest:
-            ends = f"{lowest} to {highest}"
+        ends = f"{lowest} to {highest}" if highest != lowest else lowest
         return f"{counted_text(len(wavenumbers), 'vibration')}{warned}, {ends} cm^-1; {modes}"
 
     run_study(
@@ -309,8 +305,9 @@ def rank_command(
     if len(conditions.temperatures) * len(conditions.pressures) > 1:
         raise InputError("--temperature, --pressure: one of each, an ensemble has one of both")
     console = Console(quiet=False, log=None)
-    files = complete_files(sources, console.warning)
-    ranking = rank_files(files, conditions, by, _numbers_by_name(degeneracy))
+    ranking = rank_files(
+        complete_files(sources, console.warning), conditions, by, _numbers_by_name(degeneracy)
+    )
     if as_json:
         click.echo(json.dumps(ranking.to_dict(), indent=2, allow_nan=False))
         return

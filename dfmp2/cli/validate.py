@@ -121,16 +121,12 @@ def validate_command(
     chosen = entries.select_entries(
         entries.load_entries(selection.table), selection.only, selection.tags, slow=selection.slow
     )
-    if memory is None:
-        budget = None
-    else:
-        budget = parse_bytes(memory)
+    budget = None if memory is None else parse_bytes(memory)
 
     def optimize(
         molecule: Molecule, options: Options, *, constraints: str, **how: Any
     ) -> MP2Result:
-        search = Search(Constraints(text=constraints))
-        return minimum(molecule, options, search=search, **how)
+        return minimum(molecule, options, search=Search(Constraints(text=constraints)), **how)
 
     session = Session(backend, precision, budget, threads, optimize)
     programs: list[str] = []
@@ -224,10 +220,7 @@ def _require_passed(rows: list[QuantityRow], *, require_all: bool) -> None:
             f"{', '.join(dict.fromkeys(row.id for row in rows if row.status == tables.FAIL))}"
         )
     if counts["skipped"] and (require_all or not counts["passed"]):
-        if require_all:
-            reason = "--require-all"
-        else:
-            reason = "nothing was compared"
+        reason = "--require-all" if require_all else "nothing was compared"
         raise ComparisonFailed(
             f"{counts['skipped']} of {len(rows)} values are skipped ({reason}), for the reasons "
             "given with them"

@@ -150,8 +150,12 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
         }
         return {"jobName": name, "containerOverrides": overrides, **common}
 
-    share = {"workers": given["workers"], "threads": given["threads"], "memory": f"{memory}MiB"}
-    share["copy-every"] = f"{given['copy_every']:g}"
+    share = {
+        "workers": given["workers"],
+        "threads": given["threads"],
+        "memory": f"{memory}MiB",
+        "copy-every": f"{given['copy_every']:g}",
+    }
     words = [str(word) for option, value in share.items() for word in (f"--{option}", value)]
     requests = {"job-definition": definition}
     if lane is not None and given["warm_up"]:
@@ -318,9 +322,7 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
 
 def _shard_manifest(shard: tuple[int, int], *, chained: bool) -> str:
     """Name of the manifest of shard (I, N) in the archive."""
-    kind = "alone"
-    if chained:
-        kind = "chained"
+    kind = "chained" if chained else "alone"
     return f"shards/{kind}-{shard[0]}-of-{shard[1]}.toml"
 
 

@@ -123,8 +123,7 @@ def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Col
                 "not complete"
             )
         )
-    molecules = {item.name: item.molecule for item in batch.items}
-    return Collection(records, molecules, remarks)
+    return Collection(records, {item.name: item.molecule for item in batch.items}, remarks)
 
 
 def fit_for_dataset(
@@ -203,8 +202,7 @@ def read_part(items: Sequence[BatchItem], share: WorkerShare | None = None) -> l
         row, result = read_result(read_input(item))
         record = None
         if result is not None:
-            smiles = str(item.given.get("smiles", ""))
-            record = make_record(result, name=item.name, smiles=smiles)
+            record = make_record(result, name=item.name, smiles=str(item.given.get("smiles", "")))
         readings.append(Reading(row, record))
     return readings
 
@@ -215,8 +213,7 @@ def _keep(batch: Batch, readings: Mapping[str, Reading], rows: Sequence[ItemStat
         if record is not None:
             values = {"stamp": row.stamp, "record": asdict(record)}
             lines.append(json.dumps(values, separators=(",", ":")))
-    content = "\n".join([*lines, ""]).encode()
-    write_atomically(batch.output / COLLECTED, content, overwrite=True)
+    write_atomically(batch.output / COLLECTED, "\n".join([*lines, ""]).encode(), overwrite=True)
     index = IndexWriter(batch.output, None)
     try:
         index.append(index_rows(row for row in rows if row.status == "complete"))
@@ -296,9 +293,7 @@ class Destination:
             raise InputError(
                 f"-o {file}: every .h5 in {results} is the result of an item: name another folder"
             )
-        shares = {}
-        if split is not None:
-            shares = _shares(split)
+        shares = _shares(split) if split is not None else {}
         return cls(target, to, shares, overwrite)
 
     def targets(self) -> dict[str, Path]:

@@ -129,9 +129,7 @@ def said_energy(item: BatchItem, row: ItemStatus) -> str:
     title = row.method
     if not title:  # from an earlier version, whose energy, if any, is that of MP2
         method = item.options.correlation
-        title = method.title
-        if method.scaled_mp2:
-            title = MP2.title
+        title = MP2.title if method.scaled_mp2 else method.title
     return f"E({title}) = {row.energy:.10f} Eh"
 
 
@@ -385,8 +383,7 @@ def read_index(batch: Batch, shard: tuple[int, int] | None = None) -> dict[str, 
             size_there, changed_there = map(int, row.source)
         except (TypeError, ValueError):
             continue
-        source = (size_there, changed_there)
-        rows[name] = replace(row, stamp=(size, changed_at), source=source)
+        rows[name] = replace(row, stamp=(size, changed_at), source=(size_there, changed_there))
     return rows
 
 
@@ -448,10 +445,11 @@ def compute_item(
             return replace(
                 row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
             )
-        code = ResourceError.exit_code
-        message = Message(f"the system refused: {str(error) or 'no more memory'}")
         if isinstance(error, Dfmp2Error):
             code, message = error.exit_code, error.message
+        else:
+            code = ResourceError.exit_code
+            message = Message(f"the system refused: {str(error) or 'no more memory'}")
         if any(option.name == "memory" for option in message.options):
             message = Message(message, "; each worker of a batch has its share of the memory")
         row = failed(given.item, code, message, traceback.format_exc())
@@ -533,20 +531,17 @@ def _compute(
         in_batch=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
+        command = f"{command}  # item {item.name}"
         if given.start:
-            begun = f"; {START}{given.start}"
-        else:
-            begun = ""
-        if item.task == "energy":
-            asked = ""
-        else:
-            asked = f"; {item.task}, {INPUT}{given.fingerprint}"
+            command += f"; {START}{given.start}"
+        if item.task != "energy":
+            command += f"; {item.task}, {INPUT}{given.fingerprint}"
         result = compute(
             given.molecule,
             options,
             start=None if origin is None else hdf5.read_start_orbitals(str(origin)),
             listener=stop,
-            command=f"{command}  # item {item.name}{begun}{asked}",
+            command=command,
             checkpoint=stop.checkpoint,
         )
         if result.check is not None:

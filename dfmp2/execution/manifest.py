@@ -356,10 +356,7 @@ def options_of_item(given: Mapping[str, Any], where: str) -> Options:
                 f"{where}: ", Option(name, value), f": expected one of {', '.join(allowed)}"
             )
         if isinstance(allowed, type) and type(value) is not allowed:
-            if allowed is str:
-                expected = "text in quotes"
-            else:
-                expected = "a whole number"
+            expected = "text in quotes" if allowed is str else "a whole number"
             raise InputError(f"{where}: ", Option(name, value), f": expected {expected}")
     if given.get("frame", 1) < 1:
         raise InputError(

@@ -113,10 +113,7 @@ def foresee_shards(batch: Batch, count: int, *, chained: bool = False) -> dict[s
     cannot be read, and `measured` whether the times are based on rates of this machine.
     """
     inputs, common = read_inputs(batch), batch.items[0].options
-    if common.backend == "auto":
-        backend = "cpu"
-    else:
-        backend = common.backend
+    backend = "cpu" if common.backend == "auto" else common.backend
     rates = calibration.load_rates(backend, common.threads or resources.usable_cores())
     rows, parts = dict[int, dict[str, Any]](), []
     for number, members in enumerate(shards(works(inputs), count, chained=chained)):
@@ -127,10 +124,7 @@ def foresee_shards(batch: Batch, count: int, *, chained: bool = False) -> dict[s
                 "naux": load and load.naux,
                 "seconds": shard_cost(load, rates),
             }
-            if isinstance(molecule, InputError):
-                error = str(molecule)
-            else:
-                error = ""
+            error = str(molecule) if isinstance(molecule, InputError) else ""
             rows[place] = {
                 "name": item.name,
                 "molecule": item.molecule,

@@ -67,10 +67,7 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         commands = {"warm-up": ["batch", "run", *source, "--warm-up"]}
     else:
         commands = {}
-    if given["scf_chain"]:
-        chain = ["--scf-chain"]
-    else:
-        chain = []
+    chain = ["--scf-chain"] if given["scf_chain"] else []
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
     if table is not None:
         ending = Path(table).suffix
@@ -155,8 +152,9 @@ def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
         "given": given,
         "cores_per_chip": CORES_PER_CHIP,
         "after": AFTER,
+        "python": os.path.abspath(sys.executable),
+        **_values(jobs, folder, given),
     }
-    values |= {"python": os.path.abspath(sys.executable), **_values(jobs, folder, given)}
     job = environment.get_template("slurm.sh.j2")
     found = {folder / f"{kind}.sbatch": job.render(kind=kind, **values) for kind in jobs.commands}
     return {**found, folder / SUBMIT: environment.get_template("submit.sh.j2").render(**values)}

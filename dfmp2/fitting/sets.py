@@ -374,10 +374,7 @@ def _require_fitting(role: str, key: str, name: str) -> None:
     if kind(key) in FITTING_KINDS:
         return
     names = find_partners(key).get(role, ())
-    if role == "jk":
-        example = UNIVERSAL_JK
-    else:
-        example = "cc-pvdz-ri"
+    example = UNIVERSAL_JK if role == "jk" else "cc-pvdz-ri"
     if names:
         advice = f"its {FITTING_NAMES[role]} is {names[0]}"
     else:

@@ -96,10 +96,7 @@ def fitted_potential(auxmole: Any) -> Factor:
     for x, end in zip(functions, ends, strict=True):
         metric[end - len(x) : end, end - len(x) : end] = x @ x.T
     found = factorise(metric)
-    if found.triangular:
-        inverse = found.factor.T
-    else:
-        inverse = found.factor
+    inverse = found.factor.T if found.triangular else found.factor
 
     def factor(k: int, products: Array) -> Array:
         if k >= len(functions):

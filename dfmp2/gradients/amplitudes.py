@@ -93,10 +93,7 @@ def amplitude_densities(
     occupied = [np.zeros((s.nocc, s.nocc)) for s in spaces]
     virtual = [np.zeros((s.nvir, s.nvir)) for s in spaces]
     products = np.zeros((naux, naux))
-    if single:
-        order = summation_order(b)
-    else:
-        order = np.arange(naux)
+    order = summation_order(b) if single else np.arange(naux)
     others = [_Rows(tensor, order, threads, single=single) for tensor in b]
     for right, space in enumerate(spaces):  # the spin of j
         lefts = []

@@ -68,10 +68,7 @@ def certify_gradient(
     scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
         overlap = system.mole.intor("int1e_ovlp")
-    if len(densities.relaxed_density) == 1:
-        weight = 2.0
-    else:
-        weight = 1.0
+    weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
     electrons = weight * float(np.vdot(densities.relaxed_density.sum(axis=0), overlap))
     if found is None:
         translation, rotation = (None, None)

@@ -96,10 +96,7 @@ def correlation_part(
     def densities() -> Iterator[derivatives.Block]:
         nonlocal energy
         for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
-            if with_gradient:
-                total = np.zeros_like(integrals)
-            else:
-                total = None
+            total = np.zeros_like(integrals) if with_gradient else None
             for s, space in enumerate(spaces):
                 energy += _add(
                     space,

@@ -167,11 +167,12 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
             parts = np.empty((3, p1 - p0, mole.nao))
 
             def contract(
-                number: int, found: Array = found, density: Array = density, parts: Array = parts
+                worker: int, found: Array = found, density: Array = density, parts: Array = parts
             ) -> None:
-                np.einsum("xnm,nm->xm", found[:, number], density[number], out=parts[:, number])
+                for q in range(worker, len(density), threads):
+                    np.einsum("xnm,nm->xm", found[:, q], density[q], out=parts[:, q])
 
-            each(p1 - p0, contract, threads)
+            each(threads, contract, threads)
             on_functions += parts.sum(axis=1)
             on_fitting[:, p0:p1] = parts.sum(axis=2)
     return 2 * (by_atom(auxmole, on_fitting) - by_atom(mole, on_functions))

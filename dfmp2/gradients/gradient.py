@@ -199,8 +199,9 @@ def mp2_gradient(
     Dfmp2Error : see `dfmp2.errors`
     """
     asked: CalculationKeywords = {"command": "dfmp2.gradient", **how}
-    extent = _Extent(gradient=True, separate=separate)
-    return GradientResult(_with_densities(molecule, options, extent, **asked))
+    return GradientResult(
+        _with_densities(molecule, options, _Extent(gradient=True, separate=separate), **asked)
+    )
 
 
 def mp2_properties(
@@ -381,8 +382,9 @@ def gradient_on_reference(
         _require_complete(reference)
     reference, fitted = fitted_integrals(calculation, reference)
     correlation = correlate(calculation, reference, fitted)
-    result = complete(calculation, reference, correlation)
-    return differentiate(calculation, result, fitted.b, kept, memory)
+    return differentiate(
+        calculation, complete(calculation, reference, correlation), fitted.b, kept, memory
+    )
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
@@ -549,10 +551,7 @@ def _correlation(
     inverse = InverseMetric(metric, threads)
     with_gradient = calculation.plan.work.task == "gradient"
     ranges = derivatives.blocks(mole, auxmole, memory.packed_bytes)
-    if memory.z_on_disk:
-        where = calculation.space
-    else:
-        where = None
+    where = calculation.space if memory.z_on_disk else None
     z = [
         ScratchTensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}")
         for k, s in enumerate(spaces)
@@ -620,7 +619,6 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     ):
         occupied = int(np.count_nonzero(occ))
         core = occupied - space.nocc
-        virtual = len(occ) - occupied - space.nvir
         of_spins.append(
             Orbitals(
                 coeff=coeff,
@@ -628,7 +626,7 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
                 core=core,
                 nocc=space.nocc,
                 nvir=space.nvir,
-                virtual=virtual,
+                virtual=len(occ) - occupied - space.nvir,
             )
         )
     return of_spins
@@ -715,8 +713,7 @@ def _response(
                     energy_fock = [
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)
                     ]
-            nao = int(calculation.system.mole.nao)
-            single = uses_single(calculation.options.precision, nao)
+            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
             builder = replace(builder, single=single, held=memory.response_held)
             relaxed, residual = relax(
                 builder, spins, unrelaxed, occupied, virtual, calculation.listener, energy_fock
@@ -736,10 +733,7 @@ def _builder(calculation: Calculation, fitted: Any, memory: GradientMemory) -> A
         return reproducible(mf, in_memory=not memory.scf_on_disk)
     if fitted is None:
         room = Room(calculation.space, memory.pair_bytes, memory.read_bytes)
-        if memory.scf_on_disk:
-            integrals = "disk"
-        else:
-            integrals = "memory"
+        integrals = "disk" if memory.scf_on_disk else "memory"
         fitted = jk_builder(system.mole, system.jk_auxmole, integrals, threads, room)
     return mf.density_fit(with_df=fitted)
 
@@ -771,9 +765,7 @@ def _assemble(
         on_atoms += of_charges[0]
         on_charges += of_charges[1]
     others = [d / 2 + p for d, p in zip(scf, change, strict=True)]
-    where = None
-    if memory.half_on_disk:
-        where = calculation.space
+    where = calculation.space if memory.half_on_disk else None
     for omega, exchanged in _exchanged(scf, change, functionals).items():
         with_operator, auxmole = mole, system.jk_auxmole
         if omega:

@@ -160,8 +160,7 @@ class StoredTensor:
         if len(digests) != len(self._groups):
             return False
         for (i0, i1), digest in zip(self._groups, digests, strict=True):
-            rows = self._rows(i0, i1)
-            if numbers_hash(rows) != digest:
+            if numbers_hash(self._rows(i0, i1)) != digest:
                 return False
             self._digests[i0] = digest
         return True

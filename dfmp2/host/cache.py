@@ -29,10 +29,7 @@ def load_cached(name: str) -> dict[str, Any] | None:
         known = json.loads(path().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if isinstance(known, dict):
-        value = known.get(name)
-    else:
-        value = None
+    value = known.get(name) if isinstance(known, dict) else None
     return value if isinstance(value, dict) else None
 
 

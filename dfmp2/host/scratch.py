@@ -203,10 +203,7 @@ class Space:
 
     def adopt(self, folder: Path) -> bool:
         """Take over the folder of a stopped run; false if it is gone or in use."""
-        if self.folder is None:
-            lock = _taken_over(folder)
-        else:
-            lock = -1
+        lock = _taken_over(folder) if self.folder is None else -1
         if lock < 0:
             return False
         self.folder, self._lock, self._kept, self._adopted = folder, lock, True, True

@@ -4,7 +4,7 @@ NumPy, SciPy and PySCF each bring their own OpenBLAS, and PySCF an OpenMP runtim
 start several times as many threads as there are cores, which compete with each other. Here every
 OpenBLAS runs single-threaded, and the only parallelism is PySCF's OpenMP loops and our workers,
 which never run at the same time. The settings of a process that imports dfmp2 are restored
-afterwards. Our workers are `Workers`, `each` and `prefetched`.
+afterwards. Our workers are `worker_pool`, `each` and `prefetched`.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ def _vector_instructions() -> str:
         groups = config.get("SIMD Extensions", {}).get("found", [])
     else:
         groups = []
-    if groups:
-        return str(groups[-1])
-    return platform.machine()
+    return str(groups[-1]) if groups else platform.machine()
 
 
 def _openblas_controls(path: str) -> tuple[Any, Any] | None:
@@ -196,16 +194,40 @@ def _watched(
     return timed
 
 
+# Idle pools by their number of threads: to start threads takes longer than many of the tasks
+_IDLE: dict[int, list[Workers]] = {}
+
+
+@contextmanager
+def worker_pool(count: int) -> Iterator[Workers]:
+    """A pool of `count` threads, an idle one if there is one; after an error or a signal it is shut
+    down, and no further task is started.
+
+    All tasks must be finished at the end of the block.
+    """
+    idle = _IDLE.setdefault(count, [])
+    try:
+        pool = idle.pop()
+    except IndexError:
+        pool = Workers(count)
+    finished = False
+    try:
+        yield pool
+        finished = True
+    finally:
+        if finished:
+            idle.append(pool)
+        else:
+            pool.shutdown(cancel_futures=True)
+
+
 def each(count: int, work: Callable[[int], object], workers: int) -> None:
     """Call work(0) .. work(count - 1) in threads; after an error or a signal, no further call is
     started."""
-    with Workers(workers) as pool:
-        try:
-            futures = [pool.submit(work, number) for number in range(count)]
-            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with worker_pool(workers) as pool:
+        futures = [pool.submit(work, number) for number in range(count)]
+        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+            future.result()
 
 
 def prefetched(load: Callable[[int], Loaded], count: int) -> Iterator[Loaded]:

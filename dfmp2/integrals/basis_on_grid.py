@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.threads import Workers
+from dfmp2.host.threads import worker_pool
 
 Array = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -153,7 +153,7 @@ class BasisOnGrid:
             with lib.with_omp_threads(1):
                 return work(worker, self.blocks(range(worker, self.count, threads)))
 
-        with Workers(threads) as pool:
+        with worker_pool(threads) as pool:
             return list(pool.map(one_thread, range(threads)))
 
     def _evaluate(self, number: int, buffer: Array | None) -> PointBlock:
@@ -237,9 +237,7 @@ def values_bytes(points: int, nao: int, *, derivatives: bool, single: bool) -> i
     count = points * nao
     if derivatives:
         count *= DERIVATIVES
-    if single:
-        return count * 4
-    return count * 8
+    return count * 4 if single else count * 8
 
 
 def compact_order(coordinates: Array, size: int) -> NDArray[np.intp]:

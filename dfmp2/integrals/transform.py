@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.blas import SymmetricProducts
-from dfmp2.host.threads import Workers, each
+from dfmp2.host.threads import each, worker_pool
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.spaces import ActiveSpace
 
@@ -242,7 +242,7 @@ class Transformation:
                     else:
                         np.matmul(x, virtual, out=part[start:stop])
 
-        with Workers(self._threads) as pool:
+        with worker_pool(self._threads) as pool:
             list(pool.map(share, range(self._threads)))
         return parts
 

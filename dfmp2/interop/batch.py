@@ -91,9 +91,7 @@ class BatchResult(Mapping[str, MP2Result]):
         return sum(row.status == "complete" for row in self.rows)
 
     def __repr__(self) -> str:
-        failed = ""
-        if self.failed:
-            failed = f", {len(self.failed)} failed"
+        failed = f", {len(self.failed)} failed" if self.failed else ""
         items = counted_text(len(self.rows), "item")
         return f"BatchResult({len(self)} of {items} complete{failed} -> {self.output})"
 
@@ -178,8 +176,7 @@ def batch(
             raise InputError("output was not given: name the folder of the results")
         # Wrong options are rejected before a file is written.
         make_options(**{name: values[name] for name in values if name not in OF_THE_ITEM})
-        files = _files(molecules, Path(output) / "molecules")
-        batch = make_batch(files, values, Path(output))
+        batch = make_batch(_files(molecules, Path(output) / "molecules"), values, Path(output))
     machine = {name: values[name] for name in OF_THE_MACHINE if values.get(name) is not None}
     common = replace(batch.items[0].options, **machine)
     inputs = read_inputs(batch)
@@ -210,9 +207,7 @@ def _manifest(
     foreign = sorted(set(values) - set(OF_THE_MACHINE))
     if foreign:
         raise InputError(f"{foreign[0]} with a manifest: write it into {os.fspath(file)}")
-    folder = None
-    if output is not None:
-        folder = Path(output)
+    folder = Path(output) if output is not None else None
     return read_batch(Path(file), output=folder)
 
 

@@ -136,10 +136,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         _checked(frozen, auxbasis, self.options)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ABSENT:
-            reason = f": {ABSENT[name]}"
-        else:
-            reason = ""
+        reason = f": {ABSENT[name]}" if name in ABSENT else ""
         raise AttributeError(f"dfmp2's {type(self).__name__} has no {name}{reason}")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -273,9 +270,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
     def _mean_field(self) -> Any:
         """The mean field; run first, as in PySCF, if that has not been done yet."""
-        if self._scf.mo_coeff is None:
-            return self._scf.run()
-        return self._scf
+        return self._scf.run() if self._scf.mo_coeff is None else self._scf
 
     def _chosen(self) -> dict[str, Any]:
         """Keywords for `from_mean_field`."""

@@ -298,9 +298,7 @@ def read_molecule(molecule: Any, keywords: Mapping[str, Any]) -> Molecule:
             "leave it out, and multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
         )
     stated = _converted(molecule, state)
-    if field is None:
-        return stated
-    return stated.in_field(field)
+    return stated if field is None else stated.in_field(field)
 
 
 def _converted(molecule: Any, state: Mapping[str, Any]) -> Molecule:
@@ -641,10 +639,7 @@ def from_mean_field(
         periodic, Cartesian functions, or anything that cannot be recorded and repeated: solvent,
         fractional occupations, other integrals, non-canonical orbitals
     """
-    if options.get("properties"):
-        task = "properties"
-    else:
-        task = "energy"
+    task = "properties" if options.get("properties") else "energy"
     with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
         if task == "energy":
             result = energy_on_reference(calculation, reference)

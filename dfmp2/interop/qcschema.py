@@ -114,10 +114,7 @@ def read_method(text: object, *, scaled: bool) -> str:
         if look_up(name) is not None:
             return canonical_method(name)
         close = difflib.get_close_matches(name, method_names(), n=1, cutoff=0.85)
-        if close:
-            advice = f"did you mean {close[0]}? "
-        else:
-            advice = ""
+        advice = f"did you mean {close[0]}? " if close else ""
         way_out = way_out_of_method(written)
         if way_out:
             way_out = Message("; ", way_out)
@@ -280,11 +277,10 @@ def read_request(document: Any) -> Request:
         raise InputError(
             f"protocols.wavefunction {wavefunction!r}: expected one of {', '.join(PROTOCOLS)}"
         )
-    molecule = from_qcschema(fields["molecule"] or {}).in_field(point_charges)
     return Request(
         document=document,
         version=version,
-        molecule=molecule,
+        molecule=from_qcschema(fields["molecule"] or {}).in_field(point_charges),
         options=options,
         wavefunction=wavefunction,
         driver=driver,
@@ -352,8 +348,7 @@ def answer(request: Request, computed: MP2Result | Study) -> dict[str, Any]:
         elif request.driver == "properties" and result.properties is not None:
             returned = {"properties": result.properties.to_dict()}
             if result.polarizability is not None:
-                polarizability = result.polarizability.relaxed.tolist()
-                returned["properties"]["polarizability"] = polarizability
+                returned["properties"]["polarizability"] = result.polarizability.relaxed.tolist()
     return atomic_result(result, request.document, request.version, request.wavefunction, returned)
 
 

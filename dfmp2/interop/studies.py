@@ -177,9 +177,7 @@ def optimize(
 
 def _stored_hessian(path: str | os.PathLike[str] | None) -> StoredHessian | None:
     """The Hessian in a file, None without one."""
-    if path is None:
-        return None
-    return read_hessian(path)
+    return None if path is None else read_hessian(path)
 
 
 def _units(keywords: Mapping[str, Any]) -> str:
@@ -368,9 +366,8 @@ def _molecule_and_level(
 
 def _level(basis: str, keywords: Mapping[str, Any]) -> Options:
     """The options of a level that may take several runs, from keywords."""
-    chosen = make_options(**options_among(keywords), basis=basis)
     return at_level(
-        chosen,
+        make_options(**options_among(keywords), basis=basis),
         scf_formula=keywords.get("scf_formula"),
         correlation_formula=keywords.get("correlation_formula"),
         delta=keywords.get("delta"),
@@ -458,9 +455,7 @@ def scan(
         named: Any = coordinate
         if coordinate and isinstance(coordinate[0], str):
             named = [coordinate]
-        of_geometries = None
-        if relaxed:
-            of_geometries = convergence
+        of_geometries = convergence if relaxed else None
         asked = along_written(
             read_molecule(molecule, options),
             named,
@@ -601,9 +596,7 @@ def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
 def _frames(source: Any, keywords: Mapping[str, Any]) -> list[Molecule]:
     """The geometries of a scan without a coordinate: the frames of a file, or several molecules."""
     if not isinstance(source, str | os.PathLike):
-        molecules = source
-        if not isinstance(source, Sequence):
-            molecules = [source]
+        molecules = [source] if not isinstance(source, Sequence) else source
         return [read_molecule(molecule, keywords) for molecule in molecules]
     field = read_point_charges(
         keywords.get("point_charges"), keywords.get("point_charge_units", "angstrom")
@@ -623,9 +616,7 @@ def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords
     resume = keywords.get("resume", False)
     if output is None and resume:
         raise InputError("resume=True needs output=FILE: the file of the study to continue")
-    path = None
-    if output is not None:
-        path = Path(output)
+    path = Path(output) if output is not None else None
     carrying_out: CarryOutKeywords = {
         "keeper": Keeper(path, overwrite=keywords.get("overwrite", False), resume=resume),
         "listener": TranslatingListener(keywords.get("listener")),

@@ -193,8 +193,7 @@ def _read_nwchem(lines: _Lines, found: dict[str, _Element]) -> None:
             symbol, letters = lines.symbol(words[0]), words[1]
             momenta = [lines.momentum(letter) for letter in letters]
             rows = _rows(lines, 1 + len(momenta))
-            element = found.setdefault(symbol, _Element())
-            _add_shells(element, momenta, rows)
+            _add_shells(found.setdefault(symbol, _Element()), momenta, rows)
 
 
 def _rows(lines: _Lines, least: int) -> list[list[float]]:
@@ -235,9 +234,7 @@ def _read_nwchem_potential(lines: _Lines, found: dict[str, _Element], words: lis
         return
     if element.core is None:
         lines.refuse("nelec of this element first")
-    momentum = -1
-    if kind != "UL":
-        momentum = lines.momentum(kind)
+    momentum = lines.momentum(kind) if kind != "UL" else -1
     terms: list[list[float]] = []
     for row in lines:
         if not NUMBER.fullmatch(row[0]):
@@ -273,8 +270,9 @@ def _read_gaussian(lines: _Lines, found: dict[str, _Element]) -> None:
             continue
         if len(words) != 2 or words[1] != "0":
             lines.refuse("an element and 0, such as C 0")
-        element = found.setdefault(lines.symbol(words[0].lstrip("-")), _Element())
-        _read_gaussian_element(lines, element)
+        _read_gaussian_element(
+            lines, found.setdefault(lines.symbol(words[0].lstrip("-")), _Element())
+        )
 
 
 def _read_gaussian_element(lines: _Lines, element: _Element) -> None:

@@ -169,8 +169,7 @@ def require_known(key: str, name: str, option: Option, *, fitting: bool) -> None
             f": PySCF {pyscf_version()} has no such set, the Basis Set Exchange has: "
             f"{INSTALL_EXCHANGE}",
         )
-    names = known_names(fitting=fitting)
-    close = nearest(name, names.values())
+    close = nearest(name, known_names(fitting=fitting).values())
     if close:
         advice = f"did you mean {' or '.join(close)}?"
     else:
@@ -287,10 +286,7 @@ def pyscf_index() -> Mapping[str, tuple[tuple[str, ...], ...]]:
 
     index: dict[str, tuple[tuple[str, ...], ...]] = {}
     for alias, value in ALIAS.items():
-        if isinstance(value, str):
-            entry = (value,)
-        else:
-            entry = tuple(value)
+        entry = (value,) if isinstance(value, str) else tuple(value)
         key = squash(alias)
         if entry not in index.get(key, ()):
             index[key] = (*index.get(key, ()), entry)
@@ -344,8 +340,7 @@ def _pyscf_shells(part: str, symbol: str) -> list[Any]:
     from pyscf.lib.exceptions import BasisNotFoundError
 
     if not part.endswith(".dat"):
-        module = importlib.import_module("pyscf.gto.basis." + part)
-        return list(getattr(module, symbol, ()))
+        return list(getattr(importlib.import_module("pyscf.gto.basis." + part), symbol, ()))
     try:
         # optimize=False, as PySCF itself does, keeps the order of the functions
         return list(parse_nwchem.load(str(_data_folder() / part), symbol, False))
@@ -393,9 +388,7 @@ def basis_set_exchange() -> ModuleType | None:
 def exchange_index() -> Mapping[str, Any]:
     """Key -> metadata of each set; empty without the package."""
     exchange = basis_set_exchange()
-    if exchange is None:
-        return {}
-    return _exchange_metadata(exchange)
+    return {} if exchange is None else _exchange_metadata(exchange)
 
 
 @cache

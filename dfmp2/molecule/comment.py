@@ -369,11 +369,10 @@ def _of_a_word(text: str) -> Iterator[Statement]:
         elif word == "q" and match["equals"] is None:
             yield _unread(quantity, words, "may be a charge")
         elif word == "m":
-            meanings = _meanings(kind, number)[0]
             yield Statement(
                 quantity=quantity,
                 words=words,
-                meanings=meanings,
+                meanings=_meanings(kind, number)[0],
                 certain=False,
                 why="may be a multiplicity",
             )
@@ -454,10 +453,7 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
         if abs(moment - round(moment)) > 0.05:
             return frozenset(), "is not a whole number of unpaired electrons"
         return frozenset({round(moment) + 1}), ""
-    if number[-1] in "+-":
-        trailing = number[-1]
-    else:
-        trailing = ""
+    trailing = number[-1] if number[-1] in "+-" else ""
     if trailing and number[0] in "+-":
         return frozenset(), "has two signs"
     if trailing:

@@ -317,9 +317,7 @@ ROWS = 256  # of the distance matrix in memory at once
 def radius(symbol: str) -> float:
     """Covalent radius of an element, angstrom."""
     place = SYMBOLS.index(symbol)
-    if place < len(COVALENT):
-        return COVALENT[place]
-    return HEAVIEST
+    return COVALENT[place] if place < len(COVALENT) else HEAVIEST
 
 
 def fills_inner_shell(symbol: str) -> bool:

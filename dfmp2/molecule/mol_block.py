@@ -281,9 +281,7 @@ def _lack(atom: Atom, orders: list[int]) -> int:
     if atom.symbol in PERIOD_2 and least > valences[0]:
         return valences[0] - least
     larger = [valence for valence in valences if valence > most]
-    if not larger:
-        return valences[-1] - least
-    return larger[0] - most
+    return valences[-1] - least if not larger else larger[0] - most
 
 
 def _valences(atom: Atom) -> tuple[int, ...] | None:

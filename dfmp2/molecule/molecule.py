@@ -294,9 +294,7 @@ class Molecule:
         """Formula in Hill order (C, H, then by letter), then ghosts, as in "H2O + ghost HO"."""
         real = hill_formula(self.real_symbols)
         ghosts = hill_formula(s for s, flag in zip(self.symbols, self.ghost, strict=True) if flag)
-        if ghosts:
-            return f"{real} + ghost {ghosts}"
-        return real
+        return f"{real} + ghost {ghosts}" if ghosts else real
 
     @property
     def fingerprint(self) -> str:
@@ -350,10 +348,7 @@ class Molecule:
         """
         electrons = self.electrons(ecp_electrons)
         unpaired = self.multiplicity - 1
-        if self.charge:
-            state = f" with charge {self.charge}"
-        else:
-            state = ""
+        state = f" with charge {self.charge}" if self.charge else ""
         if _replaced_electrons(self, ecp_electrons):
             ecp = " besides those of the core potential"
         else:
@@ -369,10 +364,7 @@ class Molecule:
             )
         if (electrons - unpaired) % 2:
             parity = "an odd" if unpaired % 2 else "an even"
-            if unpaired:
-                nearest = self.multiplicity - 1
-            else:
-                nearest = 2
+            nearest = self.multiplicity - 1 if unpaired else 2
             raise InputError(
                 f"{has}; multiplicity {self.multiplicity} needs {parity} number: pass ",
                 Option("multiplicity", nearest),

@@ -369,8 +369,7 @@ def _read_state(comment: str) -> list[Statement]:
 def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
     """Sums of the columns of atomic charges and magnetic moments that are not zero."""
     listed = []
-    places = _column_places(pairs)
-    for name, (place, width) in places.items():
+    for name, (place, width) in _column_places(pairs).items():
         if name not in SUMS or width != 1:
             continue
         quantity, exact = SUMS[name]

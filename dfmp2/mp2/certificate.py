@@ -103,8 +103,7 @@ def pair_energies_to_tolerance(
     exact = operands.on(host, "fp64")
     if precision == "fp64":
         return pair_energies(exact, backend, progress, 0, store, elsewhere), "fp64", None
-    mixed = operands.on(backend, "mixed")
-    pairs = pair_energies(mixed, backend, progress, 0, store, elsewhere)
+    pairs = pair_energies(operands.on(backend, "mixed"), backend, progress, 0, store, elsewhere)
     certificate = certify_precision(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate

@@ -53,10 +53,7 @@ def native_energies(
         from pyscf.mp import dfmp2_native, dfump2_native
 
         restricted = reference.kind == "rhf"
-        if restricted:
-            mf = scf.RHF(mole)
-        else:
-            mf = scf.UHF(mole)
+        mf = scf.RHF(mole) if restricted else scf.UHF(mole)
         kept = reference.mo_energy.shape[1] - frozen_virtual
         parts = (
             reference.mo_coeff[:, :, :kept],

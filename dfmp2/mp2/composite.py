@@ -345,9 +345,7 @@ def correlation_formula(name: str, family: str, lower: int, upper: int) -> Formu
 
 def default_correlation(family: str) -> str:
     """Name of the correlation formula used by default."""
-    if family == "def2":
-        return "neese-valeev"
-    return "helgaker"
+    return "neese-valeev" if family == "def2" else "helgaker"
 
 
 def _optimised(family: str, lower: int, upper: int, option: Option) -> tuple[float, float]:

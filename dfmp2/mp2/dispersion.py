@@ -140,8 +140,5 @@ def _parameters(correction: str, functional: str) -> dict[str, Any]:
             f"{DISPERSIONS[correction]} for {functional}: install a newer one, or use ",
             Option("dispersion", "none"),
         )
-    if correction == "d3bj":
-        three_atoms = 0.0
-    else:
-        three_atoms = 1.0
+    three_atoms = 0.0 if correction == "d3bj" else 1.0
     return {"s6": 1.0, "s8": 0.0, **found, "s9": float(found.get("s9", three_atoms))}

@@ -98,11 +98,10 @@ def mp2_energy(
     options = options.settled(molecule.multiplicity)
     require_energy_check(options)
     kind = reference_kind(options, molecule.multiplicity)
-    bases = partial(resolve, molecule, doubt_units=doubt_units)
     with open_calculation(
         options,
         kind,
-        Opening(bases),
+        Opening(partial(resolve, molecule, doubt_units=doubt_units)),
         start=start,
         listener=listener,
         command=command,
@@ -381,7 +380,7 @@ def complete(calculation: Calculation, reference: Reference, correlation: Correl
     system, setup, options = calculation.system, calculation.setup, calculation.options
     listener, pairs, quadrature = calculation.listener, correlation.pairs, correlation.quadrature
     check = None
-    if options.check and options.correlation.kind != "none":
+    if options.pair_check:
         from dfmp2.mp2.check import allowed_difference, native_check, native_energies
 
         listener.stage("check: PySCF's own DF-MP2 on the same orbitals")

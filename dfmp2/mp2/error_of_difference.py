@@ -13,7 +13,7 @@ hydrogen; dn is the change of the number of unpaired electrons or, if larger, of
 typical error of a reaction energy is that for two molecules like this one, with one bond made and
 another one broken.
 
-The constants are defined next to those of one run, in `dfmp2.mp2.error_budget`.
+The constants are defined next to those of one run, in `dfmp2.mp2.error_estimates`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dfmp2.mp2.error_budget import (
-    BONDED,
-    CANCELLING,
-    CHANGED,
     ESTIMATED,
     EXACT,
-    GRID_LEAST,
     KINDS,
     MEASURED,
     SOURCES,
@@ -37,9 +33,15 @@ from dfmp2.mp2.error_budget import (
     ErrorBudget,
     Share,
     Source,
+    finite_share,
+)
+from dfmp2.mp2.error_estimates import (
+    BONDED,
+    CANCELLING,
+    CHANGED,
+    GRID_LEAST,
     bond_orders_of,
     bonded_atoms,
-    finite_share,
     fitting_shares,
     grid_changes,
     method_factor,

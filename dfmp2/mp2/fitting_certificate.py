@@ -235,10 +235,7 @@ def _fitted_again(
         collector.stage("pair energies with the dense fitting set")
         # A backend without float64 may have no programs for these sizes
         backend = float64_backend(setup.backend)
-        if backend is setup.backend:
-            precision = options.precision
-        else:
-            precision = "fp64"
+        precision = options.precision if backend is setup.backend else "fp64"
         pairs, _, certificate = pair_energies_to_tolerance(
             PairOperands(
                 b=fitted.b,

@@ -66,9 +66,7 @@ class PairOperands:
         """
         if self.on_device:
             return [tensor.at(precision) for tensor in self.b]
-        order = None
-        if precision != "fp64":
-            order = summation_order(self.b)
+        order = summation_order(self.b) if precision != "fp64" else None
         sources: list[TileSource] = []
         for tensor, space in zip(self.b, self.spaces, strict=True):
             if isinstance(tensor, StoredTensor):

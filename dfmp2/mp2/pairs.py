@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, TileSource
 from dfmp2.errors import NumericalError
-from dfmp2.host.threads import Workers
+from dfmp2.host.threads import worker_pool
 from dfmp2.mp2.result import PairEnergies
 
 
@@ -56,13 +56,10 @@ def _resident(
         for first, finish in begun:
             yield first, finish()
         return
-    pool = Workers(workers)
-    try:
+    with worker_pool(workers) as pool:
         futures = {pool.submit(backend.pair_terms, left, right, tile): tile for tile in tiles}
         for future in as_completed(futures):
             yield futures[future], future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, do not wait for the rest
 
 
 Progress = Callable[[int, int], None]

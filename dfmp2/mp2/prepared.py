@@ -208,8 +208,7 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
     made_for, method = prepared.options, given.get("method")
     if method is not None and method != CUSTOM:
         method = canonical_method(method)
-        wanted = functionals_of(method, made_for.xc)
-        if wanted != functionals_of(made_for.method, made_for.xc):
+        if functionals_of(method, made_for.xc) != functionals_of(made_for.method, made_for.xc):
             raise InputError(
                 Option("method", method),
                 " needs other orbitals than those in the file, which was prepared for "

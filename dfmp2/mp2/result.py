@@ -417,9 +417,7 @@ class MP2Result(Calculated):
     @property
     def dispersion_energy(self) -> float | None:
         """Dispersion energy of a double hybrid, Eh; None without a correction."""
-        if self.dispersion is None:
-            return None
-        return self.dispersion.energy
+        return None if self.dispersion is None else self.dispersion.energy
 
     @property
     def mean_field_energy(self) -> float:
@@ -531,9 +529,7 @@ class MP2Result(Calculated):
     @property
     def scaled_mp2_correlation_energy(self) -> float | None:
         """Correlation energy with the user's own factors, Eh; None if none were given."""
-        if self.method == CUSTOM:
-            return self.correlation_energy
-        return None
+        return self.correlation_energy if self.method == CUSTOM else None
 
     @property
     def scf_fitting_estimate(self) -> float | None:
@@ -548,7 +544,7 @@ class MP2Result(Calculated):
     @property
     def error_budget(self) -> ErrorBudget:
         """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how we know."""
-        from dfmp2.mp2.error_budget import error_budget
+        from dfmp2.mp2.error_estimates import error_budget
 
         return error_budget(self)
 

@@ -275,10 +275,7 @@ def grid_certificate(
     calculation.listener.stage("error of the integration grid in E(corr)")
     moved = on_finer_grid(reference)
     memory = calculation.plan.memory
-    if memory.mp2_fits_in_core:
-        scratch = 0
-    else:
-        scratch = memory.mp2_disk
+    scratch = 0 if memory.mp2_fits_in_core else memory.mp2_disk
     with Space(calculation.setup.scratch, scratch) as space:
         again = replace(calculation, space=space, checkpoint=NOTHING)
         fitted = build_b(again, moved)

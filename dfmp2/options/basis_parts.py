@@ -77,8 +77,7 @@ def parse_parts(text: str) -> BasisParts:
     InputError : a part is empty, or two parts are for all atoms, or for the same ones
     """
     default, special = "", dict[str, str]()
-    pieces = [piece.strip() for piece in BETWEEN_PARTS.split(text)]
-    for piece in pieces:
+    for piece in [piece.strip() for piece in BETWEEN_PARTS.split(text)]:
         key, equals, value = (part.strip() for part in piece.partition("="))
         if not piece or (equals and not (key and value)):
             raise InputError(
@@ -108,9 +107,7 @@ def is_file(value: str) -> bool:
 def path_of(value: str) -> str:
     """The path of a part that is a file, without its hash."""
     match = DIGEST.fullmatch(value)
-    if match:
-        return match[1]
-    return value
+    return match[1] if match else value
 
 
 def change_files(text: str, change: Callable[[str], str]) -> str:

@@ -282,6 +282,12 @@ class Options:
         return functionals_of(self.method, self.xc)[1]
 
     @property
+    def pair_check(self) -> bool:
+        """Whether PySCF's own pair energies are computed as well; a functional alone has none, and
+        its gradient is checked instead."""
+        return self.check and self.correlation.kind != "none"
+
+    @property
     def solvent_title(self) -> str:
         """The solvent and its model, such as "water (C-PCM)"; "" in the gas phase."""
         if self.solvent is None:
@@ -310,10 +316,7 @@ class Options:
             return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
         row = self.double_hybrid
         factors = self.os_scale, self.ss_scale
-        if self.laplace:
-            kind = "laplace"
-        else:
-            kind = "pairs"
+        kind = "laplace" if self.laplace else "pairs"
         if row is None:
             opposite, same = (0.0 if factor is None else factor for factor in factors)
             return Method(

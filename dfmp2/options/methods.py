@@ -57,9 +57,7 @@ class Method:
     @property
     def level(self) -> str:
         """The method as written before a basis, e.g. "DF-MP2", or "KS" for a functional alone."""
-        if self.kind == "none":
-            return self.title
-        return f"DF-{self.title}"
+        return self.title if self.kind == "none" else f"DF-{self.title}"
 
     @property
     def differentiable(self) -> bool:

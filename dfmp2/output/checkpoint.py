@@ -118,10 +118,7 @@ class FileCheckpoint(Checkpoint):
             listener.note(f"starting from the beginning: {error}")
             return
         self.reference, self.b, self.tiles = found.reference, found.b, found.tiles
-        if self._in_batch:
-            self.orbitals = None
-        else:
-            self.orbitals = found.orbitals
+        self.orbitals = None if self._in_batch else found.orbitals
         self.saved = True
         listener.note(f"going on from {self.path}")
         processors = other_processor(found.identity, self.identity)

@@ -231,10 +231,15 @@ def _frame(record: DataRecord) -> str:
     if record.polarizability is not None:
         keys.append(f'polarizability_bohr3="{_numbers(np.ravel(record.polarizability))}"')
     # MACE and fairchem read a `spin` that is 2S + 1; a reader of files cannot know which spin it is
-    state = f"charge={record.charge} multiplicity={record.multiplicity} spin={record.multiplicity}"
-    keys.append(state)
-    texts = {"name": record.name, "smiles": record.smiles, "method": record.level}
-    texts["program"] = record.program
+    keys.append(
+        f"charge={record.charge} multiplicity={record.multiplicity} spin={record.multiplicity}"
+    )
+    texts = {
+        "name": record.name,
+        "smiles": record.smiles,
+        "method": record.level,
+        "program": record.program,
+    }
     keys += [f"{name}={_quoted(text)}" for name, text in texts.items() if text]
     keys.append('pbc="F F F"')
     rows = np.hstack(columns)
@@ -262,8 +267,7 @@ def hdf5(records: Sequence[DataRecord]) -> bytes:
     def fill(handle: h5py.File) -> None:
         for number, members in enumerate(groups.values()):
             formula = str(members[0].numbers["formula"])
-            group = handle.create_group(f"{number:06d}_{formula}")
-            write_items(group, _arrays(members), storable)
+            write_items(handle.create_group(f"{number:06d}_{formula}"), _arrays(members), storable)
         handle.attrs["creator"] = "dfmp2"
         handle.attrs["dfmp2_dataset_version"] = DATASET_VERSION
         handle.attrs["molecules"] = len(records)
@@ -363,8 +367,9 @@ def parquet(records: Sequence[DataRecord]) -> bytes:
         about = {"units": UNITS.get(name, ""), "description": ABOUT.get(name, "")}
         schema.append(pyarrow.field(name, kind, metadata=about))
     stream = io.BytesIO()
-    table = pyarrow.Table.from_arrays(columns, schema=pyarrow.schema(schema))
-    pyarrow.parquet.write_table(table, stream)
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_arrays(columns, schema=pyarrow.schema(schema)), stream
+    )
     return stream.getvalue()
 
 
@@ -396,8 +401,7 @@ def ase_database(path: Path, records: Sequence[DataRecord]) -> None:
             if record.charges is not None:
                 values["charges"] = np.array(record.charges)
             atoms.calc = SinglePointCalculator(atoms, **values)
-            rest = record.to_dict()
-            data = {**rest, "units": UNITS}
+            data = {**record.to_dict(), "units": UNITS}
             database.write(
                 atoms,
                 data=data,

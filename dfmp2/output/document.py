@@ -171,9 +171,7 @@ def aligned(table: Table) -> list[str]:
 
 def _cell_text(cell: Any) -> str:
     """The text of a cell, which may be (text, anchor)."""
-    if isinstance(cell, tuple):
-        return str(cell[0])
-    return str(cell)
+    return str(cell[0]) if isinstance(cell, tuple) else str(cell)
 
 
 def displayed_width(text: str) -> int:
@@ -252,8 +250,7 @@ def without_folders(text: str) -> str:
 def _folded(fact: str) -> list[str]:
     """A fact in lines that fit a terminal; a word, such as a hash or a file name, is never
     broken."""
-    value = fact.rpartition(": ")[2]
-    if len(fact) <= WIDEST or " " not in value:
+    if len(fact) <= WIDEST or " " not in fact.rpartition(": ")[2]:
         return [fact]
     return wrap(
         fact, WIDEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
@@ -358,9 +355,7 @@ def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
 
 def energy_text(value: float) -> str:
     """An energy, Eh, with all printed digits; zero has no sign."""
-    if math.isfinite(value):
-        return f"{value:z.10f}"
-    return ABSENT
+    return f"{value:z.10f}" if math.isfinite(value) else ABSENT
 
 
 def difference(value: float) -> str:

@@ -142,12 +142,7 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
         since it was written
     """
     with open_checked(path, walk=False) as handle:
-        _require_known(handle, path)
-        contents = read_contents(handle)
-        result = load(contents, path)
-        if verify:
-            require_hash(contents, path, read_attribute(handle, "content_sha256"))
-    return result
+        return load_group(handle, path, verify=verify)
 
 
 def verify(path: str | Path) -> str:
@@ -159,8 +154,7 @@ def verify(path: str | Path) -> str:
     """
     with open_checked(path, walk=False) as handle:
         _require_known(handle, path)
-        contents = read_contents(handle)
-        return require_hash(contents, path, read_attribute(handle, "content_sha256"))
+        return require_hash(read_contents(handle), path, read_attribute(handle, "content_sha256"))
 
 
 # --- a result in a group --------------------------------------------------------------------------
@@ -249,8 +243,7 @@ def load(contents: Mapping[str, NDArray[Any]], path: str | Path) -> MP2Result:
         records = read_records(groups, RECORDS)
         calculation = read_calculation(groups, records)
         alpha, beta = records["sizes"].nocc
-        unrestricted = calculation["reference"].nspin == 2
-        if unrestricted:
+        if calculation["reference"].nspin == 2:
             same = {"same_spin_alpha": alpha, "same_spin_beta": beta}
         else:
             same = {"same_spin": alpha}

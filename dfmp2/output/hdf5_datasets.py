@@ -128,10 +128,7 @@ def write_items(
     for name, item in items.items():
         value = convert(item.value)
         made[name] = value = np.asarray(value, TEXT if isinstance(value, str) else None, order="C")
-        if value.shape:
-            space = h5py.h5s.create_simple(value.shape)
-        else:
-            space = SCALAR
+        space = h5py.h5s.create_simple(value.shape) if value.shape else SCALAR
         stored_as, held_as = _types(value.dtype, str(value.dtype.metadata))
         dataset = h5py.h5d.create(group.id, name.encode(), stored_as, space, PLAIN, WITH_GROUPS)
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, value, held_as)
@@ -167,10 +164,7 @@ def _words(text: str) -> NDArray[Any]:
 def set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str, Any]) -> None:
     """Add new attributes to a group or dataset, of variable length unless the text is an array."""
     for name, text in texts.items():
-        if isinstance(text, str):
-            words = _words(text)
-        else:
-            words = np.asarray(text)
+        words = _words(text) if isinstance(text, str) else np.asarray(text)
         stored_as, held_as = _types(words.dtype, str(words.dtype.metadata))
         h5py.h5a.create(holder, name.encode(), stored_as, SCALAR).write(words, held_as)
 
@@ -323,9 +317,7 @@ def pack_records(values: Mapping[str, Any], kept: str) -> tuple[dict[str, Any], 
     """
     apart, records = dict[str, Any](), dict[str, Any]()
     for path, value in values.items():
-        plain = value
-        if isinstance(value, np.generic):
-            plain = value.item()
+        plain = value.item() if isinstance(value, np.generic) else value
         if kept == ALL:
             alone = isinstance(value, np.ndarray) or path.startswith(APART)
         else:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
-from dfmp2.mp2.error_budget import kohn_sham_grid_error
+from dfmp2.mp2.error_estimates import kohn_sham_grid_error
 from dfmp2.mp2.properties import GradientCertificate
 from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, Calculated, Check, MP2Result
 from dfmp2.scf.reference import Reference
@@ -258,16 +258,12 @@ def result_dict(result: MP2Result) -> dict[str, Any]:
 
 def _fields(part: Any) -> dict[str, Any] | None:
     """The fields of a part of a result by name; None if there is no such part."""
-    if part is None:
-        return None
-    return asdict(part)
+    return None if part is None else asdict(part)
 
 
 def _listed(values: NDArray[np.float64] | None) -> Any:
     """An array as nested lists; None for None."""
-    if values is None:
-        return None
-    return values.tolist()
+    return None if values is None else values.tolist()
 
 
 def grid_error(result: MP2Result) -> dict[str, Any] | None:

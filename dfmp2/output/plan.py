@@ -29,8 +29,7 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
     """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
     plan, setup, system = outlook.plan, outlook.setup, outlook.system
     work, memory, limits = plan.work, plan.memory, setup.backend.limits
-    spins = len(work.spins)
-    numbers = spins * work.nao * (work.nao + 2) + 4 * sum(s.nocc**2 for s in work.spins)
+    numbers = len(work.spins) * work.nao * (work.nao + 2) + 4 * sum(s.nocc**2 for s in work.spins)
     change: Message | str = outlook.change
     if not change and not _has_space(outlook):
         change = f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"
@@ -265,9 +264,7 @@ def _rates(found: Rates) -> str:
 
 
 def _place(one: Prediction) -> str:
-    if one.cores == 1:
-        return one.chip
-    return f"{one.chip}, {one.cores} cores"
+    return one.chip if one.cores == 1 else f"{one.chip}, {one.cores} cores"
 
 
 def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:

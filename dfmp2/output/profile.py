@@ -102,8 +102,7 @@ class Profile(Relay):
             event for event in self._events if event["tid"] == CHARGED and event["name"] in rates
         ]:
             name = f"{TITLES[event['name']]}, 10^9/s"
-            rate = rates[event["name"]]
-            self._count(name, event["ts"], {"rate": rate})
+            self._count(name, event["ts"], {"rate": rates[event["name"]]})
             self._count(name, event["ts"] + event["dur"], {"rate": 0.0})
         self._facts = {
             "command": run.command,

@@ -104,9 +104,7 @@ def read_attribute(handle: h5py.File, name: str) -> Any:
     if handle.attrs.get_id(name).dtype.kind == "O":
         raise ValueError(f"attribute {name} is text of variable length")
     value = handle.attrs[name]
-    if isinstance(value, bytes):
-        return value.decode()
-    return value
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _require_regular(path: Path) -> None:

@@ -76,8 +76,9 @@ def calculation_items(source: Any) -> dict[str, Dataset]:
         ),
     }
     for field in fields(source.options):
-        about = f"option --{field.name.replace('_', '-')}"
-        given[f"options/{field.name}"] = Dataset(getattr(source.options, field.name), "", about)
+        given[f"options/{field.name}"] = Dataset(
+            getattr(source.options, field.name), "", f"option --{field.name.replace('_', '-')}"
+        )
     items = {}
     if source.mole_json:
         items["mol"] = Dataset(source.mole_json, "", "PySCF molecule, JSON")

@@ -239,9 +239,7 @@ class Study:
     @property
     def status(self) -> str:
         """Either "complete" or "incomplete"."""
-        if self.complete:
-            return "complete"
-        return "incomplete"
+        return "complete" if self.complete else "incomplete"
 
     @property
     def error_budget(self) -> ErrorBudget | None:
@@ -325,9 +323,7 @@ class Study:
 
 def _largest_last(budget: ErrorBudget) -> float:
     """The total of a budget, Eh; infinite if unknown."""
-    if budget.total is None:
-        return math.inf
-    return budget.total
+    return math.inf if budget.total is None else budget.total
 
 
 class StudyWriter:
@@ -423,8 +419,7 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
         contents = read_contents(handle["study"])
         if verify:
             require_hash(contents, f"{path}, study", read_attribute(handle, "content_sha256"))
-        in_study = by_group(contents)
-        given = {"array_names": (), "warnings": (), **stored(in_study, "")}
+        given = {"array_names": (), "warnings": (), **stored(by_group(contents), "")}
         values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
             for group, names in (

@@ -110,8 +110,9 @@ def brief_report(result: MP2Result, path: str | None) -> str:
     tables += _dipole(result)
     derivatives = ["gradient", "properties", "polarizability"]
     if of_gradient and result.properties is not None:
-        relaxed = result.properties.relaxed_dipole
-        tables.append(_dipole_fact("relaxed dipole moment", relaxed, result.molecule))
+        tables.append(
+            _dipole_fact("relaxed dipole moment", result.properties.relaxed_dipole, result.molecule)
+        )
         derivatives.remove("properties")
     for anchor in derivatives:
         if anchor in sections:
@@ -236,9 +237,7 @@ def _dipole(result: MP2Result) -> list[Facts]:
 def _dipole_fact(name: str, dipole: NDArray[np.float64], molecule: Molecule) -> Facts:
     numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in dipole)
     size = DEBYE * float(dipole @ dipole) ** 0.5
-    origin = ""
-    if molecule.charge:
-        origin = ", origin of the coordinates"
+    origin = ", origin of the coordinates" if molecule.charge else ""
     return Facts([(name, f"({numbers}) e bohr, {size:.4f} debye{origin}")])
 
 
@@ -296,24 +295,17 @@ def _quantity(name: str) -> str:
 
 def last_line(result: MP2Result, output: str) -> str:
     """The closing line of a finished run."""
-    found = result.gradient
-    count = len(result.diagnostics.warnings)
-    if count:
-        warned = f"; {counted_text(count, 'warning')}"
-    else:
-        warned = ""
-    if found is None:
-        slope = ""
-    else:
-        slope = f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     method = result.options.correlation
-    correlation = f", E(corr) = {result.correlation_energy:.10f} Eh"
-    if method.kind == "none":
-        correlation = ""
-    return (
-        f"dfmp2 finished: E({method.title}, total) = {result.total_energy:.10f} Eh{correlation}"
-        f"{slope} -> {printable(output)}{warned}"
-    )
+    line = f"dfmp2 finished: E({method.title}, total) = {result.total_energy:.10f} Eh"
+    if method.kind != "none":
+        line += f", E(corr) = {result.correlation_energy:.10f} Eh"
+    gradient = result.gradient
+    if gradient is not None:
+        line += f", |gradient| = {gradient.norm:.8f} Eh/bohr ({gradient.scaling})"
+    line += f" -> {printable(output)}"
+    if result.diagnostics.warnings:
+        line += f"; {counted_text(len(result.diagnostics.warnings), 'warning')}"
+    return line
 
 
 def pair_table(result: MP2Result) -> str:
@@ -384,8 +376,10 @@ def result_html(result: MP2Result) -> str:
     if result.functional_energy is not None:
         rows.append((f"E({title} functional)", result.functional_energy))
     if result.quadrature is None:
-        rows.append(("E(SS)", result.same_spin_correlation_energy))
-        rows.append(("E(OS)", result.opposite_spin_correlation_energy))
+        rows += [
+            ("E(SS)", result.same_spin_correlation_energy),
+            ("E(OS)", result.opposite_spin_correlation_energy),
+        ]
     rows.append((f"E({title} correlation)", result.correlation_energy))
     if result.dispersion is not None:
         rows.append(("E(dispersion)", result.dispersion.energy))

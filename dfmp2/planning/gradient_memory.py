@@ -188,13 +188,10 @@ def gradient_memory(
     """
     arrays = _gradient_arrays(work, widest, threads)
     room, least_block = energy.room, arrays.least_block
-    purpose = "relaxed densities"
-    if work.task == "gradient":
-        purpose = "gradient"
+    purpose = "gradient" if work.task == "gradient" else "relaxed densities"
 
     # Amplitudes, with B in memory or streamed from disk.
-    b_streamed = threads * min(STREAM_BYTES, arrays.b)
-    amplitudes_streamed = _amplitudes(work, threads, b_streamed)
+    amplitudes_streamed = _amplitudes(work, threads, threads * min(STREAM_BYTES, arrays.b))
     amplitudes_in_memory = _amplitudes(work, threads, arrays.b)
     amplitudes = amplitudes_streamed
     if energy.mp2_fits_in_core:
@@ -256,9 +253,7 @@ def gradient_memory(
 
     response_least = min(response_in_memory, response_on_disk)
     comfortable_block = arrays.block(PACKED_MOST // arrays.packed) * arrays.per_function
-    scf_disk = 0
-    if scf_on_disk:
-        scf_disk = energy.scf_disk
+    scf_disk = energy.scf_disk if scf_on_disk else 0
     return GradientMemory(
         purpose=purpose,
         z_on_disk=not z_in_memory,
@@ -328,10 +323,7 @@ def _amplitudes(work: Workload, threads: int, b: int) -> int:
     naux = work.naux
     nvir = max(spin.nvir for spin in work.spins)
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
-    if work.precision == "fp64":
-        number = FLOAT64
-    else:
-        number = FLOAT32
+    number = FLOAT64 if work.precision == "fp64" else FLOAT32
     tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
     cached = max(AMPLITUDE_BYTES // FLOAT64, nvir * nvir) * number
     tiles += min(CACHE_ARRAYS * cached, 2 * tiles)

@@ -478,10 +478,7 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
 
 def of_occupied_bytes(work: Workload) -> int:
     """Bytes of the integrals of occupied orbitals that `dfmp2.scf.response_matrices` holds."""
-    if work.single_exchange:
-        number = FLOAT32
-    else:
-        number = FLOAT64
+    number = FLOAT32 if work.single_exchange else FLOAT64
     return number * work.naux_scf * work.nao * sum(spin.occupied for spin in work.spins)
 
 
@@ -530,10 +527,7 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
     pieces = workers * min(PIECE_BYTES, whole)
     solve = Stage(left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric))
     rows = sum(s.nocc for s in work.spins)
-    if work.precision == "fp64":
-        rounding = 0
-    else:
-        rounding = row // 2
+    rounding = 0 if work.precision == "fp64" else row // 2
     streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
     return in_core, integrals, solve, streamed, whole
 

@@ -109,10 +109,7 @@ class Outlook:
     def __repr__(self) -> str:
         peak = format_bytes(self.plan.memory.predicted_peak)
         seconds = self.plan.timings.total
-        if self.change:
-            verdict = f"does not fit: {self.change}"
-        else:
-            verdict = "fits"
+        verdict = f"does not fit: {self.change}" if self.change else "fits"
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
     def __str__(self) -> str:
@@ -397,8 +394,7 @@ def foresee(
     setup = set_up_run(
         options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count)
     )
-    absent = setup.backend_reason.startswith("not on this host")
-    if absent:
+    if setup.backend_reason.startswith("not on this host"):
         timed = select_backend("cpu", "auto", setup.threads)[0]
     else:
         timed = setup.backend
@@ -541,7 +537,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         cycles=scf_cycles(
             options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None
         ),
-        checked=options.check,
+        checked=options.pair_check,
         atoms=int(mole.natm),
         in_fields=IN_FIELDS if options.polarizability else 0,
         points=USUAL_POINTS.get(options.correlation.kind, 0),
@@ -585,14 +581,13 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     _program = found.program
     if setup.options.correlation.kind != "pairs":
         found = memory.without_pairs(found, work)
-    if setup.options.check and setup.options.correlation.kind != "none":
+    if setup.options.pair_check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     pairs = part == "all" and work.task == "energy" and setup.options.correlation.kind == "pairs"
     if pairs and setup.options.transform == "device" and memory.stays_on_card(work, limits):
-        in_core = min(found.mp2_in_core, memory.card_host_bytes(work))
-        found = replace(found, mp2_in_core=in_core)
+        found = replace(found, mp2_in_core=min(found.mp2_in_core, memory.card_host_bytes(work)))
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])
     again = found.mp2_disk  # for B with orbitals of a finer grid

@@ -301,8 +301,7 @@ def _waters(number: int, basis: str) -> tuple[Any, Any]:
 def _pairs(backend: Backend) -> dict[str, float]:
     """Rates of the pair energies in the backend's precisions, with all its workers at once."""
     nocc, nvir, naux = 16, 256, 768
-    rng = np.random.default_rng(1)
-    b = rng.standard_normal((nocc, nvir, naux)) / naux
+    b = np.random.default_rng(1).standard_normal((nocc, nvir, naux)) / naux
     rates = {}
     for precision in ("fp64", "mixed"):
         if precision in backend.limits.precisions:

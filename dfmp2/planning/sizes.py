@@ -228,10 +228,7 @@ class Workload:
         functional : exchange-correlation energy and potential of the SCF, in points times functions
         """
         n, p = self.nao, self.naux_scf
-        if self.single_exchange:
-            single = self.starts * SINGLE_BUILDS
-        else:
-            single = 0
+        single = self.starts * SINGLE_BUILDS if self.single_exchange else 0
         if p:
             # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc,
             # Coulomb 2 p npair, 4 without exchange.

@@ -68,9 +68,7 @@ class System:
     @property
     def naux_scf(self) -> int:
         """Number of functions in the SCF fitting set, 0 for a conventional SCF."""
-        if self.jk_auxmole is None:
-            return 0
-        return int(self.jk_auxmole.nao)
+        return 0 if self.jk_auxmole is None else int(self.jk_auxmole.nao)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,14 +128,13 @@ def set_up_run(
             backend, reason = choose(count)
         else:
             backend, reason = select_backend(options.backend, options.precision, count)
-    budget = options.memory or resources.usable_memory()
     setup = Setup(
         options=options,
         backend=backend,
         backend_reason=reason,
         threads=count,
         active=count,
-        budget=budget,
+        budget=options.memory or resources.usable_memory(),
         scratch=scratch,
         command=command,
     )

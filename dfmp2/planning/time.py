@@ -212,10 +212,7 @@ def cuts_of(work: Workload, limits: Limits) -> dict[tuple[int, int], tiling.Cuts
 
 def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     """Traffic of a run with this plan; tiles depend on the limits of the backend."""
-    if plan.scf_fits_in_core:
-        scf = 0
-    else:
-        scf = plan.scf_disk
+    scf = 0 if plan.scf_fits_in_core else plan.scf_disk
     recomputed = not work.naux_scf and not plan.scf_fits_in_core
     scf_read = scf * (work.scf_builds + len(work.spins) * work.hessian_products)
     if plan.mp2_fits_in_core:
@@ -257,10 +254,7 @@ def time_text(
     pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed
     if work.points:
         pairs *= WEIGHED
-    if work.precision == "fp64":
-        rounding = 0.0
-    else:
-        rounding = built / REORDERED
+    rounding = 0.0 if work.precision == "fp64" else built / REORDERED
     metric = work.naux**2 * METRIC_SECONDS
     read = disk.cached if moved.cached else disk.read
     if moved.fit_written:
@@ -373,10 +367,7 @@ def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> floa
     def build(orbitals: int, densities: int) -> float:
         return p * n * n * (1 + 2 * kept) * orbitals + 4 * densities * p * work.kept_pairs
 
-    if work.single_exchange:
-        rate = rates.exchange_single
-    else:
-        rate = rates.exchange
+    rate = rates.exchange_single if work.single_exchange else rates.exchange
     double = build(n * len(work.spins), 2 * len(work.spins)) + Z_CHECKS * build(
         2 * occupied, 2 * len(work.spins)
     )
@@ -426,10 +417,7 @@ def _build(work: Workload, rates: Rates) -> float:
     """Predicted wall time of one build of J, K and the functional in float64, as in the last
     iterations, s."""
     flops = work.flops()
-    if work.naux_scf:
-        rate = rates.exchange
-    else:
-        rate = rates.exact_exchange
+    rate = rates.exchange if work.naux_scf else rates.exact_exchange
     matrices = (flops["exchange"] + flops["exchange_single"]) / rate
     return (matrices + flops["functional"] / rates.functional) / work.scf_builds
 
@@ -437,10 +425,7 @@ def _build(work: Workload, rates: Rates) -> float:
 def _examined(work: Workload, rates: Rates) -> float:
     """Predicted wall time of the stability analyses of all rotations, s, with integrals in
     memory."""
-    if work.single_exchange:
-        rate = rates.exchange_single
-    else:
-        rate = rates.exchange
+    rate = rates.exchange_single if work.single_exchange else rates.exchange
     products = work.flops()["examined"] / (rate if work.naux_scf else rates.exact_exchange)
     return products + EXAMINED_MATRICES * work.hessian_products * _matrices(work, rates)
 

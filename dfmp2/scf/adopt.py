@@ -132,13 +132,12 @@ def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
             if fitting.auxmol is None:
                 fitting.build()
             jk = _basis("jk", fitting.auxmol, fitting.auxbasis, {})
-        cycles = int(getattr(mf, "cycles", 0) or 0)
         reference = record(
             mf,
             kind,
             jk is not None,
             list(GIVEN),
-            cycles=cycles,
+            cycles=int(getattr(mf, "cycles", 0) or 0),
             start="python",
             energy_xc=energy_xc,
         )
@@ -167,12 +166,11 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
     """
     with shielded():
         reference = found.reference
-        charges = found.molecule.point_charges
         plain = hamiltonian.mean_field(
             mole,
             reference.kind,
             found.relativity,
-            charges,
+            found.molecule.point_charges,
             xc=reference.xc,
             grid=reference.grid_name,
         )
@@ -297,9 +295,7 @@ def _require_whole_occupations(mf: Any, kind: str) -> None:
 
 
 def _relativity(mf: Any) -> str:
-    if getattr(mf, "with_x2c", None):
-        return "x2c"
-    return "none"
+    return "x2c" if getattr(mf, "with_x2c", None) else "none"
 
 
 def _point_charges(mf: Any) -> Any:
@@ -339,10 +335,7 @@ def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
 def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
     """The explicit numbers of a basis in a PySCF molecule, per element."""
     elements: dict[str, ElementBasis] = {}
-    if isinstance(name, str):
-        label = name
-    else:
-        label = "custom"
+    label = name if isinstance(name, str) else "custom"
     for atom in range(mole.natm):
         key = mole.atom_symbol(atom)
         symbol = mole.atom_pure_symbol(atom).removeprefix("GHOST-").removeprefix("X-")

@@ -139,9 +139,7 @@ class ExchangeCorrelation:
         """Make a density the anchor. Returns the anchor, and its V_xc minus that of the coarser
         grid, or minus that of Eq. 4 if there was an anchor, Eh. Arguments as in
         `energy_and_potential`."""
-        reference = None
-        if self.anchor is not None:
-            reference = self.anchor.at_points
+        reference = self.anchor.at_points if self.anchor is not None else None
         before, at_points = self._on_coarse_grid(numint, xc, density, reference)
         if self.anchor is not None:
             before = before + self.anchor.potential
@@ -174,9 +172,7 @@ class ExchangeCorrelation:
     ) -> tuple[float, Array]:
         """E_xc, and V_xc or the matrix of the potential minus a reference at the points; the
         potential at the points is stored in `at_points`."""
-        spins = 2
-        if np.ndim(density) == 2:
-            spins = 1
+        spins = 1 if np.ndim(density) == 2 else 2
         shape = (spins, self.mole.nao, self.mole.nao)
         potentials = [np.zeros(shape) for _ in range(self.threads)]
         memories = [Memory() for _ in range(self.threads)]

@@ -191,10 +191,7 @@ def _follow(
         if solved is None:
             break
         mf, ladder, history = solved
-        if found.history:
-            before = found.history[-1][0]
-        else:
-            before = mf.e_tot
+        before = found.history[-1][0] if found.history else mf.e_tot
         joined = [
             *found.history,
             *((e, e - before if not n else d, g) for n, (e, d, g) in enumerate(history)),
@@ -217,9 +214,7 @@ def _lower(
         if solved[0].e_tot < mf.e_tot - LOWER:
             return solved
     solved = solve(None, orbitals=orbitals)
-    if solved[0].e_tot < mf.e_tot - LOWER:
-        return solved
-    return None
+    return solved if solved[0].e_tot < mf.e_tot - LOWER else None
 
 
 def spin_square(mf: Any) -> float:

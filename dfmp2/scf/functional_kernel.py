@@ -128,8 +128,7 @@ class FunctionalKernel:
         def evaluate_blocks(_worker: int, blocks: Iterator[tuple[int, PointBlock]]) -> None:
             memory = Memory()
             for number, block in blocks:
-                density = density_at_points(block, orbitals, kind, memory)
-                both = density[[0, -1]]
+                both = density_at_points(block, orbitals, kind, memory)[[0, -1]]
                 if kind == "LDA":
                     both = both[:, RHO]
                 second = integrator.eval_xc_eff(code, both, deriv=2, xctype=kind, spin=1)[2]

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.blas import add_projection, multiply_columns
-from dfmp2.host.threads import Workers
+from dfmp2.host.threads import worker_pool
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
@@ -100,10 +100,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self.squares: Any = None
         self.operations = [0, 0]
         self._progress = progress
-        if pairs is None:
-            self.pairs = pair_list(mole)
-        else:
-            self.pairs = pairs
+        self.pairs = pair_list(mole) if pairs is None else pairs
         self._long_range: dict[float, JKFitting] = {}
 
     def at_long_range(self, omega: float) -> JKFitting:
@@ -177,9 +174,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
         b = self.build()._cderi
         how = self._products(exchange)
         self._count(occupied, how)
-        rectangles = None
-        if how.single:
-            rectangles = self.rectangles()
+        rectangles = self.rectangles() if how.single else None
         return coulomb_exchange_of_b(
             b, self.pairs, occupied, self.threads, how, rectangles=rectangles
         )
@@ -266,7 +261,7 @@ def fit_scf_integrals(
 ) -> Array:
     """B for the kept pairs of basis functions mu >= nu, shape (naux, ncolumn) float64, Eh^1/2."""
     b = np.empty((auxmole.nao, len(pairs.columns)))
-    with Workers(threads) as pool:
+    with worker_pool(threads) as pool:
         for p0, p1, block in packed_blocks(mole, auxmole, out=b if pairs.complete else None):
             if not pairs.complete:
                 list(
@@ -363,7 +358,7 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
         else:
             fitted[:, slice(*cut)] = factor.factor.T @ b[:, slice(*cut)]
 
-    with Workers(threads) as pool:
+    with worker_pool(threads) as pool:
         list(pool.map(solve, ranges))
     return fitted
 
@@ -476,13 +471,11 @@ def accumulated(
         )
     workers = []
     for worker, (start, stop) in enumerate(pairwise(shares(naux, threads))):
-        rectangles = None
-        if gathered is not None:
-            rectangles = gathered[worker]
+        rectangles = gathered[worker] if gathered is not None else None
         workers.append(
             WorkerMatrices(folded, pairs, occupied, how.of_share(start, stop), rectangles)
         )
-    with Workers(threads) as pool:
+    with worker_pool(threads) as pool:
         for chunk in chunks:
             list(pool.map(WorkerMatrices.add, workers, chunk))
         list(pool.map(WorkerMatrices.finish, workers))
@@ -531,9 +524,7 @@ class WorkerMatrices:
             kinds = [False, True]
             most = max(1, most // 2)  # both share the memory for one
         for single in kinds:
-            gathered = None
-            if single:
-                gathered = rectangles
+            gathered = rectangles if single else None
             transform = half_transform(occupied, most, pairs, single=single, rectangles=gathered)
             self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
 
@@ -552,9 +543,7 @@ class WorkerMatrices:
                 double, single = self._blocks
                 exact = self._how.exact[self._next : self._next + len(few)]
                 for start, stop in pairwise([0, *(np.flatnonzero(np.diff(exact)) + 1), len(few)]):
-                    block = single
-                    if exact[start]:
-                        block = double
+                    block = double if exact[start] else single
                     block.add(few[start:stop], self._next + start, along[:, start:stop])
             for s, vector in enumerate(along):
                 self.j[s] += vector @ few

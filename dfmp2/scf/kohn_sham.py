@@ -310,17 +310,11 @@ def coulomb_and_exchange(mf: Any, dm: Any, exact: ExactExchange) -> tuple[Any, A
     For a restricted density, X is that of one spin.
     """
     coulomb, exchange = mf.get_jk(mf.mol, dm, 1, with_k=exact.full)
-    if exact.full:
-        exchange = exact.short_range * exchange
-    else:
-        exchange = None
+    exchange = exact.short_range * exchange if exact.full else None
     if exact.separated:
         long_range = mf.get_k(mf.mol, dm, 1, omega=exact.omega)
         long_range = (exact.long_range - exact.short_range) * long_range
-        if exchange is None:
-            exchange = long_range
-        else:
-            exchange = exchange + long_range
+        exchange = long_range if exchange is None else exchange + long_range
     if np.ndim(dm) == 2:
         return coulomb, None if exchange is None else exchange / 2
     total = coulomb[0] + coulomb[1]
@@ -355,10 +349,7 @@ def of_grid(grid: Any) -> dict[str, Any]:
     name = name_of_grid(grid)
     if grid.coords is None:
         grid.build(with_non0tab=True)
-    if name.isdigit():
-        level = int(name)
-    else:
-        level = None
+    level = int(name) if name.isdigit() else None
     return {
         "grid": name,
         "grid_level": level,
@@ -410,9 +401,7 @@ def functional_of(mf: Any) -> str | None:
 def exact_exchange_of(mf: Any) -> ExactExchange:
     """The exact exchange in a mean field's Fock matrix."""
     xc = functional_of(mf)
-    if xc is None:
-        return HARTREE_FOCK
-    return exact_exchange(xc)
+    return HARTREE_FOCK if xc is None else exact_exchange(xc)
 
 
 def exchange_correlation_energy(mf: Any, densities: Any) -> float:
@@ -428,8 +417,7 @@ def exchange_correlation_energy(mf: Any, densities: Any) -> float:
 def exact_exchange_energy(mf: Any) -> float:
     """E_EXX of a converged mean field, Eq. 3, Eh."""
     with shielded():
-        density = mf.make_rdm1()
-        return _energy(mf, density, HARTREE_FOCK)
+        return _energy(mf, mf.make_rdm1(), HARTREE_FOCK)
 
 
 def functional_energy(mf: Any, xc: str) -> float:

@@ -140,8 +140,7 @@ class Ladder:
                 self._mf.callback = None
                 self._mf.check_convergence = None
                 return self._mf
-            used = len(self.history) - self._rung_start
-            spent = counted_text(used, "cycle")
+            spent = counted_text(len(self.history) - self._rung_start, "cycle")
             self._listener.stage(f"SCF not converged by {rung} in {spent}")
             density = self._mf.make_rdm1()
             if self._gave_up:
@@ -170,13 +169,8 @@ class Ladder:
         mf = self._mf
         mf.check_convergence = self._ends
         mf.max_cycle = cycles
-        mf.level_shift = 0.0
-        if rung == "level shift":
-            mf.level_shift = LEVEL_SHIFT
-        if rung == "ADIIS":
-            mf.DIIS = adiis()
-        else:
-            mf.DIIS = commutator_diis()
+        mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
+        mf.DIIS = adiis() if rung == "ADIIS" else commutator_diis()
         mf.kernel(density)
         if rung == "ADIIS" or self._gave_up:
             mf.converged = False
@@ -210,9 +204,7 @@ class Ladder:
         self._fock = envs.get("fock"), envs.get("s1e"), envs.get("x_orth")
         energy = float(envs["e_tot"])
         gradient = float(envs["norm_gorb"])
-        change = 0.0
-        if self.history:
-            change = energy - self.history[-1][0]
+        change = energy - self.history[-1][0] if self.history else 0.0
         self.history.append((energy, change, gradient))
         if energy < self._lowest_energy:
             self._lowest_energy = energy

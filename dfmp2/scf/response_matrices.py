@@ -158,9 +158,7 @@ class ResponseMatrices:
         self._dtype: type[np.floating[Any]] = np.float64
         if single:
             self._dtype = np.float32
-        self._rectangles = None
-        if single:
-            self._rectangles = fitted.rectangles()
+        self._rectangles = fitted.rectangles() if single else None
         # Rows of X are ordered by cluster if pairs were dropped.
         self._order = np.concatenate(
             [np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)]

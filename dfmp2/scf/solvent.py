@@ -312,8 +312,7 @@ def surface_points(mole: Any, options: Options) -> int:
         else:
             radii = model.vdw_scale * pcm.modified_Bondi
         count = LEBEDEV_ORDER[model.lebedev_order]
-        surface = pcm.gen_surface(mole, ng=count, rad=radii)
-        return len(surface["grid_coords"])
+        return len(pcm.gen_surface(mole, ng=count, rad=radii)["grid_coords"])
 
 
 def surface_bytes(points: int, nao: int) -> tuple[int, int]:

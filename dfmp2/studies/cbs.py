@@ -151,7 +151,8 @@ def _values(whole: CompositeResult, level: CompositeOptions) -> dict[str, Datase
             _uncorrected(whole, name), "hartree", how.get(name, others)
         )
     if whole.correction is not None:
-        about = f"CCSD(T) - {method.title}, small basis"
-        values["delta_correction"] = Dataset(whole.correction, "hartree", about)
+        values["delta_correction"] = Dataset(
+            whole.correction, "hartree", f"CCSD(T) - {method.title}, small basis"
+        )
         values[COMPOSITE] = Dataset(whole.total_energy, "hartree", "sum of both")
     return values

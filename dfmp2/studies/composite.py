@@ -299,8 +299,7 @@ def at_level(
             " computes a correction: name it, as in ",
             Option("delta", "ccsd(t)/cc-pvdz"),
         )
-    formulas = (("scf_formula", scf_formula), ("correlation_formula", correlation_formula))
-    for name, value in formulas:
+    for name, value in (("scf_formula", scf_formula), ("correlation_formula", correlation_formula)):
         if value is not None and "[" not in options.basis:
             raise InputError(
                 Option(name, value),
@@ -310,9 +309,8 @@ def at_level(
             )
     if delta is None and "[" not in options.basis:
         return options
-    values = {field.name: getattr(options, field.name) for field in fields(Options)}
     return CompositeOptions(
-        **values,
+        **{field.name: getattr(options, field.name) for field in fields(Options)},
         scf_formula=scf_formula or "largest",
         correlation_formula=correlation_formula,
         delta=delta,

@@ -97,10 +97,7 @@ class Coordinate:
         place = list(self.atoms)
         moving = list(self.moving)
         if self.kind == "bond":
-            if self.units == "angstrom":
-                scale = BOHR_PER_ANGSTROM
-            else:
-                scale = 1.0
+            scale = BOHR_PER_ANGSTROM if self.units == "angstrom" else 1.0
             line = points[place[1]] - points[place[0]]
             length = float(np.linalg.norm(line))
             points[moving] += line / length * (value * scale - length)

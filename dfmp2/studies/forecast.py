@@ -28,7 +28,7 @@ CONFIRMED = 1.0  # s after which the forecast of all runs counts as confirmed
 # bytes by which the first run enlarges a process, beyond what the plan of the next one allows for
 GROWTH = 16 * 10**6
 # s on one core, predicted with built-in rates, that certificates may add to a study
-CERTIFICATES = 10.0
+CERTIFICATES = 5.0
 
 
 def examine_steps(steps: Sequence[Step]) -> list[int]:
@@ -70,9 +70,7 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
 
 def _advice(step: Step, error: Dfmp2Error) -> Message:
     """The advice appended to an error of a step, if its input is wrong."""
-    if isinstance(error, InputError):
-        return step.advice
-    return Message()
+    return step.advice if isinstance(error, InputError) else Message()
 
 
 def _alike(step: Step) -> Hashable:
@@ -135,10 +133,7 @@ def certified(steps: Sequence[Step]) -> Certified:
         total += costs[_alike(step)]
         if total > CERTIFICATES:
             return Certified(as_asked, estimated, chosen)
-    note = (
-        f"fitting errors: measured in all {len(as_asked)} runs with four-centre integrals, which "
-        "costs little here"
-    )
+    note = f"fitting errors: measured in all {len(as_asked)} runs with four-centre integrals"
     return Certified(with_certificates, note, chosen)
 
 

@@ -108,10 +108,9 @@ def harmonic_frequencies(
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         return _numbers(molecule, gas, displacement, results, complete=complete)
 
-    what = f"frequencies of {molecule.name} ({molecule.formula})"
     task = Task(
         kind="frequencies",
-        what=what,
+        what=f"frequencies of {molecule.name} ({molecule.formula})",
         molecule=molecule,
         options=options,
         steps=[reference],
@@ -545,9 +544,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
     constrained = bool(study.settings.get("constraints"))
     if "hessian" in study.arrays:
         slopes = study.arrays.get("dipole_derivatives")
-        dipole_derivatives = None
-        if slopes is not None:
-            dipole_derivatives = slopes.value
+        dipole_derivatives = slopes.value if slopes is not None else None
         return StoredHessian(
             path=path,
             result=_result_at_hessian(study),
@@ -561,8 +558,7 @@ def hessian_of(study: Study, path: str) -> StoredHessian:
     results = study.results
     if study.kind == "optimization" and "plus-001-x" in results:
         first = results[study.settings["path"][0]]
-        natom = first.molecule.natom
-        if all(f"minus-{atom + 1:03d}-z" in results for atom in range(natom)):
+        if all(f"minus-{atom + 1:03d}-z" in results for atom in range(first.molecule.natom)):
             return StoredHessian(
                 path=path,
                 result=first,

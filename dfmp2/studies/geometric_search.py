@@ -75,9 +75,7 @@ class Search:
     @property
     def sought(self) -> str:
         """Either "minimum" or "transition state"."""
-        if self.transition_state:
-            return "transition state"
-        return "minimum"
+        return "transition state" if self.transition_state else "minimum"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", plain(self.max_steps))
@@ -514,10 +512,7 @@ class GeomeTRIC:
         """First and second derivatives of the constrained coordinates at the current geometry, (m,
         3 natom) and (m, 3 natom, 3 natom); None without constraints."""
         optimizer = self._optimizer
-        if self._constrained:
-            constrained = optimizer.IC.Prims.cPrims
-        else:
-            constrained = []
+        constrained = optimizer.IC.Prims.cPrims if self._constrained else []
         if not constrained:
             return None
         here = self._judged

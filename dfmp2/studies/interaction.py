@@ -174,10 +174,9 @@ def interaction_energy(
             table = _table(results, len(found))
         return Numbers(settings=settings, notes=[*notes, note], values=values, table=table)
 
-    what = f"interaction energy of {molecule.name} ({molecule.formula})"
     task = Task(
         kind="interaction",
-        what=what,
+        what=f"interaction energy of {molecule.name} ({molecule.formula})",
         molecule=molecule,
         options=options,
         steps=steps,
@@ -316,8 +315,9 @@ def _table(results: Results, count: int) -> dict[str, Column]:
     for prefix in ("", "scf_", "correlation_"):
         for scheme in SCHEMES:
             name = f"{prefix}{scheme}_interaction_energy"
-            energies = tuple(row[name].value for row in rows)
-            table[name] = Column(energies, "hartree", rows[-1][name].description)
+            table[name] = Column(
+                tuple(row[name].value for row in rows), "hartree", rows[-1][name].description
+            )
     return table
 
 

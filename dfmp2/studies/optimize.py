@@ -210,8 +210,7 @@ class Course:
             sides = self._sides(verified, wanted)
             yield sides
             name = min(sides, key=lambda side: round(results[side.name].total_energy, 8)).name
-            left = self._search.max_steps - self._steps() - 1
-            rest = replace(self._search, max_steps=left)
+            rest = replace(self._search, max_steps=self._search.max_steps - self._steps() - 1)
             with quiet():
                 self._method = GeomeTRIC(results[name].molecule, rest, self._text, self._molecule)
         if verified.imaginary != wanted:

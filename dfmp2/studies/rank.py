@@ -235,7 +235,6 @@ def rank_conformers(
     counted = _degeneracies(candidates, degeneracies or {})
     if quantity is None:
         quantity = _quantity(candidates)
-    temperature = conditions.temperature
     notes: list[str] = []
     energies = []
     for candidate in candidates:
@@ -260,13 +259,14 @@ def rank_conformers(
     if quantity == GIBBS:
         notes.insert(0, _about_gas(conditions))
     first = candidates[0].result
+    conformers, ensemble = _weighted(candidates, energies, counted, conditions.temperature)
     return Ranking(
         quantity=quantity,
         level=first.level,
         formula=first.molecule.formula,
-        temperature=temperature,
-        conformers=_ranked(candidates, energies, counted, temperature),
-        ensemble_energy=_ensemble(candidates, energies, counted, temperature),
+        temperature=conditions.temperature,
+        conformers=conformers,
+        ensemble_energy=ensemble,
         notes=tuple(notes),
         warnings=tuple(_alike(candidates, energies)),
     )
@@ -326,49 +326,27 @@ def _degeneracies(candidates: Sequence[Candidate], given: Mapping[str, int]) -> 
         option = Option("degeneracy", f"{name}={number}")
         if name not in counted:
             raise InputError(option, f": expected one of {', '.join(list(counted)[:6])}")
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise InputError(option, f": expected a whole number from 1 to {MOST_DEGENERATE}")
-        if not 1 <= number <= MOST_DEGENERATE:
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not whole or not 1 <= number <= MOST_DEGENERATE:
             raise InputError(option, f": expected a whole number from 1 to {MOST_DEGENERATE}")
         counted[name] = number
     return counted
 
 
-def _factors(
+def _weighted(
     candidates: Sequence[Candidate],
     energies: Sequence[float],
     counted: Mapping[str, int],
     temperature: float,
-) -> list[float]:
-    """g_i exp(-(E_i - E_min) / R T)."""
+) -> tuple[tuple[Ranked, ...], float]:
+    """The conformers with their Boltzmann weights, the lowest first, and E or G of the ensemble."""
     thermal = GAS_CONSTANT * temperature / JOULE_PER_MOL
     lowest = min(energies)
-    return [
+    factors = [
         counted[one.name] * math.exp(-(energy - lowest) / thermal)
         for one, energy in zip(candidates, energies, strict=True)
     ]
-
-
-def _ensemble(
-    candidates: Sequence[Candidate],
-    energies: Sequence[float],
-    counted: Mapping[str, int],
-    temperature: float,
-) -> float:
-    thermal = GAS_CONSTANT * temperature / JOULE_PER_MOL
-    total = math.fsum(_factors(candidates, energies, counted, temperature))
-    return min(energies) - thermal * math.log(total)
-
-
-def _ranked(
-    candidates: Sequence[Candidate],
-    energies: Sequence[float],
-    counted: Mapping[str, int],
-    temperature: float,
-) -> tuple[Ranked, ...]:
-    factors = _factors(candidates, energies, counted, temperature)
     total = math.fsum(factors)
-    lowest = min(energies)
     rows = [
         Ranked(
             name=one.name,
@@ -380,7 +358,7 @@ def _ranked(
         )
         for one, energy, factor in zip(candidates, energies, factors, strict=True)
     ]
-    return tuple(sorted(rows, key=lambda row: row.energy))
+    return tuple(sorted(rows, key=lambda row: row.energy)), lowest - thermal * math.log(total)
 
 
 def _alike(candidates: Sequence[Candidate], energies: Sequence[float]) -> list[str]:

@@ -318,9 +318,7 @@ def _require_same_core(
 ) -> None:
     """Check every run, and raise if the frozen cores do not balance."""
     computed = [step for step in steps if step.name not in stored]
-    counts = []
-    if computed:
-        counts = examine_steps(computed)
+    counts = examine_steps(computed) if computed else []
     cores = {step.name: count for step, count in zip(computed, counts, strict=True)}
     total = Fraction(0)
     for one, step in zip(species, steps, strict=True):
@@ -418,9 +416,7 @@ class _Course:
             self._search = Course(first, search, _Labelled(listener, label))
             self.first = self._labelled(first, "")
             return
-        chosen = options
-        if plan.frequencies:
-            chosen = tight
+        chosen = tight if plan.frequencies else options
         self.first = Step(
             name=label, who=label, molecule=species.molecule, options=chosen, advice=ADVICE
         )
@@ -487,9 +483,7 @@ class _Course:
         """A step of an optimisation relabelled for this species; by default it starts from the
         orbitals of the run `before`."""
         label = self.species.label
-        start = before
-        if step.start:
-            start = f"{label}:{step.start}"
+        start = f"{label}:{step.start}" if step.start else before
         return replace(
             step,
             name=f"{label}:{step.name}",
@@ -505,8 +499,9 @@ class _Course:
             return None
         if stored is not None and stored.hessian is not None:
             return stored.hessian.hessian
-        molecule = results[self.final].molecule
-        return hessian(molecule, results, DISPLACEMENT, f"{self.species.label}:")
+        return hessian(
+            results[self.final].molecule, results, DISPLACEMENT, f"{self.species.label}:"
+        )
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -705,8 +700,7 @@ def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
             arrays[f"{label}_wavenumbers"] = Dataset(one.wavenumbers, "cm^-1", about)
         if plan.optimize is not None and one.species.stored is None:
             about = f"positions of the atoms of {label} (natom, 3)"
-            places = one.result.molecule.coordinates
-            arrays[f"{label}_geometry"] = Dataset(places, "bohr", about)
+            arrays[f"{label}_geometry"] = Dataset(one.result.molecule.coordinates, "bohr", about)
     return arrays
 
 

@@ -164,8 +164,9 @@ class _Descent:
         if self._hessian is None:
             yield displaced(self._top, DISPLACEMENT)
             self._hessian = hessian(self._top.molecule, results, DISPLACEMENT)
-        gradient = GradientResult(results[TOP]).gradient
-        self._point = stationary_point(self._top.molecule, self._hessian, gradient)
+        self._point = stationary_point(
+            self._top.molecule, self._hessian, GradientResult(results[TOP]).gradient
+        )
         self._listener.note(self._point.lines[0])
         if self._point.imaginary != 1:
             raise NumericalError(
@@ -201,17 +202,14 @@ class _Descent:
                     f"no minimum {side}s after {counted_text(number, 'step')}: allow more with ",
                     Option("max_steps"),
                 )
-            start = ""
-            if name == TOP:
-                start = TOP
+            start = TOP if name == TOP else ""
             number += 1
             name = f"{side}-{number:03d}"
-            moved = replace(top, coordinates=place)
             yield [
                 Step(
                     name=name,
                     who=f"{side}, step {number}",
-                    molecule=moved,
+                    molecule=replace(top, coordinates=place),
                     options=self._top.options,
                     start=start,
                 )
@@ -254,8 +252,7 @@ class _Descent:
             notes += self._point.lines
         if not names:
             return Numbers(settings, notes)
-        runs = [results[name] for name in names]
-        table = _table(names, runs, names.index(TOP))
+        table = _table(names, [results[name] for name in names], names.index(TOP))
         arrays: dict[str, Dataset] = {}
         if self._point is not None:
             arrays["hessian"] = Dataset(

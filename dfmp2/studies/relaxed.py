@@ -131,9 +131,7 @@ class Relaxation:
             for coordinate, k in zip(self.coordinates, values, strict=True)
         ]
         start = self._neighbour(direction, number, results)
-        geometry = self.molecule
-        if start:
-            geometry = results[start].molecule
+        geometry = results[start].molecule if start else self.molecule
         return Step(
             name=run_name(direction, number),
             who=f"{who}, {direction}",
@@ -145,10 +143,7 @@ class Relaxation:
 
     def _neighbour(self, direction: str, number: int, results: Results) -> str:
         """Name of the run that a point starts from, "" for the given geometry."""
-        if direction == PASSES[0]:
-            back = -1
-        else:
-            back = 1
+        back = -1 if direction == PASSES[0] else 1
         place = np.array(np.unravel_index(number, self.shape))
         names = []
         for axis in np.eye(len(self.shape), dtype=int):
@@ -189,8 +184,7 @@ def bring(
         missing = _deviations(moved, coordinates, values)
         if abs(missing).max() < EXACT:
             return moved
-        slopes = _slopes(moved, coordinates, values)
-        correction = np.linalg.lstsq(slopes, missing, rcond=None)[0]
+        correction = np.linalg.lstsq(_slopes(moved, coordinates, values), missing, rcond=None)[0]
         correction *= min(1.0, LONGEST / abs(correction).max())
         moved = replace(moved, coordinates=moved.coordinates + correction.reshape(-1, 3))
     said = ", ".join(

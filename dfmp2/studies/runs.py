@@ -247,9 +247,8 @@ class _StudyRuns:
 
     def _run_here(self, group: Sequence[Step], waiting: Sequence[Step], total: str) -> None:
         """Compute steps in this process, one after the other."""
-        task = "energy"
-        if self.task.compute is not None:
-            task = "gradient"
+        task = "gradient" if self.task.compute is not None else "energy"
+        first = True
         series = Series(self.listener, waiting, task)
         for step in group:
             self.number += 1
@@ -262,6 +261,9 @@ class _StudyRuns:
                 self.listener.substage(announced)
             if step in waiting:
                 self._run(step, series)
+                if first:
+                    _exclude_from_collections()  # also what the first run has imported
+                first = False
             if self.task.chained and step.name in self.results:
                 self.starts[step.part] = _orbitals_of(step.name, self.results[step.name])
 
@@ -337,16 +339,21 @@ class _StudyRuns:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Exclude existing objects from garbage collection during the runs, which otherwise dominates
-    the time for small molecules."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
+    """Make objects that are excluded from garbage collection during the block subject to it again
+    at its end, unless some were excluded before."""
+    frozen = gc.get_freeze_count()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
+
+
+def _exclude_from_collections() -> None:
+    """Exclude existing objects from garbage collection, which otherwise dominates the time for
+    small molecules."""
+    gc.collect()
+    gc.freeze()
 
 
 def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:

@@ -330,13 +330,6 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
     ------
     Dfmp2Error : the calculation is already invalid for the first point
     """
-    if scan.relaxed is not None and isinstance(scan.options, CompositeOptions):
-        raise InputError(
-            Option("relaxed", True),
-            " optimises each geometry in one basis, without a correction: name one basis, and scan "
-            "the geometries that are found with the ",
-            Option("basis", scan.options.basis),
-        )
     if scan.relaxed is not None:
         return _relaxed(scan, scan.relaxed, **how)
     steps = [
@@ -398,8 +391,9 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
     if isinstance(scan.options, CompositeOptions):
         raise InputError(
             Option("relaxed", True),
-            " takes one basis set and no correction: relax with that, then scan the frames of "
-            "its .trajectory.xyz at the level of several runs",
+            " optimises each geometry in one basis, without a correction: name one basis, and scan "
+            "the geometries that are found with the ",
+            Option("basis", scan.options.basis),
         )
     require_gradient(molecule, scan.options)
     examine_steps([Step(name="", who=scan.point(0), molecule=molecule, options=scan.options)])
@@ -585,19 +579,19 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
     if scan.relaxed is not None:
         for direction in PASSES:
             energies = tuple(_energy_of(outcome, direction) for outcome in outcomes)
-            about = f"total energy of the {direction} pass"
-            table[f"{direction}_energy"] = Column(energies, "hartree", about)
-    codes = tuple(outcome.exit_code for outcome in outcomes)
-    table["exit_code"] = Column(codes, "", "0, or the exit code of the error")
+            table[f"{direction}_energy"] = Column(
+                energies, "hartree", f"total energy of the {direction} pass"
+            )
+    table["exit_code"] = Column(
+        tuple(outcome.exit_code for outcome in outcomes), "", "0, or the exit code of the error"
+    )
     return table
 
 
 def _energy_of(outcome: Outcome, direction: str) -> float:
     """Total energy of a point in one pass, Eh; NaN if it failed or is still to come."""
     run = outcome.runs.get(run_name(direction, outcome.number))
-    if run is None:
-        return math.nan
-    return run.total_energy
+    return math.nan if run is None else run.total_energy
 
 
 def _disagreements(scan: Scan, outcomes: Sequence[Outcome]) -> list[str]:
@@ -717,9 +711,7 @@ def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) ->
 
 def _period(coordinate: Coordinate) -> float | None:
     """Period of a coordinate, in its unit; None if it has none."""
-    if coordinate.kind == "dihedral":
-        return 360.0
-    return None
+    return 360.0 if coordinate.kind == "dihedral" else None
 
 
 def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:

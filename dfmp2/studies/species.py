@@ -141,9 +141,7 @@ def make_coefficient(given: Any, option: Option) -> Fraction:
 
 
 def _without_spaces(given: Any) -> Any:
-    if isinstance(given, str):
-        return given.strip()
-    return given
+    return given.strip() if isinstance(given, str) else given
 
 
 def read_reaction(path: str | Path) -> Reaction:

@@ -199,9 +199,7 @@ def expanded(step: Step) -> list[Step]:
         return [step]
     runs = []
     for run in step.options.runs:
-        start = ""
-        if step.start:
-            start = f"{step.start}-{run.part.name}"
+        start = f"{step.start}-{run.part.name}" if step.start else ""
         runs.append(
             replace(
                 step,

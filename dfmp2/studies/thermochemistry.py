@@ -88,9 +88,7 @@ def make_thermochemistry(
         for temperature in conditions.temperatures
         for pressure in conditions.pressures
     ]
-    shape = "non-linear"
-    if on_a_line(molecule):
-        shape = "linear"
+    shape = "linear" if on_a_line(molecule) else "non-linear"
     notes.append(f"{shape} molecule, rotational symmetry number {symmetry} ({counted})")
     if factor == 1.0:
         notes.append("wavenumbers are harmonic and not scaled")

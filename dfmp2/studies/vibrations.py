@@ -219,8 +219,7 @@ def symmetry_number(molecule: Molecule, weights: Array | None = None) -> int:
     first, second, _ = max(pairs, key=lambda pair: pair[2])
 
     def alike(i: int, j: int) -> bool:
-        same = bool(weights[i] == weights[j])
-        return same and abs(distance[i] - distance[j]) < SAME_PLACE
+        return bool(weights[i] == weights[j]) and abs(distance[i] - distance[j]) < SAME_PLACE
 
     frame, count = _frame(centred[first], centred[second]), 0
     for i in filter(lambda k: alike(first, k), range(molecule.natom)):
@@ -371,6 +370,4 @@ def symmetry_kept(molecule: Molecule) -> str:
 
 def _wavenumber(value: float) -> str:
     """The wavenumber as text, e.g. "1595.2", or "812.4i" if imaginary."""
-    if value < 0:
-        return f"{-value:.1f}i"
-    return f"{value:.1f}"
+    return f"{-value:.1f}i" if value < 0 else f"{value:.1f}"

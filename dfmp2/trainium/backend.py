@@ -219,9 +219,7 @@ class NkiBackend(Backend):
         i0, i1, j0, j1, diagonal = tile
         same = left is right
         direct = np.zeros((i1 - i0, j1 - j0))
-        exchange = None
-        if same:
-            exchange = np.zeros_like(direct)
+        exchange = np.zeros_like(direct) if same else None
         if not left.eps_vir.size or not right.eps_vir.size:
             return PairTerms(direct, exchange)
         above, beside = left.b.edge, right.b.edge

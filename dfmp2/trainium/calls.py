@@ -492,8 +492,7 @@ def pair_calls(spins: Sequence[Shape], target: str) -> list[KernelCall]:
     "gen3"."""
     found: list[KernelCall] = []
     for shape in spins:
-        variant = variants(shape.nvir, shape.naux, target)[-1]
-        found += pair_energy_calls(*shape, target, variant)
+        found += pair_energy_calls(*shape, target, variants(shape.nvir, shape.naux, target)[-1])
     if len(spins) == 2:
         found += mixed_calls(spins, target)
     return found

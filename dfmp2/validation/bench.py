@@ -367,10 +367,7 @@ def square_rate(backend: Backend, precision: str, count: int) -> float:
     ----------
     count : threads
     """
-    if backend.limits.memory is None:
-        n = SQUARE_HOST
-    else:
-        n = SQUARE_DEVICE
+    n = SQUARE_HOST if backend.limits.memory is None else SQUARE_DEVICE
     rng = np.random.default_rng(0)
     operand = backend.put(rng.standard_normal((2, n, n)), np.zeros(2), np.zeros(n), precision)
     a, b = operand.b[0], operand.b[1].T
@@ -571,9 +568,7 @@ class Spread:
     def show(self, digits: int = 2) -> str:
         """Median and range, e.g. "1.26 (1.20-1.31)"; only the median if the range is zero."""
         middle, low, high = (f"{value:.{digits}f}" for value in (self.median, self.low, self.high))
-        if low == high:
-            return middle
-        return f"{middle} ({low}-{high})"
+        return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def spread(values: Sequence[float]) -> Spread:

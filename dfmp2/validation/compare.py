@@ -20,7 +20,7 @@ from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.mp2 import check
 from dfmp2.mp2.result import MP2Result, NativeEnergies
-from dfmp2.options.methods import KAPPA, MP2
+from dfmp2.options.methods import MP2
 from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian, hartree_fock
@@ -283,8 +283,7 @@ def _fitted(
             mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual
         )
         return _of_mp2(result, theirs, allowed, reference.functional_energy)
-    plasmons = result.options.correlation.kind == "rpa"
-    _require_written_out(result, plasmons=plasmons)
+    _require_written_out(result, plasmons=result.options.correlation.kind == "rpa")
     spins = _correlated(mf, result)
     rows = formulas.fitted_rows(mole, data, spins)
     return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
@@ -331,13 +330,7 @@ def _written_out(
     singles = 0.0
     if result.reference.kind == "rohf":
         singles = formulas.singles_energy(spins)
-    if method.regularised:
-        kappa = result.options.kappa
-    else:
-        kappa = None
-    if method.regularised and kappa is None:
-        kappa = KAPPA
-    same, opposite = formulas.spin_components(spins, rows, kappa)
+    same, opposite = formulas.spin_components(spins, rows, result.options.regulariser)
     native = NativeEnergies(
         program=program,
         scf_total_energy=reference.scf_total_energy,
@@ -400,8 +393,9 @@ def _exact_exchange(mole: Any, mf: Any, result: MP2Result) -> float:
             native=True,
         )
         if result.scf_fitting is not None:
-            data = fitting_data(result.molecule, result.scf_fitting)
-            hartree_fock_energy = hartree_fock_energy.density_fit(auxbasis=data)
+            hartree_fock_energy = hartree_fock_energy.density_fit(
+                auxbasis=fitting_data(result.molecule, result.scf_fitting)
+            )
         hartree_fock_energy = in_solvent(hartree_fock_energy, result.options, native=True)
         hartree_fock_energy.verbose = 0
         return float(hartree_fock_energy.energy_tot(mf.make_rdm1()))

@@ -156,9 +156,7 @@ class Surroundings:
     @property
     def home(self) -> Path | None:
         """Home directory, None if there is none."""
-        if self.environ.get("HOME"):
-            return Path(self.environ["HOME"])
-        return None
+        return Path(self.environ["HOME"]) if self.environ.get("HOME") else None
 
     def words(self, *files: str) -> list[str]:
         """Words in system files such as "/sys/fs/cgroup/cpu.max"; empty if they cannot be read."""
@@ -426,18 +424,13 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 def check_threads(s: Surroundings) -> Diagnosis:
     """Check that a run will use the cores it may use, and no more."""
     quota = s.words(QUOTA) or s.words(*OLD_QUOTA)
+    usable = s.cores
+    limit = "no quota"
     if len(quota) == 2 and quota[0].isdigit():
         share = int(quota[0]) / int(quota[1])
-    else:
-        share = None
-    if share is None:
-        usable = s.cores
-    else:
         usable = min(s.cores, max(1, int(share)))
-    detail = (
-        f"{usable} usable ({s.cores} by affinity, "
-        f"{'no quota' if share is None else f'quota {share:g}'})"
-    )
+        limit = f"quota {share:g}"
+    detail = f"{usable} usable ({s.cores} by affinity, {limit})"
     problems: list[tuple[str, str]] = []
     asked = s.environ.get("OMP_NUM_THREADS")  # which a run uses as its number of threads
     if asked is not None:
@@ -515,25 +508,20 @@ def check_scratch(s: Surroundings) -> Diagnosis:
     """Check that PySCF can write its temporary files, one in every SCF, in PYSCF_TMPDIR or
     TMPDIR."""
     variable = next((name for name in ("PYSCF_TMPDIR", "TMPDIR") if s.environ.get(name)), None)
-    try:
-        if variable:
-            folder = s.environ[variable]
-        else:
-            folder = tempfile.gettempdir()
-    except FileNotFoundError as error:
-        return fail(str(error), NO_RESOURCES, "export TMPDIR=a folder that can be written")
     if variable:
+        folder = s.environ[variable]
         origin = f"{variable}={folder}"
+        fix = f"unset {variable}, or make it a folder that can be written"
     else:
-        origin = folder
+        try:
+            folder = origin = tempfile.gettempdir()
+        except FileNotFoundError as error:
+            return fail(str(error), NO_RESOURCES, "export TMPDIR=a folder that can be written")
+        fix = "make it writable"
     try:
         with tempfile.NamedTemporaryFile(prefix="dfmp2-doctor-", dir=folder):
             return _room(origin, Path(folder))
     except OSError as error:
-        if variable:
-            fix = f"unset {variable}, or make it a folder that can be written"
-        else:
-            fix = "make it writable"
         detail = f"{origin} cannot be written ({error.strerror})"
         # Python and PySCF skip an unusable TMPDIR, but PySCF uses PYSCF_TMPDIR unconditionally.
         if variable == "TMPDIR":
@@ -621,11 +609,9 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
         return warn(
             f"{room.detail}; there is no result to write into it", "mend the default run first"
         )
-    setting = s.environ.get("HDF5_USE_FILE_LOCKING")
-    if setting is None:
-        shown = ""
-    else:
-        shown = f", HDF5_USE_FILE_LOCKING={setting}"
+    locking = ""
+    if "HDF5_USE_FILE_LOCKING" in s.environ:
+        locking = f", HDF5_USE_FILE_LOCKING={s.environ['HDF5_USE_FILE_LOCKING']}"
     path = s.folder / f".dfmp2-doctor-{uuid.uuid4().hex[:12]}.h5"
     try:
         hdf5.write(result, path)
@@ -633,7 +619,7 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
     except Dfmp2Error as error:
         if "lock" in str(error).lower():  # the file was written, so the run itself works
             fix = "export HDF5_USE_FILE_LOCKING=FALSE, or write to a disk of this machine"
-            return warn(f"written, but this disk has no file locks{shown}", fix)
+            return warn(f"written, but this disk has no file locks{locking}", fix)
         return fail(str(error), error.exit_code)
     finally:
         with contextlib.suppress(OSError):
@@ -641,7 +627,7 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
     if not same:
         return fail("what was read is not what was written", NO_RESOURCES)
     return replace(
-        room, detail=f"{room.detail}; a result was written, locked, read and removed{shown}"
+        room, detail=f"{room.detail}; a result was written, locked, read and removed{locking}"
     )
 
 

@@ -100,9 +100,7 @@ class Psi4Output:
 def find_psi4() -> str | None:
     """Absolute path of the `psi4` on PATH, or None."""
     found = shutil.which("psi4")
-    if found is None:
-        return None
-    return os.path.abspath(found)
+    return None if found is None else os.path.abspath(found)
 
 
 def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -> NativeEnergies:
@@ -220,8 +218,7 @@ def _require_same(found: Psi4Output, result: MP2Result) -> None:
     """Raise if the energies are not those of the requested calculation."""
     sizes = result.sizes
     ours = tuple(zip(sizes.nocc, sizes.nvir, strict=True))[: result.reference.nspin]
-    theirs = (found.nao, found.naux, found.active)
-    if theirs != (sizes.nao, sizes.naux, ours):
+    if (found.nao, found.naux, found.active) != (sizes.nao, sizes.naux, ours):
         raise ComparisonFailed(
             f"Psi4 did another calculation: {found.nao} basis functions, {found.naux} fitting "
             f"functions and {found.active} active (occupied, virtual) orbitals, the result has "

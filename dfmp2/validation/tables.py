@@ -156,14 +156,8 @@ def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
         if row.difference is None:
             lines.append(start.rstrip())
         else:
-            if row.tolerance is None:
-                allowed = "-"
-            else:
-                allowed = f"{row.tolerance:.1e}"
-            if row.difference:
-                difference = f"{row.difference:.1e}"
-            else:
-                difference = "0"
+            allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
+            difference = f"{row.difference:.1e}" if row.difference else "0"
             numbers = f"{row.value:>17.10f} {row.unit:<8}{difference:>10}{allowed:>8}"
             lines.append(f"{start}{numbers}")
         remarks += [row.reason] if row.difference is None or row.status == FAIL else []
@@ -217,14 +211,10 @@ def rows_to_dict(rows: Sequence[QuantityRow], backend: str, precision: str) -> d
 def columns(rows: Sequence[QuantityRow]) -> dict[str, Column]:
     """The rows as columns of a file; numbers have a unit only if all rows share it."""
     units = {row.unit.replace("Eh", "hartree") for row in rows}
-    shared = ""
-    if len(units) == 1:
-        shared = units.pop()
+    shared = units.pop() if len(units) == 1 else ""
     found = {}
     for name, description in COLUMNS.items():
-        unit = ""
-        if name in NUMBERS:
-            unit = shared
+        unit = shared if name in NUMBERS else ""
         found[name] = Column([getattr(row, name) for row in rows], unit, description)
     return found
 

@@ -51,6 +51,7 @@ against=pyscf,pyscf-tuned more=
 race inputs/benzene.xyz cc-pvtz 5 2GB --method ks --xc b3lyp --grid 75,302
 against=pyscf,pyscf-tuned,psi4
 race inputs/c20h42.xyz cc-pvdz 3 5GB
+measure kinds python scripts/benchmarks/kinds.py --repeats 5 --json "$folder/kinds.json"
 measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40 --json "$folder/scaling.json"
 measure c60 python -P -m dfmp2 run scripts/benchmarks/c60.xyz --basis cc-pvdz --output "$folder/c60.h5"
 measure data-set python scripts/benchmarks/data_set.py "$folder/data-set"

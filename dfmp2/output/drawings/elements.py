@@ -42,11 +42,10 @@ def drawing(
     width: float, height: float, label: str, parts: Iterable[str], **attributes: str
 ) -> str:
     """The whole drawing; `label` describes it in words."""
-    box = f"0 0 {width:g} {height:g}"
     return element(
         "svg",
         *parts,
-        viewBox=box,
+        viewBox=f"0 0 {width:g} {height:g}",
         width=width,
         height=height,
         role="img",

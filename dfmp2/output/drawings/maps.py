@@ -99,8 +99,7 @@ def energy_map(study: Study) -> str:
             share = 1.0 - math.log1p(float(energy)) / steepest
         middle = left + width * (j + 0.5), bottom - height * (i + 0.5)
         place = f"{names[0]} = {first.value[i]:g}, {names[1]} = {second.value[j]:g}"
-        title = f"{place}: {energy:.2f} kJ/mol"
-        parts.append(_box(*middle, (width, height), share, title))
+        parts.append(_box(*middle, (width, height), share, f"{place}: {energy:.2f} kJ/mol"))
         if energy == 0:
             x, y = middle[0] - width / 2, middle[1] - height / 2
             frame = element("rect", cls="positive", x=x, y=y, width=width, height=height)
@@ -118,8 +117,10 @@ def energy_map(study: Study) -> str:
         share = level / (LEVELS - 1)
         x = left + 40.0 * level + 20.0
         value = math.expm1((1.0 - share) * steepest)
-        parts.append(_box(x, bottom + 56, (39.0, 16.0), share, ""))
-        parts.append(text_element(x, bottom + 77, f"{value:.3g}", "small middle"))
+        parts += [
+            _box(x, bottom + 56, (39.0, 16.0), share, ""),
+            text_element(x, bottom + 77, f"{value:.3g}", "small middle"),
+        ]
     parts.append(text_element(left + 40.0 * LEVELS + 6, bottom + 60, "kJ/mol", "small"))
     wide = max(right + 8, left + 40.0 * LEVELS + 60)
     return drawing(wide, bottom + 86, f"Map of energies: {study.title}", parts)

@@ -162,12 +162,16 @@ def _series(
 ) -> list[str]:
     """Legend, line and markers of one of at most MOST_SERIES curves."""
     y = 16.0 + 20 * (place - 1)
-    parts = [line_element(LEFT, y, LEFT + 34, y, f"s{place}"), marker_element(place, LEFT + 17, y)]
-    parts.append(text_element(LEFT + 42, y + 4, item.name))
+    parts = [
+        line_element(LEFT, y, LEFT + 34, y, f"s{place}"),
+        marker_element(place, LEFT + 17, y),
+        text_element(LEFT + 42, y + 4, item.name),
+    ]
     parts.append(element("polyline", points=_path(item.points, to_x, to_y), cls=f"s{place}"))
     for x, height in item.points:
-        title = f"{item.name}: {x:.8g}, {height:.6g}"
-        parts.append(marker_element(place, to_x(x), to_y(height), title))
+        parts.append(
+            marker_element(place, to_x(x), to_y(height), f"{item.name}: {x:.8g}, {height:.6g}")
+        )
     return parts
 
 
@@ -324,9 +328,13 @@ def _axes(
         element("g", *lines, *numbers, cls="ticks"),
     ]
     for x, name in x_labels:
-        parts.append(line_element(to_x(x), bottom, to_x(x), bottom + 5, "axis"))
-        parts.append(text_element(to_x(x), bottom + 18, name, "small middle"))
-    parts.append(line_element(LEFT, bottom, right, bottom, "axis"))
-    parts.append(text_element((LEFT + right) / 2, bottom + 38, x_name, "small middle"))
+        parts += [
+            line_element(to_x(x), bottom, to_x(x), bottom + 5, "axis"),
+            text_element(to_x(x), bottom + 18, name, "small middle"),
+        ]
+    parts += [
+        line_element(LEFT, bottom, right, bottom, "axis"),
+        text_element((LEFT + right) / 2, bottom + 38, x_name, "small middle"),
+    ]
     ends = f"{y_ticks[0]:g} {y_ticks[-1]:g} {bottom:g} {top:g} {LEFT:g} {right:g}"
     return parts, to_x, to_y, {"data_axis": ends}

@@ -36,15 +36,9 @@ def xyz(result: MP2Result) -> bytes:
         level = result.options.correlation.level
     keys = " ".join(f"{name}_hartree={getattr(result, name):.12f}" for name in energies)
     basis = printable(result.orbital_basis.name).replace('"', "'")
-    if result.options.relativity == "x2c":
-        relativity = "X2C-"
-    else:
-        relativity = ""
+    relativity = "X2C-" if result.options.relativity == "x2c" else ""
     charges = result.molecule.point_charges
-    if charges is None:
-        field = ""
-    else:
-        field = f" point_charges={len(charges)}"
+    field = "" if charges is None else f" point_charges={len(charges)}"
     if result.options.solvent is not None:
         field = f' solvent="{printable(result.options.solvent_title)}"'
     line = f'{comment} method="{relativity}{level}/{basis}"{field} {keys}'

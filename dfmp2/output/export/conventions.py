@@ -38,9 +38,7 @@ def alternating(momentum: int) -> list[int]:
 
 def molden_conventions(momentum: int) -> list[int]:
     """Molden: 0, +1, -1, +2, -2, ..., but p functions as x, y, z."""
-    if momentum == 1:
-        return pyscf(1)
-    return alternating(momentum)
+    return pyscf(1) if momentum == 1 else alternating(momentum)
 
 
 def rows(momenta: Iterable[int], order: Order) -> NDArray[np.intp]:

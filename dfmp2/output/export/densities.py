@@ -64,9 +64,7 @@ def densities(result: MP2Result, of: str) -> Array:
             Option("of"),
             " scf",
         )
-    if of == "relaxed":
-        return own.relaxed_density
-    return own.unrelaxed_density
+    return own.relaxed_density if of == "relaxed" else own.unrelaxed_density
 
 
 def natural_orbitals(result: MP2Result, of: str) -> tuple[Array, Array]:
@@ -138,10 +136,7 @@ def cube(
             Option("density"),
         )
     found = densities(result, kind)
-    if spin:
-        matrix = found[0] - found[1]
-    else:
-        matrix = _of_both_spins(found)
+    matrix = found[0] - found[1] if spin else _of_both_spins(found)
     what = f"{'spin' if spin else 'electron'} density {SAID[kind]}{_scaled(result, kind)}, e/bohr^3"
     return _written(
         result, what, lambda ao: np.einsum("gm,gm->g", ao @ matrix, ao), spacing, margin
@@ -205,8 +200,7 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
 
 def _scaled(result: MP2Result, of: str) -> str:
     scaling = result.options.correlation
-    own = of != "scf" and scaling.title != "MP2"
-    if own:
+    if of != "scf" and scaling.title != "MP2":
         return f" ({scaling.opposite_spin:g} OS, {scaling.same_spin:g} SS)"
     return ""
 

@@ -46,8 +46,7 @@ def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
     ------
     NumericalError : the stored orbitals do not belong to the stored basis
     """
-    given = _atomic_input(result, schema_version)
-    document = atomic_result(result, given, schema_version, "all")
+    document = atomic_result(result, _atomic_input(result, schema_version), schema_version, "all")
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -72,10 +71,7 @@ def atomic_result(
     -------
     A dictionary of JSON types only.
     """
-    if version == 1:
-        specification = given
-    else:
-        specification = given["specification"]
+    specification = given if version == 1 else given["specification"]
     protocols = specification.get("protocols") or {}
     answer = {
         "schema_name": OUTPUT_NAMES[version],

@@ -120,8 +120,7 @@ def batch_page(source: Path, title: str | None) -> str:
         block for block in overview.blocks if not isinstance(block, Table | Figure)
     ]
     if failed:
-        blocks.append(_by_code(failed))
-        blocks.append(_first_failures(failed))
+        blocks += [_by_code(failed), _first_failures(failed)]
     drawing = [block for block in overview.blocks if isinstance(block, Figure)]
     summary = Summary(title or f"Batch: {folder}", subtitle, tiles, [*drawing, *blocks])
     return render(summary, sections, f"the folder {folder}")
@@ -228,10 +227,7 @@ def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Se
 
 def _read(source: Path) -> tuple[list[BatchRow], list[str]]:
     """Items of a batch, and remarks on what could not be read."""
-    if source.is_dir():
-        folder = source
-    else:
-        folder = source.parent
+    folder = source if source.is_dir() else source.parent
     if not source.exists():
         raise InputError("no such file", file=str(source))
     try:

@@ -110,9 +110,7 @@ def formula(text: str, charge: int = 0) -> str:
     real, ghost, rest = text.partition(" + ghost ")
     said = _usual(real)
     if charge:
-        sign = "-"
-        if charge > 0:
-            sign = "+"
+        sign = "+" if charge > 0 else "-"
         number = ""
         if abs(charge) > 1:
             number = str(abs(charge))

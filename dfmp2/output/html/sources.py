@@ -135,11 +135,11 @@ def result_page(entry: Entry, title: str | None) -> str:
         SummaryTile(f"E({name}, total) / Eh", energy_text(r.total_energy)),
     ]
     if r.options.correlation.kind != "none":
-        correlation = energy_text(r.correlation_energy)
-        tiles.append(SummaryTile(f"E({name}, correlation) / Eh", correlation))
+        tiles.append(SummaryTile(f"E({name}, correlation) / Eh", energy_text(r.correlation_energy)))
     if r.gradient is not None:
-        norm = f"{r.gradient.norm:.8f}"
-        tiles.append(SummaryTile("|gradient| / Eh/bohr", norm, r.gradient.scaling))
+        tiles.append(
+            SummaryTile("|gradient| / Eh/bohr", f"{r.gradient.norm:.8f}", r.gradient.scaling)
+        )
     tiles += [
         *_errors(r),
         SummaryTile("method", *level.split(" on ", 1)),
@@ -159,8 +159,13 @@ def result_page(entry: Entry, title: str | None) -> str:
     )
     sections = in_full(r, entry.content)
     drawing, sections[0] = _taken_out(sections[0])
-    blocks = [r.error_budget.summary, *drawing, _quoted(r), Facts(_in_brief(r))]
-    blocks.append(Facts(_origin(entry, r.provenance.command)))
+    blocks = [
+        r.error_budget.summary,
+        *drawing,
+        _quoted(r),
+        Facts(_in_brief(r)),
+        Facts(_origin(entry, r.provenance.command)),
+    ]
     summary = Summary(title, subtitle, tiles, blocks, r.diagnostics.warnings)
     return render(summary, sections, entry.name)
 
@@ -279,13 +284,11 @@ def _checks(r: MP2Result) -> SummaryTile:
         said.append(f"{check.program} differs by {size(check.largest_difference)} Eh at most")
     if certificate is not None:
         passed["certificate"] = certificate.accepted or certificate.repeated_in_fp64
-        bound = f"error of the precision {size(certificate.correlation_error)} Eh at most"
+        outcome = f"error of the precision {size(certificate.correlation_error)} Eh at most"
         if certificate.repeated_in_fp64:
-            found = "repeated in float64"
-        else:
-            found = bound
+            outcome = "repeated in float64"
         pairs = counted_text(certificate.pairs, "pair")
-        said.append(f"certificate, {certificate.sampled} of {pairs}: {found}")
+        said.append(f"certificate, {certificate.sampled} of {pairs}: {outcome}")
     failed = [f"{name} failed" for name, good in passed.items() if not good]
     words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
     mood = ""
@@ -374,8 +377,7 @@ def _kind_of_point(study: Study) -> SummaryTile:
     imaginary = study.settings["imaginary_modes"]
     if imaginary is None:
         return SummaryTile("geometry", "stationary point", "its Hessian was not computed: --verify")
-    wanted = int(study.settings["transition_state"])
-    if imaginary == wanted:
+    if imaginary == int(study.settings["transition_state"]):
         mood = ""
     else:
         mood = "failure"
@@ -435,9 +437,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         listed,
         *each_in_full(shown),
     ]
-    said = study.title
-    if title:
-        said = title
+    said = title if title else study.title
     subtitle = (
         f"{study.kind} of {counted_text(len(runs), 'run')}; computed {study.created} by "
         f"dfmp2 {study.version}"
@@ -445,8 +445,11 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     blocks: list[Block] = []
     if budget is not None:
         blocks.append(budget.summary)
-    blocks += [*figures, *_main_values(results, study.kind)]
-    blocks.append(Facts(_origin(Entry(file, drawn.result, drawn.content), study.command)))
+    blocks += [
+        *figures,
+        *_main_values(results, study.kind),
+        Facts(_origin(Entry(file, drawn.result, drawn.content), study.command)),
+    ]
     warnings = study_warnings(study)
     summary = Summary(with_formulas(said, formulas), subtitle, tiles, blocks, warnings)
     return render(summary, sections, file)

@@ -60,8 +60,7 @@ def cost_section(result: MP2Result) -> Section:
         Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)
     ]
     heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#10^9/s")
-    facts = [("threads", str(result.provenance.threads))]
-    facts += record_facts(result.memory)
+    facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
     left_out: tuple[str, ...] = ()
     if result.options.correlation.kind == "none":
         left_out = ("fitted_tensor",)
@@ -108,10 +107,9 @@ def operations(result: MP2Result) -> dict[str, int]:
         made = result.reference.operations
     else:
         made = None
-    integrals = sizes.naux * sizes.nao * (sizes.nao + 1) // 2
     return {
         "scf": 0 if made is None else int(made.sum()),
-        "integrals": integrals,
+        "integrals": sizes.naux * sizes.nao * (sizes.nao + 1) // 2,
         "transform": done[0]["transform"],
         "fit": done[0]["fit"],
         "pair_energies": pairs,

@@ -88,9 +88,7 @@ def energy_rows(result: MP2Result) -> list[EnergyRow]:
         total = f"{method.title} total"
         rows.append(EnergyRow(total, result.total_energy, f"{sign}, {reference_title(result)}"))
         return rows
-    scf = "E(HF)"
-    if reference.xc is not None:
-        scf = "E(KS)"
+    scf = "E(KS)" if reference.xc is not None else "E(HF)"
     rows.append(
         EnergyRow("reference energy", result.scf_total_energy, f"{scf}, {reference_title(result)}")
     )
@@ -157,9 +155,7 @@ def _correlation_rows(result: MP2Result, sign: str) -> list[EnergyRow]:
 
 def _singles_term(result: MP2Result) -> str:
     """The last term of a formula if the reference is ROHF."""
-    if result.mp2_singles_energy:
-        return " + E(S)"
-    return ""
+    return " + E(S)" if result.mp2_singles_energy else ""
 
 
 def _scalings(result: MP2Result) -> list[Method]:
@@ -177,9 +173,7 @@ def _scaled_rows(result: MP2Result, kind: Method, sign: str) -> list[EnergyRow]:
     scaled = kind.apply(opposite, same) + result.mp2_singles_energy
     formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{_singles_term(result)}"
     of_run = kind == result.options.correlation
-    alone = ""
-    if not of_run:
-        alone = f"{sign} + {formula}"
+    alone = f"{sign} + {formula}" if not of_run else ""
     return [
         EnergyRow(f"{kind.title} correlation", scaled, formula, quoted=of_run),
         EnergyRow(
@@ -221,8 +215,7 @@ def energies_section(result: MP2Result) -> Section:
         )
         for row in energy_rows(result)
     ]
-    table = Table("; ".join(sources), ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
-    blocks: list[Block] = [table]
+    blocks: list[Block] = [Table("; ".join(sources), ("energy", "#Eh", "#kJ/mol", "meaning"), rows)]
     if method.kind == "none":
         return Section("energies", "Energies", blocks)
     if quadrature is None:
@@ -245,9 +238,7 @@ def _component_bars(result: MP2Result) -> Figure:
         parts = (method.opposite_spin * opposite, method.same_spin * same)
         drawn = [Bar(method.title, parts, energy_text(result.correlation_energy))]
     else:
-        title = method.title
-        if method.plain:
-            title = MP2.title
+        title = MP2.title if method.plain else method.title
         unscaled = same + opposite + result.mp2_singles_energy
         drawn = [Bar(title, (opposite, same), energy_text(unscaled))]
     for kind in _scalings(result):

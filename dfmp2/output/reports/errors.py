@@ -96,9 +96,7 @@ def trust_section(result: MP2Result) -> Section:
             "certificate",
             f"{certificate.sampled} of {counted_text(certificate.pairs, 'pair')} redone in float64",
         )
-        budgeted = ["correlation_error"]
-        if certificate.repeated_in_fp64:
-            budgeted = []
+        budgeted = [] if certificate.repeated_in_fp64 else ["correlation_error"]
         found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
         if certificate.seed is None:  # estimates from versions that did not sample at random
             found = [

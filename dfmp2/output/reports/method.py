@@ -64,12 +64,8 @@ def reference_name(result: Calculated) -> str:
 
 
 def _reference(result: Calculated) -> str:
-    relativistic = ""
-    if result.options.relativity == "x2c":
-        relativistic = "X2C-"
-    fitted = ""
-    if result.reference.scf_type == "df":
-        fitted = "DF-"
+    relativistic = "X2C-" if result.options.relativity == "x2c" else ""
+    fitted = "DF-" if result.reference.scf_type == "df" else ""
     return f"{relativistic}{fitted}{reference_title(result)}"
 
 
@@ -146,8 +142,7 @@ def method_section(result: Calculated) -> Section:
         Facts(facts),
     ]
     if exponents:
-        text = "\n".join(exponents)
-        blocks.append(Code("Even-tempered fitting functions", text, folded=True))
+        blocks.append(Code("Even-tempered fitting functions", "\n".join(exponents), folded=True))
     blocks += [
         _orbital_classes(result),
         Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from dfmp2.mp2.error_budget import kohn_sham_grid_error
+from dfmp2.mp2.error_estimates import kohn_sham_grid_error
 from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.output.document import (
     Block,
@@ -51,10 +51,7 @@ def reference_section(result: Calculated) -> Section:
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
-    if reference.xc is None:
-        name = "Hartree-Fock"
-    else:
-        name = "Kohn-Sham"
+    name = "Hartree-Fock" if reference.xc is None else "Kohn-Sham"
     return Section("reference", f"{name} reference", blocks)
 
 
@@ -71,8 +68,13 @@ def _among_energies(result: Calculated) -> list[str]:
     """The fields of the reference that `energy_rows` already shows."""
     if not isinstance(result, MP2Result):
         return []
-    names = ["scf_total_energy", "nuclear_repulsion_energy", "functional_energy"]
-    names += ["solvent_energy", "smd_cds_energy"]
+    names = [
+        "scf_total_energy",
+        "nuclear_repulsion_energy",
+        "functional_energy",
+        "solvent_energy",
+        "smd_cds_energy",
+    ]
     if result.mean_field_name == "hf_total_energy":
         names.append("exx_total_energy")
     return names

@@ -64,9 +64,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
             ((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended)
         )
     signs = {mean_field_sign(r) for r in results.values()}
-    mean_field = "mean field"
-    if len(signs) == 1:
-        mean_field = signs.pop()
+    mean_field = signs.pop() if len(signs) == 1 else "mean field"
     heads = [
         "result",
         "formula",
@@ -174,9 +172,7 @@ def cost_of_runs(study: Study) -> str:
     if not study.runs or study.kind == "thermochemistry":
         return ""
     levels = {reference_name(run) for run in study.runs.values()}
-    at_level = ""
-    if len(levels) == 1:
-        at_level = f" on {levels.pop()}"
+    at_level = f" on {levels.pop()}" if len(levels) == 1 else ""
     seconds = sum(run.timings.total for run in study.runs.values())
     return f"{counted_text(len(study.runs), 'run')}{at_level}; {seconds:.1f} s"
 

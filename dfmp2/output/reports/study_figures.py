@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 def vibration_blocks(study: Study) -> list[Block]:
     """The infrared spectrum and the table of vibrations of a thermochemistry study; empty for an
     atom."""
-    columns = [("wavenumber", "cm^-1"), ("scaled_wavenumber", "cm^-1")]
-    columns += [("ir_intensity", "km/mol"), ("reduced_mass", "u"), ("force_constant", "mdyn/A")]
+    columns = [
+        ("wavenumber", "cm^-1"),
+        ("scaled_wavenumber", "cm^-1"),
+        ("ir_intensity", "km/mol"),
+        ("reduced_mass", "u"),
+        ("force_constant", "mdyn/A"),
+    ]
     columns = [(name, unit) for name, unit in columns if name in study.arrays]
     if study.settings["scale_factor"] == 1.0:
         columns.remove(("scaled_wavenumber", "cm^-1"))
@@ -40,8 +45,7 @@ def vibration_blocks(study: Study) -> list[Block]:
         return []
     heads += kind_heads(study.arrays["wavenumber"].value)
     cells += kind_cells(study.arrays["wavenumber"].value)
-    rows = list(zip(numbers, *cells, strict=True))
-    table = Table("Vibrations", heads, rows, sortable=True)
+    table = Table("Vibrations", heads, list(zip(numbers, *cells, strict=True)), sortable=True)
     if "ir_intensity" not in study.arrays:
         return [table]
     spectra = (study.arrays[name].value.tolist() for name in ("wavenumber", "ir_intensity"))

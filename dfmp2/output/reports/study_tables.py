@@ -424,9 +424,7 @@ def _some_columns(table: Mapping[str, Column], names: Sequence[str]) -> Table:
         return some
     rows = []
     for row, code in zip(some.rows, table["exit_code"].values, strict=True):
-        outcome = ""
-        if code:
-            outcome = f"failed with code {code:g}"
+        outcome = f"failed with code {code:g}" if code else ""
         rows.append((*row, outcome))
     return some._replace(heads=[*some.heads, "outcome"], rows=rows)
 
@@ -448,6 +446,4 @@ def cell(value: str | float, units: str, name: str = "") -> str:
         form = ".1e"
     else:
         form = DIGITS.get(name, DIGITS.get(units, ".8g"))
-    if math.isfinite(value):
-        return f"{value:{form}}"
-    return ABSENT
+    return f"{value:{form}}" if math.isfinite(value) else ABSENT

@@ -223,8 +223,7 @@ def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Pric
     if row.name.startswith("pair_energy"):
         require_partition(row.name, shape, chip)
     name = variant or offered[-1]
-    made = row.calls(shape, chip.target, name)
-    return price(name, made, row.multiplications(shape), chip)
+    return price(name, row.calls(shape, chip.target, name), row.multiplications(shape), chip)
 
 
 def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
@@ -235,8 +234,7 @@ def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
     KernelError : names the kernel and the bytes
     """
     nvir = layout.padded_nvir(shape.nvir)
-    naux = layout.padded_naux(shape.naux)
-    least = layout.sbuf_bytes(nvir, naux)
+    least = layout.sbuf_bytes(nvir, layout.padded_naux(shape.naux))
     if least > chip.sbuf:
         raise KernelError(
             f"{kernel} needs {least} bytes per SBUF partition for {shape.nvir} virtual orbitals "

@@ -100,7 +100,6 @@ def reduce_rows(values: Array, op: str, keep: int) -> Array:
     """Working values with all but the first `keep` dimensions reduced, in order."""
     rows = values.reshape((*values.shape[:keep], -1))
     if op == "add" and rows.dtype == np.float32:
-        last: Array = np.cumsum(rows, axis=-1, dtype=np.float32)[..., -1]
-        return last
+        return np.cumsum(rows, axis=-1, dtype=np.float32)[..., -1]
     reduced: Array = BINARY[op].reduce(rows, axis=-1)  # type: ignore[attr-defined]
     return reduced

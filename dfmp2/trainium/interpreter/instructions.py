@@ -463,9 +463,7 @@ def activation(core: Core, given: Given) -> None:
             values = step(values, other)
         if name in DOMAIN:
             low, high = DOMAIN[name]
-            size = values
-            if name == "reciprocal":
-                size = np.abs(values)
+            size = np.abs(values) if name == "reciprocal" else values
             if not ((size >= low) & (size <= high)).all():
                 raise core.refuse(
                     "activation-domain",
@@ -571,8 +569,9 @@ def nc_matmul(core: Core, given: Given) -> None:
         note_write(core, out, matmul=True)
         open_group(out)
     _multiply(core, out, left, right, accumulate)
-    hinted = any(flag for flag, _ in flagged)
-    issue(core, "nc_matmul", "tensor", [out], [left, right], one_zero=hinted)
+    issue(
+        core, "nc_matmul", "tensor", [out], [left, right], one_zero=any(flag for flag, _ in flagged)
+    )
 
 
 def nc_transpose(core: Core, given: Given) -> None:

@@ -192,9 +192,7 @@ class Lint:
                 )
         for decorator in node.decorator_list:
             if not self._is_member(decorator, "nki", "jit"):
-                rule = "sub-kernel"
-                if isinstance(decorator, ast.Call):
-                    rule = "jit"
+                rule = "jit" if isinstance(decorator, ast.Call) else "sub-kernel"
                 raise self._refuse(
                     rule, node, f"{node.name} is decorated with {ast.unparse(decorator)}"
                 )

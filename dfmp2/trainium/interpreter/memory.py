@@ -82,9 +82,7 @@ class TileStorage:
     def element_bytes(self) -> int:
         """Bytes per element; PSUM elements always take 4 bytes, whatever the format (arch
         guide)."""
-        if self.space == "psum":
-            return 4
-        return self.dtype.itemsize
+        return 4 if self.space == "psum" else self.dtype.itemsize
 
 
 class Core:
@@ -251,7 +249,6 @@ class Tensor:
     def of(self, base: Array) -> Array:
         """This view applied to an array with the storage's shape in C order."""
         item = base.itemsize
-        steps = tuple(step * item for step in self.strides)
         return cast(
             Array,
             np.ndarray(
@@ -259,7 +256,7 @@ class Tensor:
                 base.dtype,
                 buffer=cast(Any, base),
                 offset=self.offset * item,
-                strides=steps,
+                strides=tuple(step * item for step in self.strides),
             ),
         )
 
@@ -310,8 +307,7 @@ class Tensor:
         ):
             if isinstance(part, slice):
                 start, stop, step = self._bounds(part, size, dimension)
-                count = -(-(stop - start) // step)
-                shape.append(count)
+                shape.append(-(-(stop - start) // step))
                 strides.append(stride * step)
                 offset += start * stride
             else:
@@ -448,8 +444,7 @@ def _pairs(core: Core, pattern: object) -> list[tuple[int, int]]:
 
 def describe(tensor: Tensor) -> str:
     """Name and shape of a view for messages."""
-    storage = tensor.storage
-    life = storage.life
+    life = tensor.storage.life
     return (
         f"{life.name or 'tensor'} {tensor.shape} of {life.space} (declared at "
         f"{life.line or 'the call'})"

@@ -70,8 +70,7 @@ def locate(source: str, beside: Path | None = None) -> Path:
 def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, Source]:
     """Linted code of a kernel file, without functions that break a rule; compiled once per version
     of the file."""
-    text = Path(path).read_text(encoding="utf-8", errors="replace")
-    found = read_source(text, Path(path).name)
+    found = read_source(Path(path).read_text(encoding="utf-8", errors="replace"), Path(path).name)
     return compile(found.tree, path, "exec", dont_inherit=True), found
 
 
@@ -204,9 +203,7 @@ def kernel_code(core: Core) -> Iterator[None]:
         place, innermost = _raised_at(core, error)
         if not innermost:
             raise
-        rule = "kernel-error"
-        if isinstance(error, ImportError):
-            rule = "import"
+        rule = "import" if isinstance(error, ImportError) else "kernel-error"
         raise Violation(rule, f"{type(error).__name__}: {error}", place) from error
 
 

@@ -154,9 +154,7 @@ def _slug(text: str) -> str:
 def compiler_versions() -> dict[str, str]:
     """Versions of the compiler; empty unless it is complete."""
     found = toolchain.toolchain_versions(COMPILERS, python=HERE.python)
-    if len(found) == len(COMPILERS):
-        return found
-    return {}
+    return found if len(found) == len(COMPILERS) else {}
 
 
 def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Compiled:
@@ -244,9 +242,7 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
     with contextlib.suppress(OSError):
         kept.mkdir(parents=True, exist_ok=True)
         put(kept / FAILED, log.read_bytes())
-    what = f"left {len(made)} NEFF files"
-    if code:
-        what = f"ended with {code}"
+    what = f"ended with {code}" if code else f"left {len(made)} NEFF files"
     cause = next((line for line in reversed(told) if TELLING.search(line)), told[-1]).strip()
     raise KernelError(
         (

@@ -254,9 +254,7 @@ def _packages(names: tuple[str, ...], found: dict[str, str], target: str = "") -
         elif name == "nki" and _release(version) not in fitting:
             wanted = " or ".join(".".join(map(str, release)) for release in fitting)
             reason = f"nki {version} is not the release that the kernels are written for"
-            extra = "neuron"
-            if target == "trn2":
-                extra = "neuron-trn2"
+            extra = "neuron-trn2" if target == "trn2" else "neuron"
             bad.append(Problem(reason, f"install nki {wanted}: the extra {extra}"))
     return bad
 

@@ -1,0 +1,547 @@
+"""The errors of one run, estimated source by source for its error budget (`dfmp2.mp2.error_budget`).
+
+    source                 E(SCF)                   E(corr)
+    precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
+    SCF convergence        softness g^2             FIRST_ORDER softness g      g: norm of the last orbital gradient, Eh
+    of Kohn-Sham           as for E(corr)                                       E(SCF): that of its determinant, E(EXX)
+    integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
+    fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
+    fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
+    fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
+    basis set              only a study of several basis sets can tell
+
+    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS
+    left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
+    between = TIMES E + EACH n                      what no single one of the n atoms shows
+    m                                               metals with an open d or f shell, 0 in a singlet
+
+The share of the MP2 set is METHOD times larger in a method without pairs: there its errors add to
+those of the SCF, which they partly cancel in MP2.
+
+dE_EXX and dE_c are the changes on orbitals of a finer grid, obtained by one step towards them
+(`dfmp2.scf.grid_error`). Their signs are known, so they are added before the magnitude is taken. E
+is the run's own estimate of the error of E(SCF) (`dfmp2.scf.interatomic_fitting`); without an
+estimate it is BONDED for each real atom heavier than hydrogen that is bonded to another such atom.
+At convergence E(SCF) is stationary but E(corr) is not: hence g^2 and g. The condition number of the
+triangular factor L of the metric is the square root of that of the metric, and the relative error
+of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed. (2002), chapters 8 and 10).
+
+The constants cover 95 % of what `scripts/error_budget.py` of commit e394fee measured
+(docs/project/validation/error-budget.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dfmp2.integrals.grid import LEVEL, default_level
+from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
+from dfmp2.mp2.error_budget import (
+    BOUNDED,
+    ESTIMATED,
+    MEASURED,
+    SOURCES,
+    UNKNOWN,
+    UNKNOWN_BASIS,
+    ErrorBudget,
+    Share,
+    Source,
+    finite_share,
+)
+from dfmp2.scf.ladder import begins_coarse, uses_single
+from dfmp2.scf.reference import GIVEN
+from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
+
+if TYPE_CHECKING:
+    from dfmp2.molecule.basis import BasisSet
+    from dfmp2.molecule.molecule import Molecule
+    from dfmp2.mp2.result import MP2Result
+    from dfmp2.scf.reference import Reference
+
+EPSILON = float(np.finfo(np.float64).eps)
+SCF_ROUNDING = 50.0  # times eps |E(SCF)|
+SOFTNESS = 3.0  # 1/Eh
+UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh, if the iterations do not show it
+FIRST_ORDER = 0.04  # Eh
+APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
+BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
+GRID_LEFT = 0.5  # times the larger change, in the sum of both: what one step of the orbitals omits
+GRID_ALONE = 1.0  # times the larger change, in one energy alone: nothing cancels there
+GRID_LEAST = 2e-9  # Eh per atom: changes may vanish by accident
+KOHN_SHAM_LEFT = 1.5  # times the change of E(KS), which involves no step: error of the finer grid
+KOHN_SHAM_LEAST = 4e-8  # Eh per atom
+KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is finer
+GRID = 1e-7  # Eh per atom if the error was not measured, as in files of earlier versions
+# Factor on both for an external SCF: its orbitals are those of the gradient, not one step better
+GIVEN_TIMES = 4.5
+# Part of the errors of the SCF's set for atoms that enters E(corr) through the orbitals
+ORBITALS = 0.01
+DROPPED = 1e-6  # of E(corr), per fitting function dropped by the eigenvalue cut
+BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
+    "scf": (3.0, 1e-5),
+    "orbitals": (1.0, 1e-5),
+    "mp2": (0.7, 3e-5),
+}
+BONDED = 1e-4  # Eh
+OPEN_SHELL = 1e-4  # Eh, of the MP2 set: its error was measured on atoms with evenly filled shells
+METHOD = {"laplace": 1.6, "rpa": 2.2}  # factor on the error of the MP2 set, methods without pairs
+CANCELLING = 0.03  # part of the fitting errors of all runs that remains in an energy difference
+UNMEASURED = "the set was not measured on these atoms"
+NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Fitting errors that remain in a difference if bonds or spins change.
+
+    Attributes
+    ----------
+    between : factor on the change of the SCF's estimate between atoms, dimensionless
+    bond : per unit of bond order, Eh
+    hydrogen : the same for bonds to hydrogen, Eh
+    electron : per electron added, removed, paired or unpaired, Eh
+    metal_electron : the same if a d or f shell is being filled, Eh
+    """
+
+    between: float
+    bond: float
+    hydrogen: float
+    electron: float
+    metal_electron: float
+
+
+CHANGED = {
+    "scf": Changed(between=0.7, bond=8e-5, hydrogen=1e-5, electron=1e-5, metal_electron=1e-5),
+    "correlation": Changed(
+        between=0.3, bond=3e-5, hydrogen=1.8e-5, electron=1.2e-5, metal_electron=5e-5
+    ),
+}
+
+
+def error_budget(result: MP2Result) -> ErrorBudget:
+    """The budget of one run: E(SCF), E(corr) and their sum relative to the same basis set without
+    fitting.
+
+    If the method scales the components of MP2, the budget is that of unscaled MP2.
+    """
+    shares = {
+        "precision": (_scf_rounding(result), _pair_precision(result)),
+        "scf_convergence": _convergence(result),
+        "fitting_metric": (None, _metric(result)),
+        **fitting_shares(result),
+        "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
+    }
+    sources = {}
+    for key, name in SOURCES.items():
+        if key != "grid":
+            scf, correlation = shares[key]
+            sources[key] = Source(name, finite_share(scf), finite_share(correlation))
+        elif result.reference.xc is not None:
+            sources[key] = _grid(result)
+    if _fitted_energy(result) == 0.0:
+        nothing: Share | None = NO_PAIRS
+        if result.options.correlation.kind == "none":
+            nothing = None
+        for key, source in sources.items():
+            if source.correlation is not None:
+                sources[key] = replace(source, correlation=nothing, both=None)
+    method, energy = result.options.correlation, "E(MP2, total)"
+    if not method.scaled_mp2:
+        energy = f"E({method.title}, total)"
+    budget = ErrorBudget(sources, energy)
+    return replace(budget, reaction=_reaction(result, budget))
+
+
+def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
+    """Expected error of the energy of a reaction that makes one bond and breaks one, Eh.
+
+    Both sides are assumed to be like this run; None if its own error is unknown.
+    """
+    if budget.total is None:
+        return None
+    fitted = fitting_shares(replace(result, fitting_certificate=None))
+    fitting = [share.value for pair in fitted.values() for share in pair if share is not None]
+    if None in fitting:
+        return None
+    cancelled = CANCELLING * 2.0 * math.fsum(value for value in fitting if value is not None)
+    others = [
+        source.total
+        for key, source in budget.sources.items()
+        if not key.endswith("fitting") and key != "basis_set"
+    ]
+    orders = bond_orders_of(result.molecule)
+    if any("H" not in pair for pair in orders):
+        bond = "bond"
+    else:
+        bond = "hydrogen"
+    if result.scf_fitting is None:
+        kinds = [CHANGED["correlation"]]
+    else:
+        kinds = list(CHANGED.values())
+    if orders:
+        changed = math.fsum(2.0 * getattr(kind, bond) for kind in kinds)
+    else:
+        changed = math.fsum(kind.electron for kind in kinds)
+    return 2.0 * math.fsum(others) + cancelled + changed
+
+
+def _grid(result: MP2Result) -> Source:
+    """Integration grid: the error the run has measured, else what is known of its functional."""
+    atoms = len(result.molecule.real_symbols)
+    reference, changes = result.reference, grid_changes(result)
+    if changes is not None and not all(map(math.isfinite, changes)):
+        how = "the numbers it follows from are not finite"
+    elif changes is not None and reference.grid_error is not None:
+        scf, correlation = changes
+        return signed_source(
+            scf,
+            correlation,
+            largest=max(abs(scf), abs(correlation)),
+            least=GRID_LEAST * atoms,
+            finer=f"grid {reference.grid_error.finer}",
+        )
+    elif reference.grid_error is not None:
+        how = "E(corr) was not computed on a finer grid"
+        of_scf = kohn_sham_grid_error(reference, atoms)
+        double_hybrid = result.options.correlation.double_hybrid
+        if double_hybrid and reference.functional_energy is None and of_scf is not None:
+            return Source(SOURCES["grid"], of_scf, _grid_of_second_order(of_scf))
+    elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
+        how = "its error was not measured, and no other is known for this functional and grid"
+    else:
+        how = f"{GRID:g} Eh for each atom, from finer grids"
+        return Source(SOURCES["grid"], Share(GRID * atoms, ESTIMATED, how), None)
+    unknown = Share(None, UNKNOWN, how)
+    return Source(SOURCES["grid"], unknown, unknown)
+
+
+def _grid_of_second_order(of_scf: Share) -> Share:
+    """Grid error of the second-order energy of a double hybrid, estimated from that of E(KS): the
+    orbitals feel the same change of V_xc, but only through the small second-order part of the
+    density."""
+    return Share(of_scf.value, ESTIMATED, "no larger than that of E(KS), from finer grids")
+
+
+def grid_changes(result: MP2Result) -> tuple[float, float] | None:
+    """Measured grid errors of E(EXX) and E(corr), with signs, Eh; None if they were not
+    measured."""
+    found, certificate = result.reference.grid_error, result.grid_certificate
+    if found is None or found.exx_error is None or certificate is None:
+        return None
+    return found.exx_error, certificate.correlation_error
+
+
+def signed_source(
+    scf: float, correlation: float, largest: float, least: float, finer: str
+) -> Source:
+    """The integration grid as a source, from measured changes of both energies.
+
+    Parameters
+    ----------
+    scf, correlation : float
+        Changes of E(EXX) and of E(corr), or sums of them over runs, with their signs, Eh.
+    largest : float
+        Magnitude of the larger one, or the sum of these over runs, Eh.
+    least : float
+        Smallest uncertainty that remains, Eh.
+    finer : str
+        Description of the finer grid.
+    """
+    left = GRID_LEFT * largest + least
+    alone = GRID_ALONE * largest + least
+    how = (
+        f"measured with {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), both "
+        f"within {left:.1e} Eh"
+    )
+    return Source(
+        SOURCES["grid"],
+        Share(abs(scf) + alone, ESTIMATED, how),
+        Share(abs(correlation) + alone, ESTIMATED, how),
+        abs(scf + correlation) + left,
+    )
+
+
+def kohn_sham_grid_error(reference: Reference, atoms: int) -> Share | None:
+    """Grid error of E(KS); None if it was not measured.
+
+    Parameters
+    ----------
+    reference : Reference
+        A Kohn-Sham reference.
+    atoms : int
+        Number of real atoms.
+    """
+    found = reference.grid_error
+    if found is None:
+        return None
+    value = largest_kohn_sham_error(found.scf_error, str(reference.xc), atoms)
+    how = f"E(KS) of the same density on grid {found.finer}: {found.scf_error:+.1e} Eh"
+    return Share(value, ESTIMATED, how)
+
+
+def largest_kohn_sham_error(change: float, xc: str, atoms: int) -> float:
+    """Largest expected grid error of E(KS), Eh.
+
+    Parameters
+    ----------
+    change : float
+        Change of E(KS) on a finer grid, Eh.
+    xc : str
+        The functional.
+    atoms : int
+        Number of real atoms.
+    """
+    least = KOHN_SHAM_LEAST
+    if default_level(xc) > LEVEL:
+        least = KOHN_SHAM_ROUGH
+    return (1.0 + KOHN_SHAM_LEFT) * abs(change) + least * atoms
+
+
+def _scf_rounding(result: MP2Result) -> Share:
+    value = SCF_ROUNDING * EPSILON * abs(result.scf_total_energy)
+    return Share(value, ESTIMATED, f"float64: {SCF_ROUNDING:g} units in the last place of E(SCF)")
+
+
+def _pair_precision(result: MP2Result) -> Share:
+    certificate, quadrature = result.certificate, result.quadrature
+    if quadrature is not None:
+        laplace = result.options.correlation.kind == "laplace"
+        if laplace:
+            how = "exponents, from their largest relative error"
+        else:
+            how = "frequencies, from the change made by the last ones"
+        return Share(
+            quadrature.error,
+            BOUNDED if laplace else ESTIMATED,
+            f"quadrature of {quadrature.points} {how}",
+        )
+    if result.precision == "fp64":
+        parts = abs(result.pairs.opposite_spin_energy) + abs(result.pairs.same_spin_energy)
+        how = "float64: a unit in the last place of E(OS) and E(SS) for each fitting function"
+        return Share(result.sizes.naux * EPSILON * parts, BOUNDED, how)
+    if certificate is None:
+        return Share(None, UNKNOWN, "mixed precision without a certificate")
+    pairs = counted_text(certificate.pairs, "pair")
+    sample = f"{certificate.sampled} of {pairs} redone in float64"
+    if certificate.sampled == certificate.pairs:
+        return Share(certificate.correlation_error, MEASURED, sample)
+    if certificate.seed is None:  # evenly spaced pairs, from before samples were drawn at random
+        return Share(certificate.correlation_error, ESTIMATED, f"estimate from {sample}")
+    return Share(certificate.correlation_error, BOUNDED, f"95 % upper bound from {sample}")
+
+
+def _convergence(result: MP2Result) -> tuple[Share, Share]:
+    """Shares of an unconverged SCF, from the norm of its last orbital gradient in the history, or
+    else from the tolerance."""
+    reference, tolerance = result.reference, result.options.scf_gradient_tol
+    given = reference.ladder == GIVEN
+    if given and reference.history is None:
+        share = Share(None, UNKNOWN, "the SCF was done elsewhere and its gradient is not recorded")
+        return share, share
+    if reference.history is None:
+        gradient = tolerance
+        known = f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
+    elif not len(reference.history):
+        gradient, known = 0.0, "0: one diagonalisation solves this SCF"
+    else:
+        gradient = float(reference.history[-1, 2])
+        known = f"{gradient:.1e} Eh, the last orbital gradient"
+    second = _softness(result)
+    if given:
+        second *= GIVEN_TIMES
+    first = FIRST_ORDER * second
+    correlation = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}")
+    found = result.gradient_certificate
+    if found is not None and found.scf_convergence_error is not None and _unscaled(result):
+        how = (
+            "relaxed density times the remaining error of the Fock matrix: "
+            f"{found.scf_convergence_error:+.1e} Eh"
+        )
+        correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
+    stationary = reference.xc is None
+    if result.options.correlation.double_hybrid:
+        stationary = result.functional_energy is None
+    if not stationary:  # the determinant minimises the energy of another functional
+        return correlation, correlation
+    return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
+
+
+def _softness(result: MP2Result) -> float:
+    """Energy change per squared gradient: the largest |E_k - E| / g_k^2 of the iterations that led to
+    the solution, 1/Eh.
+
+    It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
+    are large even if the gradient is small. Energies of float32 products or of a coarser grid do
+    not show it: a large molecule has a constant instead.
+    """
+    reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
+    history = reference.history
+    if history is None or len(history) < 2:
+        return SOFTNESS
+    coarse = reference.xc is not None and begins_coarse(precision, nao)
+    if coarse or uses_single(precision, nao):
+        return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
+    softness = SOFTNESS
+    energies, gradients = history[:, 0], history[:, 2]
+    rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
+    for k in range(len(history) - 2, -1, -1):
+        if gradients[k] > APPROACH or gradients[k] <= BACK * gradients[k + 1]:
+            break
+        left = abs(energies[k] - energies[-1])  # a saddle point is approached from below
+        if left > 10 * rounding:
+            softness = max(softness, float(left / gradients[k] ** 2))
+    return softness
+
+
+def _unscaled(result: MP2Result) -> bool:
+    """Whether the gradient is that of the unscaled E(corr)."""
+    gradient = result.gradient
+    return (
+        gradient is not None and gradient.opposite_spin_factor == gradient.same_spin_factor == 1.0
+    )
+
+
+def _metric(result: MP2Result) -> Share:
+    found = result.diagnostics
+    energy = abs(_fitted_energy(result))
+    # A condition number is at least 1
+    condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan
+    value = math.sqrt(condition) * EPSILON * energy
+    how = f"root of the condition number {condition:.1e} times rounding"
+    if not found.metric_dropped:
+        return Share(value, BOUNDED, how)
+    dropped = (
+        f"{found.metric_dropped} fitting functions dropped at {found.metric_threshold:.0e} "
+        "of the largest"
+    )
+    return Share(
+        value + DROPPED * found.metric_dropped * energy, ESTIMATED, f"{how}, and {dropped}"
+    )
+
+
+def _fitted_energy(result: MP2Result) -> float:
+    """The unscaled correlation energy that depends on fitted integrals, Eh."""
+    if result.quadrature is None:
+        return result.pairs.correlation_energy
+    return result.quadrature.energy
+
+
+def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
+    """Shares of both fitting sets: from four-centre integrals of the molecule if available,
+    else from atoms."""
+    certificate = result.fitting_certificate
+    conventional = result.scf_fitting is None
+    four_centre = Share(0.0, BOUNDED, "the SCF has four-centre integrals")
+    if certificate is None:
+        scf = _of_atoms(result, "scf", result.scf_fitting), _of_orbitals(result, result.scf_fitting)
+        mp2 = None, _of_atoms(result, "mp2", result.mp2_fitting)
+        return {"scf_fitting": (four_centre, None) if conventional else scf, "mp2_fitting": mp2}
+    error = abs(certificate.correlation_error) + certificate.correlation_uncertainty
+    pairs = counted_text(certificate.pairs, "pair")
+    how = (
+        f"four-centre integrals: {certificate.sampled_pairs} of {pairs}, "
+        f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} "
+        "Eh"
+    )
+    if not conventional:
+        how = f"{how}; includes the effect of the fitted orbitals"
+    correlation = Share(value=error, kind=MEASURED, how=how, error=certificate.correlation_error)
+    if conventional or certificate.scf_error is None:
+        return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}
+    uncertainty = certificate.scf_uncertainty or 0.0
+    how = f"four-centre integrals: {certificate.scf_error:+.1e} Eh within {uncertainty:.1e} Eh"
+    scf_share = Share(
+        value=abs(certificate.scf_error) + uncertainty,
+        kind=MEASURED,
+        how=how,
+        error=certificate.scf_error,
+    )
+    return {"scf_fitting": (scf_share, None), "mp2_fitting": (None, correlation)}
+
+
+def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
+    """Share of a set in the energy that it is used for."""
+    atoms = _atoms(result.molecule, basis)
+    between, how = _between(result, role)
+    if atoms is None:
+        return Share(None, UNKNOWN, UNMEASURED)
+    how = f"{atoms:.1e} Eh of the atoms one by one, and {how}"
+    metals = open_shell_metals(result.molecule)
+    if role == "mp2" and metals and result.molecule.multiplicity > 1:
+        between += OPEN_SHELL * metals
+        how = f"{how}, and {OPEN_SHELL:g} Eh for each open shell of a metal"
+    factor = method_factor(result)
+    if role == "mp2" and factor != 1.0:
+        how = f"{factor:g} times what it is in MP2: {how}"
+        return Share(factor * (atoms + between), ESTIMATED, how)
+    return Share(atoms + between, ESTIMATED, how)
+
+
+def open_shell_metals(molecule: Molecule) -> int:
+    """Number of real atoms whose d or f shell is being filled."""
+    return sum(map(fills_inner_shell, molecule.real_symbols))
+
+
+def method_factor(result: MP2Result) -> float:
+    """Error of the MP2 set in the correlation energy of a method, divided by its error in MP2."""
+    return METHOD.get(result.options.correlation.kind, 1.0)
+
+
+def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
+    """Share of the SCF's set in E(corr), through the orbitals."""
+    atoms = _atoms(result.molecule, basis)
+    between, how = _between(result, "orbitals")
+    if atoms is None:
+        return Share(None, UNKNOWN, UNMEASURED)
+    how = f"through the orbitals: {100 * ORBITALS:g} % of the atoms, and {how}"
+    return Share(ORBITALS * atoms + between, ESTIMATED, how)
+
+
+def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
+    """Sum of the magnitudes of a set's errors for the single atoms, Eh; None if one was not
+    measured."""
+    if basis is None:
+        return None
+    keys = basis.real_keys(molecule)
+    if basis.error_of(keys) is None:
+        return None
+    return math.fsum(abs(basis.errors[key]) for key in keys)
+
+
+def _between(result: MP2Result, role: str) -> tuple[float, str]:
+    """Possible fitting error between atoms, Eh, and how it is known."""
+    times, each = BETWEEN[role]
+    estimate = result.reference.interatomic_fitting_error
+    count = len(result.molecule.real_symbols)
+    if estimate is None:
+        bonded = bonded_atoms(result.molecule)
+        value = times * BONDED * bonded + each * count
+        return (
+            value,
+            f"{value:.1e} Eh allowed for what lies between them, {bonded} of {count} bonded",
+        )
+    value = times * estimate + each * count
+    return (
+        value,
+        f"{value:.1e} Eh between them: {times:g} times what the SCF estimates, and {each:g} Eh "
+        "each",
+    )
+
+
+def bonded_atoms(molecule: Molecule) -> int:
+    """Number of real atoms heavier than hydrogen that are bonded to another such atom."""
+    pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
+    heavy = [
+        pair for pair in pairs if "H" not in (molecule.symbols[pair[0]], molecule.symbols[pair[1]])
+    ]
+    return len({atom for pair in heavy for atom in pair})
+
+
+def bond_orders_of(molecule: Molecule) -> dict[tuple[str, str], float]:
+    """Bond orders of the molecule, summed for each pair of elements."""
+    return bond_orders(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
