@@ -631,7 +631,7 @@ def test_the_table_of_a_scan(name: str, outputs: Outputs) -> None:
             assert all(
                 low.total_energy <= run.total_energy for low, run in zip(points, runs, strict=True)
             )
-        start = np.array([row.split()[1:] for row in FILES["li.xyz"].splitlines()[2:]], float)
+        start = np.array([row.split()[1:] for row in FILES["near.xyz"].splitlines()[2:]], float)
         assert np.array(study.settings["start_geometry"]) == near(start / 0.52917721092)
     assert table.keys() == expected.keys()
     for key, values in expected.items():
