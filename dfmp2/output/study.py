@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -29,6 +29,7 @@ from dfmp2.host.deferred import presentation
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine
+from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5_datasets import (
@@ -51,9 +52,6 @@ from dfmp2.output.safe_hdf5 import (
     read_contents,
 )
 from dfmp2.units import counted_text
-
-if TYPE_CHECKING:
-    from dfmp2.mp2.error_budget import ErrorBudget
 
 STUDY_VERSION = 1
 TABLE_VERSION = 1
