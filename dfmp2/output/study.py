@@ -252,8 +252,11 @@ class Study:
         if self.kind == "interaction":
             return self._interaction_budget("CP-corrected", "-in-complex")
         if self.kind == "irc":
-            top, minimum = (self.runs[name] for name in self._top_and_minimum())
-            return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
+            minimum = self.runs[str(self.settings["backward_run"])]
+            return combined(
+                [((1.0, 1.0), self.runs["transition-state"]), ((-1.0, -1.0), minimum)],
+                "The barrier forwards",
+            )
         if self.kind == "reaction":
             parts = [
                 ((one["coefficient"], one["coefficient"]), self.results[one["run"]])
@@ -272,11 +275,6 @@ class Study:
         if "parts" in self.settings:
             return next(iter(self.results.values())).error_budget
         return self._limit_budget(runs)
-
-    def _top_and_minimum(self) -> tuple[str, str]:
-        """The names of the transition state of a path and of the minimum in the backward
-        direction."""
-        return "transition-state", str(self.settings["backward_run"])
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:
