@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from pyscf import scf
+from pyscf.hessian import thermo
 
 import dfmp2
 from dfmp2.gradients import certificate as gradient_certificate
@@ -33,6 +34,7 @@ from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.vibrations import symmetry_number
 from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
 from tests.conftest import Runner, succeed
+from tests.ideal_gas import GAS, HARTREE, ideal_gas
 
 # Orbitals that `auto` freezes
 CORES = {"N": 1, "O": 1, "C": 1, "F": 1, "B": 1, "Cl": 5, "Li": 1, "H": 0}
@@ -228,29 +230,12 @@ def test_ions_keep_their_charge_and_the_counterpoise_correction_its_sign() -> No
 
 
 def test_the_entropy_of_oxygen_counts_its_three_spin_states() -> None:
-    """Sackur and Tetrode, a rigid rotor, one vibration, and R ln 3; NIST's 205.15 J/(mol K) within
-    0.1."""
-    length, wavenumber, temperature, pressure = 1.2075, 1580.0, 298.15, 100000.0
-    molecule = Molecule(("O", "O"), [[0, 0, 0], [0, 0, length / 0.529177210903]], multiplicity=3)
-    found = thermochemistry(molecule, -150.0, np.array([wavenumber]), temperature, pressure, 2)
-    boltzmann, planck, light, avogadro = 1.380649e-23, 6.62607015e-34, 299792458.0, 6.02214076e23
-    mass = 2 * 15.99491462 * 1.66053906660e-27
-    volume = boltzmann * temperature / pressure
-    translation = 2.5 + math.log(
-        (2 * math.pi * mass * boltzmann * temperature / planck**2) ** 1.5 * volume
-    )
-    inertia = mass / 4 * (length * 1e-10) ** 2
-    turns = 8 * math.pi**2 * inertia * boltzmann * temperature / planck**2 / 2
-    x = planck * light * wavenumber * 100 / (boltzmann * temperature)
-    vibration = x / math.expm1(x) - math.log(-math.expm1(-x))
-    gas = boltzmann * avogadro
-    expected = gas * (translation + 1 + math.log(turns) + vibration + math.log(3))
-    assert found["entropy"].value == pytest.approx(expected, abs=1e-3)
+    """NIST's 205.15 J/(mol K) within 0.1, of which R ln 3 are 9.1."""
+    places = np.array([[0, 0, 0], [0, 0, 1.2075 / 0.529177210903]])
+    molecule = Molecule(("O", "O"), places, multiplicity=3)
+    found = thermochemistry(molecule, -150.0, np.array([1580.0]), 298.15, 100000.0, 2)
     assert found["entropy"].value == pytest.approx(205.15, abs=0.1)
-    enthalpy = found["enthalpy"].value
-    assert found["gibbs_energy"].value == pytest.approx(
-        enthalpy - temperature * expected / 2625499.6394799, abs=1e-8
-    )
+    assert found["entropy_electrons"].value == pytest.approx(GAS * math.log(3), rel=1e-9)
 
 
 @pytest.mark.parametrize(("moved", "number"), [(0.0, 3), (0.04, 3), (0.25, 1), (0.4, 1)])
@@ -284,6 +269,110 @@ def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study
     )
     assert np.abs(rows - rows.T).max() > 1e-9  # so it was symmetrised, as the mean of both
     assert hessian == pytest.approx((rows + rows.T) / 2, abs=1e-13)
+
+
+MASSES = [15.99491461957, 18.99840316273, 1.00782503223]  # O, F, H
+
+
+def test_frequencies_are_those_of_their_gradients_and_dipole_moments(vibrations: Study) -> None:
+    """Dipole derivatives by differences, modes by PySCF, and the gas written out: bent, unlike
+    masses."""
+    runs, table = vibrations.runs, vibrations.table
+    reference = runs["reference"]
+    at = [f"{atom:03d}-{letter}" for atom in (1, 2, 3) for letter in "xyz"]
+    dipoles = [
+        np.array([runs[f"{sign}-{place}"].properties.relaxed_dipole for place in at])
+        for sign in ("plus", "minus")
+    ]
+    slopes = (dipoles[0] - dipoles[1]) / 0.01
+    assert vibrations.arrays["dipole_derivatives"].value == pytest.approx(slopes, abs=1e-12)
+    hessian = vibrations.arrays["hessian"].value.reshape(3, 3, 3, 3).transpose(0, 2, 1, 3)
+    theirs = thermo.harmonic_analysis(
+        mole_of(reference.molecule), hessian, mass=np.array(MASSES), imaginary_freq=False
+    )
+    assert table["mode"].values == (1.0, 2.0, 3.0)
+    assert table["wavenumber"].values == pytest.approx(theirs["freq_wavenumber"], rel=1e-5)
+    assert table["reduced_mass"].values == pytest.approx(theirs["reduced_mass"], rel=1e-6)
+    assert table["force_constant"].values == pytest.approx(theirs["force_const_dyne"], rel=1e-5)
+    for mode, other in zip(
+        vibrations.arrays["normal_modes"].value, theirs["norm_mode"], strict=True
+    ):
+        other = other / np.linalg.norm(other)
+        assert mode == pytest.approx(other * np.sign(np.vdot(mode, other)), abs=1e-6)
+    energy = reference.total_energy
+    gas = ideal_gas(
+        masses=MASSES,
+        places=reference.molecule.coordinates,
+        wavenumbers=table["wavenumber"].values,
+        energy=energy,
+        multiplicity=1,
+        kelvin=298.15,
+        pascal=101325.0,
+        symmetry=1,
+    )
+    values = {name: item.value for name, item in vibrations.values.items()}
+    assert values == pytest.approx({"total_energy": energy, **gas}, rel=1e-8)
+    names = ("temperature", "pressure", "displacement", "rigid_motions_removed", "symmetry_number")
+    assert [vibrations.settings[name] for name in names] == [298.15, 101325.0, 0.005, 6, 1]
+
+
+def test_a_gas_of_another_isotope_at_other_conditions(vibrations: Study) -> None:
+    """DOF, scaled, at two temperatures and two pressures: every row is written out."""
+    study = dfmp2.thermo(
+        vibrations,
+        temperature="250:700:2",
+        pressure=[1e5, 3e5],
+        isotopes=["3=2H"],
+        scale=0.95,
+        symmetry_number=2,
+    )
+    result = study.runs["reference"]
+    arrays = {name: item.value for name, item in study.arrays.items()}
+    masses = np.array([*MASSES[:2], 2.01410177812])
+    assert arrays["masses"] == pytest.approx(masses, rel=1e-8)
+    assert arrays["hessian"] == pytest.approx(vibrations.arrays["hessian"].value, abs=0)
+    slopes = vibrations.arrays["dipole_derivatives"].value
+    assert arrays["dipole_derivatives"] == pytest.approx(slopes, abs=0)
+    theirs = thermo.harmonic_analysis(
+        mole_of(result.molecule),
+        arrays["hessian"].reshape(3, 3, 3, 3).transpose(0, 2, 1, 3),
+        mass=masses,
+        imaginary_freq=False,
+    )
+    assert arrays["wavenumber"] == pytest.approx(theirs["freq_wavenumber"], rel=1e-5)
+    assert arrays["scaled_wavenumber"] == pytest.approx(0.95 * arrays["wavenumber"], rel=1e-14)
+    assert arrays["reduced_mass"] == pytest.approx(theirs["reduced_mass"], rel=1e-6)
+    assert arrays["force_constant"] == pytest.approx(theirs["force_const_dyne"], rel=1e-5)
+    modes = theirs["norm_mode"] / np.linalg.norm(theirs["norm_mode"], axis=(1, 2))[:, None, None]
+    signs = np.sign((modes * arrays["normal_modes"]).sum(axis=(1, 2)))
+    assert arrays["normal_modes"] == pytest.approx(modes * signs[:, None, None], abs=1e-6)
+    along = theirs["norm_mode"].reshape(3, 9) @ slopes
+    assert arrays["ir_intensity"] == pytest.approx(974.8802 * (along**2).sum(axis=1), rel=1e-5)
+    gases = [
+        ideal_gas(
+            masses=masses,
+            places=result.molecule.coordinates,
+            wavenumbers=arrays["scaled_wavenumber"],
+            energy=result.total_energy,
+            multiplicity=1,
+            kelvin=kelvin,
+            pascal=pascal,
+            symmetry=2,
+        )
+        for kelvin in (250.0, 700.0)
+        for pascal in (1e5, 3e5)
+    ]
+    values = {name: item.value for name, item in study.values.items()}
+    assert values == pytest.approx({"total_energy": result.total_energy, **gases[0]}, rel=1e-8)
+    for name, column in study.table.items():
+        expected = [gas[name.replace("enthalpy_correction", "enthalpy")] for gas in gases]
+        if name == "enthalpy_correction":
+            expected = [(enthalpy - result.total_energy) * HARTREE / 1000 for enthalpy in expected]
+        if name == "gibbs_energy_correction":
+            expected = [gas["gibbs_energy_correction_kj_per_mol"] for gas in gases]
+        assert list(column.values) == pytest.approx(expected, rel=1e-7), name
+    names = ("symmetry_number", "scale_factor", "cutoff")
+    assert [study.settings[name] for name in names] == [2, 0.95, 100.0]
 
 
 def test_files_for_viewers_have_the_intensities_of_the_dipole_moments(vibrations: Study) -> None:
@@ -380,7 +469,9 @@ def test_fragments_of_qcschema_keep_the_sign_of_their_charges() -> None:
     assert Molecule.from_qcschema(document | {"fragment_multiplicities": [2, 1]}).charge == -1
 
 
-def asked(molecule: Molecule, driver: str, **keywords: Any) -> qcschema.Request:
+def asked(
+    molecule: Molecule, driver: str, method: str = "mp2", **keywords: Any
+) -> qcschema.Request:
     """A parsed QCSchema request."""
     document = {
         "schema_name": "qcschema_input",
@@ -392,7 +483,7 @@ def asked(molecule: Molecule, driver: str, **keywords: Any) -> qcschema.Request:
             "molecular_multiplicity": molecule.multiplicity,
         },
         "driver": driver,
-        "model": {"method": "mp2", "basis": "sto-3g"},
+        "model": {"method": method, "basis": "sto-3g"},
         "keywords": {"threads": 1, **keywords},
     }
     return qcschema.read_request(document)
@@ -408,11 +499,73 @@ def test_qcschema_answers_with_relaxed_moments_and_polarizability() -> None:
     properties = result.properties
     assert answer["properties"]["mp2_dipole_moment"] == properties.relaxed_dipole.tolist()
     assert answer["properties"]["scf_dipole_moment"] == properties.scf_dipole.tolist()
+    quadrupole = properties.quadrupole[0].ravel().tolist()
+    assert answer["properties"]["scf_quadrupole_moment"] == quadrupole
     assert np.abs(properties.relaxed_dipole - properties.scf_dipole).max() > 0.001
     mf = mean_field(result.molecule, scf.UHF, fitted=False)
     theirs = scf.UHF(mf.mol.copy().build(basis="sto-3g")).run(conv_tol=1e-11)
     dipole = theirs.dip_moment(unit="au", verbose=0)
     assert properties.scf_dipole == pytest.approx(dipole, abs=2e-3)  # fitting
+
+
+def test_every_energy_of_qcschema_by_its_name() -> None:
+    """Singles of ROHF, own factors, a frozen core: each part is another number."""
+    request = asked(
+        MOLECULES["methylene"],
+        "energy",
+        "custom-scs-mp2",
+        reference="rohf",
+        os_scale=1.1,
+        ss_scale=0.4,
+        frozen_core="1",
+        stability="off",
+    )
+    result = qcschema.run(request, listener=Silent())
+    answer = qcschema.answer(request, result)
+    hartree_fock, nuclear = result.scf_total_energy, result.reference.nuclear_repulsion_energy
+    same, opposite = result.pairs.same_spin_energy, result.pairs.opposite_spin_energy
+    singles = result.mp2_singles_energy
+    plain, own = same + opposite + singles, 0.4 * same + 1.1 * opposite + singles
+    scs, sos = same / 3 + 1.2 * opposite + singles, 1.3 * opposite + singles
+    assert singles < -1e-4 and abs(same) > 1e-4
+    assert answer["properties"] == pytest.approx(
+        {
+            "calcinfo_nbasis": 7,
+            "calcinfo_nmo": 7,
+            "calcinfo_nalpha": 5,
+            "calcinfo_nbeta": 3,
+            "calcinfo_natom": 3,
+            "nuclear_repulsion_energy": nuclear,
+            "return_energy": hartree_fock + own,
+            "scf_iterations": result.reference.cycles,
+            "scf_total_energy": hartree_fock,
+            "mp2_singles_energy": singles,
+            "mp2_doubles_energy": same + opposite,
+            "mp2_same_spin_correlation_energy": same,
+            "mp2_opposite_spin_correlation_energy": opposite,
+            "mp2_correlation_energy": plain,
+            "mp2_total_energy": hartree_fock + plain,
+        },
+        rel=1e-13,
+    )
+    names = {"MP2": plain, "SCS-MP2": scs, "SOS-MP2": sos, "CUSTOM SCS-MP2": own}
+    expected = {
+        "NUCLEAR REPULSION ENERGY": nuclear,
+        "SCF TOTAL ENERGY": hartree_fock,
+        "HF TOTAL ENERGY": hartree_fock,
+        "CURRENT REFERENCE ENERGY": hartree_fock,
+        "CURRENT CORRELATION ENERGY": own,
+        "CURRENT ENERGY": hartree_fock + own,
+        "MP2 SAME-SPIN CORRELATION ENERGY": same,
+        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": opposite,
+        "MP2 SINGLES ENERGY": singles,
+        "MP2 DOUBLES ENERGY": same + opposite,
+    }
+    for name, energy in names.items():
+        expected[f"{name} CORRELATION ENERGY"] = energy
+        expected[f"{name} TOTAL ENERGY"] = hartree_fock + energy
+    assert answer["extras"]["qcvars"] == pytest.approx(expected, rel=1e-13)
+    assert answer["extras"]["dfmp2"] == result.to_dict()
 
 
 def test_runs_in_fields_are_tight_whatever_was_asked_for() -> None:

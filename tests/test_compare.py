@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import df, gto, scf
+from pyscf import df, gto, mp, scf
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
@@ -132,8 +132,22 @@ def test_table_and_json(call: Runner, water: Stored) -> None:
         pytest.approx(3e-3),
         True,
     )
-    scf = found["energies"]["scf_total_energy"]
-    assert scf["difference"] == pytest.approx(scf["stored"] - scf["exact"], abs=1e-12)
+    result = hdf5.read(water.path)
+    mole = gto.loads(result.mole_json)
+    exact = scf.RHF(mole).run(conv_tol=1e-11)
+    correlation = mp.MP2(exact).run()
+    theirs = {
+        "scf_total_energy": exact.e_tot,
+        "mp2_same_spin_correlation_energy": correlation.e_corr_ss,
+        "mp2_opposite_spin_correlation_energy": correlation.e_corr_os,
+        "mp2_correlation_energy": correlation.e_corr,
+    }
+    assert found["energies"].keys() == theirs.keys()
+    for name, other in theirs.items():
+        row = found["energies"][name]
+        assert row["stored"] == getattr(result, name)
+        assert row["exact"] == pytest.approx(other, abs=1e-8)
+        assert row["difference"] == pytest.approx(row["stored"] - row["exact"], abs=1e-12)
     strict = call("compare", str(water.path), "--exact", "--tolerance", "1e-6")
     assert strict.code == 8 and "more than --tolerance 1.0e-06 Eh per atom" in strict.message
 

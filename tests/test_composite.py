@@ -481,23 +481,6 @@ def test_correction_of_scaled_mp2_and_of_a_single_electron():
     assert alone.correction == 0.0
 
 
-def test_interaction_with_a_correction_is_a_sum():
-    """He2: counterpoise in every part, the correction included."""
-    molecule = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
-    level = at_level(Options("cc-pvtz", threads=1), delta="ccsd(t)/cc-pvdz")
-    study = interaction_energy(molecule, "1,2", level)
-    runs = study.runs
-    total = runs["complex-cc-pvtz"].total_energy
-    delta = runs["complex-delta-pyscf"].coupled_cluster.correction
-    for number in (1, 2):
-        total -= runs[f"fragment-{number}-in-complex-cc-pvtz"].total_energy
-        delta -= runs[f"fragment-{number}-in-complex-delta-pyscf"].coupled_cluster.correction
-    assert value(study, "delta_cp_corrected_interaction_energy") == pytest.approx(delta, abs=1e-12)
-    assert value(study, "cp_corrected_interaction_energy") == pytest.approx(
-        total + delta, abs=1e-12
-    )
-
-
 def test_scan_at_the_limit_chains_each_basis(tmp_path):
     molecule = Molecule.from_string("He 0 0 0; H 0 0.2 0.8", charge=1)
     level = at_level(Options("cc-pv[dt]z", threads=1), delta="ccsd(t)/6-31g")

@@ -16,6 +16,7 @@ import dfmp2
 from dfmp2.molecule.files import read_frame
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
+from dfmp2.output.table import numbers_of
 from tests.conftest import MOLECULES, run_here, succeed
 
 EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read
@@ -92,6 +93,126 @@ def test_extxyz_is_what_ase_reads(batch, collected):
     assert "Properties=species:S:1:pos:R:3:forces:R:3" in target.read_text()
 
 
+ENERGIES = {  # of a record -> of a result
+    "energy": "total_energy",
+    "scf_energy": "scf_total_energy",
+    "mean_field_energy": "mean_field_energy",
+    "correlation_energy": "correlation_energy",
+    "same_spin_energy": "same_spin_correlation_energy",
+    "opposite_spin_energy": "opposite_spin_correlation_energy",
+    "dispersion_energy": "dispersion_energy",
+}
+
+
+def test_every_number_of_a_record_is_in_every_format(batch, tmp_path):
+    """Made up, so that no two are alike; read by ASE, h5py, pyarrow, csv and json."""
+    result = dfmp2.read(batch / "out" / "nh2.h5")
+    record = make_record(result)
+    assert record.energies == {name: getattr(result, own) for name, own in ENERGIES.items()}
+    energies = {name: -1.5 * place for place, name in enumerate(ENERGIES, start=1)}
+    slopes = [[1.0, 0.2, 0.3], [0.2, 2.0, 0.5], [0.3, 0.5, 3.0]]
+    record = replace(record, energies=energies, polarizability=slopes)
+    numbers = {
+        **energies,
+        "coordinates": result.molecule.coordinates.tolist(),
+        "forces": (-result.gradient.mp2_total_gradient).tolist(),
+        "dipole": result.properties.relaxed_dipole.tolist(),
+        "charges": result.properties.mulliken_charges[2].tolist(),
+        "polarizability": slopes,
+        "charge": 0,
+        "multiplicity": 2,
+    }
+    for to in ("extxyz", "h5", "parquet", "csv", "json", "ase.db"):
+        write_dataset(tmp_path / to, to, [record])
+    row = next(pytest.importorskip("ase.db").connect(tmp_path / "ase.db", type="db").select())
+    forces = np.array(numbers["forces"]) * EV / ANGSTROM
+    assert row.forces == pytest.approx(forces, rel=1e-14)
+    assert (row.total_charge, row.multiplicity) == (0, 2)
+    with h5py.File(tmp_path / "h5") as handle:
+        (group,) = handle.values()
+        assert group["atomic_numbers"][()].tolist() == [7, 1, 1]
+        in_hdf5 = {name: group[name][()].tolist() for name in numbers}
+    with open(tmp_path / "csv", newline="", encoding="utf-8") as stream:
+        in_csv = next(csv.DictReader(stream))
+    document = json.loads((tmp_path / "json").read_text())
+    assert document["units"]["dipole"] == "elementary charge * bohr"
+    (in_json,) = document["molecules"]
+    table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet")
+    assert table.schema.field("forces").metadata[b"units"] == b"hartree/bohr"
+    in_parquet = table.to_pylist()[0]
+    for name, value in numbers.items():
+        assert row.data[name] == in_json[name] == json.loads(in_csv[name]) == value, name
+        assert in_hdf5[name] == (value if name in ("charge", "multiplicity") else [value]), name
+        flat = np.ravel(value).tolist() if isinstance(value, list) else value
+        assert in_parquet[name] == flat, name
+    assert in_json["seconds"] == float(in_csv["seconds"]) == result.timings.total
+    assert in_parquet["seconds"] == row.data["seconds"] == result.timings.total
+    atoms = pytest.importorskip("ase.io").read(tmp_path / "extxyz", format="extxyz")
+    found = {**atoms.info, "energy": atoms.get_potential_energy()}
+    for name, value in energies.items():
+        assert found[name] == pytest.approx(value * EV, rel=1e-14), name
+    assert np.ravel(found["polarizability_bohr3"]) == pytest.approx(np.ravel(slopes), rel=1e-14)
+    assert (found["charge"], found["multiplicity"], found["spin"]) == (0, 2, 2)
+    assert row.energy == pytest.approx(energies["energy"] * EV, rel=1e-14)
+    assert row.dipole == pytest.approx(np.array(numbers["dipole"]) * ANGSTROM, rel=1e-14)
+    assert row.positions == pytest.approx(result.molecule.coordinates * ANGSTROM, rel=1e-14)
+    assert row.charges == pytest.approx(numbers["charges"], rel=1e-14)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json", ".h5"])
+def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_path):
+    """A radical, a singlet and an anion: each column is the number of the result that it names."""
+    monkeypatch.chdir(batch)
+    target = tmp_path / f"t{ending}"
+    succeed(call("batch", "collect", "m.toml", "-o", str(target)))
+    if ending == ".csv":
+        with open(target, newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    elif ending == ".json":
+        rows = json.loads(target.read_text())["items"]
+    else:
+        with h5py.File(target) as handle:
+            columns = {name: item[()].tolist() for name, item in handle["batch"].items()}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for row, result in zip(rows, results(batch).values(), strict=True):
+        numbers = {
+            "charge": result.molecule.charge,
+            "multiplicity": result.molecule.multiplicity,
+            "nao": result.sizes.nao,
+            "homo_lumo_gap": result.diagnostics.homo_lumo_gap,
+            "mp2_total_energy_error": result.error_budget.total,
+            "warnings": len(result.diagnostics.warnings),
+            "seconds": result.timings.total,
+        }
+        for name in ("scf_total_energy", "mean_field_energy", "correlation_energy", "total_energy"):
+            numbers[name] = getattr(result, name)
+        for name in ("same_spin_correlation", "opposite_spin_correlation", "correlation", "total"):
+            numbers[f"mp2_{name}_energy"] = getattr(result, f"mp2_{name}_energy")
+        numbers["scs_mp2_correlation_energy"] = result.scs_mp2_correlation_energy
+        assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers, rel=1e-15)
+        for name in ("grid_error", "dispersion_energy"):
+            assert row[name] in ("", None) or np.isnan(row[name])
+        texts = {name for name, value in row.items() if isinstance(value, str | bytes)}
+        rest = {"name", "molecule", "formula", "reference", "basis", "method", "grid", "backend"}
+        rest |= {"precision", "grid_error", "dispersion_energy", "xc"}
+        assert row.keys() - numbers.keys() == rest and (ending == ".csv" or texts <= rest)
+    assert [int(row["charge"]) for row in rows] == [0, 0, -1, 0]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"method": "drpa", "xc": "pbe"}, {"method": "xyg3"}, {"method": "b2plyp-d3bj"}]
+)
+def test_energies_of_a_row_add_up(asked):
+    """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF)."""
+    molecule = dfmp2.Molecule.from_string("H 0 0 0; F 0 0 0.9")
+    result = dfmp2.run(molecule, basis="sto-3g", grid="20,50", threads=1, **asked)
+    for row in (numbers_of(result), make_record(result).energies):
+        parts = (row["mean_field_energy"], row["correlation_energy"], row["dispersion_energy"])
+        total = row.get("total_energy", row.get("energy"))
+        assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
+    assert numbers_of(result)["xc"] == result.reference.xc
+
+
 def test_hdf5_has_one_array_per_property(batch, collected):
     target, _ = collected("h5", "--duplicates")
     own = results(batch)
@@ -109,39 +230,6 @@ def test_hdf5_has_one_array_per_property(batch, collected):
             assert group["atomic_numbers"].shape == group["coordinates"].shape[1:2]
         waters = [group for group in handle.values() if len(group["name"]) == 2]
         assert [list(group["atomic_numbers"]) for group in waters] == [[8, 1, 1]]
-
-
-def test_parquet_csv_and_json_have_the_same_numbers(batch, collected):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    own = results(batch)
-    table = parquet.read_table(collected("parquet", "--duplicates")[0])
-    assert table.schema.field("forces").metadata[b"units"] == b"hartree/bohr"
-    in_json = json.loads(collected("json", "--duplicates")[0].read_text())
-    assert in_json["units"]["dipole"] == "elementary charge * bohr"
-    with open(collected("csv", "--duplicates")[0], newline="", encoding="utf-8") as stream:
-        in_csv = list(csv.DictReader(stream))
-    rows = zip(table.to_pylist(), in_json["molecules"], in_csv, own.items(), strict=True)
-    for row, other, line, (name, result) in rows:
-        forces = (-result.gradient.mp2_total_gradient).tolist()
-        assert row["name"] == other["name"] == line["name"] == name
-        assert row["energy"] == other["energy"] == float(line["energy"]) == result.total_energy
-        assert row["forces"] == np.ravel(forces).tolist()
-        assert other["forces"] == forces and json.loads(line["forces"]) == forces
-        assert row["smiles"] == other["smiles"] == ("[NH2]" if name == "nh2" else "")
-
-
-def test_the_database_of_ase(batch, collected):
-    connect = pytest.importorskip("ase.db").connect
-    target, _ = collected("ase.db", "--duplicates")
-    assert list(target.parent.glob("*db*")) == [target]
-    rows = list(connect(target).select())
-    for row, result in zip(rows, results(batch).values(), strict=True):
-        forces = -result.gradient.mp2_total_gradient * EV / ANGSTROM
-        np.testing.assert_allclose(row.forces, forces, rtol=1e-14, atol=1e-14)
-        assert row.energy == pytest.approx(result.total_energy * EV, rel=1e-14)
-        assert row.data["forces"] == (-result.gradient.mp2_total_gradient).tolist()
-        assert row.total_charge == result.molecule.charge
-        assert row.multiplicity == result.molecule.multiplicity
 
 
 @pytest.mark.parametrize("to", ["extxyz", "ase.db"])

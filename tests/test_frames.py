@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -175,13 +176,18 @@ def test_without_ase_a_database_is_refused(
 
 @pytest.fixture(scope="module")
 def bent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of three geometries of one molecule, and of another charge and another basis."""
+    """Results of three geometries of one triplet, and of another molecule and another basis."""
     folder = tmp_path_factory.mktemp("bent")
     for name, length, basis in (("a", 0.74, "6-31g"), ("b", 0.76, "6-31g"), ("c", 0.7, "6-31g")):
-        molecule = dfmp2.Molecule.from_string(f"H 0 0 0; H 0 0 {length}")
+        molecule = dfmp2.Molecule.from_string(f"H 0 0 0; H 0 0 {length}", multiplicity=3)
         dfmp2.write(dfmp2.run(molecule, basis, threads=1), folder / f"{name}.h5")
     molecule = dfmp2.Molecule.from_string("H 0 0 0; H 0 0 0.74")
     dfmp2.write(dfmp2.run(molecule, "cc-pvdz", threads=1), folder / "large.h5")
+    charged = replace(molecule, point_charges=np.array([[4.0, 0.0, 0.0, 0.5]]))
+    dfmp2.write(dfmp2.run(charged, "6-31g", threads=1), folder / "charged.h5")
+    plain = dfmp2.run(molecule, "6-31g", method="b2plyp", grid="20,26", threads=1)
+    dfmp2.write(plain, folder / "plain.h5")
+    dfmp2.write(dfmp2.derive(plain, dispersion="d4"), folder / "d4.h5")
     other = dfmp2.Molecule.from_string("He 0 0 0")
     dfmp2.write(dfmp2.run(other, "6-31g", threads=1), folder / "he.h5")
     return folder
@@ -194,11 +200,14 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
     thermal = 8.31446261815324 * 900.0 / 2625499.6394799
     lowest = min(energies.values())
     factors = {name: math.exp((lowest - energy) / thermal) for name, energy in energies.items()}
-    factors["b"] *= 2
+    counted = {"a": 3, "b": 6, "c": 3}  # by spin
+    factors = {name: counted[name] * factor for name, factor in factors.items()}
     total = sum(factors.values())
     assert [one.name for one in ranking.conformers] == sorted(energies, key=energies.get)
     for one in ranking.conformers:
         assert one.weight == pytest.approx(factors[one.name] / total, rel=1e-10)
+        assert one.energy == energies[one.name]
+        assert one.degeneracy == counted[one.name]
         above = energies[one.name] - lowest
         assert one.relative_kj_per_mol == pytest.approx(2625.49964 * above, abs=1e-6)
         assert one.relative_kcal_per_mol == pytest.approx(627.509474 * above, abs=1e-6)
@@ -219,6 +228,12 @@ def test_what_rank_refuses(bent: Path) -> None:
         ("a b", {"degeneracies": {"z": 2}}, "expected one of a, b"),
         ("a b", {"degeneracies": {"a": 0}}, "whole number from 1"),
         ("a none", {}, "none.h5"),
+        ("a charged", {}, "a and charged are not in the field of the same point charges"),
+        (
+            "plain d4",
+            {},
+            "different levels of theory, method: b2plyp .*dispersion: none .1, e.g. p",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             dfmp2.rank([bent / f"{name}.h5" for name in names.split()], **more)
@@ -229,7 +244,11 @@ def test_rank_on_the_command_line(call: Runner, folder: Path, bent: Path) -> Non
     printed = succeed(call("rank", *files, "--temperature", "300")).out
     assert "Conformers at 300 K" in printed and "3 conformers of H2, DF-MP2/6-31g" in printed
     found = json.loads(succeed(call("rank", *files, "--json", "--degeneracy", "a=3")).out)
-    assert found["conformers"][0]["degeneracy"] == 3
+    assert {one["name"]: one["degeneracy"] for one in found["conformers"]} == {
+        "a": 9,
+        "b": 3,
+        "c": 3,
+    }
     assert call("rank", *files, "--degeneracy", "a").code == 3
     assert call("rank", *files, "--temperature", "200,300").code == 3
     same = succeed(call("rank", files[0], str(_copy(Path(files[0]), folder / "d.h5")))).out

@@ -3,8 +3,11 @@ docs/project/validation/numbers.md names it."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,15 @@ import pytest
 
 from dfmp2.host.provenance import Provenance
 from dfmp2.mp2 import result
+from dfmp2.output import dataset, table
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
-from dfmp2.scf.reference import Reference, Solutions, Stability
+from dfmp2.scf.reference import GridError, Reference, Solutions, Stability
 from dfmp2.studies.geometric_search import Point
+from dfmp2.studies.rank import Ranked, Ranking
 from dfmp2.studies.vibrations import Vibrations
+from dfmp2.validation.tables import COUNTED, NUMBERS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/project/validation/numbers.md").read_text()
@@ -46,6 +52,7 @@ RECORDS = [
     Sizes,
     Timings,
     Reference,
+    GridError,
     Solutions,
     Stability,
     Point,
@@ -70,6 +77,95 @@ def test_a_number_has_a_unit_a_description_and_a_line_on_the_page(field: Any) ->
         assert f"`{field.name}`" in PAGE, (
             f"docs/project/validation/numbers.md does not say what holds {field.name}"
         )
+
+
+# --- numbers of studies, plans and tables ---------------------------------------------------------
+
+STUDIES = ROOT / "dfmp2" / "studies"
+OUTPUTS = ROOT / "tests" / "data" / "outputs"
+PREFIXES = ("functional_", "dispersion_", "correlation_", "delta_", "scf_") + tuple(
+    f"{of}_correlation_"
+    for of in ("mp2", "mp2_same_spin", "mp2_opposite_spin", "scs_mp2", "sos_mp2", "scaled_mp2")
+)
+ENDINGS = ("_kj_per_mol", "_kcal_per_mol")
+MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")
+OTHER_FORMS = (  # of names that contain those of atoms, species or basis sets
+    (r"bond(_\d+)+", "bond_I_J"),
+    (r"angle(_\d+)+", "angle_I_J_K"),
+    (r"dihedral(_\d+)+", "dihedral_I_J_K_L"),
+    (r"\w+(_hessian|_wavenumbers|_geometry)", r"NAME\1"),
+    (r"cbs_.*", "cbs_scf_total_energy"),
+    (r".*_energy_[a-z]+-.*", "total_energy_BASIS"),
+)
+# Words and places rather than names of numbers: densities, elements, positions of atoms.
+WITHOUT_NAME = {"scf", "unrelaxed", "relaxed", "geometry", "H", "He", "O"}
+
+
+def on_the_page(name: str) -> bool:
+    """Whether the page names a number, or its base with the prefixes and endings that it names."""
+    for pattern, form in OTHER_FORMS:
+        if f"`{name}`" not in PAGE:
+            name = re.sub(f"^{pattern}$", form, name)
+    names = [name]
+    for ending in (*ENDINGS, *MOTIONS):
+        if name.endswith(ending) and f"`{ending}`" in PAGE:
+            names.append(name.removesuffix(ending))
+    for prefix in PREFIXES:
+        if f"`{prefix}`" in PAGE:
+            names += [one.removeprefix(prefix) for one in names if one.startswith(prefix)]
+    return any(f"`{one}`" in PAGE for one in names)
+
+
+def stored_numbers() -> Iterator[str]:
+    """Names of the numbers in the JSON of every command in tests/data/outputs."""
+    for file in OUTPUTS.glob("*.txt"):
+        for line in file.read_text().splitlines():
+            kind, _, rest = line.partition(" ")
+            path, _, text = rest.partition(" ")
+            if kind == "json" and isinstance(json.loads(text), float | int) and text[0] not in "tf":
+                parts = [part for part in path.split("/") if part and not part.isdigit()]
+                if not path.endswith("[]") and parts[-1] not in WITHOUT_NAME:
+                    yield parts[-1]
+
+
+def written_numbers() -> Iterator[str]:
+    """Names of the values, arrays and columns in the source of the studies."""
+    for file in STUDIES.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            pairs: list[tuple[Any, Any]] = []
+            if isinstance(node, ast.Dict):
+                pairs = list(zip(node.keys, node.values, strict=True))
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+                pairs = [(node.targets[0].slice, node.value)]
+            for key, value in pairs:
+                made = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
+                if (
+                    made
+                    and value.func.id in ("Dataset", "Column")
+                    and isinstance(key, ast.Constant)
+                ):
+                    yield key.value
+
+
+TEXTS = {"run", "basis", "species", "formula"}  # columns of words
+OTHERS = {
+    *table.UNITS,
+    *dataset.UNITS,
+    *(
+        field.name
+        for one in (Ranked, Ranking)
+        for field in dataclasses.fields(one)
+        if field.type in ("float", "int")
+    ),
+    *NUMBERS,
+    *COUNTED,
+}
+
+
+def test_numbers_of_studies_plans_and_tables_have_a_line_on_the_page() -> None:
+    studies = {*stored_numbers(), *written_numbers()} - TEXTS
+    assert len(studies) > 150 and {"barrier_forward", "reaction_entropy", "s"} <= studies
+    assert sorted(name for name in studies | OTHERS if not on_the_page(name)) == []
 
 
 def test_the_tests_on_the_page_exist() -> None:

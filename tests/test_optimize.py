@@ -42,6 +42,7 @@ from dfmp2.studies.vibrations import (
 )
 from tests.conftest import Runner, listing, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
+from tests.ideal_gas import ideal_gas
 from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
@@ -564,52 +565,19 @@ def test_water_as_in_psi4():
 def test_shares_of_the_thermochemistry(molecule, numbers, symmetry):
     """Formulas of a rigid rotor and harmonic oscillators, written out; CODATA 2018."""
     kelvin, pascal, energy = 350.0, 2.0e5, -76.0
-    values = {
-        name: item.value
-        for name, item in thermochemistry(
-            molecule, energy, np.array(numbers), kelvin, pascal, symmetry
-        ).items()
-    }
-    gas, boltzmann, planck, unit = 8.31446261815324, 1.380649e-23, 6.62607015e-34, 1.66053906660e-27
-    hartree = 2625499.6394799  # J/mol
-    weights = masses(molecule) * unit
-    places = molecule.coordinates * 0.529177210903e-10
-    places = places - weights @ places / weights.sum()
-    waves = (2 * np.pi * weights.sum() * boltzmann * kelvin / planck**2) ** 1.5
-    moving = gas * (2.5 + np.log(waves * boltzmann * kelvin / pascal))
-    assert values["entropy_translation"] == pytest.approx(moving, rel=1e-6)
-    spread = np.einsum("a,ax,ay->xy", weights, places, places)
-    inertia = np.linalg.eigvalsh(np.trace(spread) * np.eye(3) - spread)
-    quanta = 8 * np.pi**2 * inertia[inertia > 1e-50] * boltzmann * kelvin / planck**2
-    if len(quanta) == 2:
-        turning, freedom = gas * (1 + np.log(quanta[0] / symmetry)), 1.0
-    else:
-        turning = gas * (1.5 + np.log(np.sqrt(np.pi * quanta.prod()) / symmetry))
-        freedom = 1.5
-    assert values["entropy_rotation"] == pytest.approx(turning, rel=1e-5)
-    x = planck * 2.99792458e10 * np.array([n for n in numbers if n > 0]) / (boltzmann * kelvin)
-    e = np.exp(-x)
-    assert values["entropy_vibration"] == pytest.approx(
-        gas * (x * e / (1 - e) - np.log(1 - e)).sum(), rel=1e-5
+    found = thermochemistry(molecule, energy, np.array(numbers), kelvin, pascal, symmetry)
+    expected = ideal_gas(
+        masses=masses(molecule),
+        places=molecule.coordinates,
+        wavenumbers=numbers,
+        energy=energy,
+        multiplicity=molecule.multiplicity,
+        kelvin=kelvin,
+        pascal=pascal,
+        symmetry=symmetry,
     )
-    warm = gas * kelvin * (x / 2 + x * e / (1 - e)).sum() / hartree
-    assert values["internal_energy_vibration"] == pytest.approx(warm, rel=1e-6)
-    assert values["internal_energy_rotation"] == pytest.approx(freedom * gas * kelvin / hartree)
-    assert values["enthalpy_translation"] == pytest.approx(2.5 * gas * kelvin / hartree)
-    assert values["heat_capacity_at_constant_volume_rotation"] == pytest.approx(freedom * gas)
-    assert values["heat_capacity"] - values["heat_capacity_at_constant_volume"] == pytest.approx(
-        gas
-    )
-    assert values["entropy_electrons"] == pytest.approx(gas * np.log(molecule.multiplicity))
-    motions = ("translation", "rotation", "vibration", "electrons")
-    for name in ("internal_energy", "enthalpy", "entropy", "heat_capacity_at_constant_volume"):
-        whole = sum(values[f"{name}_{motion}"] for motion in motions)
-        assert values[name] == pytest.approx(whole, abs=1e-10)
-    correction = values["enthalpy"] - kelvin * values["entropy"] / hartree - energy
-    assert values["gibbs_energy_correction"] == pytest.approx(correction, abs=1e-12)
-    for name in ("gibbs_energy", "gibbs_energy_correction", "zero_point_energy"):
-        assert values[f"{name}_kj_per_mol"] == pytest.approx(values[name] * hartree / 1000)
-    assert (values["temperature"], values["pressure"]) == (kelvin, pascal)
+    values = {name: item.value for name, item in found.items()}
+    assert values == pytest.approx(expected, rel=1e-9)
 
 
 def test_bonds_angles_and_contacts_of_the_last_geometry(call: Runner, folder: Path) -> None:

@@ -1,29 +1,47 @@
 """All output of studies and runs, against tables in `tests/data/outputs`: JSON, names, shapes and
 units in HDF5, rows of numbers and chart marks of pages, number lines of `show`, stages and warnings
-during the run.
+during the run. Then every number that a study derives from its runs, by a formula written out here,
+and that JSON, HDF5, CSV and Python hold the same.
 
 `python -m tests.test_outputs [NAME...]` writes the tables anew, to be read as a diff: each changed
-number needs a reason. Important numbers are compared with other programs elsewhere
-(docs/validation/numbers.md); these tests show that each is still output in its place with its unit.
+number needs a reason. The runs themselves are compared with other programs elsewhere
+(docs/project/validation/numbers.md).
 """
 
 from __future__ import annotations
 
+import csv
 import json
-import os
+import math
 import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.cli.main import main
+from dfmp2.mp2.error_of_difference import combined
+from dfmp2.mp2.properties import Polarizability
+from dfmp2.mp2.result import (
+    Certificate,
+    Check,
+    CoupledCluster,
+    Dispersion,
+    FittingCertificate,
+    Ranks,
+)
+from dfmp2.output import hdf5
+from dfmp2.output.study import Study
+from tests.ideal_gas import ideal_gas
 from tests.report_page import parse
 
 STORED = Path(__file__).parent / "data" / "outputs"
@@ -35,20 +53,24 @@ FILES = {
     "li.xyz": "3\ncharge=1\nLi 0 0 0\nH 0.2 0.3 2.0\nH 0.2 0.9 2.4\n",
     "he.xyz": "1\n\nHe 0 0 0\n",
     "proton.xyz": "2\n\nH 0 0 0\nH 0.1 0.2 0.71\n",
+    "atom.xyz": "1\nmultiplicity=2\nLi 0 0 0\n",
+    "pair.xyz": "2\n\nLi 0 0 0\nLi 0.9 1.4 2.2\n",
     "field.txt": "3.1 -1.2 2.5 0.4\n-2.2 1.9 -2.8 -0.3\n",
 }
+DELTA = ("--delta", "ccsd(t)/sto-3g")
+GAS = ("--frequencies", "--allow-gradient", "--temperature", "400")
 HEH = ("heh.xyz", *FIXED, "--stability", "off")
 # All run in one folder, in order; each writes the file NAME.h5.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "run": ("run", "oh.xyz", *FIXED, "--frozen-core", "1", "--point-charges", "field.txt", "--properties"),
     "gradient": ("gradient", "oh.xyz", *FIXED, "--frozen-core", "1"),
-    "optimization": ("optimize", *HEH, "--max-steps", "9"),
+    "optimization": ("optimize", *HEH, "--max-steps", "9", "--verify"),
     "frequencies": ("frequencies", *HEH, "--allow-gradient", "--temperature", "350"),
-    "scan": ("scan", "oh.xyz", *FIXED, "--bond", "1,2", "0.9:1.2:4", "--frozen-core", "1"),
+    "scan": ("scan", "oh.xyz", *FIXED, "--bond", "1,2", "0.9:1.2:5", "--frozen-core", "1"),
     "map": ("scan", "li.xyz", *FIXED, "--bond", "2,3", "0.7:0.8:2", "--angle", "1,2,3", "95:120:2"),
-    "interaction": ("interaction", "li.xyz", *FIXED, "--fragments", "1,2-3", "--charges", "1,0"),
-    "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2"),
-    "reaction": ("reaction", *FIXED, "--reactants", "he.xyz,wide.xyz", "--products", "heh.xyz,he.xyz"),
+    "interaction": ("interaction", "li.xyz", *FIXED, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
+    "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2", *DELTA),
+    "reaction": ("reaction", *FIXED, "--reactants", "wide.xyz,pair.xyz", "--products", "heh.xyz,2*atom.xyz", *GAS),
     "relaxed": ("scan", "li.xyz", *FIXED, "--bond", "2,3", "0.72:0.78:2", "--relaxed"),
     "thermo": ("thermo", "frequencies.h5", "--json", "--temperature", "200,300", "--isotope", "H=2H"),
 }  # fmt: skip
@@ -56,7 +78,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 CHANGING = re.compile(
     r"provenance|timings|memory|storage|resources|seconds|sha256|SHA-256|hash|created|version|"
     r"command|host|threads|processor|peak|kernel|predict|finished|wall|MB|GB|file_time|path|"
-    r"[0-9a-f]{12,}|/how |summary|iterations|cycles|history|condition|certificate/.*(error|difference|slope)"
+    r"[0-9a-f]{12,}|PySCF \d|/how |summary|iterations|cycles|history|condition|certificate/.*(error|difference|slope)"
 )
 # Seconds of a stage, cycles of an SCF, zeros up to rounding, positions in a picture, versions.
 LEFT_OUT = re.compile(
@@ -66,7 +88,7 @@ LEFT_OUT = re.compile(
 )
 SECONDS = re.compile(
     r"(SCF|integrals|transformation|metric and fit|pair energies|gradient and densities|total|"
-    r"everything else|fitting certificate|stability.*) \d+\.\d\d|"
+    r"everything else|fitting certificate|stability.*|step-\d+|hessian-\S+) \d+\.\d\d|"
     r".*\de-1[2-9]"  # zero but for rounding
 )
 TIME_OF_A_RUN = r"\d+ \| [\d.]+(?= \| CPU)"  # and its cycles
@@ -141,25 +163,25 @@ def heard(told: str) -> list[str]:
     return [f"told {re.sub(TIME_LEFT, '', NUMBER.sub('#', line))}" for line in lines]
 
 
-def run_all(names: list[str]) -> dict[str, list[str]]:
-    """The tables of the commands, run in the current folder."""
+def table_of(name: str) -> list[str]:
+    """The table of a command, run in the current folder."""
     for file, text in FILES.items():
         Path(file).write_text(text)
-    tables = {}
-    for name in names:
-        out, told = StringIO(), StringIO()
-        with redirect_stdout(out), redirect_stderr(told):
-            code = main([*COMMANDS[name], "--output", f"{name}.h5"])
-        assert code in (0, 4), (name, code)
-        shown = StringIO()
-        with redirect_stdout(shown), redirect_stderr(StringIO()):
-            assert main(["show", f"{name}.h5"]) == 0
-            assert main(["report", f"{name}.h5", "-o", f"{name}.html"]) == 0
-        Path(f"{name}.out").write_text(shown.getvalue())
-        assert out.getvalue().endswith("}\n") and not out.getvalue().endswith("\n\n")
-        Path(f"{name}.json").write_text(out.getvalue())
-        tables[name] = [*written(name), *heard(told.getvalue())]
-    return tables
+    out, told = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(told):
+        code = main([*COMMANDS[name], "--output", f"{name}.h5"])
+    assert code in (0, 4), (name, code)
+    shown, again = StringIO(), StringIO()
+    with redirect_stdout(shown), redirect_stderr(StringIO()):
+        assert main(["show", f"{name}.h5"]) == 0
+        assert main(["report", f"{name}.h5", "-o", f"{name}.html"]) == 0
+    with redirect_stdout(again), redirect_stderr(StringIO()):
+        assert main(["show", f"{name}.h5", "--json"]) == 0
+    Path(f"{name}.out").write_text(shown.getvalue())
+    assert out.getvalue().endswith("}\n") and not out.getvalue().endswith("\n\n")
+    Path(f"{name}.json").write_text(out.getvalue())
+    Path(f"{name}.again.json").write_text(again.getvalue())
+    return [*written(name), *heard(told.getvalue())]
 
 
 def same(found: str, expected: str, relative: float) -> bool:
@@ -181,20 +203,43 @@ def same(found: str, expected: str, relative: float) -> bool:
     return True
 
 
+class Outputs:
+    """The commands, each run once, when it is first asked for, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tables: dict[str, list[str]] = {}
+
+    def table(self, name: str) -> list[str]:
+        """The table of a command."""
+        if name == "thermo":
+            self.table("frequencies")
+        if name not in self.tables:
+            with chdir(self.folder):
+                self.tables[name] = table_of(name)
+        return self.tables[name]
+
+    def printed(self, name: str, ending: str = ".json") -> dict[str, Any]:
+        """The JSON object that a command printed, or `show` of its file."""
+        self.table(name)
+        found: dict[str, Any] = json.loads((self.folder / f"{name}{ending}").read_text())
+        return found
+
+    def study(self, name: str) -> Study:
+        """The study that a command stored."""
+        self.table(name)
+        return dfmp2.read_study(self.folder / f"{name}.h5")
+
+
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    before = Path.cwd()
-    os.chdir(tmp_path_factory.mktemp("outputs"))
-    try:
-        return run_all(list(COMMANDS))
-    finally:
-        os.chdir(before)
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    return Outputs(tmp_path_factory.mktemp("outputs"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_is_written_is_what_was_written(name: str, tables: dict[str, list[str]]) -> None:
+def test_what_is_written_is_what_was_written(name: str, outputs: Outputs) -> None:
     expected = (STORED / f"{name}.txt").read_text().splitlines()
-    found = tables[name]
+    found = outputs.table(name)
     assert len(found) == len(expected), set(found) ^ set(expected)
     relative = 1e-6
     if name in NOISY:
@@ -204,15 +249,562 @@ def test_what_is_written_is_what_was_written(name: str, tables: dict[str, list[s
     assert not differing, differing[:10]
 
 
+# --- the same number everywhere -------------------------------------------------------------------
+
+STUDIES = [name for name in COMMANDS if name not in ("run", "gradient")]
+DENSITIES = ("scf", "unrelaxed", "relaxed")
+OTHER_NAMES = {  # key of JSON -> attribute of a result, if its name is another one
+    "charge": "molecule/charge",
+    "multiplicity": "molecule/multiplicity",
+    "geometry": "molecule/coordinates",
+    "nuclear_repulsion_energy": "reference/nuclear_repulsion_energy",
+    "scf_iterations": "reference/cycles",
+    "scf_dipole_moment": "reference/dipole",
+    "spin_square": "reference/spin_square",
+    "stability": "reference/stability",
+    "frozen_core_orbitals": "sizes/frozen_core",
+    "predicted_timings": "predicted",
+    "precision_certificate": "certificate",
+    "grid_points": "reference/grid_points",
+    "dielectric_constant": "reference/dielectric_constant",
+    "solvent_energy": "reference/solvent_energy",
+    "smd_cds_energy": "reference/smd_cds_energy",
+    "gradient_norm": "gradient/norm",
+    "gradient_seconds": "gradient/seconds",
+    "total_gradient": "gradient/total_gradient",
+    "mp2_total_gradient": "gradient/mp2_total_gradient",
+    "point_charge_gradient": "gradient/point_charge_gradient",
+    "properties/spin_square/scf": "reference/spin_square",
+    **{f"properties/dipole/{name}": f"properties/{name}_dipole" for name in DENSITIES},
+    **{
+        f"properties/natural_occupations/{name}": f"properties/{name}_occupations"
+        for name in DENSITIES
+    },
+    **{
+        f"properties/{quantity}/{name}": f"properties/{quantity}/{place}"
+        for quantity in (
+            "quadrupole",
+            "mulliken_charges",
+            "lowdin_charges",
+            "mulliken_spin_populations",
+            "lowdin_spin_populations",
+        )
+        for place, name in enumerate(DENSITIES)
+    },
+}
+APART = (
+    "error_budget",
+    "scf_fitting_error",
+    "mp2_fitting_error",
+    "point_charges",
+    "scf_solutions",
+    "properties/origin",
+    "provenance",
+    "scs_mp2_total",
+    "sos_mp2_total",
+)  # held elsewhere
+
+
+def number_at(found: Any, path: str) -> Any:
+    """The attribute of a result with the name of a key of JSON."""
+    for name, attribute in OTHER_NAMES.items():
+        if path == name or path.startswith(f"{name}/"):
+            path = attribute + path.removeprefix(name)
+            break
+    for part in path.split("/"):
+        found = found[int(part)] if part.isdigit() else getattr(found, part)
+    return found
+
+
+def values_of(study: Study) -> dict[str, float]:
+    """The values of a study by name."""
+    return {name: item.value for name, item in study.values.items()}
+
+
+def plain(value: Any) -> Any:
+    """An array, tuple or number as JSON has it."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_number_of_a_study_is_the_same_everywhere(name: str, outputs: Outputs) -> None:
+    """In JSON as printed and as read again, HDF5 as h5py reads it, Python, pandas and CSV; and the
+    numbers of its runs are those of whole results."""
+    study, printed = outputs.study(name), outputs.printed(name)
+    again = outputs.printed(name, ".again.json")
+    assert {**again, "output": None} == {**printed, "output": None}
+    with h5py.File(outputs.folder / f"{name}.h5") as handle:
+        stored = handle["study"]
+        for key, item in [*study.values.items(), *study.arrays.items()]:
+            kind = "values" if key in study.values else "arrays"
+            assert plain(item.value) == printed[key] == plain(stored[f"{kind}/{key}"][()]), key
+            assert item.units == printed["value_units"][key], key
+        for key, column in study.table.items():
+            assert plain(column.values) == printed["table"][key], key
+            assert plain(stored[f"table/{key}"][()]) == printed["table"][key], key
+            assert column.units == printed["table_units"][key], key
+    for key, value in study.settings.items():
+        assert plain(value) == printed[key], key
+    frame = study.to_dataframe()
+    if study.table:
+        assert {key: plain(frame[key].tolist()) for key in frame} == printed["table"]
+    else:
+        assert {key: frame.loc[key, "value"] for key in frame.index} == values_of(study)
+    if (outputs.folder / f"{name}.csv").exists():
+        with open(outputs.folder / f"{name}.csv", newline="") as stream:
+            headings, *rows = csv.reader(stream)
+        assert [heading.partition(" [")[0] for heading in headings] == list(study.table)
+        for key, cells in zip(study.table, zip(*rows, strict=True), strict=True):
+            assert [float(cell) for cell in cells] == printed["table"][key], key
+    for run, result in study.runs.items():
+        whole = result.to_dict()
+        for key, value in printed["runs"][run].items():
+            own = {"nao": result.sizes.nao, "seconds": result.timings.total}
+            own["precision_error"] = 0.0 if result.certificate is None else math.nan
+            if key in whole:
+                assert value == whole[key], (run, key)
+            else:
+                assert value in (own[key], None), (run, key)
+
+
+def compare_with_attributes(printed: dict[str, Any], result: dfmp2.MP2Result) -> set[str]:
+    """Check each number of a JSON object, and return the paths."""
+    compared = set()
+    for path, value in leaves(printed):
+        path = path.removeprefix("/")
+        if isinstance(value, bool | str | None) or path.endswith("[]") or path.startswith(APART):
+            continue
+        assert plain(number_at(result, path)) == value, path
+        compared.add(path.partition("/")[0])
+    return compared
+
+
+@pytest.mark.parametrize("name", ["run", "gradient"])
+def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs) -> None:
+    """In JSON as printed and as read again, and as the attribute of the stored result."""
+    printed = outputs.printed(name)
+    again = outputs.printed(name, ".again.json")
+    result = dfmp2.read(outputs.folder / f"{name}.h5")
+    assert len(compare_with_attributes(printed, result)) > 25
+    assert {**printed, "output": None} == {**again, "output": None}
+
+
+def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None:
+    """Made up, so that no two are alike: in JSON, HDF5 and Python."""
+    outputs.table("run")
+    result = dfmp2.read(outputs.folder / "run.h5")
+    slopes = np.array([[1.0, 0.2, 0.3], [0.25, 2.0, 0.5], [0.35, 0.45, 3.0]])
+    parts = {
+        "certificate": Certificate(91, 17, 1e-9, 2e-9, 3e-9, 4e-9, 1e-7, False, 5),
+        "fitting_certificate": FittingCertificate(1e-5, 2e-6, 9, 8, 45, 36, 7, 3e-5, 4e-6),
+        "check": Check("PySCF", -74.1, -0.01, -0.02, 1e-9, 2e-9, 3e-9, 1e-6),
+        "dispersion": Dispersion("d4", -0.01, "x", "y", 0.6, 0.7, 0.8, 0.9, 5.1, ""),
+        "coupled_cluster": CoupledCluster("PySCF", -0.11, -0.012, -0.09, 1.5, 0.013, 0.014),
+        "polarizability": Polarizability(
+            slopes, 2 * slopes, np.array([1.1, 1.9, 3.2]), 1e-7, 2e-3, 0.01, 3.5
+        ),
+    }
+    reference = replace(
+        result.reference,
+        dielectric_constant=78.4,
+        solvent_energy=-0.02,
+        smd_cds_energy=0.003,
+        grid_points=1234,
+    )
+    filled = replace(result, reference=reference, ranks=Ranks(2, ("a", "b"), (10, 20)), **parts)
+    found = filled.to_dict()
+    assert found["ranks"]["count"] == 2 and found["ranks"]["measured_peaks"] == [10, 20]
+    compared = compare_with_attributes({**found, "ranks": None}, filled)
+    assert compared >= {*parts, "solvent_energy"} - {"certificate"} | {"precision_certificate"}
+    hdf5.write(filled, tmp_path / "filled.h5")
+    assert dfmp2.read(tmp_path / "filled.h5").to_dict() == found
+    assert found["check"]["correlation_difference"] == pytest.approx(5e-9)
+    assert found["coupled_cluster"]["correction"] == pytest.approx(-0.032)
+    even = (slopes + slopes.T) / 2 - 2 * np.eye(3)
+    for name, value in {
+        "isotropic": 2.0,
+        "anisotropy": math.sqrt(1.5 * (even**2).sum()),
+        "asymmetry": 0.05,
+        "step_error": 0.4,
+    }.items():
+        assert found["polarizability"][name] == pytest.approx(value), name
+
+
+def test_numbers_of_a_result_that_are_sums(outputs: Outputs) -> None:
+    """Its point charges, and the fitting errors of its real atoms."""
+    printed = outputs.printed("run")
+    field = np.array([row.split() for row in FILES["field.txt"].splitlines()], float)
+    places, charges = field[:, :3] / 0.52917721092, field[:, 3]
+    energy = sum(
+        nucleus * charge / np.linalg.norm(np.array(printed["geometry"][atom]) - place)
+        for atom, nucleus in ((0, 8), (1, 1))
+        for place, charge in zip(places, charges, strict=True)
+    )
+    assert printed["point_charges"] == {
+        "count": 2,
+        "total_charge": pytest.approx(0.1),
+        "nuclear_energy": pytest.approx(energy, rel=1e-9),
+    }
+    for name in ("scf_fitting_error", "mp2_fitting_error"):
+        of = printed[name]["elements"]
+        assert printed[name]["sum"] == pytest.approx(of["O"] + of["H"], rel=1e-12)
+    assert printed["scf_fitting_error"]["elements"]["He"] != 0  # the ghost, which is not counted
+    assert printed["properties"]["origin"] == [0.0, 0.0, 0.0]
+
+
+# --- what studies derive from their runs ----------------------------------------------------------
+
+KJ, KCAL = 2625.4996394799, 627.5094740631  # per mol and Eh
+ENERGIES = {  # prefix of a difference -> the energy of each run
+    "": "total_energy",
+    "scf_": "scf_total_energy",
+    "correlation_": "correlation_energy",
+    "mp2_correlation_": "mp2_correlation_energy",
+    "mp2_same_spin_correlation_": "mp2_same_spin_correlation_energy",
+    "mp2_opposite_spin_correlation_": "mp2_opposite_spin_correlation_energy",
+    "scs_mp2_correlation_": "scs_mp2_correlation_energy",
+    "sos_mp2_correlation_": "sos_mp2_correlation_energy",
+}
+MASSES = {"H": 1.00782503223, "He": 4.00260325413, "Li": 7.0160034366}  # u
+
+
+def in_three_units(name: str, energy: float) -> dict[str, float]:
+    """An energy in Eh, kJ/mol and kcal/mol, by name."""
+    return {name: energy, f"{name}_kj_per_mol": energy * KJ, f"{name}_kcal_per_mol": energy * KCAL}
+
+
+def near(expected: Any) -> Any:
+    """Equal but for rounding."""
+    return pytest.approx(expected, rel=1e-7, abs=1e-11)
+
+
+def correction(study: Study, name: str) -> float:
+    """CCSD + (T) - MP2 of a run."""
+    found = study.runs[name].coupled_cluster
+    assert found is not None
+    return found.ccsd_correlation_energy + found.triples_energy - found.mp2_correlation_energy
+
+
+def test_interaction_energies_are_differences(outputs: Outputs) -> None:
+    """Of the complex and two fragments, with the correction to CCSD(T); each in three units."""
+    study = outputs.study("interaction")
+    expected = {"precision_error": 0.0}
+    table = {}
+    for prefix, name in [*ENERGIES.items(), ("delta_", "")]:
+        energies = {}
+        for basis in ("in-complex", "alone"):
+            parts = []
+            for run in ("complex", f"fragment-1-{basis}", f"fragment-2-{basis}"):
+                delta = correction(study, f"{run}-delta-pyscf")
+                energy = getattr(study.runs[f"{run}-sto-3g"], name) if name else 0.0
+                parts.append((energy, delta if prefix in ("", "delta_") else 0.0))
+            energies[basis] = [whole - one - two for whole, one, two in zip(*parts, strict=True)]
+        corrected, raw = (sum(energies[basis]) for basis in ("in-complex", "alone"))
+        for scheme, basis in (("cp_corrected", "in-complex"), ("uncorrected", "alone")):
+            of = f"{prefix}{scheme}_interaction_energy"
+            expected |= in_three_units(of, sum(energies[basis]))
+            if prefix in ("", "scf_", "correlation_"):
+                table[of] = (energies[basis][0], sum(energies[basis]))
+        if prefix in ("", "scf_", "correlation_", "mp2_correlation_"):
+            expected |= in_three_units(f"{prefix}counterpoise_correction", corrected - raw)
+    assert values_of(study) == near(expected)
+    assert study.table.keys() == {"basis", *table}
+    for name, rows in table.items():
+        assert study.table[name].values == near(rows), name
+    fragments = [(one["atoms"], one["charge"]) for one in study.settings["fragments"]]
+    assert fragments == [([1], 1), ([2, 3], 0)]
+    assert study.settings["parts"] == [["sto-3g", 1.0, 1.0], ["delta-pyscf", 0.0, 0.0]]
+
+
+def test_a_composite_level_is_a_sum(outputs: Outputs) -> None:
+    """E(HF) of cc-pVTZ, X^-3 for the rest, and CCSD(T) - SCS-MP2 in a small basis."""
+    study = outputs.study("cbs")
+    runs, found = study.runs, values_of(study)
+    names = ("opposite_spin_correlation_energy", "same_spin_correlation_energy")
+    opposite, same = (
+        (27 * getattr(runs["cc-pvtz"], f"mp2_{name}") - 8 * getattr(runs["cc-pvdz"], f"mp2_{name}"))
+        / 19
+        for name in names
+    )
+    correlation = 1.2 * opposite + same / 3
+    small = runs["delta-pyscf"]
+    delta = correction(study, "delta-pyscf") + small.mp2_correlation_energy
+    delta -= 1.2 * small.mp2_opposite_spin_correlation_energy
+    delta -= small.mp2_same_spin_correlation_energy / 3
+    hartree_fock = runs["cc-pvtz"].scf_total_energy
+    assert abs(delta) > 1e-3
+    assert found == near(
+        {
+            "cbs_scf_total_energy": hartree_fock,
+            "cbs_correlation_energy": correlation,
+            "cbs_total_energy": hartree_fock + correlation,
+            "cbs_mp2_same_spin_correlation_energy": same,
+            "cbs_mp2_opposite_spin_correlation_energy": opposite,
+            "cbs_mp2_correlation_energy": same + opposite,
+            "cbs_mp2_total_energy": hartree_fock + same + opposite,
+            "cbs_scs_mp2_correlation_energy": correlation,
+            "cbs_sos_mp2_correlation_energy": 1.3 * opposite,
+            "delta_correction": delta,
+            "composite_total_energy": hartree_fock + correlation + delta,
+        }
+    )
+    assert study.settings["cardinal_numbers"] == [2, 3]
+    assert study.settings["parts"] == [
+        ["cc-pvdz", 0.0, near(-8 / 19)],
+        ["cc-pvtz", 1.0, near(27 / 19)],
+        ["delta-pyscf", 0.0, 0.0],
+    ]
+    rows = [runs["cc-pvdz"], runs["cc-pvtz"]]
+    for name in ("scf_total_energy", "correlation_energy", "total_energy"):
+        expected = [*(getattr(run, name) for run in rows), found[f"cbs_{name}"]]
+        assert study.table[name].values == near(tuple(expected))
+
+
+def curve_through(places: list[float], energies: list[float]) -> tuple[float, float, float]:
+    """Place, energy and curvature of the minimum of the polynomial through all points."""
+    middle = places[int(np.argmin(energies))]
+    curve = np.poly1d(np.polyfit(np.array(places) - middle, energies, len(places) - 1))
+    turns = [root.real for root in curve.deriv().roots if abs(root.imag) < 1e-9]
+    place = min(turns, key=abs)
+    return float(place + middle), float(curve(place)), float(curve.deriv(2)(place))
+
+
+def points_of(study: Study) -> list[dfmp2.MP2Result]:
+    """The results of the points of a scan, in order."""
+    names = sorted(study.settings.get("path", study.runs), key=lambda name: name.rpartition("-")[2])
+    return [study.runs[name] for name in names]
+
+
+@pytest.mark.parametrize("name", ["scan", "map", "relaxed"])
+def test_the_table_of_a_scan(name: str, outputs: Outputs) -> None:
+    """Coordinates measured in the geometries, energies of the points, heights above the lowest."""
+    study = outputs.study(name)
+    points = points_of(study)
+    table = {key: list(column.values) for key, column in study.table.items()}
+    lowest = min(points, key=lambda run: run.total_energy)
+    bond = (0, 1) if name == "scan" else (1, 2)
+    places = [run.molecule.coordinates * 0.52917721092 for run in points]
+    lengths = [float(np.linalg.norm(place[bond[1]] - place[bond[0]])) for place in places]
+    expected: dict[str, list[float]] = {
+        f"bond_{bond[0] + 1}_{bond[1] + 1}": lengths,
+        "relative_energy": [(run.total_energy - lowest.total_energy) * KJ for run in points],
+        "homo_lumo_gap": [run.diagnostics.homo_lumo_gap for run in points],
+        "scf_iterations": [run.reference.cycles for run in points],
+        "exit_code": [0.0] * len(points),
+    }
+    for key in (
+        "scf_total_energy",
+        "mp2_total_energy",
+        "mp2_correlation_energy",
+        "mp2_same_spin_correlation_energy",
+        "mp2_opposite_spin_correlation_energy",
+    ):
+        expected[key] = [getattr(run, key) for run in points]
+    errors = []
+    for run in points:
+        terms = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
+        total = combined(terms, "").total
+        errors.append(0.0 if run is lowest or total is None else total * KJ)
+    expected["relative_energy_error"] = errors
+    if name == "map":
+        sides = [(place[0] - place[1], place[2] - place[1]) for place in places]
+        expected["angle_1_2_3"] = [
+            math.degrees(math.acos(one @ two / np.linalg.norm(one) / np.linalg.norm(two)))
+            for one, two in sides
+        ]
+    if name == "relaxed":
+        for direction in ("forward", "backward"):
+            runs = [study.runs[f"{direction}-{k + 1:03d}"] for k in range(len(points))]
+            expected[f"{direction}_energy"] = [run.total_energy for run in runs]
+            assert all(
+                low.total_energy <= run.total_energy for low, run in zip(points, runs, strict=True)
+            )
+        start = np.array([row.split()[1:] for row in FILES["li.xyz"].splitlines()[2:]], float)
+        assert np.array(study.settings["start_geometry"]) == near(start / 0.52917721092)
+    assert table.keys() == expected.keys()
+    for key, values in expected.items():
+        assert table[key] == near(values), key
+    grid = {
+        "scan": [[0.9, 0.975, 1.05, 1.125, 1.2]],
+        "map": [[0.7, 0.8], [95.0, 120.0]],
+        "relaxed": [[0.72, 0.78]],
+    }
+    settings = study.settings
+    assert (settings["points"], settings["failed"]) == (len(points), 0)
+    assert settings["grid"] == [near(values) for values in grid[name]]
+
+
+def test_the_minimum_of_a_scan(outputs: Outputs) -> None:
+    """Of the parabola and of the quartic through the points next to the lowest one."""
+    study = outputs.study("scan")
+    places, energies = study.table["bond_1_2"].values, study.table["mp2_total_energy"].values
+    expected = {}
+    for name, part in (("parabola", slice(1, 4)), ("quartic", slice(0, 5))):
+        found = curve_through(list(places[part]), list(energies[part]))
+        for ending, value in zip(("", "_energy", "_curvature"), found, strict=True):
+            expected[f"minimum_{name}{ending}"] = value
+    assert values_of(study) == near(expected)
+    for name, value in zip(("position", "energy", "curvature"), found, strict=True):
+        assert study.arrays[f"extrema_{name}"].value == near([value])
+    assert study.arrays["extrema_points"].value == [5.0]
+
+
+def test_the_lowest_point_of_a_map(outputs: Outputs) -> None:
+    study = outputs.study("map")
+    energies = np.array([run.total_energy for run in points_of(study)]).reshape(2, 2)
+    assert study.arrays["map_energy"].value == near(energies)
+    assert study.arrays["map_first"].value == near([0.7, 0.8])
+    assert study.arrays["map_second"].value == near([95.0, 120.0])
+    assert energies.argmin() == 2
+    lowest = {"lowest_first": 0.8, "lowest_second": 95.0, "lowest_energy": energies.min()}
+    assert values_of(study) == near(lowest)
+
+
+def second_derivatives(study: Study, prefix: str, natom: int) -> Any:
+    """Central differences of the gradients of the displaced runs, 0.005 bohr."""
+    places = [f"{atom + 1:03d}-{letter}" for atom in range(natom) for letter in "xyz"]
+    sides = [
+        [study.runs[f"{prefix}{sign}-{at}"].gradient.total_gradient.ravel() for at in places]
+        for sign in ("plus", "minus")
+    ]
+    rows = (np.array(sides[0]) - np.array(sides[1])) / 0.01
+    return (rows + rows.T) / 2
+
+
+def wavenumber_of(hessian: Any, molecule: dfmp2.Molecule) -> float:
+    """Of two atoms, cm^-1: the curvature along the bond over their reduced mass."""
+    bond = molecule.coordinates[1] - molecule.coordinates[0]
+    one, two = (MASSES[symbol] for symbol in molecule.symbols)
+    along = np.concatenate([-bond / one, bond / two]) / np.linalg.norm(bond) / (1 / one + 1 / two)
+    curvature = along @ hessian @ along
+    reduced = one * two / (one + two) * 1822.888486209
+    return float(np.sign(curvature) * math.sqrt(abs(curvature) / reduced) * 219474.6313632)
+
+
+def test_a_reaction_is_products_less_reactants(outputs: Outputs) -> None:
+    """Ions, and an atom with spin that counts twice; the gases at 400 K are written out."""
+    study = outputs.study("reaction")
+    coefficients = {"wide": -1.0, "pair": -1.0, "heh": 1.0, "atom": 2.0}
+    expected = {"precision_error": 0.0}
+    for prefix, name in ENERGIES.items():
+        parts = [factor * getattr(study.runs[run], name) for run, factor in coefficients.items()]
+        expected |= in_three_units(f"{prefix}reaction_energy", sum(parts))
+    gases = {}
+    for run in coefficients:
+        result, wavenumbers = study.runs[run], []
+        molecule = result.molecule
+        if molecule.natom == 2:
+            hessian = second_derivatives(study, f"{run}:", 2)
+            wavenumbers = [wavenumber_of(hessian, molecule)]
+            assert study.arrays[f"{run}_hessian"].value == near(hessian)
+            assert study.arrays[f"{run}_wavenumbers"].value == pytest.approx(wavenumbers, rel=1e-6)
+        gases[run] = ideal_gas(
+            masses=[MASSES[symbol] for symbol in molecule.symbols],
+            places=molecule.coordinates,
+            wavenumbers=wavenumbers,
+            energy=result.total_energy,
+            multiplicity=molecule.multiplicity,
+            kelvin=400.0,
+            pascal=101325.0,
+            symmetry=2 if run == "pair" else 1,
+        )
+    for name, ending in (
+        ("total_energy_at_0_kelvin", "energy_at_0_kelvin"),
+        ("enthalpy", "enthalpy"),
+        ("gibbs_energy", "gibbs_energy"),
+    ):
+        parts = [factor * gases[run][name] for run, factor in coefficients.items()]
+        expected |= in_three_units(f"reaction_{ending}", sum(parts))
+    entropies = [factor * gases[run]["entropy"] for run, factor in coefficients.items()]
+    expected["reaction_entropy"] = sum(entropies)
+    assert values_of(study) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    table = {name: list(column.values) for name, column in study.table.items()}
+    assert dict(zip(table["species"], table["coefficient"], strict=True)) == coefficients
+    for name in ("zero_point_energy", "enthalpy", "entropy", "gibbs_energy"):
+        assert table[name] == pytest.approx([gases[run][name] for run in coefficients], rel=1e-6)
+    assert table["total_energy"] == [study.runs[run].total_energy for run in coefficients]
+    assert table["charge"] == [1.0, 0.0, 1.0, 0.0]
+    assert table["multiplicity"] == [1.0, 1.0, 1.0, 2.0]
+    assert table["symmetry_number"] == [1.0, 2.0, 1.0, 1.0]
+    assert table["imaginary_modes"] == [0.0] * 4
+    species = study.settings["species"]
+    assert [(one["coefficient"], one["charge"], one["multiplicity"]) for one in species] == [
+        (-1.0, 1, 1),
+        (-1.0, 0, 1),
+        (1.0, 1, 1),
+        (2.0, 0, 2),
+    ]
+    assert (study.settings["temperature"], study.settings["pressure"]) == (400.0, 101325.0)
+
+
+def test_the_steps_of_an_optimisation(outputs: Outputs) -> None:
+    """Two atoms: every atom has the same gradient, and moves by half of the change of the bond."""
+    study = outputs.study("optimization")
+    steps = [study.runs[name] for name in study.settings["path"]]
+    energies = [run.total_energy for run in steps]
+    gradients = [float(np.linalg.norm(run.gradient.total_gradient[0])) for run in steps]
+    places = [run.molecule.coordinates for run in steps]
+    lengths = [float(np.linalg.norm(place[1] - place[0])) for place in places]
+    moved = [math.nan, *(abs(change) / 2 * 0.52917721092 for change in np.diff(lengths))]
+    expected = {
+        "step": [float(k) for k in range(len(steps))],
+        "total_energy": energies,
+        "rms_gradient": gradients,
+        "max_gradient": gradients,
+        "rms_displacement": moved,
+        "max_displacement": moved,
+    }
+    assert study.table.keys() == expected.keys()
+    for name, column in expected.items():
+        found = list(study.table[name].values)
+        assert found == pytest.approx(column, rel=1e-5, nan_ok=True), name
+    assert values_of(study) == near(
+        {
+            "optimized_total_energy": energies[-1],
+            "energy_change": energies[-1] - energies[0],
+            "max_gradient": gradients[-1],
+        }
+    )
+    assert study.arrays["final_geometry"].value == near(places[-1])
+    assert study.arrays["contact_lengths"].value == near([lengths[-1] * 0.52917721092])
+    assert study.arrays["contact_atoms"].value.tolist() == [[1, 2]]
+    hessian = second_derivatives(study, "hessian-1-", 2)
+    assert study.arrays["hessian"].value == near(hessian)
+    assert study.arrays["wavenumbers"].value == pytest.approx(
+        [wavenumber_of(hessian, steps[-1].molecule)], rel=1e-6
+    )
+    settings = study.settings
+    assert (settings["steps"], settings["max_steps"], settings["restarts"]) == (
+        len(steps) - 1,
+        9,
+        0,
+    )
+    assert settings["imaginary_modes"] == 0
+    assert settings["limits"] == {  # GAU
+        "rms_gradient": 3e-4,
+        "max_gradient": 4.5e-4,
+        "rms_displacement": 1.2e-3,
+        "max_displacement": 1.8e-3,
+    }
+
+
 def rewrite() -> None:
     """Write the tables of the named commands, or of all."""
     STORED.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        tables = run_all(list(COMMANDS))
-        os.chdir("/")
-    for name in sys.argv[1:] or COMMANDS:
-        (STORED / f"{name}.txt").write_text("\n".join(tables[name]) + "\n")
+        outputs = Outputs(Path(folder))
+        for name in sys.argv[1:] or COMMANDS:
+            (STORED / f"{name}.txt").write_text("\n".join(outputs.table(name)) + "\n")
 
 
 if __name__ == "__main__":

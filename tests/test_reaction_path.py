@@ -25,7 +25,7 @@ from dfmp2.studies import reaction_path
 from dfmp2.studies.frequencies import StoredHessian, read_hessian
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction_path import _table, arc_length
+from dfmp2.studies.reaction_path import _table, _values, arc_length
 from dfmp2.studies.task import Step, Unfinished
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
@@ -193,6 +193,26 @@ def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
         "total_energy": "hartree",
         "max_gradient": "hartree/bohr",
     }
+
+
+def test_barriers_of_a_path() -> None:
+    """Heights of the transition state above both minima, and of the minima, in three units."""
+    top, back, ahead = (SimpleNamespace(total_energy=energy) for energy in (-0.9, -1.0, -1.07))
+    found = _values(top, {"backward": back, "forward": ahead})
+    expected = {
+        "transition_state_energy": -0.9,
+        "backward_minimum_energy": -1.0,
+        "forward_minimum_energy": -1.07,
+    }
+    for name, energy in (
+        ("barrier_forward", 0.1),
+        ("barrier_backward", 0.17),
+        ("reaction_energy", -0.07),
+    ):
+        expected[name] = energy
+        expected[f"{name}_kj_per_mol"] = energy * 2625.4996394799
+        expected[f"{name}_kcal_per_mol"] = energy * 627.5094740631
+    assert {name: item.value for name, item in found.items()} == pytest.approx(expected, rel=1e-10)
 
 
 class FakeDescent:

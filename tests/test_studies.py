@@ -7,6 +7,7 @@ import csv
 import math
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -26,10 +27,12 @@ from dfmp2.mp2.composite import correlation_formula, scf_formula
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.study import is_study, read_study, verify_study
+from dfmp2.studies import interaction, reaction
 from dfmp2.studies.composite import at_level, expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
 from dfmp2.studies.extrema import barriers, find_extrema, find_minimum, make_curve
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
+from dfmp2.studies.scan import _of_barriers
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, listing, succeed
 
@@ -354,6 +357,56 @@ def test_fragments_against_pyscf(
     ) == (len(atoms) > 2)
 
 
+PARTS = {  # prefix of a difference -> energy of a run
+    "": "total_energy",
+    "scf_": "scf_total_energy",
+    "functional_": "functional_energy",
+    "dispersion_": "dispersion_energy",
+    "correlation_": "correlation_energy",
+    "mp2_correlation_": "mp2_correlation_energy",
+    "mp2_same_spin_correlation_": "mp2_same_spin_correlation_energy",
+    "mp2_opposite_spin_correlation_": "mp2_opposite_spin_correlation_energy",
+    "scs_mp2_correlation_": "scs_mp2_correlation_energy",
+    "sos_mp2_correlation_": "sos_mp2_correlation_energy",
+    "scaled_mp2_correlation_": "scaled_mp2_correlation_energy",
+}
+
+
+def test_every_part_of_an_energy_has_its_own_difference() -> None:
+    """Energies made up, so that no two are alike, of runs in mixed precision with bounds."""
+    rng = np.random.default_rng(4)
+    numbers = rng.uniform(-9, -1, (5, len(PARTS)))
+    names = ["complex", "fragment-1-in-complex", "fragment-2-in-complex"]
+    names += ["fragment-1-alone", "fragment-2-alone"]
+    runs: dict[str, Any] = {}
+    for name, row in zip(names, numbers, strict=True):
+        run = SimpleNamespace(**dict(zip(PARTS.values(), row, strict=True)), precision="mixed")
+        run.certificate = SimpleNamespace(correlation_error=-1e-9 * row[0])
+        run.terms = (((1.0, 0.5), run),)
+        runs[name] = run
+    expected = {"precision_error": -0.5e-9 * numbers[:, 0].sum()}
+    of_reaction = {"precision_error": 0.5e-9 * -(2 * numbers[0, 0] + 3 * numbers[1, 0])}
+    for (prefix, _), (whole, one, two, *own) in zip(PARTS.items(), numbers.T, strict=True):
+        for unit, factor in UNITS.items():
+            corrected, raw = whole - one - two, whole - sum(own)
+            expected[f"{prefix}cp_corrected_interaction_energy{unit}"] = corrected * factor
+            expected[f"{prefix}uncorrected_interaction_energy{unit}"] = raw * factor
+            if prefix in ("", "scf_", "correlation_", "mp2_correlation_"):
+                expected[f"{prefix}counterpoise_correction{unit}"] = (corrected - raw) * factor
+            of_reaction[f"{prefix}reaction_energy{unit}"] = (3 * one - 2 * whole) * factor
+    found = interaction._values(runs, 2)
+    assert {name: item.value for name, item in found.items()} == pytest.approx(expected, rel=1e-9)
+    species: Any = [
+        SimpleNamespace(weight=weight, result=runs[name])
+        for weight, name in ((-2.0, "complex"), (3.0, "fragment-1-in-complex"))
+    ]
+    plan: Any = None
+    found = reaction._values(species, plan, gas=False)
+    assert {name: item.value for name, item in found.items()} == pytest.approx(
+        of_reaction, rel=1e-9
+    )
+
+
 def test_ranges_and_ghosts_of_a_fragment() -> None:
     """A ghost of the complex stays a ghost, in its own fragment and with the others."""
     assert parse_atoms("1-3+7-9", 9, "--fragments") == (0, 1, 2, 6, 7, 8)
@@ -598,6 +651,32 @@ def test_every_minimum_maximum_and_barrier_of_a_full_turn(grid: Any) -> None:
     assert len(heights) == 3
     over_cis = next(height for height, place in heights if round(place) in (0, 360))
     assert over_cis == pytest.approx(butane_like(0) - butane_like(GAUCHE), abs=5e-7)
+
+
+def test_barriers_of_a_scan() -> None:
+    """2 cos(2x) + sin(x) / 2 mEh has minima of -1.5 and -2.5 at 90 and 270 degrees, and maxima of
+    2 + 1/64 where sin(x) = 1/16."""
+    grid = np.linspace(0, 360, 73)
+    turns = np.radians(grid)
+    curve = make_curve(grid, 1e-3 * (2 * np.cos(2 * turns) + np.sin(turns) / 2), 360.0)
+    found = {
+        name: item.value
+        for name, item in _of_barriers(curve, find_extrema(curve), "degree").items()
+    }
+    tilt = math.degrees(math.asin(1 / 16))
+    low, high = 2625.4996394799 * 3.515625e-3, 2625.4996394799 * 4.515625e-3
+    expected = {
+        "barrier_from": (90.0, 270.0),
+        "barrier_position": (180 - tilt, tilt),
+        "barrier_to": (270.0, 90.0),
+        "barrier_forward": (low, high),
+        "barrier_backward": (high, low),
+    }
+    assert found.keys() == expected.keys()
+    order = np.argsort(found["barrier_from"] % 360)
+    for name, numbers in expected.items():
+        modulo = 1e9 if name.endswith("ward") else 360
+        assert found[name][order] % modulo == pytest.approx(numbers, rel=1e-3), name
 
 
 @pytest.mark.parametrize("sign", [1, -1])

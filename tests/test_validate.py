@@ -155,7 +155,7 @@ def test_synthetic_integrals_are_those_of_the_recipe():
     eri = torch.randn(n, n, naux) * 0.01
     root = torch.randn(naux, naux) * 0.01
     c_occ, c_vir, eri, root = (tensor.double().numpy() for tensor in (c_occ, c_vir, eri, root))
-    raw = np.einsum("mi,mnP,na->iaP", c_occ, eri, c_vir).reshape(-1, naux)
+    raw = np.einsum("mi,mnP,na->iaP", c_occ, eri, c_vir, optimize=True).reshape(-1, naux)
     expected = raw @ np.linalg.solve(root @ root.T + naux * np.eye(naux), raw.T)
     np.testing.assert_allclose(b.reshape(-1, naux) @ b.reshape(-1, naux).T, expected, atol=1e-12)
     assert np.all(space.eps_occ <= -0.5) and np.all(np.diff(space.eps_occ) <= 0)
@@ -418,6 +418,10 @@ def test_table_is_written_to_a_file(call, folder):
             group["difference"].attrs["units"] == "hartree" and group["source"].attrs["description"]
         )
         assert np.all(np.abs(group["difference"][()]) <= group["tolerance"][()])
+        again = call("validate", *chosen, "--backend", "cpu", "--json").json["entries"]
+        for name in ("reference", "value", "difference", "tolerance"):
+            expected = [math.nan if row[name] is None else row[name] for row in again]
+            assert group[name][()] == pytest.approx(expected, abs=1e-9, nan_ok=True)
         assert group["status"].asstr()[0] == "pass"
     before = (folder / "table.h5").read_bytes()
     assert call("validate", *chosen, "--output", "table.h5").code == 3
@@ -541,6 +545,37 @@ def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int
     assert row.status.upper() == status and row.tolerance == 0.5
     shown = validate._compared(entry, quantity, 9.0, 8.0, None)
     assert (shown.value, shown.reference) == (9.0, 8.0) and shown.status.upper() == "SHOWN"
+
+
+def test_numbers_of_a_validation_in_json():
+    """Each row, and how many of each program have passed, failed, were skipped or only shown."""
+    published = entries.Published(difference=3e-6, bound=1e-5, by="a paper")
+    given = {
+        "Psi4": ["pass", "pass", "fail", "shown", "shown", "shown"],
+        "NWChem": ["pass", "skipped", "skipped"],
+    }
+    rows = [
+        tables.QuantityRow(
+            "water", maker, "1", "E(corr)", -1.5, -1.25 * k, 1e-8, status, "", "", published
+        )
+        for maker, statuses in given.items()
+        for k, status in enumerate(statuses)
+    ]
+    found = tables.rows_to_dict(rows, "cpu", "fp64")
+    assert found["summary"] == {
+        "passed": 3,
+        "failed": 1,
+        "skipped": 2,
+        "shown": 3,
+        "programs": {
+            "Psi4": {"passed": 2, "failed": 1, "skipped": 0, "shown": 3},
+            "NWChem": {"passed": 1, "failed": 0, "skipped": 2, "shown": 0},
+        },
+    }
+    row = found["entries"][2]
+    assert (row["reference"], row["value"], row["tolerance"]) == (-1.5, -2.5, 1e-8)
+    assert row["difference"] == -1.0
+    assert (row["published_difference"], row["published_bound"]) == (3e-6, 1e-5)
 
 
 def test_an_entry_is_a_line_unless_something_is_wrong():

@@ -19,6 +19,7 @@ from dfmp2.backends.base import Backend, PairTerms
 from dfmp2.errors import Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.resources import few_collections
 from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
@@ -292,7 +293,7 @@ def open_calculation(
         collector.forecast = TimeLeft(
             clock, plan.timings, plan.pace, setup.options.scf_gradient_tol
         )
-        with Space(setup.scratch, plan.memory.scratch) as space:
+        with Space(setup.scratch, plan.memory.scratch) as space, few_collections():
             yield Calculation(
                 system=system,
                 setup=setup,

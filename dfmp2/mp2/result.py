@@ -339,8 +339,8 @@ class Calculated:
 
     @property
     def level(self) -> str:
-        """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
-        return f"{self.options.correlation.level}/{self.orbital_basis.name}"
+        """Method, basis and Hamiltonian, e.g. "DF-MP2/cc-pvdz"."""
+        return self.options.level_in(self.orbital_basis.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -39,6 +39,7 @@ SAME_POSITION = 1e-6  # bohr within which two positions are the same
 ENERGIES = {  # of a record, Eh
     "energy": "total_energy",
     "scf_energy": "scf_total_energy",
+    "mean_field_energy": "mean_field_energy",
     "correlation_energy": "correlation_energy",
     "same_spin_energy": "same_spin_correlation_energy",
     "opposite_spin_energy": "opposite_spin_correlation_energy",
@@ -56,6 +57,7 @@ UNITS = {
 ABOUT = {
     "energy": "total energy of the method",
     "scf_energy": "energy of the SCF",
+    "mean_field_energy": "energy that correlation and dispersion are added to",
     "correlation_energy": "correlation energy of the method",
     "same_spin_energy": "same-spin part of it, scaled as the method scales it",
     "opposite_spin_energy": "opposite-spin part of it",

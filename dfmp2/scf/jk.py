@@ -524,8 +524,14 @@ class WorkerMatrices:
             kinds = [False, True]
             most = max(1, most // 2)  # both share the memory for one
         for single in kinds:
-            gathered = rectangles if single else None
-            transform = half_transform(occupied, most, pairs, single=single, rectangles=gathered)
+            transform = half_transform(
+                occupied,
+                most,
+                pairs,
+                single=single,
+                rectangles=rectangles if single else None,
+                whole=how.exact is None,
+            )
             self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
 
     def add(self, rows: Array) -> None:

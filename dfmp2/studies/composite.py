@@ -159,7 +159,7 @@ class CompositeOptions(Options):
     @property
     def level(self) -> str:
         """Readable name of method and basis, with the correction."""
-        text = f"{self.correlation.level}/{self.basis}"
+        text = self.level_in(self.basis)
         if self.delta is not None:
             basis = self.delta.partition("/")[2]
             text += f" + [CCSD(T) - {self.correlation.title}]/{basis}"

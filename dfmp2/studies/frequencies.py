@@ -34,8 +34,10 @@ from dfmp2.options import Options
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study, is_study, read_study
 from dfmp2.studies.ideal_gas import (
+    DEGENERATE,
     ROOM,
     GasConditions,
+    may_be_degenerate,
     require_between,
     thermochemistry,
     too_cold,
@@ -284,6 +286,8 @@ def _numbers(
         settings["symmetry_number"] = symmetry
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         notes += too_cold(molecule, masses(molecule), gas.temperatures)
+        if may_be_degenerate(molecule):
+            notes.append(DEGENERATE)
         values |= thermochemistry(
             molecule,
             first.total_energy,

@@ -153,7 +153,7 @@ class Task:
         }
         numbers = self.evaluate(complete_steps, failed, complete)
         basis = title_of(self.options.basis)
-        level = f"{self.options.correlation.level}/{basis}"
+        level = self.options.level_in(basis)
         settings = {"name": self.molecule.name, "basis": basis, **numbers.settings}
         notes = [*self._surroundings(), *numbers.notes]
         if isinstance(self.options, CompositeOptions):

@@ -35,9 +35,11 @@ from dfmp2.studies.frequencies import (
     rotational_symmetry,
 )
 from dfmp2.studies.ideal_gas import (
+    DEGENERATE,
     JOULE_PER_MOL,
     MOTIONS,
     GasConditions,
+    may_be_degenerate,
     thermochemistry,
     too_cold,
 )
@@ -93,6 +95,8 @@ def make_thermochemistry(
     if conditions.low_modes.note:
         notes.append(conditions.low_modes.note)
     notes += too_cold(molecule, weights, conditions.temperatures)
+    if may_be_degenerate(molecule):
+        notes.append(DEGENERATE)
     notes += left_out_modes(modes)
     notes += no_stationary_point(result)
     values = {"total_energy": Dataset(result.total_energy, "hartree", "at the stored geometry")}
