@@ -112,6 +112,25 @@ def look_up(name: str) -> DoubleHybrid | None:
     return None
 
 
+def with_dispersion(row: DoubleHybrid, dispersion: str) -> DoubleHybrid:
+    """The functional with another published dispersion correction, "none" for none.
+
+    Its name and title say so. DSD-PBEP86-D3(BJ) without its correction is not DSD-PBEP86, which has
+    other factors: it is "DSD-PBEP86-D3(BJ) without dispersion".
+    """
+    if dispersion == "none":
+        dispersion = ""
+    if dispersion == row.dispersion:
+        return row
+    stem = row.name.removesuffix(f"-{row.dispersion}")
+    named = look_up(f"{stem}-{dispersion}")
+    if named is not None and named.dispersion == dispersion:
+        theirs = (named.scf, named.energy, named.opposite_spin, named.same_spin)
+        if theirs == (row.scf, row.energy, row.opposite_spin, row.same_spin):
+            return named
+    return replace(row, title=f"{row.title} without dispersion", dispersion=dispersion)
+
+
 def without_parameters(xc: str) -> str:
     """A functional in libxc's terms, with the parameters of its terms removed."""
     return PARAMETERS.sub(r"\1", xc)

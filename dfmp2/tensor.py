@@ -45,8 +45,10 @@ __all__ = [
     "gemm_batch",
     "mp2_energy",
     "plan",
+    "syrk",
+    "to_device",
+    "trsm",
 ]
-__all__ += ["syrk", "to_device", "trsm"]
 
 A = TypeVar("A")
 Sizes = tuple[int, ...]

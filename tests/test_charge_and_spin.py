@@ -303,6 +303,41 @@ def test_a_pdb_atom_whose_name_may_be_two_elements_is_refused(name: str, tmp_pat
         read_file(tmp_path / "x.pdb")
 
 
+def test_a_pdb_file_without_hydrogens_is_refused(tmp_path: Path) -> None:
+    """It would be another molecule: methanol without hydrogens is carbon monoxide."""
+    oxygen = ATOM.format("")
+    carbon = oxygen.replace("O", "C", 1).replace("0.000", "1.400", 1)[:-1] + "C"
+    path = tmp_path / "x.pdb"
+    path.write_text(f"{carbon}\n{oxygen}\nEND\n")
+    with pytest.raises(InputError, match="no hydrogen atoms, which files of crystal structures"):
+        read_file(path)
+
+
+def test_a_drawing_without_its_code_is_refused(tmp_path: Path) -> None:
+    """All z are 0. Methane shows it; ethene could be planar."""
+    ethene = "C C H H H H", "1-2-2 1-3-1 1-4-1 2-5-1 2-6-1"
+    for atoms, bonds in (("C H H H H", "1-2-1 1-3-1 1-4-1 1-5-1"), ethene):
+        text = re.sub(r"0\.\d000 (?=[CH])", "0.0000 ", Block("", atoms, bonds, "").text())
+        (tmp_path / "x.mol").write_text(text)
+        if len(atoms) > 9:
+            assert read_file(tmp_path / "x.mol").molecule.natom == 6
+            continue
+        with pytest.raises(InputError, match="two-dimensional drawing: all z are 0, and atom 1 C"):
+            read_file(tmp_path / "x.mol")
+
+
+@pytest.mark.parametrize("between", ["$$$$\n", ""])
+@pytest.mark.parametrize("end", ["sdf", "mol"])
+def test_a_second_molecule_is_not_ignored(between: str, end: str, tmp_path: Path) -> None:
+    """Even where only one line of dollars, or none, separates the two."""
+    path = tmp_path / f"x.{end}"
+    path.write_text(
+        f"{BLOCKS['ethanol'].text()}{between}{BLOCKS['benzene, aromatic bonds'].text()}"
+    )
+    with pytest.raises(InputError, match="2 molecules: give one per file"):
+        read_file(path)
+
+
 def test_pdb_atoms_behind_the_last_end_are_another_molecule(tmp_path: Path) -> None:
     line = ATOM.format("")
     (tmp_path / "x.pdb").write_text(f"{line}\nEND\n{line}\n")

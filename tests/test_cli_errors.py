@@ -22,10 +22,10 @@ from dfmp2.cli import main as main_module
 from dfmp2.errors import InputError
 from dfmp2.output import hdf5
 from tests.conftest import (
-    COMMAND,
     Finished,
     Runner,
     Stored,
+    in_shell,
     listing,
     run_command,
     succeed,
@@ -290,11 +290,6 @@ def test_every_exit_code_below_9_has_a_case() -> None:
     assert {case.code for case in CASES} == {2, 3, 4, 5, 6, 7}
 
 
-def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
-    """The outcome of a bash script in which "$@" stands for the command with its arguments."""
-    return run_command("-c", script, "bash", str(COMMAND), *arguments, cwd=cwd, program=("bash",))
-
-
 # --- cases that need more than files --------------------------------------------------------------
 
 
@@ -404,6 +399,9 @@ def test_full_standard_output(folder: Path) -> None:
         hdf5.verify(folder / "h2.dfmp2.h5")
         if code:
             assert "what was computed is stored: dfmp2 finished" in done.err
+    done = in_shell('exec "$@" >/dev/full', "derive", "h2.dfmp2.h5", cwd=folder)
+    assert done.code == 7 and "stored" not in done.err.partition("not stored")[0]
+    assert "standard output cannot be written (No space left on device): dfmp2 fin" in done.err
 
 
 def test_reader_that_leaves_early_is_no_error(folder: Path) -> None:

@@ -17,6 +17,7 @@ from dfmp2.molecule.files import read_frame
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
+from dfmp2.output.table import numbers_of
 from tests.conftest import MOLECULES, run_here, succeed
 
 EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read
@@ -96,6 +97,7 @@ def test_extxyz_is_what_ase_reads(batch, collected):
 ENERGIES = {  # of a record -> of a result
     "energy": "total_energy",
     "scf_energy": "scf_total_energy",
+    "mean_field_energy": "mean_field_energy",
     "correlation_energy": "correlation_energy",
     "same_spin_energy": "same_spin_correlation_energy",
     "opposite_spin_energy": "opposite_spin_correlation_energy",
@@ -185,18 +187,33 @@ def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_p
             "warnings": len(result.diagnostics.warnings),
             "seconds": result.timings.total,
         }
-        for name in ("scf_total_energy", "correlation_energy", "total_energy"):
+        for name in ("scf_total_energy", "mean_field_energy", "correlation_energy", "total_energy"):
             numbers[name] = getattr(result, name)
         for name in ("same_spin_correlation", "opposite_spin_correlation", "correlation", "total"):
             numbers[f"mp2_{name}_energy"] = getattr(result, f"mp2_{name}_energy")
         numbers["scs_mp2_correlation_energy"] = result.scs_mp2_correlation_energy
         assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers, rel=1e-15)
-        assert row["grid_error"] in ("", None) or np.isnan(row["grid_error"])
+        for name in ("grid_error", "dispersion_energy"):
+            assert row[name] in ("", None) or np.isnan(row[name])
         texts = {name for name, value in row.items() if isinstance(value, str | bytes)}
         rest = {"name", "molecule", "formula", "reference", "basis", "method", "grid", "backend"}
-        rest |= {"precision", "grid_error"}
+        rest |= {"precision", "grid_error", "dispersion_energy", "xc"}
         assert row.keys() - numbers.keys() == rest and (ending == ".csv" or texts <= rest)
     assert [int(row["charge"]) for row in rows] == [0, 0, -1, 0]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"method": "drpa", "xc": "pbe"}, {"method": "xyg3"}, {"method": "b2plyp-d3bj"}]
+)
+def test_energies_of_a_row_add_up(asked):
+    """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF)."""
+    molecule = dfmp2.Molecule.from_string("H 0 0 0; F 0 0 0.9")
+    result = dfmp2.run(molecule, basis="sto-3g", grid="20,50", threads=1, **asked)
+    for row in (numbers_of(result), make_record(result).energies):
+        parts = (row["mean_field_energy"], row["correlation_energy"], row["dispersion_energy"])
+        total = row.get("total_energy", row.get("energy"))
+        assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
+    assert numbers_of(result)["xc"] == result.reference.xc
 
 
 def test_hdf5_has_one_array_per_property(batch, collected):

@@ -84,7 +84,7 @@ def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, function
     c = rng.standard_normal((nao, nao))
     tensor = UntransformedTensor(whole[:, rows, columns], c[:, :4], c[:, 4:])
     monkeypatch.setattr("dfmp2.backends.untransformed.BLOCK_BYTES", functions * 8 * nao * nao)
-    expected = np.einsum("Pmn,mi,na->iaP", whole, c[:, :4], c[:, 4:])
+    expected = np.einsum("Pmn,mi,na->iaP", whole, c[:, :4], c[:, 4:], optimize=True)
     assert tensor.shape == expected.shape
     np.testing.assert_allclose(tensor.rows([2, 0]), expected[[2, 0]], atol=1e-12)
     monkeypatch.setattr("dfmp2.backends.untransformed.unpacked", lambda *_: pytest.fail("again"))

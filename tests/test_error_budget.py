@@ -128,6 +128,9 @@ STEPS = [[-75.0, 0.0, 0.5], [-75.1, -0.1, 2e-6]]
             4.5 * 0.12 * 2e-6,
         ),  # a mean field of someone else
         (None, {"ladder": GIVEN}, None, None),  # in a file of an earlier version
+        (None, {"kind": "uhf"}, 17 * 1e-12, 0.68 * 1e-6),
+        (STEPS[1:], {"kind": "uhf"}, 17 * 4e-12, 0.68 * 2e-6),
+        (STEPS[1:], {"kind": "uhf", "ladder": GIVEN}, 4.5 * 17 * 4e-12, 4.5 * 0.68 * 2e-6),
     ],
 )
 def test_convergence(

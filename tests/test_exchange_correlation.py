@@ -3,6 +3,8 @@ SCF."""
 
 from __future__ import annotations
 
+from copy import copy
+from functools import cache
 from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
@@ -47,8 +49,10 @@ CASES: dict[str, dict[str, Any]] = {
 FUNCTIONALS = ("lda,vwn", "pbe", "camb3lyp", "r2scan", "m062x", "0.53*HF+0.47*B88,0.73*LYP")
 
 
+@cache
 def _converged_somewhat(case: str) -> Any:
-    """A mean field a few iterations old, with its density tagged with orbitals."""
+    """A mean field a few iterations old, with its density tagged with orbitals; not to be
+    changed."""
     mole = gto.M(**CASES[case], verbose=0)
     if mole.spin:
         mf = dft.UKS(mole)
@@ -57,6 +61,13 @@ def _converged_somewhat(case: str) -> Any:
     mf.grids.level = 1
     mf.max_cycle = 3
     mf.kernel()
+    return mf
+
+
+def _on_level_3(case: str) -> Any:
+    """The same with another grid."""
+    mf = copy(_converged_somewhat(case))
+    mf.grids = dft.Grids(mf.mol).set(level=3).build()
     return mf
 
 
@@ -198,9 +209,7 @@ def test_the_shells_of_a_block_are_those_that_reach_it(case: str) -> None:
 
 
 def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
-    mf = _converged_somewhat("water")
-    mf.grids.level = 3
-    mf.grids.build()
+    mf = _on_level_3("water")
     density = mf.make_rdm1()
     on_grid = ExchangeCorrelation(mf.mol, mf.grids, room=10**9)
     fine = on_grid.energy_and_potential(mf._numint, "pbe", density)
@@ -222,9 +231,7 @@ def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
 @pytest.mark.parametrize("xc", ["camb3lyp", "r2scan"])
 def test_from_an_anchor_on_the_final_grid_the_coarse_one_serves_nearby(case: str, xc: str) -> None:
     """It misses about 1 % of the change in V and of its contribution to E."""
-    mf = _converged_somewhat(case)
-    mf.grids.level = 3
-    mf.grids.build()
+    mf = _on_level_3(case)
     near = np.array(mf.make_rdm1())
     rng = np.random.default_rng(5)
     step = 1e-3 * rng.standard_normal(near.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,11 @@ def bent(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dfmp2.write(dfmp2.run(molecule, basis, threads=1), folder / f"{name}.h5")
     molecule = dfmp2.Molecule.from_string("H 0 0 0; H 0 0 0.74")
     dfmp2.write(dfmp2.run(molecule, "cc-pvdz", threads=1), folder / "large.h5")
+    charged = replace(molecule, point_charges=np.array([[4.0, 0.0, 0.0, 0.5]]))
+    dfmp2.write(dfmp2.run(charged, "6-31g", threads=1), folder / "charged.h5")
+    plain = dfmp2.run(molecule, "6-31g", method="b2plyp", grid="20,26", threads=1)
+    dfmp2.write(plain, folder / "plain.h5")
+    dfmp2.write(dfmp2.derive(plain, dispersion="d4"), folder / "d4.h5")
     other = dfmp2.Molecule.from_string("He 0 0 0")
     dfmp2.write(dfmp2.run(other, "6-31g", threads=1), folder / "he.h5")
     return folder
@@ -223,6 +229,12 @@ def test_what_rank_refuses(bent: Path) -> None:
         ("a b", {"degeneracies": {"z": 2}}, "expected one of a, b"),
         ("a b", {"degeneracies": {"a": 0}}, "whole number from 1"),
         ("a none", {}, "none.h5"),
+        ("a charged", {}, "a and charged are not in the field of the same point charges"),
+        (
+            "plain d4",
+            {},
+            "different levels of theory, method: b2plyp .*dispersion: none .1, e.g. p",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             dfmp2.rank([bent / f"{name}.h5" for name in names.split()], **more)

@@ -338,9 +338,9 @@ def four_centre_energy(
     total = 0.0
     if x:
         left, right = weight * sum(x), weight * sum(density)
-        total += float(np.einsum("mnls,mn,ls->", integrals, left, right))
+        total += float(np.einsum("mnls,mn,ls->", integrals, left, right, optimize=True))
     for d, other in zip(density, y, strict=False):
-        total -= weight * float(np.einsum("mlns,mn,ls->", integrals, other, d))
+        total -= weight * float(np.einsum("mlns,mn,ls->", integrals, other, d, optimize=True))
     return total
 
 

@@ -287,15 +287,17 @@ def oracle(found: Any, finer: str) -> tuple[float, float, float]:
     def rpa(coeff: Any, energy: Any) -> float:
         """E_c from 400 frequencies of another quadrature."""
         x, w = np.polynomial.legendre.leggauss(400)
+        spins = []
+        for c, e, n in zip(coeff, energy, occ, strict=True):
+            o, v = n > 0, n == 0
+            b = np.einsum("Pmn,mi,na->Pia", integrals, c[:, o], c[:, v], optimize=True)
+            spins.append((b.reshape(len(b), -1), np.subtract.outer(-e[o], -e[v]).ravel()))
         total = 0.0
         for u, weight in zip((1 + x) / (1 - x), w * 2 / (1 - x) ** 2, strict=True):
             matrix = 0.0
-            for c, e, n in zip(coeff, energy, occ, strict=True):
-                o, v = n > 0, n == 0
-                b = np.einsum("Pmn,mi,na->Pia", integrals, c[:, o], c[:, v])
-                gap = e[v][None] - e[o][:, None]
+            for b, gap in spins:
                 weighted = b * (2 * gap / (gap**2 + u**2)) * (2 if restricted else 1)
-                matrix = matrix + np.einsum("Pia,Qia->PQ", weighted, b)
+                matrix = matrix + weighted @ b.T
             values = np.linalg.eigvalsh(matrix)
             total += weight * float((np.log1p(values) - values).sum())
         return total / (2 * np.pi)

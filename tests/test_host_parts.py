@@ -4,6 +4,7 @@ folders."""
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import platform
@@ -232,18 +233,52 @@ def test_threads_of_the_libraries_are_put_back() -> None:
 
 
 def test_variables_of_the_thread_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "BLIS_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in (
+        "OMP_NUM_THREADS",
+        "OMP_WAIT_POLICY",
+        "BLIS_NUM_THREADS",
+        "NUMPY_MADVISE_HUGEPAGE",
+    ):
+        monkeypatch.setenv(name, "")  # so that it is removed afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(threads, "gives_memory_back", lambda: False)
+    threads.set_environment(5)
+    assert "NUMPY_MADVISE_HUGEPAGE" not in os.environ
+    monkeypatch.setattr(threads, "gives_memory_back", lambda: True)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     threads.set_environment(5)
     names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     assert [os.environ[name] for name in names] == ["5", "passive", "1", "1"]
     assert os.environ["BLIS_NUM_THREADS"] == "1"
+    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "0"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setenv("NUMPY_MADVISE_HUGEPAGE", "1")
     threads.set_environment(1)
     assert os.environ["OMP_WAIT_POLICY"] == "active"
-    monkeypatch.delenv("BLIS_NUM_THREADS")
+    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("0\n", True), ("9\n", True), ("10\n", False), ("-1\n", False)]
+)
+def test_machines_that_give_huge_pages_back(
+    order: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "_PAGE_REPORTING", str(tmp_path / "order"))
+    assert not resources.gives_memory_back()  # no such file
+    (tmp_path / "order").write_text(order)
+    assert resources.gives_memory_back() == expected
+
+
+def test_existing_objects_are_not_collected_during_a_calculation() -> None:
+    gc.unfreeze()  # what tests/conftest.py froze
+    with resources.few_collections():
+        assert gc.get_freeze_count() > 0
+        with resources.few_collections():
+            pass
+        assert gc.get_freeze_count() > 0  # the outer one decides
+    assert gc.get_freeze_count() == 0
 
 
 # --- numbers in files -----------------------------------------------------------------------------

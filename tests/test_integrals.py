@@ -94,7 +94,7 @@ def test_product_of_fitted_integrals_is_the_coulomb_fit(workers, size):
     factor = factorise(metric)
     assert factor.triangular
     (b,) = fit(blocks_of(raw, size), factor, [(3, 4)], 20, workers)
-    expected = np.einsum("pia,pq,qjb->iajb", raw, np.linalg.inv(metric), raw)
+    expected = np.einsum("pia,pq,qjb->iajb", raw, np.linalg.inv(metric), raw, optimize=True)
     np.testing.assert_allclose(np.einsum("iap,jbp->iajb", b, b), expected, rtol=1e-9, atol=1e-9)
 
 

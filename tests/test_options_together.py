@@ -190,6 +190,26 @@ def test_what_follows_from_the_options() -> None:
     assert (
         Options(**BASIS, method="revdsd-pbep86-d4", dispersion="none").dispersion_correction is None
     )
+    for method, dispersion, title in (
+        ("b2plyp-d3bj", "none", "B2PLYP"),
+        ("b2plyp-d3bj", "d4", "B2PLYP-D4"),
+        ("b2plyp", "d3bj", "B2PLYP-D3(BJ)"),
+        ("dsd-blyp-d3bj", "d4", "DSD-BLYP-D4"),
+        # without the correction, these factors have no name
+        ("dsd-blyp-d4", "none", "DSD-BLYP-D4 without dispersion"),
+        ("revdsd-pbep86", "none", "revDSD-PBEP86-D3(BJ) without dispersion"),
+    ):
+        options = Options(**BASIS, method=method, dispersion=dispersion)
+        assert options.correlation.title == title
+        assert (options.dispersion_correction or ("none",))[0] == dispersion
+    for changes, level in (
+        ({}, "DF-MP2/dz"),
+        ({"relativity": "x2c", "method": "scs-mp2"}, "X2C-DF-SCS-MP2/dz"),
+        ({"method": "ks", "xc": "pbe0", "solvent": "water"}, "KS(pbe0)/dz in water (C-PCM)"),
+        ({"method": "drpa", "xc": "pbe"}, "DF-dRPA(pbe)/dz"),
+        ({"method": "b2plyp", "dispersion": "d4"}, "DF-B2PLYP-D4/dz"),
+    ):
+        assert Options(**BASIS, **changes).level_in("dz") == level
     scaled = Options(**BASIS, method="b2plyp", ss_scale=0.1).correlation
     assert (scaled.name, scaled.opposite_spin, scaled.same_spin) == ("custom-dh", 0.27, 0.1)
     assert scaled.title == "scaled B2PLYP" and scaled.source.startswith("user; functional: doi")

@@ -122,7 +122,11 @@ def amplitudes(mf, frozen_core, frozen_virtual):
         )
         i, a = occupied[frozen_core:], virtual[: len(virtual) - frozen_virtual]
         spins.append(
-            (np.einsum("mnp,mi,na->iap", three, coeff[:, i], coeff[:, a]), energy[i], energy[a])
+            (
+                np.einsum("mnp,mi,na->iap", three, coeff[:, i], coeff[:, a], optimize=True),
+                energy[i],
+                energy[a],
+            )
         )
 
     def integrals(left, right):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from pyscf import df, gto
 from pyscf.scf.atom_hf import AtomSphAverageRHF
-from sympy.physics.wigner import wigner_3j, wigner_6j
 
 from dfmp2.fitting import spherical_atom
 from dfmp2.fitting.spherical_atom import Shells
@@ -21,6 +20,8 @@ LEAST = 0.4
 
 def test_symbols_of_angular_momenta_are_those_of_sympy() -> None:
     """All symbols that couple functions up to f."""
+    from sympy.physics.wigner import wigner_3j, wigner_6j  # takes half a second to import
+
     checked = 0
     for a, b, c in itertools.product(range(4), range(7), range(4)):
         if (a + b + c) % 2 == 0 and abs(a - c) <= b <= a + c:

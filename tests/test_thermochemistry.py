@@ -20,6 +20,7 @@ from dfmp2.output.reports.study_tables import motion_shares
 from dfmp2.output.study import Study
 from dfmp2.studies.ideal_gas import (
     LowModes,
+    may_be_degenerate,
     parse_values,
     rotational_temperatures,
     thermochemistry,
@@ -28,7 +29,7 @@ from dfmp2.studies.ideal_gas import (
 )
 from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
-from tests.conftest import Runner, succeed
+from tests.conftest import Runner, in_shell, succeed
 from tests.springs import on_springs
 
 GAS = 8.31446261815324  # J/(mol K)
@@ -156,7 +157,9 @@ def test_a_symmetry_number_that_was_given_stays_with_its_file(
     assert second.relative_kj_per_mol == pytest.approx(rises, abs=1e-9)
     assert second.energy == dfmp2.read_study(water_file).values["gibbs_energy"].value
     bent = Molecule(("O", "H", "H"), [[0, 0, 0.24], [0, 1.43, -0.97], [0, -1.43, -0.97]])
-    dfmp2.frequencies(bent, "sto-3g", allow_gradient=True, output="bent.h5", **SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        on_springs(patch, bent)
+        dfmp2.frequencies(bent, "sto-3g", allow_gradient=True, output="bent.h5", **SMALL)
     given, counted = (
         dfmp2.reaction(file, "bent.h5").values["reaction_gibbs_energy"].value
         for file in ("one.h5", str(water_file))
@@ -256,6 +259,29 @@ def test_scale_factors_are_those_published(water: Study) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "charge", "multiplicity", "degenerate"),
+    [
+        ("O 0 0 0", 0, 3, True),
+        ("O 0 0 0", 1, 4, False),
+        ("H 0 0 0", 0, 2, False),
+        ("Cl 0 0 0", 0, 2, True),
+        ("V 0 0 0", 0, 4, True),
+        ("Cr 0 0 0", 0, 7, False),
+        ("O 0 0 0; H 0 0 0.97", 0, 2, True),
+        ("O 0 0 0; H 0 0 0.97", -1, 1, False),
+        ("N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", 0, 2, False),
+    ],
+)
+def test_open_shells_whose_state_may_be_degenerate(
+    text: str, charge: int, multiplicity: int, *, degenerate: bool
+) -> None:
+    """S is the term of H, O+ and Cr; that of O, Cl and V is P or F (NIST Atomic Spectra Database);
+    OH is a Pi radical."""
+    molecule = Molecule.from_string(text, charge=charge, multiplicity=multiplicity)
+    assert may_be_degenerate(molecule) == degenerate
+
+
 def test_an_atom_and_isotopes_of_a_symmetric_molecule() -> None:
     neon = Molecule(("Ne",), [[0, 0, 0]])
     found = thermochemistry(neon, -128.0, np.zeros(0), 298.15, 101325.0, 1)
@@ -331,6 +357,8 @@ def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path
     succeed(call("report", "d2o.h5"))
     assert "Vibrations" in (folder / "report.html").read_text()
     assert call("thermo", "nothing.h5").code == 3
+    full = in_shell('exec "$@" >/dev/full', "thermo", name, "-o", "kept.h5", cwd=folder)
+    assert full.code == 7 and "what was computed is stored: dfmp2 finished" in full.err
     succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
     refused = call("thermo", "h2.dfmp2.h5")
     assert (

@@ -774,7 +774,7 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room):
     j, k = fields.matrices(folded, occupied, single=False, exchange=True)
     assert (card.transfers.uploaded - before > b.nbytes) == (room == "none")
     for spin, (c, d) in enumerate(zip(occupied, density, strict=True)):
-        expected = np.einsum("pmn,pls,ls->mn", whole, whole, d)
+        expected = np.einsum("pmn,pls,ls->mn", whole, whole, d, optimize=True)
         np.testing.assert_allclose(j[spin], expected[rows, columns][kept], rtol=1e-12)
         expected = np.einsum("pml,li,pns,si->mn", whole, c, whole, c, optimize=True)
         np.testing.assert_allclose(k[spin], expected, rtol=1e-11, atol=1e-11)

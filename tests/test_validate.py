@@ -155,7 +155,7 @@ def test_synthetic_integrals_are_those_of_the_recipe():
     eri = torch.randn(n, n, naux) * 0.01
     root = torch.randn(naux, naux) * 0.01
     c_occ, c_vir, eri, root = (tensor.double().numpy() for tensor in (c_occ, c_vir, eri, root))
-    raw = np.einsum("mi,mnP,na->iaP", c_occ, eri, c_vir).reshape(-1, naux)
+    raw = np.einsum("mi,mnP,na->iaP", c_occ, eri, c_vir, optimize=True).reshape(-1, naux)
     expected = raw @ np.linalg.solve(root @ root.T + naux * np.eye(naux), raw.T)
     np.testing.assert_allclose(b.reshape(-1, naux) @ b.reshape(-1, naux).T, expected, atol=1e-12)
     assert np.all(space.eps_occ <= -0.5) and np.all(np.diff(space.eps_occ) <= 0)

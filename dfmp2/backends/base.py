@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import UnsupportedByBackend
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Option, UnsupportedByBackend
 
 if TYPE_CHECKING:
     from dfmp2.backends.tensors import Tensors

@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from dfmp2.backends.base import Accelerator, Backend, Prediction, Shape
-from dfmp2.errors import BackendUnavailable, UnsupportedByBackend
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, Option, UnsupportedByBackend
 from dfmp2.options import BACKEND_WORDS as WORDS
 
 TRAINIUM = "dfmp2.trainium.entry"

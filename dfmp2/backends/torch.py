@@ -47,8 +47,7 @@ from dfmp2.backends.tensors import TorchTensors
 from dfmp2.backends.tiling import edge, strip, visits, widest
 from dfmp2.backends.transfers import Transfers
 from dfmp2.backends.untransformed import packed_places
-from dfmp2.errors import ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Option, ResourceError
 from dfmp2.host.threads import prefetched
 
 HOST_ELEMENTS = 1 << 22  # of (ia|jb) in one product on the CPU

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.backends.untransformed import packed_places
 
 if TYPE_CHECKING:
     from dfmp2.backends.torch import TorchBackend, TorchOperand
-
-Array = NDArray[np.float64]
 
 
 class SpinOrbitals(Protocol):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
+
 if TYPE_CHECKING:
     from dfmp2.backends.torch import TorchBackend
-
-Array = NDArray[np.float64]
 
 
 class DeviceFields:

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.backends.base import Backend, Batch, Operand, Tile
-
-Array = NDArray[np.float64]
 
 BLOCK_BYTES = 12 * 10**6  # of full matrices A_P unpacked at a time
 

@@ -30,8 +30,7 @@ from dfmp2.cli.options import (
     options_of,
     prepare_libraries,
 )
-from dfmp2.errors import InputError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option, ResourceError
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.molecule.text import printable

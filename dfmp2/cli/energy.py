@@ -38,8 +38,7 @@ from dfmp2.cli.run import (
     require_distinct,
     require_distinct_files,
 )
-from dfmp2.errors import InputError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option, ResourceError
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
 from dfmp2.options.methods import method_of_orbitals
 from dfmp2.units import counted_text

@@ -22,7 +22,7 @@ from dfmp2.cli.studies import (
     run_study,
     study_options,
 )
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Option
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study

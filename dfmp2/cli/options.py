@@ -444,20 +444,48 @@ def print_report(
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
+    print_answer(shown, ending, json, as_json=display.as_json, quiet=display.quiet, stored=True)
+
+
+def print_answer(
+    report: Callable[[], str],
+    ending: str,
+    json: Callable[[], str],
+    *,
+    as_json: bool,
+    quiet: bool,
+    stored: bool,
+) -> None:
+    """Print a report and its last line, or with --json the JSON object.
+
+    Parameters
+    ----------
+    report, ending, json
+        As in `print_report`.
+    stored : bool
+        Whether a file holds what was computed.
+
+    Raises
+    ------
+    ResourceError
+        Standard output cannot be written.
+    """
     text = ""
-    if display.as_json:
+    if as_json:
         text = json()
-    elif not display.quiet:
-        text = styled(shown())
+    elif not quiet:
+        text = styled(report())
     try:
         click.echo(text, nl=False)
-        if not display.as_json:
+        if not as_json:
             conclude(ending)
     except BrokenPipeError:
         raise  # nobody reads on
     except OSError as error:
         drop_stdout()
+        kept = ""
+        if stored:
+            kept = ", what was computed is stored"
         raise ResourceError(
-            f"standard output cannot be written ({error.strerror}), what was computed is stored: "
-            f"{ending}"
+            f"standard output cannot be written ({error.strerror}){kept}: {ending}"
         ) from error

@@ -63,7 +63,7 @@ class ReactionOptions:
         ------
         InputError : neither or both are given, or the file cannot be read
         """
-        from dfmp2.errors.messages import Option
+        from dfmp2.errors import Option
         from dfmp2.studies.species import Reaction, parse_numbers, parse_terms, read_reaction
 
         if self.file is not None:

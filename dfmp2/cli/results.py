@@ -15,6 +15,7 @@ from dfmp2.cli.options import (
     OVERWRITE,
     REPORT_AS_JSON,
     options_of,
+    print_answer,
     require_output,
     with_options,
 )
@@ -249,12 +250,14 @@ def derive_command(
         signals.commit()
         hdf5.write(derived, output, overwrite=overwrite)
     ending = last_line(derived, output or "(not stored; --output FILE.h5 stores it)")
-    if as_json:
-        click.echo(to_json(derived, output), nl=False)
-        return
-    if not quiet:
-        click.echo(styled(brief_report(derived, output)), nl=False)
-    conclude(ending)
+    print_answer(
+        lambda: brief_report(derived, output),
+        ending,
+        lambda: to_json(derived, output),
+        as_json=as_json,
+        quiet=quiet,
+        stored=output is not None,
+    )
 
 
 # Keys of `dfmp2.output.export.FORMATS`, repeated so that --help need not import it.

@@ -22,8 +22,7 @@ from dfmp2.cli.options import (
     with_options,
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
-from dfmp2.errors import Dfmp2Error, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Dfmp2Error, InputError, Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import CONVERGENCE
 

@@ -16,8 +16,7 @@ from click.core import ParameterSource
 
 from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import AS_JSON, SCF_CHAIN, Words, with_options
-from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import BACKEND_WORDS, BACKENDS, Options, parse_bytes
 from dfmp2.units import counted_text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console, conclude, styled
+from dfmp2.cli.console import Console, styled
 from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
 from dfmp2.cli.options import (
     LAST_LINE,
@@ -22,13 +22,13 @@ from dfmp2.cli.options import (
     Given,
     as_one,
     one_molecule,
+    print_answer,
     require_output,
     with_options,
 )
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.cli.studies import among_workers, run_study, study_options, workers_option
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.text import printable
 
 if TYPE_CHECKING:
@@ -257,15 +257,17 @@ def thermo_command(
         for name, run in study.runs.items():
             writer.add(name, run)
         writer.write(study)
-    if as_json:
-        click.echo(study_json(study, output), nl=False)
-        return
     free = study.values["gibbs_energy"].value
     temperature = study.values["temperature"].value
     ending = f"dfmp2 finished: G({temperature:g} K) = {free:.10f} Eh -> {where}"
-    if not quiet:
-        click.echo(styled(brief_study(study, output)), nl=False)
-    conclude(ending)
+    print_answer(
+        lambda: brief_study(study, output),
+        ending,
+        lambda: study_json(study, output),
+        as_json=as_json,
+        quiet=quiet,
+        stored=output is not None,
+    )
 
 
 @click.command("rank", cls=GroupedCommand)
@@ -294,8 +296,8 @@ def rank_command(
     """Boltzmann weights of the conformers in stored results.
 
     FILE is an .h5 file of dfmp2 run, optimize or frequencies, BATCH a folder of them or the
-    manifest of a batch, whose incomplete items are left out. Results of several formulas, charges
-    or levels of theory are refused.
+    manifest of a batch, whose incomplete items are left out. Results of several formulas, charges,
+    point charges or levels of theory are refused.
     """
     import json
 

@@ -29,7 +29,33 @@ from __future__ import annotations
 import copy
 from typing import Self
 
-from dfmp2.errors.messages import Message, Option, Part, Words, in_words
+from dfmp2.errors.messages import Command, Message, Option, Part, Words, in_words
+
+__all__ = [
+    "EXIT_CODES",
+    "STOPPED",
+    "BackendError",
+    "BackendUnavailable",
+    "Command",
+    "ComparisonFailed",
+    "ConvergenceError",
+    "DeviceFault",
+    "Dfmp2Error",
+    "DiskFull",
+    "ForeignCheckpoint",
+    "InputError",
+    "Interrupted",
+    "KernelError",
+    "KernelFailed",
+    "Message",
+    "NumericalError",
+    "Option",
+    "ResourceError",
+    "ResultExists",
+    "ResultFileError",
+    "SomeFailed",
+    "UnsupportedByBackend",
+]
 
 
 class Dfmp2Error(Exception):

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.errors import InputError, Interrupted
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Interrupted, Option
 from dfmp2.execution.items import inputs_to_share
 from dfmp2.execution.manifest import (
     COMPILED,

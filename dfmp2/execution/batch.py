@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dfmp2.errors import DiskFull, InputError, ResourceError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import DiskFull, InputError, Message, Option, ResourceError
 from dfmp2.execution.items import (
     Compute,
     Input,

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dfmp2.errors import InputError, ResourceError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import InputError, Message, Option, ResourceError
 from dfmp2.execution.items import (
     ItemStatus,
     index_rows,

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Option, ResourceError
 from dfmp2.execution.pool import Call, Died, Pool, WorkerShare, fault
 from dfmp2.host import provenance, threads
 

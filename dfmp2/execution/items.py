@@ -33,10 +33,11 @@ from dfmp2.errors import (
     DiskFull,
     InputError,
     Interrupted,
+    Message,
+    Option,
     ResourceError,
     ResultFileError,
 )
-from dfmp2.errors.messages import Message, Option
 from dfmp2.execution.manifest import Batch, BatchItem
 from dfmp2.execution.pool import WorkerShare, stops
 from dfmp2.host.files import (

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import MANIFEST, Option, Placeholder
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import MANIFEST, Placeholder
 from dfmp2.molecule.files import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text

@@ -28,8 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import Dfmp2Error, Interrupted, Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.processes import exit_code, has_ended, start_process
 from dfmp2.host.resources import available_memory, peak_of_process, pinning, usable_cores

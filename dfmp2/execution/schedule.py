@@ -27,8 +27,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dfmp2.errors import Dfmp2Error, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Dfmp2Error, InputError, Option
 from dfmp2.execution.items import Input, inputs_to_share, read_inputs
 from dfmp2.execution.manifest import Batch, BatchItem, options_of_item
 from dfmp2.host import resources

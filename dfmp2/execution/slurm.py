@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option, Placeholder
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import Placeholder
 from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.files import require_writable
 from dfmp2.host.resources import CORES_PER_CHIP

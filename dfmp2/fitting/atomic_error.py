@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.host import cache as host_cache
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.elements import atomic_number
@@ -34,8 +32,6 @@ from dfmp2.molecule.molecule import Molecule
 
 if TYPE_CHECKING:
     from dfmp2.fitting.spherical_atom import Factor, Shells
-
-Array = NDArray[np.float64]
 
 LARGEST = 1e-3  # Eh per atom; most sets stay below 2e-4
 # Eh; orbital energies may cross in a spherical open-shell atom, but not in molecules

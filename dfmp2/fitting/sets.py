@@ -30,8 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import InputError, Message, NumericalError, Option
 from dfmp2.fitting.atomic_error import LARGEST, fitting_error
 from dfmp2.molecule import basis_library as library
 from dfmp2.molecule.basis import (

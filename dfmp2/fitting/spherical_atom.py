@@ -29,13 +29,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.metric import factorise
 from dfmp2.molecule.mole import start_density
 from dfmp2.molecule.pyscf_shield import shielded
-
-Array = NDArray[np.float64]
 
 # Period in x; more than half of it is empty, so that the kernel of k = 0 can decay
 POINTS, LENGTH = (2048, 95.0)

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.arrays_on_disk import ScratchTensor, StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import InverseMetric
@@ -36,8 +37,6 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.operands import rounded, summation_order
 from dfmp2.options.methods import Method
 from dfmp2.planning.gradient_memory import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
-
-Array = NDArray[np.float64]
 
 RUN = 1 << 9  # amplitudes accumulated in float32 before float64 takes over
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.gradients.correlation import CorrelationPart
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
@@ -32,8 +32,6 @@ from dfmp2.planning.system import System
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf.kohn_sham import is_discontinuous
 from dfmp2.scf.reference import Reference, StartOrbitals
-
-Array = NDArray[np.float64]
 
 ENERGY = 1e-9  # Eh, plus the allowance for the precision of the pair energies
 SUMS = 1e-6  # Eh/bohr, Eh, electrons

@@ -39,8 +39,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.errors import ResultFileError
 from dfmp2.gradients.response import Orbitals, Relaxed
 from dfmp2.molecule.pyscf_shield import shielded
@@ -48,8 +48,6 @@ from dfmp2.mp2.properties import Polarizability, Properties
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.progress import Listener
-
-Array = NDArray[np.float64]
 
 
 def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -> Properties:

@@ -18,14 +18,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.threads import each
 from dfmp2.integrals.three_center import packed_blocks, shell_blocks
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf import hamiltonian
 
-Array = NDArray[np.float64]
 Block = tuple[int, int, Array]  # p0, p1 and (p1-p0, nao, nao) numbers, symmetric in the last two
 
 SHELLS_PER_CALL = 64  # of fitting functions P, whose derivatives of (P|Q) are in memory at a time

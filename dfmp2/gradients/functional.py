@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.gradients.derivatives import by_atom
 from dfmp2.host.threads import each
 from dfmp2.integrals.grid import make_grid
@@ -43,8 +43,6 @@ from dfmp2.scf.kohn_sham import (
     libxc_code,
 )
 from dfmp2.scf.reference import Reference
-
-Array = NDArray[np.float64]
 
 # Numbers per point while derivatives of weights are computed: for two atoms, for one
 CELL_PAIRS, CELL_ATOMS = 2, 16

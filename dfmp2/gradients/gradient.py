@@ -31,10 +31,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, NumericalError, ResultFileError
-from dfmp2.errors.messages import Command, Option
+from dfmp2.arrays import Array
+from dfmp2.errors import Command, InputError, NumericalError, Option, ResultFileError
 from dfmp2.gradients import certificate as checks
 from dfmp2.gradients import density, derivatives
 from dfmp2.gradients.amplitudes import amplitude_densities
@@ -95,7 +94,6 @@ from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 
-Array = NDArray[np.float64]
 Part = TypeVar("Part")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.correlation import add_product
 from dfmp2.host.arrays_on_disk import ScratchTensor
@@ -31,8 +32,6 @@ from dfmp2.host.scratch import Space
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.three_center import coulomb_metric
-
-Array = NDArray[np.float64]
 
 
 def mean_field_part(

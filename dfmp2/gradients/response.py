@@ -44,17 +44,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import ConvergenceError, NumericalError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import ConvergenceError, NumericalError, Option
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.response_matrices import Kernel, orbital_hessian
 from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange
 from dfmp2.units import counted_text
-
-Array = NDArray[np.float64]
 
 # Eh, largest norm of the Z-vector residual: an error of up to 1e-9 Eh/bohr in a gradient
 RESIDUAL = 5e-11

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.errors import Dfmp2Error, ResultFileError
 from dfmp2.host.files import disk_refusal
 from dfmp2.host.resources import return_memory
@@ -32,8 +32,6 @@ from dfmp2.host.threads import each
 
 if TYPE_CHECKING:
     from dfmp2.host.scratch import Space
-
-Array = NDArray[np.float64]
 
 FLOAT64 = 8
 PIECE_ELEMENTS = 1 << 17  # of raw integrals read at a time: 1 MB

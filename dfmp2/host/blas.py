@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cython_blas, cython_lapack
 
-Array = NDArray[np.float64]
+from dfmp2.arrays import Array
 
 _TEXT = ctypes.c_char_p
 _INT = ctypes.POINTER(ctypes.c_int)

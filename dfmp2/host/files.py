@@ -20,8 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import DiskFull, InputError, Option, ResourceError, ResultExists, ResultFileError
 from dfmp2.host.resources import free_disk, is_alive
 from dfmp2.units import format_bytes
 

@@ -14,16 +14,18 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 
 _CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+
+_PAGE_REPORTING = "/sys/module/page_reporting/parameters/page_reporting_order"
+HUGE_PAGE_ORDER = 9  # 2 MB
 
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 LARGE_BYTES = 10**6  # of an array that is returned to the system when freed
@@ -85,6 +87,20 @@ def return_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+@contextlib.contextmanager
+def few_collections() -> Iterator[None]:
+    """Exclude existing objects from garbage collection meanwhile: looking through them dominates
+    the time for small molecules."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def keep_nothing_back() -> None:
     """From now on, in the whole process, return the memory of freed arrays to the system.
 
@@ -93,6 +109,12 @@ def keep_nothing_back() -> None:
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def gives_memory_back() -> bool:
+    """Whether this is a virtual machine that gives free huge pages back to its host."""
+    order = _number(_PAGE_REPORTING)
+    return order is not None and order <= HUGE_PAGE_ORDER
 
 
 def restart_peak() -> None:

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.errors.messages import Option, Part
+from dfmp2.errors import Dfmp2Error, InputError, Interrupted, Option, ResourceError
+from dfmp2.errors.messages import Part
 from dfmp2.host.arrays_on_disk import FileRegion
 from dfmp2.host.files import disk_refusal
 from dfmp2.host.resources import free_disk, is_alive

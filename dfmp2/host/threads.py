@@ -19,6 +19,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
+from dfmp2.host.resources import gives_memory_back
+
 Loaded = TypeVar("Loaded")
 
 # Names under which OpenBLAS exports its controls: plain, SciPy's and NumPy's 64-bit builds.
@@ -32,6 +34,10 @@ def set_environment(threads: int) -> None:
     # Waiting threads sleep, because spinning ones would take cores from our workers (glycine, SCF:
     # 1.0 s against 0.4 s).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # NumPy asks for huge pages, but on such a machine the first touch of one takes 3 s per GB, and
+    # of small pages 0.5 s.
+    if gives_memory_back():
+        os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         os.environ[name] = "1"
 

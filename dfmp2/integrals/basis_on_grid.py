@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.threads import worker_pool
 
-Array = NDArray[np.float64]
 Result = TypeVar("Result")
 
 BLOCK_POINTS = 1008  # a multiple of the 56 points that PySCF screens together
@@ -32,10 +32,7 @@ CUTOFF = 1e-9  # of Eq. 2: V_xc to 1e-11 Eh
 SINGLE_CUTOFF = 1e-6  # for values in float32
 DERIVATIVES = 4  # a value and three first derivatives
 RADII = np.geomspace(1e-3, 60.0, 320)  # bohr, at which the envelopes of Eq. 2 are tabulated
-DIRECTIONS = np.array(
-    [place for place in np.ndindex(3, 3, 3) if place != (1, 1, 1)], dtype=np.float64
-)
-DIRECTIONS -= 1
+DIRECTIONS = np.array([place for place in np.ndindex(3, 3, 3) if place != (1, 1, 1)]) - 1.0
 DIRECTIONS /= np.linalg.norm(DIRECTIONS, axis=1)[:, None]  # the 26 directions that are sampled
 
 

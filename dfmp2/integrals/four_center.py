@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.threads import each
 from dfmp2.integrals.screening import significant
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.transform import Transformation
 from dfmp2.molecule.pyscf_shield import shielded
 
-Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 BLOCK_BYTES = 32 * 10**6  # of (mn|ls) at a time

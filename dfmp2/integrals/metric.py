@@ -30,15 +30,12 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
-from dfmp2.errors import NumericalError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import NumericalError, Option
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.blas import multiply_rows
 from dfmp2.host.threads import each
-
-Array = NDArray[np.float64]
 
 CONDITION_LIMIT = 1e12  # of the metric; beyond this, Cholesky loses the digits that MP2 needs
 EIGENVALUE_CUT = 1e-12  # relative to the largest eigenvalue

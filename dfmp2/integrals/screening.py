@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.molecule.pyscf_shield import shielded
 
-Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 NEGLIGIBLE = 1e-12  # Eh^1/2

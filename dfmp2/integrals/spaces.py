@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import InputError, Message, NumericalError, Option
 
 SMALL_GAP = 0.1  # Eh, warned: perturbation theory becomes questionable
 # Eh, between a frozen orbital and another one: an unconverged SCF mixes them by 1e-5 / gap

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.pyscf_shield import shielded
-
-Array = NDArray[np.float64]
 
 BLOCK_BYTES = 64 * 10**6  # of packed AO integrals per block, unless memory is too short for that
 EXPONENT_CUT = 33.0  # primitive pairs below e^-33 are skipped: errors of 2e-15 (libcint's own: 60)

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import each, worker_pool
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.spaces import ActiveSpace
 
-Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 
 
@@ -82,6 +82,7 @@ def half_transform(
     *,
     single: bool,
     rectangles: list[Single] | None = None,
+    whole: bool = False,
 ) -> HalfTransform:
     """The implementation for these pairs and this precision.
 
@@ -96,12 +97,14 @@ def half_transform(
     rectangles : list of Single, optional
         Rectangles of the worker's fitting functions, from `ClusterRectangles`; None to gather them
         each time.
+    whole : bool
+        Whether every fitting function is transformed, one block after another.
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
     if pairs.complete and not single:
         return TriangleTransform(orbitals, most)
     if rectangles is not None:
-        return GatheredTransform(orbitals, most, pairs, rectangles)
+        return GatheredTransform(orbitals, most, pairs, rectangles, whole=whole)
     return ClusterTransform(orbitals, most, pairs, dtype)
 
 
@@ -159,13 +162,24 @@ class ClusterTransform:
 
 class GatheredTransform:
     """The same in float32 with gathered rectangles of the clusters; bit for bit equal to
-    `ClusterTransform`."""
+    `ClusterTransform`.
+
+    With `whole`, all functions of a block are transformed when the first ones come: workers execute
+    Python code one at a time, and would wait for each other between small products.
+    """
 
     def __init__(
-        self, orbitals: list[Array], most: int, pairs: PairList, rectangles: list[Single]
+        self,
+        orbitals: list[Array],
+        most: int,
+        pairs: PairList,
+        rectangles: list[Single],
+        *,
+        whole: bool = False,
     ) -> None:
         self._clusters = pairs.clusters
         self._rectangles = rectangles
+        self._whole = whole
         self._orbitals = [
             [np.ascontiguousarray(c[part.partners].T, dtype=np.float32) for part in pairs.clusters]
             for c in orbitals
@@ -174,13 +188,18 @@ class GatheredTransform:
 
     def put(self, place: int, rows: Array, number: int) -> None:
         """As in HalfTransform; of `rows` only the length is used."""
+        count = len(rows)
+        if self._whole:
+            if place:
+                return
+            count = min(len(self._work[0]), len(self._rectangles[0]) - number)
         stop = 0
         for index, part in enumerate(self._clusters):
             start = stop
             stop += len(part.functions)
-            integrals = self._rectangles[index][number : number + len(rows)]
+            integrals = self._rectangles[index][number : number + count]
             for orbitals, work in zip(self._orbitals, self._work, strict=True):
-                half = work[place : place + len(rows), :, start:stop]
+                half = work[place : place + count, :, start:stop]
                 np.matmul(orbitals[index], integrals, out=half)
 
     def halves(self, count: int) -> list[NDArray[Any]]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import PYTHON, Option, in_words
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import PYTHON, in_words
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
 from dfmp2.execution.manifest import OF_THE_ITEM, Batch, make_batch, read_batch, slug

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.execution.items import look_items
 from dfmp2.execution.manifest import LEFT_MANIFEST, read_batch
 from dfmp2.interop.python import NoKeywords, public

@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import PYTHON, plain
 from dfmp2.interop.python import (
@@ -38,8 +38,6 @@ from dfmp2.progress import Listener
 
 import_pyscf()
 from pyscf import lib  # noqa: E402 - after the shield, which must import it first
-
-Array = NDArray[np.float64]
 
 SETTINGS = ("frozen", "auxbasis", "options")
 ELSEWHERE = {

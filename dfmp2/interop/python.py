@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
-from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultExists
-from dfmp2.errors.messages import PYTHON, Message, Option, Words, in_words, plain
+from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, Message, Option, ResultExists
+from dfmp2.errors.messages import PYTHON, Words, in_words, plain
 from dfmp2.fitting.sets import with_errors
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole

@@ -21,10 +21,11 @@ from dfmp2.errors import (
     ConvergenceError,
     Dfmp2Error,
     InputError,
+    Message,
     NumericalError,
     ResourceError,
 )
-from dfmp2.errors.messages import QCSCHEMA, Message
+from dfmp2.errors.messages import QCSCHEMA
 from dfmp2.errors.wishes import way_out_of_method
 from dfmp2.interop.python import TranslatingListener, gradient_options, run_options, speaking
 from dfmp2.molecule.foreign import from_qcschema, read_fields

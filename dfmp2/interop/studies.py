@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.execution.parts import steps
 from dfmp2.interop.python import (
     MoleculeLike,

@@ -25,8 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Option
+from dfmp2.errors import Command, InputError, Option
 
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
@@ -189,10 +188,7 @@ class BasisSet:
         found = []
         for number, symbol in enumerate(molecule.symbols, start=1):
             numbered = f"{symbol}{number}"
-            if numbered in self.elements:
-                found.append(numbered)
-            else:
-                found.append(symbol)
+            found.append(numbered if numbered in self.elements else symbol)
         return tuple(found)
 
     def real_keys(self, molecule: Molecule) -> tuple[str, ...]:

@@ -27,8 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.basis import ElementBasis, nested_tuples, tidy_shells
 from dfmp2.molecule.elements import normalise_symbol
 

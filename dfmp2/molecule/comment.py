@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, N, Option
+from dfmp2.errors import InputError, Message, Option
+from dfmp2.errors.messages import N
 
 MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d"), "-")
 SPIN_STATES = {

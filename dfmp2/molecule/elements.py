@@ -13,8 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import InputError, Message, Option
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 PERIODIC_TABLE = """

@@ -26,10 +26,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.molecule.elements import SYMBOLS
-from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, state
+from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, require_space, state
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable, read_text
 from dfmp2.molecule.xyz import (
@@ -163,6 +162,10 @@ def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> 
             charged, coupled = state(block, charge, multiplicity)
             require_hydrogens(block, charge, multiplicity)
         atoms = _atoms(text, kind)
+        if kind == "proteindatabank":
+            _require_some_hydrogens(atoms.get_chemical_symbols())
+        else:
+            require_space(block, atoms.get_positions()[:, 2])
         name = (
             "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem)
             or "molecule"
@@ -241,6 +244,19 @@ def _require_elements(text: str) -> None:
                 "another one (CA: carbon or calcium): add the columns, or give an xyz file",
                 line=number,
             )
+
+
+def _require_some_hydrogens(symbols: Sequence[str]) -> None:
+    """Raise for a PDB file of several atoms with carbon, but with neither hydrogen nor halogens.
+
+    Crystal structures usually lack hydrogens, and without bonds their number is unknown.
+    """
+    found = set(symbols)
+    if len(symbols) > 1 and "C" in found and not found & {"H", "F", "Cl", "Br", "I"}:
+        raise InputError(
+            "no hydrogen atoms, which files of crystal structures leave out: add them (for example "
+            "with obabel -h), or give an xyz file if these are all atoms"
+        )
 
 
 def _charge_of_pdb(text: str) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import N, Option
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import N
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.units import counted_text

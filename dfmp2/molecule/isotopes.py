@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 

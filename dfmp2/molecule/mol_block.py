@@ -13,10 +13,11 @@ that are not listed, and without them another molecule would be computed.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import Statement, settle, statements
 from dfmp2.molecule.elements import SYMBOLS, atomic_number
 
@@ -49,6 +50,7 @@ VALENCES = {
     "I": (1, 3, 5, 7),
     "Xe": (0, 2, 4, 6, 8),
 }
+TETRAHEDRAL = ("B", "C", "N", "Si", "P", "Ge")  # with four neighbours
 PERIOD_2 = ("B", "C", "N", "O", "F")  # have no more bonds than the first of their valences
 DATA_OF_STATE = re.compile(
     r"(?:.*[\s_-])?(?:charge|multiplicity|mult|spin|unpaired[\s_-]?electrons|uhf)", re.IGNORECASE
@@ -98,8 +100,9 @@ def read_mol_block(text: str) -> MolBlock:
     InputError : V3000, a drawing, several molecules, or a damaged block
     """
     lines = text.splitlines()
-    if text.count("$$$$") > 1:
-        raise InputError(f"{text.count('$$$$')} molecules: give one per file")
+    molecules = max(text.count("$$$$"), len(re.findall("^M  END", text, re.MULTILINE)))
+    if molecules > 1:
+        raise InputError(f"{molecules} molecules: give one per file")
     if len(lines) < 4:
         raise InputError("ends too early: expected three lines of text and one of counts")
     if "V3000" in lines[3]:
@@ -209,6 +212,24 @@ def require_hydrogens(block: MolBlock, charge: int | None, multiplicity: int | N
         "dimensions (for example with obabel -h), state radicals by M  RAD and charges by "
         "M  CHG, or give an xyz file if these are all atoms"
     )
+
+
+def require_space(block: MolBlock, heights: Sequence[float]) -> None:
+    """Raise for a drawing, which shows an atom with four neighbours as if all were in one plane.
+
+    Parameters
+    ----------
+    heights : z of each atom
+    """
+    if any(heights):
+        return
+    neighbours = Counter(atom for first, second, _ in block.bonds for atom in (first, second))
+    for place, atom in enumerate(block.atoms):
+        if neighbours[place] == 4 and atom.symbol in TETRAHEDRAL:
+            raise InputError(
+                f"a two-dimensional drawing: all z are 0, and atom {place + 1} {atom.symbol} has "
+                "four neighbours: generate a three-dimensional geometry first"
+            )
 
 
 def _explained(block: MolBlock, charge: int | None, multiplicity: int | None) -> set[int]:

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.errors import InputError
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
-
-Array = NDArray[np.float64]
 
 MAX_POSITION = 1e4  # bohr, as for atoms
 MAX_CHARGE = 1e3  # e; larger than that of any nucleus, so a larger value is a shifted column

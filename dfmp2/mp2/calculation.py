@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dfmp2.arrays import Array
 from dfmp2.backends.base import Backend, PairTerms
-from dfmp2.errors import ResourceError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.resources import few_collections
 from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
@@ -40,8 +38,6 @@ from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import require_fitting
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.units import format_bytes
-
-Array = NDArray[np.float64]
 
 RUN = "run"  # key in the identity for the name of a run of a study
 
@@ -297,7 +293,7 @@ def open_calculation(
         collector.forecast = TimeLeft(
             clock, plan.timings, plan.pace, setup.options.scf_gradient_tol
         )
-        with Space(setup.scratch, plan.memory.scratch) as space:
+        with Space(setup.scratch, plan.memory.scratch) as space, few_collections():
             yield Calculation(
                 system=system,
                 setup=setup,

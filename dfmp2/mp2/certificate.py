@@ -44,13 +44,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.backends import registry
 from dfmp2.backends.base import Backend, Tile, TileSource
-from dfmp2.errors import NumericalError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import Message, NumericalError, Option
 from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Elsewhere, TileStore, evaluate, pair_energies
-from dfmp2.mp2.result import Array, Certificate, PairEnergies
+from dfmp2.mp2.result import Certificate, PairEnergies
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.progress import Listener
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import NumericalError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import NumericalError, Option
 from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.result import Certificate, Check, NativeEnergies, PairEnergies

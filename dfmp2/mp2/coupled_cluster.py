@@ -26,9 +26,9 @@ from dfmp2.errors import (
     ComparisonFailed,
     ConvergenceError,
     InputError,
+    Option,
     ResourceError,
 )
-from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.energy import mp2_energy

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import InputError, Message, Option
 from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count

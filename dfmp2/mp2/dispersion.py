@@ -17,16 +17,13 @@ from importlib import metadata, resources
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.double_hybrids import DISPERSIONS
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Dispersion
-
-Array = NDArray[np.float64]
 
 PACKAGES = {"d3bj": "dftd3", "d4": "dftd4"}
 # File of parameters in each package

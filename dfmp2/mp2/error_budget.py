@@ -168,11 +168,11 @@ class ErrorBudget:
             good = "no decimal"
         typical = ""
         if self.reaction is not None and self.reaction < MOST_LEFT * self.total:
-            typical = f" Most of it cancels: {REACTION} is good to about "
-            typical += f"{_in_both_units(self.reaction)}."
+            typical = (
+                f" Most of it cancels: {REACTION} is good to about {_in_both_units(self.reaction)}."
+            )
         elif self.reaction is not None:
-            typical = f" {REACTION.capitalize()} is good to about "
-            typical += f"{_in_both_units(self.reaction)}."
+            typical = f" {REACTION.capitalize()} is good to about {_in_both_units(self.reaction)}."
         return (
             f"{self.energy} is good to {good}, about {_in_both_units(self.total)} "
             f"from {self.exact}.{typical} Largest part: {part}."

@@ -377,14 +377,12 @@ def _softness(result: MP2Result) -> float:
 
     It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
     are large even if the gradient is small. Energies of float32 products or of a coarser grid do
-    not show it: a large molecule has a constant instead.
+    not show it: a large molecule, or an SCF of fewer than two iterations, has a constant instead.
     """
     reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
     history = reference.history
-    if history is None or len(history) < 2:
-        return SOFTNESS
     coarse = reference.xc is not None and begins_coarse(precision, nao)
-    if coarse or uses_single(precision, nao):
+    if history is None or len(history) < 2 or coarse or uses_single(precision, nao):
         return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
     softness = SOFTNESS
     energies, gradients = history[:, 0], history[:, 2]

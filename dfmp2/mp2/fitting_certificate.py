@@ -32,9 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from dfmp2.arrays import Array
 from dfmp2.backends.registry import float64_backend
-from dfmp2.errors import ConvergenceError
-from dfmp2.errors.messages import Message
+from dfmp2.errors import ConvergenceError, Message
 from dfmp2.host import resources
 from dfmp2.host.scratch import Room, Space
 from dfmp2.integrals.four_center import exact_rows
@@ -50,8 +50,6 @@ from dfmp2.progress import Collector, Relay, Stopwatch
 from dfmp2.scf.conventional import conventional_scf
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Reference
-
-Array = NDArray[np.float64]
 
 SEED = 1
 CONFIDENCE = 0.95

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from dfmp2.errors import ForeignCheckpoint, InputError
-from dfmp2.errors.messages import Message, Option, Part, joined
+from dfmp2.errors import ForeignCheckpoint, InputError, Message, Option
+from dfmp2.errors.messages import Part, joined
 from dfmp2.host import provenance, threads
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
@@ -77,6 +77,7 @@ METHOD = (
     "frozen_core",
     "frozen_virtual",
     "method",
+    "dispersion",
     "kappa",
     "os_scale",
     "ss_scale",
@@ -264,13 +265,24 @@ def _sha256(*parts: bytes) -> str:
 def method(result: MP2Result) -> dict[str, str]:
     """What makes energies comparable: the options of METHOD, and the numbers behind the names of
     the bases."""
-    given = {name: getattr(result.options, name) for name in METHOD}
-    given["basis"] = with_contents(result.options.basis)
-    found = {name: "default" if value is None else str(value) for name, value in given.items()}
+    found = method_of(result.options)
     for basis in filter(None, (result.orbital_basis, result.scf_fitting, result.mp2_fitting)):
         for symbol, element in basis.elements.items():
             found[f"{basis.role} functions of {symbol}"] = f"{element.name} ({element.sha256[:8]})"
     return found
+
+
+def method_of(options: Options) -> dict[str, str]:
+    """The options of METHOD as text; of a double hybrid the functional and the correction that
+    they request together."""
+    given = {name: getattr(options, name) for name in METHOD}
+    given["basis"] = with_contents(options.basis)
+    given["dispersion"] = None
+    row = options.double_hybrid
+    if row is not None:
+        given["method"] = row.name
+        given["dispersion"] = row.dispersion or "none"
+    return {name: "default" if value is None else str(value) for name, value in given.items()}
 
 
 def with_common_basis(methods: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:

@@ -20,16 +20,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import NumericalError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import NumericalError, Option
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.response import groups, orbital_energy_differences, weighted_products
 from dfmp2.mp2.result import Quadrature
 from dfmp2.progress import Listener
-
-Array = NDArray[np.float64]
 
 MOST_POINTS = 40
 VECTORS = 32  # random vectors to estimate the size of the energy

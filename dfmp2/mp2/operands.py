@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.backends.base import NUMPY_TYPES, Backend, Batch, Operand, Tile, TileSource
 from dfmp2.backends.tiling import Cut, visits, widest
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each, prefetched
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.planning.sizes import SAMPLED
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

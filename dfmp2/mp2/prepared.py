@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import InputError, ResultFileError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.errors import Command, InputError, Message, Option, ResultFileError
 from dfmp2.host import provenance
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.provenance import Preparation

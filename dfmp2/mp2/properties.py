@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import ComparisonFailed
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import ComparisonFailed, Option
 from dfmp2.units import quantity as _q
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

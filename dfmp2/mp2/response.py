@@ -13,14 +13,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host import threads
 from dfmp2.host.blas import add_square
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.planning.memory import FLOAT64, group_bytes
 
-Array = NDArray[np.float64]
 STRIP = 64  # columns of X that are mirrored at its diagonal at a time
 
 Factor = Callable[[Array], Array]  # orbital-energy differences, Eh, to factors f >= 0

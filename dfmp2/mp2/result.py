@@ -14,10 +14,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import ComparisonFailed, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import ComparisonFailed, InputError, Option
 from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
@@ -33,8 +32,6 @@ from dfmp2.units import quantity as _q
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
-
-Array = NDArray[np.float64]
 # Energies of the requested method, whichever it is; the prefix `mp2_` means plain MP2.
 OF_THE_METHOD = (
     "same_spin_correlation_energy",
@@ -343,8 +340,8 @@ class Calculated:
 
     @property
     def level(self) -> str:
-        """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
-        return f"{self.options.correlation.level}/{self.orbital_basis.name}"
+        """Method, basis and Hamiltonian, e.g. "DF-MP2/cc-pvdz"."""
+        return self.options.level_in(self.orbital_basis.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import NumericalError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import NumericalError, Option
 from dfmp2.host.scratch import Space
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.calculation import NOTHING, BuildB, Calculation
@@ -45,8 +45,6 @@ from dfmp2.mp2.result import GridCertificate, Quadrature
 from dfmp2.progress import Listener
 from dfmp2.scf.grid_error import on_finer_grid
 from dfmp2.scf.reference import Reference
-
-Array = NDArray[np.float64]
 
 LAST = 1024  # points of the longest sum
 # The number of points is a multiple of this: the shortest of three sums has a quarter of those

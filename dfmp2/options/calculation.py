@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
-from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option, plain
+from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, with_dispersion
+from dfmp2.errors import Command, InputError, Message, Option
+from dfmp2.errors.messages import plain
 from dfmp2.errors.wishes import way_out_of_option
 from dfmp2.options.basis_parts import with_hashes
 from dfmp2.options.combinations import require_compatible
@@ -266,10 +266,14 @@ class Options:
 
     @property
     def double_hybrid(self) -> DoubleHybrid | None:
-        """The row of the table of double hybrids, None for a method that is not in it."""
+        """The row of the table of double hybrids, with the requested dispersion correction; None
+        for a method that is not in it."""
         if self.method in METHODS or self.method == CUSTOM_DOUBLE_HYBRID:
             return None
-        return look_up(self.method)
+        row = look_up(self.method)
+        if row is None or self.dispersion == "auto":
+            return row
+        return with_dispersion(row, self.dispersion)
 
     @property
     def functional(self) -> str | None:
@@ -299,15 +303,9 @@ class Options:
         """The dispersion correction, and the name of the functional in its package; None without
         one."""
         row = self.double_hybrid
-        if row is None or self.dispersion == "none":
+        if row is None or not row.dispersion:
             return None
-        if self.dispersion == "auto":
-            wanted = row.dispersion
-        else:
-            wanted = self.dispersion
-        if not wanted:
-            return None
-        return wanted, row.parameters_in(wanted)
+        return row.dispersion, row.parameters_in(row.dispersion)
 
     @property
     def correlation(self) -> Method:
@@ -341,6 +339,29 @@ class Options:
             kind=kind,
             double_hybrid=True,
         )
+
+    def level_in(self, basis: str, method: Method | None = None) -> str:
+        """Method, functional, basis and Hamiltonian, e.g. "DF-MP2/cc-pvdz" or "X2C-KS(pbe0)/dz in
+        water (C-PCM)".
+
+        Parameters
+        ----------
+        basis : str
+            Its name.
+        method : Method, optional
+            None for `correlation`.
+        """
+        if method is None:
+            method = self.correlation
+        text = method.level
+        if self.relativity == "x2c":
+            text = f"X2C-{text}"
+        if self.xc is not None:
+            text += f"({self.xc})"
+        text += f"/{basis}"
+        if self.solvent is not None:
+            text += f" in {self.solvent_title}"
+        return text
 
     @property
     def regulariser(self) -> float | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dfmp2.double_hybrids import DISPERSIONS
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.double_hybrids import DISPERSIONS, look_up
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.options.methods import (
     CUSTOM_DOUBLE_HYBRID,
     KOHN_SHAM,
@@ -216,7 +215,7 @@ def _require_dispersion(options: Options) -> None:
     if options.dispersion in ("auto", "none"):
         return
     dispersion = Option("dispersion", options.dispersion)
-    row = options.double_hybrid
+    row = look_up(options.method)
     if row is None:
         raise InputError(
             dispersion,

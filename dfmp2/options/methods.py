@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.errors.wishes import way_out_of_method
 
 KAPPA = 1.1  # 1/Eh, from Shee et al.

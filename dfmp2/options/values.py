@@ -6,8 +6,7 @@ import math
 import re
 from decimal import Decimal
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 
 # How much of a result a file keeps, in ascending order (`dfmp2.output.hdf5_datasets`).
 KEPT = ("energies", "properties", "all")

@@ -25,10 +25,10 @@ from dfmp2.errors import (
     ForeignCheckpoint,
     InputError,
     Interrupted,
+    Option,
     ResourceError,
     ResultFileError,
 )
-from dfmp2.errors.messages import Option
 from dfmp2.host.files import locked, write_atomically
 from dfmp2.host.scratch import remove_kept
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB

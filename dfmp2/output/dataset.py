@@ -23,8 +23,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.host.files import beside, move, settled, write_atomically
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.mp2.identity import method
@@ -40,6 +39,7 @@ SAME_POSITION = 1e-6  # bohr within which two positions are the same
 ENERGIES = {  # of a record, Eh
     "energy": "total_energy",
     "scf_energy": "scf_total_energy",
+    "mean_field_energy": "mean_field_energy",
     "correlation_energy": "correlation_energy",
     "same_spin_energy": "same_spin_correlation_energy",
     "opposite_spin_energy": "opposite_spin_correlation_energy",
@@ -57,6 +57,7 @@ UNITS = {
 ABOUT = {
     "energy": "total energy of the method",
     "scf_energy": "energy of the SCF",
+    "mean_field_energy": "energy that correlation and dispersion are added to",
     "correlation_energy": "correlation energy of the method",
     "same_spin_energy": "same-spin part of it, scaled as the method scales it",
     "opposite_spin_energy": "opposite-spin part of it",

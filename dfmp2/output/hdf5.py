@@ -26,8 +26,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, ResultFileError
-from dfmp2.errors.messages import Command, Option, Placeholder
+from dfmp2.errors import Command, InputError, Option, ResultFileError
+from dfmp2.errors.messages import Placeholder
 from dfmp2.host.files import write_atomically
 from dfmp2.mp2.result import (
     NO_PAIRS,

@@ -116,13 +116,9 @@ def study_csv(study: Study) -> str:
     """The table as CSV: headings `name [unit]`, all digits, empty cells for missing numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    headings = []
-    for name, column in study.table.items():
-        if column.units:
-            headings.append(f"{name} [{column.units}]")
-        else:
-            headings.append(name)
-    writer.writerow(headings)
+    writer.writerow(
+        f"{name} [{column.units}]" if column.units else name for name, column in study.table.items()
+    )
     for row in zip(*(column.values for column in study.table.values()), strict=True):
         writer.writerow([_cell(value) for value in row])
     return text.getvalue()

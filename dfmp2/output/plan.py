@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from dfmp2.backends.base import Prediction
-from dfmp2.errors.messages import Message
+from dfmp2.errors import Message
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
 from dfmp2.output.document import WIDTH, Table, aligned

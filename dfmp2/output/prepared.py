@@ -25,8 +25,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dfmp2.errors import InputError, ResourceError, ResultFileError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.errors import Command, InputError, Message, Option, ResourceError, ResultFileError
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
 from dfmp2.host.threads import each

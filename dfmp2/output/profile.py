@@ -18,8 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dfmp2.errors import ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Option, ResourceError
 from dfmp2.host import resources
 from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.host.threads import Workers

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from dfmp2.backends.base import PairTerms, TileSource
 from dfmp2.backends.tiling import pairs_in
-from dfmp2.errors import InputError, ResultFileError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option, ResultFileError
 from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.operands import PairOperands

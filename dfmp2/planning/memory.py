@@ -16,8 +16,7 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.backends.torch_b import device_bytes
 from dfmp2.backends.transfers import STAGE_BYTES
-from dfmp2.errors import ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Option, ResourceError
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
 from dfmp2.planning.sizes import Workload
 from dfmp2.scf.solvent import surface_bytes

@@ -10,8 +10,7 @@ import numpy as np
 
 from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.backends.registry import foreseen, predictions, select_backend, weigh_trainium
-from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import KernelError, Message, Option, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.host.deferred import presentation
 from dfmp2.integrals import three_center

@@ -24,8 +24,7 @@ import numpy as np
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
-from dfmp2.errors import ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import Option, ResourceError
 from dfmp2.fitting.sets import resolve_fitting
 from dfmp2.host import cache, threads
 from dfmp2.host.resources import Others

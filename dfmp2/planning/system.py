@@ -18,8 +18,7 @@ from typing import Any
 
 from dfmp2.backends.base import Backend
 from dfmp2.backends.registry import select_backend
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors import InputError, Message, Option
 from dfmp2.fitting.sets import dense_fitting, resolve_fitting
 from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.double_hybrids import DoubleHybrid, look_up
-from dfmp2.errors import ConvergenceError, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import ConvergenceError, InputError, Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.foreign import from_pyscf
 from dfmp2.molecule.molecule import Molecule

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.errors import ConvergenceError
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
@@ -38,8 +38,6 @@ from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of, integrate_func
 from dfmp2.scf.ladder import Ladder
 from dfmp2.scf.reference import Reference, common_orbitals
 from dfmp2.scf.rotations import coulomb_exchange
-
-Array = NDArray[np.float64]
 
 COUPLED = 1e-6  # Eh, norm of F_ia below which the orbitals count as those of the conventional SCF
 MOST_BUILDS = 8  # of the exact Fock matrix

@@ -30,10 +30,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
 from dfmp2.integrals.grid import build_unsorted, coarse_name, make_grid
-
-Array = NDArray[np.float64]
 
 # Takes a worker's number, a block's number, the block, and the potential at its points.
 TakePotential = Callable[[int, int, PointBlock, Array], None]

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dfmp2.errors import ConvergenceError
-from dfmp2.errors.messages import Message
+from dfmp2.errors import ConvergenceError, Message
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density

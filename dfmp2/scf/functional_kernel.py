@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
 from dfmp2.integrals.grid import COARSE_LEVEL, build_unsorted, count_points, make_grid
 from dfmp2.molecule.pyscf_shield import shielded
@@ -34,8 +34,6 @@ from dfmp2.scf.exchange_correlation import (
     half_potential,
 )
 from dfmp2.scf.kohn_sham import functional_variables, libxc_code
-
-Array = NDArray[np.float64]
 
 KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their number of variables per spin
 # Factor by which a coarser grid for the kernel must at least reduce the number of points

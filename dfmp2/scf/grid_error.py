@@ -21,14 +21,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.grid import build_unsorted, finer_name, make_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.kohn_sham import exact_exchange_matrices, integrate_functional, of_mean_field
 from dfmp2.scf.reference import GridError, Reference
-
-Array = NDArray[np.float64]
 
 SAME_DENSITY = 1e-4  # in each element: below this, E_xc on both grids changes alike
 

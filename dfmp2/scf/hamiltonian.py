@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.grid import grid_name
 from dfmp2.molecule.point_charges import nuclear_energy
-
-Array = NDArray[np.float64]
 
 CHARGES_PER_CALL = 4096  # so that Ctrl-C is handled between two calls
 

@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, NumericalError, Option
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
@@ -28,8 +27,6 @@ from dfmp2.scf.ladder import Ladder, diagonalise, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 from dfmp2.scf.solvent import in_solvent, solvent_potential, solvent_record
-
-Array = NDArray[np.float64]
 
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 

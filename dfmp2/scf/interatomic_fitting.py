@@ -19,12 +19,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.four_center import pair_diagonals
 from dfmp2.integrals.screening import schwarz_bounds
-
-Array = NDArray[np.float64]
 
 SMALLEST = 1e-7  # Eh, largest (mn|mn) up to which a pair of shells is neglected
 

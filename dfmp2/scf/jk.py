@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.blas import add_projection, multiply_columns
 from dfmp2.host.threads import worker_pool
 from dfmp2.integrals.metric import MetricFactor, factorise
@@ -44,7 +45,6 @@ import_pyscf()
 
 from pyscf import df, lib  # noqa: E402 - through the shield
 
-Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular product
@@ -524,8 +524,14 @@ class WorkerMatrices:
             kinds = [False, True]
             most = max(1, most // 2)  # both share the memory for one
         for single in kinds:
-            gathered = rectangles if single else None
-            transform = half_transform(occupied, most, pairs, single=single, rectangles=gathered)
+            transform = half_transform(
+                occupied,
+                most,
+                pairs,
+                single=single,
+                rectangles=rectangles if single else None,
+                whole=how.exact is None,
+            )
             self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
 
     def add(self, rows: Array) -> None:

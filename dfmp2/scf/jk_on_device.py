@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.screening import PairList
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.scf.jk import Array, ExchangeProducts, JKFitting
+from dfmp2.scf.jk import ExchangeProducts, JKFitting
 
 import_pyscf()
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.arrays_on_disk import FLOAT64
 from dfmp2.host.resources import return_memory
 from dfmp2.host.scratch import Room, ScratchArray
@@ -35,8 +36,6 @@ from dfmp2.scf.jk import (
     rows_at_a_time,
     shares,
 )
-
-Array = NDArray[np.float64]
 
 BUFFERS = 2  # blocks of P in memory: one in use and one being read
 

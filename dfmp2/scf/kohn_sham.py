@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.double_hybrids import PARAMETERS, look_up, without_parameters
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.integrals.grid import make_grid, name_of_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation

@@ -14,16 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import ConvergenceError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import ConvergenceError, Option
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.rotations import fitting_object
 from dfmp2.units import counted_text
 
-Array = NDArray[np.float64]
 Iteration = tuple[float, float, float]  # energy, its change, norm of the orbital gradient; Eh
 OnIteration = Callable[[Array, Array], None]
 

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.units import quantity as _q
-
-Array = NDArray[np.float64]
 
 GIVEN = ("given",)  # the ladder of a mean field converged elsewhere
 

@@ -19,15 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.host.threads import each
 from dfmp2.integrals.transform import HalfTransform, half_transform
 from dfmp2.scf.jk import shares
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.rotations import Product, RotatedSpin, fitting_object, hessian_product
-
-Array = NDArray[np.float64]
 
 Kernel = Callable[[Sequence[Array]], list[Array]]  # changes of D per spin -> V_xc per spin
 

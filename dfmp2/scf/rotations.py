@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.kohn_sham import (
     HARTREE_FOCK,
@@ -30,8 +30,6 @@ from dfmp2.scf.kohn_sham import (
     exact_exchange_of,
     exchange_correlation_energy,
 )
-
-Array = NDArray[np.float64]
 
 RHF, BROKEN, UHF = "RHF to RHF", "RHF to UHF", "UHF to UHF"
 COULOMB = {RHF: 2.0, BROKEN: 0.0, UHF: 1.0}  # weight of J summed over spins

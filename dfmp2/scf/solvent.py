@@ -23,17 +23,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import SMD, Options, dielectric_constant
 from dfmp2.units import ANGSTROM_PER_BOHR
-
-Array = NDArray[np.float64]
 
 NEAR = 4  # names suggested for an unknown one
 BLOCK_BYTES = 64 * 10**6  # of integrals (mn|L) computed at a time

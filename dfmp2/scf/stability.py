@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.scf import rotations
 from dfmp2.scf.functional_kernel import FunctionalKernel, coarse_grid
@@ -39,8 +39,6 @@ from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of, of_mean_field
 from dfmp2.scf.reference import Reference, Stability
 from dfmp2.scf.response_matrices import orbital_hessian, with_kernel
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
-
-Array = NDArray[np.float64]
 
 EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
 FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import CompositeResult, combine
 from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, MP2Result

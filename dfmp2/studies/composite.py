@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.mp2.composite import (
     CompositeResult,
     Formula,
@@ -160,7 +159,7 @@ class CompositeOptions(Options):
     @property
     def level(self) -> str:
         """Readable name of method and basis, with the correction."""
-        text = f"{self.correlation.level}/{self.basis}"
+        text = self.level_in(self.basis)
         if self.delta is not None:
             basis = self.delta.partition("/")[2]
             text += f" + [CCSD(T) - {self.correlation.title}]/{basis}"

@@ -9,8 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dfmp2.errors import Dfmp2Error, InputError, ResourceError
-from dfmp2.errors.messages import Message
+from dfmp2.errors import Dfmp2Error, InputError, Message, ResourceError
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options.methods import MP2

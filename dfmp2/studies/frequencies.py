@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Command, Message, Option, plain
+from dfmp2.arrays import Array
+from dfmp2.errors import Command, InputError, Message, NumericalError, Option
+from dfmp2.errors.messages import plain
 from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import rotation_onto
@@ -34,8 +34,10 @@ from dfmp2.options import Options
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study, is_study, read_study
 from dfmp2.studies.ideal_gas import (
+    DEGENERATE,
     ROOM,
     GasConditions,
+    may_be_degenerate,
     require_between,
     thermochemistry,
     too_cold,
@@ -50,8 +52,6 @@ from dfmp2.studies.vibrations import (
     vibrations,
 )
 from dfmp2.units import ANGSTROM_PER_BOHR
-
-Array = NDArray[np.float64]
 
 DISPLACEMENT = 0.005  # bohr
 LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1
@@ -286,6 +286,8 @@ def _numbers(
         settings["symmetry_number"] = symmetry
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         notes += too_cold(molecule, masses(molecule), gas.temperatures)
+        if may_be_degenerate(molecule):
+            notes.append(DEGENERATE)
         values |= thermochemistry(
             molecule,
             first.total_energy,

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Option, plain
+from dfmp2.errors import InputError, NumericalError, Option
+from dfmp2.errors.messages import plain
 from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.elements import radius
 from dfmp2.molecule.molecule import Molecule

@@ -33,15 +33,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option, plain
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import plain
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.studies.vibrations import masses, on_a_line, principal_axes
-
-Array = NDArray[np.float64]
 
 # CODATA 2018, SI
 BOLTZMANN = 1.380649e-23
@@ -66,6 +64,16 @@ HIGHEST_TEMPERATURE = 1e5  # K
 HIGHEST_PRESSURE = 1e12  # Pa
 MOST_VALUES = 1000
 LARGEST_SYMMETRY = 60  # that of an icosahedron
+SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: s1, p3, d5
+    2: (1, 3, 11, 19, 29, 37, 47, 55, 79),
+    4: (7, 15, 33, 51, 83),
+    6: (25, 43, 75),
+    7: (24, 42),
+}
+DEGENERATE = (
+    "the electronic entropy is R ln(2S + 1): if the state is degenerate in space as well (P or D "
+    "states of atoms, Pi states of linear molecules), up to R ln of that degeneracy is missing"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,6 +518,17 @@ def too_cold(molecule: Molecule, weights: Array, temperatures: Sequence[float]) 
         f"TOO COLD: rotations are those of a classical rotor, which this molecule is not below "
         f"{largest:.1f} K: entropy and Gibbs energy at {min(temperatures):g} K are wrong"
     ]
+
+
+def may_be_degenerate(molecule: Molecule) -> bool:
+    """Whether an open shell may be degenerate in space: an atom not known to be in an S state, or
+    a linear molecule."""
+    if molecule.multiplicity == 1 or not on_a_line(molecule):
+        return False
+    if molecule.natom > 1:
+        return True
+    electrons = molecule.nuclear_charge - molecule.charge
+    return electrons not in SPHERICAL.get(molecule.multiplicity, ())
 
 
 def _vibration(wavenumbers: Array, temperature: float, low_modes: LowModes) -> Shares:

@@ -23,8 +23,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.elements import BOND
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts

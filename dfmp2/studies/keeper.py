@@ -19,8 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfmp2.errors import ForeignCheckpoint, InputError, ResultFileError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import ForeignCheckpoint, InputError, Option, ResultFileError
 from dfmp2.host.files import OUTPUT, locked, require_writable
 from dfmp2.host.provenance import blas_and_kernels
 from dfmp2.host.resources import usable_cores

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Option
-from dfmp2.mp2.identity import method, method_differences
+from dfmp2.errors import Command, InputError, Option
+from dfmp2.mp2.identity import method, method_differences, point_charges_digest
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import Block, Note, Section, Table, document_text
@@ -312,6 +311,15 @@ def _require_comparable(candidates: Sequence[Candidate]) -> None:
                 f"results of {len(groups)} {what}s: {named}: conformers have one {what}; leave "
                 "the others out"
             )
+    fields: dict[str, str] = {}
+    for one in candidates:
+        fields.setdefault(point_charges_digest(one.result.molecule), one.name)
+    if len(fields) > 1:
+        named = " and ".join(list(fields.values())[:2])
+        raise InputError(
+            f"{named} are not in the field of the same point charges, so their energies cannot be "
+            "compared: leave one out"
+        )
     different = method_differences({one.name: method(one.result) for one in candidates})
     if different:
         raise InputError(

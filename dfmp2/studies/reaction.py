@@ -21,13 +21,12 @@ from fractions import Fraction
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.arrays import Array
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.identity import METHOD, method, method_differences
+from dfmp2.mp2.identity import method, method_differences, method_of
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Options
 from dfmp2.options.basis_parts import (
@@ -52,7 +51,14 @@ from dfmp2.studies.frequencies import (
     rotational_symmetry,
 )
 from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry, too_cold
+from dfmp2.studies.ideal_gas import (
+    DEGENERATE,
+    ROOM,
+    GasConditions,
+    may_be_degenerate,
+    thermochemistry,
+    too_cold,
+)
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
@@ -66,8 +72,6 @@ from dfmp2.studies.vibrations import (
     vibrations,
 )
 from dfmp2.units import counted_text
-
-Array = NDArray[np.float64]
 
 ADVICE = Message(
     " (of a species: ",
@@ -275,9 +279,7 @@ def _require_comparable(
         )
     methods: dict[str, dict[str, str]] = {}
     basis = with_contents(options.basis)
-    named = {name: getattr(options, name) for name in METHOD}
-    named["basis"] = basis
-    by_options = {name: "default" if value is None else str(value) for name, value in named.items()}
+    by_options = method_of(options)
     if asked and all_stored:
         methods["the options"] = by_options
     for one in species:
@@ -734,7 +736,9 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
             molecule = one.result.molecule
             cold = too_cold(molecule, masses(molecule), plan.gas.temperatures)
             notes += [f"{one.species.label} is {text}" for text in cold]
-    if gas:
+        degenerate = [one.species.label for one in found if may_be_degenerate(one.result.molecule)]
+        if degenerate:
+            notes.append(f"{', '.join(degenerate)}: {DEGENERATE}")
         state = plan.gas.standard_state
         if state == "1M":
             state = "1 mol/l"

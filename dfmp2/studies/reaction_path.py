@@ -21,8 +21,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Command, Option
+from dfmp2.errors import Command, InputError, NumericalError, Option
 from dfmp2.gradients.gradient import GradientResult, certified_gradient, require_gradient
 from dfmp2.molecule.elements import bonds
 from dfmp2.molecule.molecule import Molecule

@@ -17,8 +17,7 @@ from itertools import product
 
 import numpy as np
 
-from dfmp2.errors import InputError, NumericalError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, NumericalError, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.output.study import MOST_RUNS

@@ -23,9 +23,9 @@ from dfmp2.errors import (
     ForeignCheckpoint,
     InputError,
     Interrupted,
+    Message,
     ResourceError,
 )
-from dfmp2.errors.messages import Message
 from dfmp2.mp2 import energy
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.result import MP2Result

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_of_difference import combined
@@ -525,8 +524,7 @@ def _numbers(
         notes += [*scan.relaxed.notes(), CITATION]
         notes += _disagreements(scan, outcomes)
     else:
-        for coordinate in scan.coordinates:
-            notes.append(f"atoms that move: {show_atoms(coordinate.moving)}")
+        notes += [f"atoms that move: {show_atoms(one.moving)}" for one in scan.coordinates]
     for outcome in outcomes:
         for name, code in outcome.codes.items():
             where = scan.point(outcome.number)

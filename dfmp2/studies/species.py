@@ -23,8 +23,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import read_text
@@ -385,9 +384,6 @@ def equation(species: Sequence[Species]) -> str:
             if one.coefficient * sign <= 0:
                 continue
             number = abs(one.coefficient)
-            if number == 1:
-                terms.append(one.label)
-            else:
-                terms.append(f"{_shown(number)} {one.label}")
+            terms.append(one.label if number == 1 else f"{_shown(number)} {one.label}")
         sides.append(" + ".join(terms))
     return " -> ".join(sides)

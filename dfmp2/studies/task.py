@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dfmp2.errors import ConvergenceError, Dfmp2Error
-from dfmp2.errors.messages import Message
+from dfmp2.errors import ConvergenceError, Dfmp2Error, Message
 from dfmp2.host.provenance import version
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine
@@ -154,7 +153,7 @@ class Task:
         }
         numbers = self.evaluate(complete_steps, failed, complete)
         basis = title_of(self.options.basis)
-        level = f"{self.options.correlation.level}/{basis}"
+        level = self.options.level_in(basis)
         settings = {"name": self.molecule.name, "basis": basis, **numbers.settings}
         notes = [*self._surroundings(), *numbers.notes]
         if isinstance(self.options, CompositeOptions):

@@ -21,11 +21,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option, plain
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Option
+from dfmp2.errors.messages import plain
 from dfmp2.host.provenance import version
 from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.output.hdf5_datasets import Dataset
@@ -37,15 +35,15 @@ from dfmp2.studies.frequencies import (
     rotational_symmetry,
 )
 from dfmp2.studies.ideal_gas import (
+    DEGENERATE,
     JOULE_PER_MOL,
     MOTIONS,
     GasConditions,
+    may_be_degenerate,
     thermochemistry,
     too_cold,
 )
 from dfmp2.studies.vibrations import Vibrations, on_a_line
-
-Array = NDArray[np.float64]
 
 
 def make_thermochemistry(
@@ -97,6 +95,8 @@ def make_thermochemistry(
     if conditions.low_modes.note:
         notes.append(conditions.low_modes.note)
     notes += too_cold(molecule, weights, conditions.temperatures)
+    if may_be_degenerate(molecule):
+        notes.append(DEGENERATE)
     notes += left_out_modes(modes)
     notes += no_stationary_point(result)
     values = {"total_energy": Dataset(result.total_energy, "hartree", "at the stored geometry")}

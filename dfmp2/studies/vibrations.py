@@ -31,13 +31,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.units import BOHR_PER_ANGSTROM, WAVENUMBER_PER_HARTREE, counted_text, quantity
-
-Array = NDArray[np.float64]
 
 # CODATA 2018
 ELECTRON_MASSES_PER_U = 1822.888486209

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Shape, Tile
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.trainium import layout
@@ -31,7 +32,7 @@ from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
 from dfmp2.trainium.interpreter.rules import CHIP
 from dfmp2.trainium.kernels.sizes import BANK, P
 from dfmp2.trainium.launch.executors import Executor
-from dfmp2.trainium.layout import EDGE, Array
+from dfmp2.trainium.layout import EDGE
 from dfmp2.trainium.tensors import NkiTensors
 
 # Of one core

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.backends.base import Shape
-from dfmp2.errors import InputError, KernelError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, KernelError, Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
@@ -31,7 +31,6 @@ from dfmp2.trainium.kernels.sizes import (
     equal_parts,
     upper_columns,
 )
-from dfmp2.trainium.layout import Array
 
 LARGEST = 100_000  # of any dimension; anything larger is a typing error
 SHAPES = {  # synthetic shapes used for the public trn1 figures

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfmp2.backends.base import Backend, Prediction, Shape
-from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import programs
 from dfmp2.trainium.costs import catalogue

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.trainium.kernels.sizes import (
     AHEAD,
     BANK,
@@ -53,8 +54,6 @@ PIECE = 2**30
 TENSOR = 2**31
 STRIDE = 8192  # bytes; row lengths must not be powers of two from here on
 FAR = 1.0e3  # Eh, of padded virtual orbitals
-
-Array = NDArray[np.float64]
 
 
 def padded_nvir(nvir: int) -> int:

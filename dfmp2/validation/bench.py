@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.backends import registry
 from dfmp2.backends.base import Backend, Tile
-from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, Option, ResourceError
 from dfmp2.host import provenance, resources, threads
 from dfmp2.host.resources import Others
 from dfmp2.integrals.spaces import ActiveSpace
@@ -279,7 +279,7 @@ def _compared(seconds: dict[tuple[str, str], list[float]]) -> dict[str, dict[str
 
 def _measure(
     task: BenchProblem,
-    b: entries.Array,
+    b: Array,
     space: ActiveSpace,
     backend: Backend,
     precision: str,

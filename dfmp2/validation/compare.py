@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, Option, ResourceError
 from dfmp2.host import resources, threads
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded

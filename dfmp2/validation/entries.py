@@ -44,8 +44,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Option, ResourceError
 from dfmp2.host import resources
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
@@ -294,8 +294,6 @@ def _calculation(item: dict[str, Any]) -> ReferenceCalculation:
 
 
 # --- arrays without a molecule --------------------------------------------------------------------
-
-Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 
 SEED = 42

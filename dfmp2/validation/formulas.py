@@ -25,12 +25,11 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.planning.memory import FLOAT64
 
-Array = NDArray[np.float64]
 # s, i, t -> (ia|jb) for all a, j, b: (nvir_s, nocc_t, nvir_t)
 Rows = Callable[[int, int, int], Array]
 

@@ -28,10 +28,10 @@ from dfmp2.errors import (
     BackendUnavailable,
     ComparisonFailed,
     InputError,
+    Option,
     ResourceError,
     UnsupportedByBackend,
 )
-from dfmp2.errors.messages import Option
 from dfmp2.host import resources
 from dfmp2.integrals.three_center import smallest_overlap
 from dfmp2.molecule.basis import BasisSet, ElementBasis

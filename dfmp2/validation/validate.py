@@ -30,10 +30,10 @@ from dfmp2.errors import (
     Dfmp2Error,
     InputError,
     Interrupted,
+    Option,
     ResourceError,
     UnsupportedByBackend,
 )
-from dfmp2.errors.messages import Option
 from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy

@@ -55,4 +55,3 @@ measure kinds python scripts/benchmarks/kinds.py --repeats 5 --json "$folder/kin
 measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40 --json "$folder/scaling.json"
 measure c60 python -P -m dfmp2 run scripts/benchmarks/c60.xyz --basis cc-pvdz --output "$folder/c60.h5"
 measure data-set python scripts/benchmarks/data_set.py "$folder/data-set"
-measure batch-overhead python scripts/benchmarks/batch_overhead.py

@@ -12,16 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dfmp2.molecule.text import printable
 from dfmp2.output.html.notation import written
 
 WIDTH = 500.0
 LEFT, RIGHT = 64.0, WIDTH - 16.0  # edges of the plot area
 MOST_SERIES = 3  # number of dash patterns and markers
-Array = NDArray[np.float64]
 
 
 def element(tag: str, *children: str, title: str = "", **attributes: str | float) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dfmp2.output.drawings.elements import Array, drawing, element, text_element
+from dfmp2.arrays import Array
+from dfmp2.output.drawings.elements import drawing, element, text_element
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:

@@ -140,8 +140,9 @@ def curves(
     for place, name in enumerate(names, start=1 + len(measured)):
         y = 16.0 + 20 * (place - 1)
         parts += [line_element(LEFT, y, LEFT + 34, y, "fit"), text_element(LEFT + 42, y + 4, name)]
-    for item in fitted:
-        parts.append(element("polyline", points=_path(item.points, to_x, to_y), cls="fit"))
+    parts += [
+        element("polyline", points=_path(item.points, to_x, to_y), cls="fit") for item in fitted
+    ]
     return drawing(WIDTH, 330.0 + legend, label, parts, **data)
 
 

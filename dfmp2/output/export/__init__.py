@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
+from dfmp2.options.methods import MP2
 from dfmp2.output.dataset import extxyz, make_record
 from dfmp2.output.export.densities import cube
 from dfmp2.output.export.molden import molden
@@ -30,18 +30,18 @@ def xyz(result: MP2Result) -> bytes:
     """
     count, comment, *atoms = write_xyz(result.molecule).splitlines()
     energies = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
-    level = "DF-MP2"
+    method = MP2
     if not math.isfinite(result.mp2_total_energy):  # no MP2 energy, only that of another method
         energies = ("scf_total_energy", "correlation_energy", "total_energy")
-        level = result.options.correlation.level
+        method = result.options.correlation
     keys = " ".join(f"{name}_hartree={getattr(result, name):.12f}" for name in energies)
-    basis = printable(result.orbital_basis.name).replace('"', "'")
-    relativity = "X2C-" if result.options.relativity == "x2c" else ""
+    level = result.options.level_in(result.orbital_basis.name, method)
+    level = printable(level).replace('"', "'")
     charges = result.molecule.point_charges
     field = "" if charges is None else f" point_charges={len(charges)}"
     if result.options.solvent is not None:
         field = f' solvent="{printable(result.options.solvent_title)}"'
-    line = f'{comment} method="{relativity}{level}/{basis}"{field} {keys}'
+    line = f'{comment} method="{level}"{field} {keys}'
     return ("\n".join([count, line, *atoms]) + "\n").encode("ascii", "backslashreplace")
 
 

@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, ResultFileError
-from dfmp2.errors.messages import Command, N, Option
+from dfmp2.arrays import Array
+from dfmp2.errors import Command, InputError, Option, ResultFileError
+from dfmp2.errors.messages import N
 from dfmp2.molecule.mole import rebuilt_mole
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-
-Array = NDArray[np.float64]
 
 SAID = {"scf": "of the reference", "unrelaxed": "of MP2, unrelaxed", "relaxed": "of MP2, relaxed"}
 MOST_POINTS = 5 * 10**7  # 650 MB of text

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.mole import Shell, ao_shells
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
@@ -31,8 +31,6 @@ from dfmp2.output.export.densities import SAID, natural_orbitals
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
-
-Array = NDArray[np.float64]
 
 LETTERS = "spdfg"
 SPINS = ("Alpha", "Beta")

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option, ResourceError
 from dfmp2.molecule.mole import ao_shells
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import conventions

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.mp2.properties import DENSITIES, GradientCertificate, Polarizability, Properties
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
@@ -17,7 +18,6 @@ from dfmp2.output.document import (
     fixed,
     size,
 )
-from dfmp2.output.drawings.elements import Array
 from dfmp2.output.reports.records import record_facts
 from dfmp2.units import DEBYE
 

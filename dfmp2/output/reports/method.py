@@ -55,7 +55,8 @@ def method_on_reference(result: Calculated) -> str:
     reference, surroundings = _reference(result), _surroundings(result)
     if result.options.correlation.kind == "none":
         return f"{reference}/{result.orbital_basis.name}{surroundings}"
-    return f"{result.level} on {reference}{surroundings}"
+    level = f"{result.options.correlation.level}/{result.orbital_basis.name}"
+    return f"{level} on {reference}{surroundings}"
 
 
 def reference_name(result: Calculated) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
     Block,
@@ -18,7 +19,6 @@ from dfmp2.output.document import (
     energy_text,
     fixed,
 )
-from dfmp2.output.drawings.elements import Array
 from dfmp2.output.drawings.maps import pair_map
 from dfmp2.output.reports.method import core_orbitals
 

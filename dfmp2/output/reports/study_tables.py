@@ -144,13 +144,7 @@ def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
     """The cells of the column that marks imaginary modes."""
     if min(wavenumbers, default=0.0) >= 0:
         return []
-    kinds = []
-    for wavenumber in wavenumbers:
-        if wavenumber < 0:
-            kinds.append("imaginary")
-        else:
-            kinds.append("real")
-    return [kinds]
+    return [["imaginary" if wavenumber < 0 else "real" for wavenumber in wavenumbers]]
 
 
 def positions_table(study: Study) -> Table:

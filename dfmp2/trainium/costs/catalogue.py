@@ -16,8 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from dfmp2.backends.base import Prediction, Shape
-from dfmp2.errors import InputError, KernelError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, KernelError, Option
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs import model

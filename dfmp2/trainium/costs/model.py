@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import InputError, Option
 from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.interpreter.rules import Settings, Target
 from dfmp2.trainium.kernels.sizes import (

@@ -29,8 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dfmp2.backends.base import Shape
-from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, KernelError, Option, ResourceError
 from dfmp2.host.files import put
 from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.backends.base import Backend, Operand, PairTerms, Shape, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
 from dfmp2.host.processes import begin_quietly, exit_code, start_process
@@ -29,7 +30,6 @@ from dfmp2.trainium.launch.compiler import compile_ahead
 from dfmp2.trainium.launch.executors import NeffExecutor, executor
 from dfmp2.trainium.layout import block_edge, padded_naux, padded_nvir
 
-Array = NDArray[np.float64]
 PATIENCE = 5.0  # s allowed for a process to end by itself
 
 

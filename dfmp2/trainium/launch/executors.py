@@ -28,8 +28,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import BackendUnavailable, KernelFailed
-from dfmp2.errors.messages import Option
+from dfmp2.errors import BackendUnavailable, KernelFailed, Option
 from dfmp2.trainium.calls import Program, program_of, source_hash
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.run import Settings, run_kernel

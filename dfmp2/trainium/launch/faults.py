@@ -23,10 +23,11 @@ from dfmp2.errors import (
     DeviceFault,
     Dfmp2Error,
     KernelFailed,
+    Message,
     NumericalError,
+    Option,
     ResourceError,
 )
-from dfmp2.errors.messages import Message, Option
 
 HARDWARE = {*range(1200, 1206), 5, 6, 101}
 HARDWARE_NAMES = (

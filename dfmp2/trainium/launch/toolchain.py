@@ -52,8 +52,6 @@ TOOLS = {
 }
 VERSIONS = (
     "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
-)
-VERSIONS += (
     "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: "
     "pass\nprint(json.dumps(out))"
 )
