@@ -51,6 +51,8 @@ FILES = {
     "heh.xyz": "2\ncharge=1\nHe 0 0 0\nH 0.3 0.5 0.72\n",
     "wide.xyz": "2\ncharge=1\nHe 0 0 0\nH 0.3 0.6 0.9\n",
     "li.xyz": "3\ncharge=1\nLi 0 0 0\nH 0.2 0.3 2.0\nH 0.2 0.9 2.4\n",
+    # Near the minimum of its relaxed scan.
+    "near.xyz": "3\ncharge=1\nLi 0 0 0\nH 0.23 0.10 2.18\nH 0.17 0.80 2.04\n",
     "he.xyz": "1\n\nHe 0 0 0\n",
     "proton.xyz": "2\n\nH 0 0 0\nH 0.1 0.2 0.71\n",
     "atom.xyz": "1\nmultiplicity=2\nLi 0 0 0\n",
@@ -71,7 +73,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "interaction": ("interaction", "li.xyz", *FIXED, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
     "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2", *DELTA),
     "reaction": ("reaction", *FIXED, "--reactants", "wide.xyz,pair.xyz", "--products", "heh.xyz,2*atom.xyz", *GAS),
-    "relaxed": ("scan", "li.xyz", *FIXED, "--bond", "2,3", "0.72:0.78:2", "--relaxed"),
+    "relaxed": ("scan", "near.xyz", *FIXED, "--bond", "2,3", "0.72:0.78:2", "--relaxed"),
     "thermo": ("thermo", "frequencies.h5", "--json", "--temperature", "200,300", "--isotope", "H=2H"),
 }  # fmt: skip
 # Depends on the host, the time or the version; sentences; and whatever rounding may change.
@@ -636,7 +638,7 @@ def test_the_table_of_a_scan(name: str, outputs: Outputs) -> None:
             assert all(
                 low.total_energy <= run.total_energy for low, run in zip(points, runs, strict=True)
             )
-        start = np.array([row.split()[1:] for row in FILES["li.xyz"].splitlines()[2:]], float)
+        start = np.array([row.split()[1:] for row in FILES["near.xyz"].splitlines()[2:]], float)
         assert np.array(study.settings["start_geometry"]) == near(start / 0.52917721092)
     assert table.keys() == expected.keys()
     for key, values in expected.items():

@@ -78,24 +78,24 @@ def test_a_double_hybrid_of_opposite_spin_is_the_sum_over_pairs(
 ) -> None:
     settings = EXACT | {"grid": "1"} | method
     tiles = dfmp2.run(molecule, **settings)
-    for tolerance in (1e-5, 1e-8):
-        found = dfmp2.run(molecule, laplace=True, tolerance=tolerance, **settings)
-        assert found.quadrature is not None
-        assert found.grid_certificate is None
-        assert np.isnan(found.components[0])
-        assert found.mean_field_energy == pytest.approx(tiles.mean_field_energy, abs=1e-10)
-        wrong = abs(found.correlation_energy - tiles.correlation_energy)
-        assert wrong <= found.quadrature.error + 1e-11
-        assert 0.005 * tolerance < found.quadrature.error <= tolerance
-        assert abs(found.total_energy - tiles.total_energy) <= tolerance
-        assert found.same_spin_correlation_energy == 0.0
+    tolerance = 1e-8
+    found = dfmp2.run(molecule, laplace=True, tolerance=tolerance, **settings)
+    assert found.quadrature is not None
+    assert found.grid_certificate is None
+    assert np.isnan(found.components[0])
+    assert found.mean_field_energy == pytest.approx(tiles.mean_field_energy, abs=1e-10)
+    wrong = abs(found.correlation_energy - tiles.correlation_energy)
+    assert wrong <= found.quadrature.error + 1e-11
+    assert 0.005 * tolerance < found.quadrature.error <= tolerance
+    assert abs(found.total_energy - tiles.total_energy) <= tolerance
+    assert found.same_spin_correlation_energy == 0.0
     assert "quadrature" in report(found)
 
 
 def test_a_misjudged_size_of_the_energy_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laplace, "_size", lambda *given: 1e-6)
     found = dfmp2.run(WATER, method="sos-laplace", **EXACT)
-    assert found.quadrature is not None and found.quadrature.error <= 1e-7
+    assert found.quadrature is not None and 2e-9 < found.quadrature.error <= 1e-7
 
 
 @pytest.mark.parametrize(

@@ -429,7 +429,8 @@ def differentiate(
         if options.correlation.kind == "none":
             relaxed = [Relaxed(p, p, p) for p in unrelaxed]
             residual = left = 0.0
-            _release_kept(kept)
+            while kept:  # SCF integrals for the response
+                kept.pop().discard()
         else:
             listener.stage("Z-vector equations")
             relaxed, residual, left = _response(
@@ -597,12 +598,6 @@ def _no_correlation(
         two_center=0.0,
     )
     return part, [np.zeros((len(o.energy),) * 2) for o in spins]
-
-
-def _release_kept(kept: list[Any]) -> None:
-    """Free the SCF integrals that were kept for a response, when none is computed."""
-    while kept:
-        kept.pop().discard()
 
 
 def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:

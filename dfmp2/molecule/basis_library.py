@@ -160,7 +160,7 @@ def _with_left_to(key: str, symbol: str) -> Iterator[str]:
 
 def require_known(key: str, name: str, option: Option, *, fitting: bool) -> None:
     """Raise for a name unknown to all libraries, with similar names."""
-    if any(is_known(other) for other in _family(key)):
+    if any(is_known(other) for symbol in ("H", "C") for other in _with_left_to(key, symbol)):
         return
     if exchange_would_help(key):
         raise InputError(
@@ -222,10 +222,6 @@ def edits(wrong: str, right: str) -> int:
                 row[j] = min(row[j], before[j - 2] + 1)
         before = above
     return row[-1]
-
-
-def _family(key: str) -> set[str]:
-    return {other for symbol in ("H", "C") for other in _with_left_to(key, symbol)}
 
 
 def lacks(key: str, symbol: str) -> str:

@@ -21,16 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dfmp2.errors import InputError, Option
+from dfmp2.mp2.error_budget import EXACT, ErrorBudget
 from dfmp2.mp2.properties import Gradient, Properties
 from dfmp2.mp2.result import MP2Result
-
-if TYPE_CHECKING:
-    from dfmp2.mp2.error_budget import ErrorBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,6 @@ class CompositeResult(MP2Result):
     @property
     def error_budget(self) -> ErrorBudget:
         """How wrong its energies may be; the correction counts as exact."""
-        from dfmp2.mp2.error_budget import EXACT
         from dfmp2.mp2.error_of_difference import combined
 
         name, exact = "The energy", EXACT

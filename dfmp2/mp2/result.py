@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
 from dfmp2.options import ALL, Options
 from dfmp2.options.methods import CUSTOM, SCS, SOS
@@ -30,8 +31,6 @@ from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference
 from dfmp2.units import quantity as _q
 
-if TYPE_CHECKING:
-    from dfmp2.mp2.error_budget import ErrorBudget
 # Energies of the requested method, whichever it is; the prefix `mp2_` means plain MP2.
 OF_THE_METHOD = (
     "same_spin_correlation_energy",

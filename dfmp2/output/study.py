@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -29,6 +29,7 @@ from dfmp2.host.deferred import presentation
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine
+from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5_datasets import (
@@ -51,9 +52,6 @@ from dfmp2.output.safe_hdf5 import (
     read_contents,
 )
 from dfmp2.units import counted_text
-
-if TYPE_CHECKING:
-    from dfmp2.mp2.error_budget import ErrorBudget
 
 STUDY_VERSION = 1
 TABLE_VERSION = 1
@@ -254,8 +252,11 @@ class Study:
         if self.kind == "interaction":
             return self._interaction_budget("CP-corrected", "-in-complex")
         if self.kind == "irc":
-            top, minimum = (self.runs[name] for name in self._top_and_minimum())
-            return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
+            minimum = self.runs[str(self.settings["backward_run"])]
+            return combined(
+                [((1.0, 1.0), self.runs["transition-state"]), ((-1.0, -1.0), minimum)],
+                "The barrier forwards",
+            )
         if self.kind == "reaction":
             parts = [
                 ((one["coefficient"], one["coefficient"]), self.results[one["run"]])
@@ -274,11 +275,6 @@ class Study:
         if "parts" in self.settings:
             return next(iter(self.results.values())).error_budget
         return self._limit_budget(runs)
-
-    def _top_and_minimum(self) -> tuple[str, str]:
-        """The names of the transition state of a path and of the minimum in the backward
-        direction."""
-        return "transition-state", str(self.settings["backward_run"])
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.output.drawings.elements import drawing, element, text_element
+from dfmp2.output.study import Study
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
 
 LEVELS = 10  # shades of the pair map
 DECADES = 4.0  # spanned by its scale

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -12,10 +11,8 @@ from numpy.polynomial import Polynomial
 from dfmp2.output.drawings.elements import of_its_own
 from dfmp2.output.drawings.maps import energy_map
 from dfmp2.output.drawings.plots import Curve, curves
+from dfmp2.output.study import Study
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
 
 FITS = {3: "fitted parabola", 5: "fitted quartic"}
 

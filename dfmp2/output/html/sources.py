@@ -430,7 +430,10 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
             figures, molecule = _taken_out(molecule)
         molecules.append(molecule._replace(title=f"Molecule ({drawn.name})"))
     formulas = [entry.result.molecule.formula.partition(" + ghost ")[0] for entry in runs]
-    said_blocks = _with_formulas(results.blocks, formulas)
+    said_blocks = [
+        with_formulas(block, formulas) if isinstance(block, str) else block
+        for block in results.blocks
+    ]
     sections = [
         results._replace(blocks=[*said_blocks, *given]),
         *molecules,
@@ -453,11 +456,6 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     warnings = study_warnings(study)
     summary = Summary(with_formulas(said, formulas), subtitle, tiles, blocks, warnings)
     return render(summary, sections, file)
-
-
-def _with_formulas(blocks: Sequence[Block], formulas: Sequence[str]) -> list[Block]:
-    """The blocks, with subscripts in these formulas wherever they occur in sentences."""
-    return [with_formulas(block, formulas) if isinstance(block, str) else block for block in blocks]
 
 
 def _main_values(results: Section, kind: str) -> list[Block]:

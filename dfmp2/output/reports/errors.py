@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dfmp2.mp2.error_budget import ErrorBudget, Share
 from dfmp2.mp2.result import FittingCertificate, MP2Result
 from dfmp2.output.document import (
     ABSENT,
@@ -17,9 +16,6 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.reports.records import OF_CERTIFICATE, SCF_OF_CHECK, record_facts
 from dfmp2.units import counted_text
-
-if TYPE_CHECKING:
-    from dfmp2.mp2.error_budget import ErrorBudget, Share
 
 
 def budget_blocks(budget: ErrorBudget) -> list[Block]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
@@ -33,10 +32,8 @@ from dfmp2.output.reports.study_tables import (
     values_on_a_screen,
     values_table,
 )
+from dfmp2.output.study import Study
 from dfmp2.units import counted_text
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
 
 # Notes on how something is computed, and where that is published
 BACKGROUND = re.compile(

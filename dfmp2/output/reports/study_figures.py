@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from dfmp2.output.document import (
     Block,
@@ -14,12 +13,10 @@ from dfmp2.output.document import (
 from dfmp2.output.drawings.plots import BROADENING, Curve, Limit, convergence, curves, spectrum
 from dfmp2.output.drawings.studies import path_drawing, scan_drawing
 from dfmp2.output.reports.study_tables import HEADINGS, cell, kind_cells, kind_heads
+from dfmp2.output.study import Study
 from dfmp2.units import (
     KJ_PER_MOL_PER_HARTREE,
 )
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
 
 
 def vibration_blocks(study: Study) -> list[Block]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.output.document import (
     ABSENT,
@@ -16,17 +16,14 @@ from dfmp2.output.document import (
     fitted_width,
     fixed,
 )
+from dfmp2.output.hdf5_datasets import Dataset
+from dfmp2.output.study import Column, Study
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
     KCAL_PER_MOL_PER_HARTREE,
     KJ_PER_KCAL,
     KJ_PER_MOL_PER_HARTREE,
 )
-
-if TYPE_CHECKING:
-    from dfmp2.molecule.molecule import Molecule
-    from dfmp2.output.hdf5_datasets import Dataset
-    from dfmp2.output.study import Column, Study
 
 HEADINGS = {  # headings of study columns with long names
     "scf_total_energy": "E(SCF)",

@@ -93,9 +93,9 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
     return tensor
 
 
-def _tensor(core: Core, value: object, role: str, rule: str = "operand-type") -> Tensor:
+def _tensor(core: Core, value: object, role: str) -> Tensor:
     if not isinstance(value, Tensor):
-        raise core.refuse(rule, f"{role} is {type(value).__name__}, not a tensor")
+        raise core.refuse("operand-type", f"{role} is {type(value).__name__}, not a tensor")
     return value
 
 
