@@ -14,6 +14,7 @@ import pytest
 
 import dfmp2
 from dfmp2.molecule.files import read_frame
+from dfmp2.mp2.properties import Polarizability
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
 from dfmp2.output.table import numbers_of
@@ -106,19 +107,21 @@ ENERGIES = {  # of a record -> of a result
 
 def test_every_number_of_a_record_is_in_every_format(batch, tmp_path):
     """Made up, so that no two are alike; read by ASE, h5py, pyarrow, csv and json."""
+    slopes = np.array([[1.0, 0.2, 0.3], [0.2, 2.0, 0.5], [0.3, 0.5, 3.0]])
     result = dfmp2.read(batch / "out" / "nh2.h5")
-    record = make_record(result)
+    bent = Polarizability(slopes, 2 * slopes, slopes[0], 1e-7, 2e-3, 0.01, 1.0)
+    record = make_record(replace(result, polarizability=bent))
+    assert record.polarizability == slopes.tolist()
     assert record.energies == {name: getattr(result, own) for name, own in ENERGIES.items()}
     energies = {name: -1.5 * place for place, name in enumerate(ENERGIES, start=1)}
-    slopes = [[1.0, 0.2, 0.3], [0.2, 2.0, 0.5], [0.3, 0.5, 3.0]]
-    record = replace(record, energies=energies, polarizability=slopes)
+    record = replace(record, energies=energies)
     numbers = {
         **energies,
         "coordinates": result.molecule.coordinates.tolist(),
         "forces": (-result.gradient.mp2_total_gradient).tolist(),
         "dipole": result.properties.relaxed_dipole.tolist(),
         "charges": result.properties.mulliken_charges[2].tolist(),
-        "polarizability": slopes,
+        "polarizability": slopes.tolist(),
         "charge": 0,
         "multiplicity": 2,
     }

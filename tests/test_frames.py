@@ -214,6 +214,7 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
     assert sum(one.weight for one in ranking.conformers) == pytest.approx(1.0, abs=1e-14)
     assert ranking.ensemble_energy == pytest.approx(lowest - thermal * math.log(total), abs=1e-12)
     assert ranking.quantity == "total_energy" and ranking.warnings == ()
+    assert ranking.temperature == 900.0
 
 
 def test_what_rank_refuses(bent: Path) -> None:

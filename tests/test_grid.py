@@ -330,6 +330,8 @@ def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: 
     found = dfmp2.run(molecule, **settings, scf_conv_tol=1e-11, allow_small_gap=True)
     measured = found.to_dict()["grid_error"]
     expected = oracle(found, measured["finer_grid"])
+    points = grid.make_grid(gto.loads(found.mole_json), measured["finer_grid"]).build()
+    assert measured["finer_grid_points"] == np.count_nonzero(points.weights)
     names = ("scf_total_energy", "hf_total_energy", "correlation_energy")
     for key, value in zip(names, expected, strict=True):
         assert abs(value) > 1e-6  # the test sees something

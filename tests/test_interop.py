@@ -194,7 +194,10 @@ def test_drivers(pipe: Callable[[Any], Finished]) -> None:
     assert middle.return_result == pytest.approx(
         np.array([[0, 0, -slope], [0, 0, slope]]), abs=5e-5
     )
-    hessian, answered = asked("hessian").return_result, asked("properties")
+    bent, answered = asked("hessian"), asked("properties")
+    hessian = bent.return_result
+    assert bent.properties.return_hessian.tolist() == hessian.tolist()
+    assert middle.properties.return_gradient.tolist() == middle.return_result.tolist()
     bend = (high.return_result - low.return_result)[1, 2] / (2 * step)
     assert hessian.shape == (6, 6) and hessian[5, 5] == pytest.approx(bend, abs=2e-4)
     properties = answered.return_result

@@ -398,6 +398,12 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
     again = outputs.printed(name, ".again.json")
     result = dfmp2.read(outputs.folder / f"{name}.h5")
     assert len(compare_with_attributes(printed, result)) > 25
+    history = np.array(result.reference.history)
+    assert len(history) == printed["scf_iterations"]
+    assert history[-1, 0] == pytest.approx(printed["scf_total_energy"], abs=1e-9)
+    if result.gradient is not None:
+        factors = (result.gradient.opposite_spin_factor, result.gradient.same_spin_factor)
+        assert factors == (1.0, 1.0)
     assert {**printed, "output": None} == {**again, "output": None}
 
 
@@ -460,6 +466,7 @@ def test_numbers_of_a_result_that_are_sums(outputs: Outputs) -> None:
     for name in ("scf_fitting_error", "mp2_fitting_error"):
         of = printed[name]["elements"]
         assert printed[name]["sum"] == pytest.approx(of["O"] + of["H"], rel=1e-12)
+        assert printed["diagnostics"][name] == pytest.approx(printed[name]["sum"], rel=1e-12)
     assert printed["scf_fitting_error"]["elements"]["He"] != 0  # the ghost, which is not counted
     assert printed["properties"]["origin"] == [0.0, 0.0, 0.0]
 

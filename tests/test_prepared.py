@@ -182,6 +182,9 @@ def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         prepared.provenance.host,
         "dfmp2.prepare",
     )
+    numbers = (made.threads, made.seconds, made.measured_peak)
+    timings, memory = prepared.timings, prepared.memory
+    assert numbers == (prepared.provenance.threads, timings.total, memory.measured_peak)
     assert result.provenance.command == "dfmp2.energy"
     stored = tmp_path / "x.h5"
     dfmp2.write(result, stored)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.errors import ResourceError
 from dfmp2.host.threads import Workers, each
 from dfmp2.output import hdf5
@@ -133,6 +134,20 @@ def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: P
         fitted.matrices([np.eye(n)[:, :5].copy()])
         assert fitted.operations == [once[0] + p * n * (n + 1), 3 * p * n * n * 5]
         fitted.discard()
+
+
+def test_operations_of_a_run_are_those_of_its_cycles() -> None:
+    """One fit, J of each density, and K of its orbitals: all functions in the atomic densities of
+    the start, nine occupied orbitals afterwards; in float64."""
+    hydroxyl = dfmp2.Molecule.from_string("O 0 0 0; H 0.3 0.8 0.5", multiplicity=2)
+    options = {"precision": "fp64", "stability": "off", "threads": 1, "listener": Heard()}
+    found = dfmp2.run(hydroxyl, "sto-3g", **options)
+    n, p, cycles = found.sizes.nao, found.sizes.naux_scf, found.reference.cycles
+    columns = 2 * n + cycles * (5 + 4)
+    coulomb = (cycles + 1) * 2 * p * n * (n + 1)
+    expected = p * p * n * (n + 1) // 2 + coulomb + 3 * p * n * n * columns
+    assert list(found.reference.operations) == [expected, 0]
+    assert cycles > 4
 
 
 def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:

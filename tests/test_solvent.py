@@ -123,6 +123,7 @@ def test_energies_are_those_of_pyscf_in_the_same_solvent(name: str) -> None:
     parts = theirs.scf_summary
     assert abs(reference.solvent_energy - parts["e_solvent"]) < 1e-7
     assert reference.solvent_energy < -1e-5
+    assert reference.surface_points == len(theirs.with_solvent.surface["grid_coords"])
     if case[3].get("solvent_model") == "smd":
         assert abs(reference.smd_cds_energy - parts["e_cds"]) < 1e-12
         assert abs(reference.smd_cds_energy) > 1e-4
