@@ -481,7 +481,7 @@ def test_an_xyz_file_has_the_energies_that_there_are() -> None:
     found = dfmp2.run(WATER, method="ks", **given)
     line = export(found, "xyz").decode().splitlines()[1]
     assert f"total_energy_hartree={found.total_energy:.12f}" in line and "nan" not in line
-    assert 'method="KS/6-31g"' in line
+    assert 'method="KS(pbe)/6-31g"' in line
 
 
 def test_exact_exchange_alone_is_mp2() -> None:
