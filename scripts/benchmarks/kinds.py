@@ -240,9 +240,8 @@ for number in range({count}):
             "core potential",
             "def2-tzvpp",
             molecule("inputs/ch2i2.xyz"),
-            pyscf=PAIRS.replace("density_fit()", "density_fit('def2-universal-jkfit')")
-            + "mf, mp2 = energy(molecule())\nvalue = mf.e_tot + mp2.kernel()\n",
             ecp="def2-tzvpp",
+            near={"pyscf": "its own fitting sets"},
         ),
         Kind("diffuse basis", "aug-cc-pvdz", dimer),
         Kind(
