@@ -7,9 +7,7 @@ they come (`dfmp2.studies.keeper`), so that a resumed study retraces its path.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypedDict
@@ -167,11 +165,7 @@ class _StudyRuns:
         task = self.task
         for text in task.warnings:
             self.listener.warning(text)
-        with (
-            self.keeper.held(task, self.listener),
-            self.keeper.up_to_date(self.study),
-            _few_collections(),
-        ):
+        with self.keeper.held(task, self.listener), self.keeper.up_to_date(self.study):
             try:
                 self._run_group(task.steps, elsewhere, follow=False)
                 if task.then is not None:
@@ -248,7 +242,6 @@ class _StudyRuns:
     def _run_here(self, group: Sequence[Step], waiting: Sequence[Step], total: str) -> None:
         """Compute steps in this process, one after the other."""
         task = "gradient" if self.task.compute is not None else "energy"
-        first = True
         series = Series(self.listener, waiting, task)
         for step in group:
             self.number += 1
@@ -261,9 +254,6 @@ class _StudyRuns:
                 self.listener.substage(announced)
             if step in waiting:
                 self._run(step, series)
-                if first:
-                    _exclude_from_collections()  # also what the first run has imported
-                first = False
             if self.task.chained and step.name in self.results:
                 self.starts[step.part] = _orbitals_of(step.name, self.results[step.name])
 
@@ -335,25 +325,6 @@ class _StudyRuns:
         self.listener.warning(
             Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
         )
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Make objects that are excluded from garbage collection during the block subject to it again
-    at its end, unless some were excluded before."""
-    frozen = gc.get_freeze_count()
-    try:
-        yield
-    finally:
-        if not frozen:
-            gc.unfreeze()
-
-
-def _exclude_from_collections() -> None:
-    """Exclude existing objects from garbage collection, which otherwise dominates the time for
-    small molecules."""
-    gc.collect()
-    gc.freeze()
 
 
 def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:

@@ -198,26 +198,19 @@ for number in range({count}):
     text = "0 1\\n" + "\\n".join(atoms) + "\\nno_com\\nno_reorient\\n"
     found.append(energy("mp2", molecule=psi4.core.Molecule.from_string(text)))
 """
+    uhf = Kind(
+        "UHF cation",
+        "cc-pvtz",
+        glycine,
+        ours=("run", *cation),
+        pyscf=OPEN_PAIRS,
+        settings="reference uhf",
+        state=(1, 2),
+    )
     found = [
         Kind("RHF", "cc-pvtz", glycine),
-        Kind(
-            "UHF cation",
-            "cc-pvtz",
-            glycine,
-            ours=("run", *cation),
-            pyscf=OPEN_PAIRS,
-            settings="reference uhf",
-            state=(1, 2),
-        ),
-        Kind(
-            "UHF cation, stability off",
-            "cc-pvtz",
-            glycine,
-            ours=("run", *cation, "--stability", "off"),
-            pyscf=OPEN_PAIRS,
-            settings="reference uhf",
-            state=(1, 2),
-        ),
+        uhf,
+        replace(uhf, name="UHF cation, stability off", ours=(*uhf.ours, "--stability", "off")),
         Kind(
             "ROHF cation",
             "cc-pvtz",
