@@ -211,6 +211,7 @@ class Outputs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tables: dict[str, list[str]] = {}
+        self.studies: dict[str, Study] = {}
 
     def table(self, name: str) -> list[str]:
         """The table of a command."""
@@ -229,8 +230,10 @@ class Outputs:
 
     def study(self, name: str) -> Study:
         """The study that a command stored."""
-        self.table(name)
-        return dfmp2.read_study(self.folder / f"{name}.h5")
+        if name not in self.studies:
+            self.table(name)
+            self.studies[name] = dfmp2.read_study(self.folder / f"{name}.h5")
+        return self.studies[name]
 
 
 @pytest.fixture(scope="module")
