@@ -362,8 +362,11 @@ def call(
     from dfmp2.cli.main import main
     from tests.here import HereSlot
 
+    # A fork server, if any, does not serve later tests
+    monkeypatch.setattr("dfmp2.host.processes._served", [])
     if "workers" not in request.fixturenames:
         monkeypatch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        monkeypatch.setattr("dfmp2.host.processes._served", ["none is needed"])
     environment = dict(os.environ)
     monkeypatch.chdir(folder)
 

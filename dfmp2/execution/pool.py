@@ -223,8 +223,13 @@ class Slot:
     def _start(self) -> None:
         """Start a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
+        # The fork server has an earlier environment, and one device for all
+        variables = {**os.environ, **self._variables}
         self._executor, self._loaded, self._process = start_process(
-            begin, (self.share.threads, self._variables, self._errors.name), load_libraries
+            begin,
+            (self.share.threads, variables, self._errors.name),
+            load_libraries,
+            served=not self._variables,
         )
 
     @property

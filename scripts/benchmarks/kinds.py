@@ -363,12 +363,12 @@ for number in range({count}):
             psi4=each_file_psi4.replace("{count}", "100") + "value = len(found)\n",
         ),
     ]
-    shared = [
-        replace(kind, name=f"{kind.name}, 2 workers", ours=(*kind.ours, "--workers", "2"))
+    alone = [
+        replace(kind, name=f"{kind.name}, 1 worker", ours=(*kind.ours, "--workers", "1"))
         for kind in found
         if kind.name in ("counterpoise", "frequencies", "batch of 100")
     ]
-    return found + shared
+    return found + alone
 
 
 def our_command(kind: Kind, threads: int) -> list[str]:
