@@ -12,7 +12,6 @@ import NumPy. Calls run in the main thread of the process. No ports are opened.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import multiprocessing
 import os
 import signal
@@ -31,7 +30,13 @@ from typing import Any, NamedTuple
 from dfmp2.errors import Dfmp2Error, Interrupted, Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.processes import exit_code, has_ended, start_process
-from dfmp2.host.resources import available_memory, peak_of_process, pinning, usable_cores
+from dfmp2.host.resources import (
+    available_memory,
+    exclude_from_collections,
+    peak_of_process,
+    pinning,
+    usable_cores,
+)
 from dfmp2.units import format_bytes
 
 TICK = 0.2  # s between checks for user requests
@@ -40,6 +45,18 @@ LAST_BYTES = 16_000  # of a worker's standard error
 FAULT = 1  # exit code for a bug in dfmp2
 TRIES = 3  # for a call whose worker dies
 LITTLE = 0.5  # of its share; a worker that used less was not killed for its memory
+# what the first calculation of a process would load
+LOADED = (
+    "dfmp2.backends.cpu",
+    "dfmp2.execution.items",
+    "dfmp2.gradients.gradient",
+    "dfmp2.mp2.energy",
+    "dfmp2.scf.following",
+    "dfmp2.scf.stability",
+    "pyscf.df",
+    "pyscf.scf",
+    "pyscf.scf.atom_hf",
+)
 SHARE_OF_FREE = 0.9  # of the free memory
 
 
@@ -112,11 +129,11 @@ def load_libraries() -> None:
     defer_unused()  # as on the command line; saves 20 MB
     defer_numpy_extras()
     import_pyscf()
-    for name in ("dfmp2.mp2.energy", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
+    for name in LOADED:
         import_module(name)
     # exclude loaded modules from the garbage collections of every item, most of whose time they
     # would take
-    gc.freeze()
+    exclude_from_collections()
 
 
 def _end_with_parent(errors: str) -> None:

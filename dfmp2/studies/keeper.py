@@ -144,8 +144,9 @@ class Keeper:
                     Option("overwrite", True),
                 )
             recalled[step.name] = run
-        for name, run in recalled.items():
-            self._writer.add(name, run)
+        for step in stored:
+            if step.name in recalled:
+                self._writer.add(step.name, recalled[step.name], packed=step.passing)
         products = blas_and_kernels()
         if any(run.provenance.blas != products for run in recalled.values()):
             listener.note(
@@ -269,11 +270,11 @@ class Keeper:
         if isinstance(checkpoint, FileCheckpoint) and checkpoint.saved:
             checkpoint.complete()
 
-    def keep(self, name: str, result: MP2Result, study: Callable[[], Study]) -> None:
+    def keep(self, step: Step, result: MP2Result, study: Callable[[], Study]) -> None:
         """Put a finished run into the file, with a delay if writing takes longer than the runs."""
         if self._writer is not None:
             with self._undisturbed():
-                self._writer.add(name, result)
+                self._writer.add(step.name, result, packed=step.passing)
                 self._behind = True
             if time.monotonic() >= self._next:
                 self.write(study())

@@ -344,7 +344,7 @@ class _StudyRuns:
                     self.keeper.replace(before.name, self.results[before.name])
                     break
         self.results[step.name] = result
-        self.keeper.keep(step.name, result, self.study)
+        self.keeper.keep(step, result, self.study)
 
     def _ends(self, error: Dfmp2Error) -> bool:
         """Whether the error of a step ends the study."""
