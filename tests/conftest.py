@@ -162,8 +162,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-from dfmp2.host.resources import exclude_from_collections  # noqa: E402 - after the variables are gone
-from dfmp2.progress import Listener  # noqa: E402
+from dfmp2.host.resources import exclude_existing  # noqa: E402
+from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
 
 COMMAND = Path(sys.executable).with_name("dfmp2")
 # s for steps that take a few seconds on an idle machine: it ends a test that would hang, and is no
@@ -327,7 +327,7 @@ def frozen_heap(known_heap: None) -> None:
     """Exclude objects that exist before the test (modules, tests and fixtures) from `gc.collect`,
     which every run calls several times and which would take half of the processor time."""
     gc.collect()
-    exclude_from_collections()
+    exclude_existing()
 
 
 @pytest.fixture
@@ -390,6 +390,7 @@ def run_here(*arguments: str, cwd: Path) -> Finished:
     out, err, environment = io.StringIO(), io.StringIO(), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        patch.setattr("dfmp2.host.processes._served", ["none is needed"])
         patch.setattr("sys.argv", ["dfmp2", *arguments])  # which is stored in a result
         patch.chdir(cwd)
         code = main(arguments)

@@ -32,7 +32,7 @@ from dfmp2.host import threads
 from dfmp2.host.processes import exit_code, has_ended, start_process
 from dfmp2.host.resources import (
     available_memory,
-    exclude_from_collections,
+    exclude_existing,
     peak_of_process,
     pinning,
     usable_cores,
@@ -131,9 +131,7 @@ def load_libraries() -> None:
     import_pyscf()
     for name in LOADED:
         import_module(name)
-    # exclude loaded modules from the garbage collections of every item, most of whose time they
-    # would take
-    exclude_from_collections()
+    exclude_existing()  # the modules, from the collections of every item
 
 
 def _end_with_parent(errors: str) -> None:

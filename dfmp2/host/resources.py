@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from dfmp2.errors import InputError, Option
 
@@ -87,30 +88,38 @@ def return_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-_excluded = False  # whether objects are excluded from collections; to count them takes 5 ms
+class Collections:
+    """Garbage collections of this process.
+
+    Attributes
+    ----------
+    few : whether `exclude_existing` was called; Python would have to count the objects (10 ms for
+        100,000)
+    """
+
+    few: ClassVar[bool] = False
 
 
-def exclude_from_collections() -> None:
-    """Exclude existing objects from garbage collection from now on."""
-    global _excluded
+def exclude_existing() -> None:
+    """From now on, exclude existing objects from garbage collection, which would take most of the
+    time of small molecules."""
     gc.freeze()
-    _excluded = True
+    Collections.few = True
 
 
 @contextlib.contextmanager
 def few_collections() -> Iterator[None]:
-    """Exclude existing objects from garbage collection meanwhile: looking through them dominates
-    the time for small molecules."""
-    global _excluded
-    if _excluded:
+    """Exclude existing objects from garbage collection meanwhile, unless some are excluded
+    already."""
+    if Collections.few or gc.get_freeze_count():
         yield
         return
-    exclude_from_collections()
+    exclude_existing()
     try:
         yield
     finally:
         gc.unfreeze()
-        _excluded = False
+        Collections.few = False
 
 
 def keep_nothing_back() -> None:
