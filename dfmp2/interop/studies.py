@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from dfmp2.errors import InputError, Option
-from dfmp2.execution.parts import steps
+from dfmp2.execution.parts import StepWorkers
 from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
@@ -623,7 +622,7 @@ def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords
     }
     workers = keywords.get("workers")
     if workers is not None:
-        carrying_out["elsewhere"] = partial(steps, number_of_workers(workers))
+        carrying_out["elsewhere"] = StepWorkers(number_of_workers(workers))
     return carrying_out
 
 

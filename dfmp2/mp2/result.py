@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
 OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PairEnergies:
     """Unscaled pair energies of the active occupied orbitals, Eh; each component is the sum of its
     matrix.
@@ -56,12 +57,12 @@ class PairEnergies:
     same_spin: tuple[Array, ...]
     summed: bool = False
 
-    @property
+    @cached_property
     def opposite_spin_energy(self) -> float:
         """E_OS, Eh."""
         return math.fsum(self.opposite_spin.flat)
 
-    @property
+    @cached_property
     def same_spin_energy(self) -> float:
         """E_SS, Eh."""
         return math.fsum(value for matrix in self.same_spin for value in matrix.flat)
