@@ -3,12 +3,12 @@ inputs/ from PySCF alone, and those of Psi4.
 
     python scripts/make_expected_energies.py              every case (three long ones: minutes)
     python scripts/make_expected_energies.py h2o o2       these cases; the others in the file are unchanged
-    python scripts/make_expected_energies.py --psi4-inputs   write tests/data/psi4/*.in, to be run with psi4
 
 E_OS = sum_ijab (ia|jb)^2 / D,  E_SS = sum_ijab [(ia|jb)^2 - (ia|jb)(ib|ja)] / D,  D = e_i + e_j - e_a - e_b (RHF), on
 a density-fitted SCF. The program under test is not imported: the numbers come from
 `pyscf.mp.dfmp2_native` and `dfump2_native`, whose scale factors (ps, pt) set to (1, 0) and (0, 1)
-give the two spin components. The Psi4 values are read from the outputs kept in tests/data/psi4.
+give the two spin components. The Psi4 values are read from
+the outputs kept in tests/data/psi4, beside their inputs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class Case:
     name : stem of the file in inputs/
     basis, jk, ri : names of the orbital, SCF fitting and MP2 fitting sets
     exchange : element symbols whose RI set is missing in PySCF and comes from basis_set_exchange
-    psi4 : Psi4's names for (basis, jk, ri); None if Psi4 is not run
     """
 
     name: str
@@ -55,12 +54,10 @@ class Case:
     jk: str
     ri: str
     exchange: tuple[str, ...] = ()
-    psi4: tuple[str, str, str] | None = None
 
 
-def _correlation_consistent(name: str, basis: str, *, psi4: bool = True) -> Case:
-    sets = (basis, f"{basis}-jkfit", f"{basis}-ri")
-    return Case(name, *sets, psi4=sets if psi4 else None)
+def _correlation_consistent(name: str, basis: str) -> Case:
+    return Case(name, basis, jk=f"{basis}-jkfit", ri=f"{basis}-ri")
 
 
 # Long ones last, so that an interrupted run has the others.
@@ -74,18 +71,10 @@ CASES: tuple[Case, ...] = (
     _correlation_consistent("butane", "cc-pvdz"),
     _correlation_consistent("formic-acid-dimer", "cc-pvdz"),
     _correlation_consistent("benzene", "cc-pvtz"),
-    # Psi4 1.3 has Weigend's universal JK set under the names of the orbital sets.
-    Case(
-        "ch2i2",
-        "def2-svp",
-        "def2-universal-jkfit",
-        "def2-svp-ri",
-        exchange=("I",),
-        psi4=("def2-svp", "def2-svp-jkfit", "def2-svp-ri"),
-    ),
+    Case("ch2i2", "def2-svp", "def2-universal-jkfit", "def2-svp-ri", exchange=("I",)),
     _correlation_consistent("water-10", "cc-pvdz"),
     _correlation_consistent("water-8", "cc-pvtz"),
-    _correlation_consistent("c20h42", "cc-pvdz", psi4=False),
+    _correlation_consistent("c20h42", "cc-pvdz"),
 )
 
 Atoms = list[tuple[str, tuple[float, float, float]]]
@@ -214,41 +203,6 @@ def psi4_values(path: Path) -> dict[str, Any] | None:
     return values
 
 
-def psi4_input(case: Case) -> str:
-    """Text of the Psi4 input for one case, with the geometry in bohr as converted by PySCF."""
-    atoms, charge, multiplicity = read_xyz(INPUTS / f"{case.name}.xyz")
-    basis, jk, ri = case.psi4 or (case.basis, case.jk, case.ri)
-    rows = [f"{s:<2}" + "".join(f"{x / BOHR:20.14f}" for x in xyz) for s, xyz in atoms]
-    return "\n".join(
-        [
-            f"# {case.name}.xyz, angstrom / {BOHR}: DF-MP2/{basis}, all electrons correlated",
-            "memory 4 GB",
-            "molecule {",
-            f"{charge} {multiplicity}",
-            *rows,
-            "units bohr",
-            "symmetry c1",
-            "no_reorient",
-            "no_com",
-            "}",
-            "set {",
-            f"  basis {basis}",
-            f"  df_basis_scf {jk}",
-            f"  df_basis_mp2 {ri}",
-            f"  reference {'rhf' if multiplicity == 1 else 'uhf'}",
-            "  puream true",
-            "  scf_type df",
-            "  mp2_type df",
-            "  freeze_core false",
-            "  e_convergence 1e-11",
-            "  d_convergence 1e-9",
-            "}",
-            "energy('mp2')",
-            "",
-        ]
-    )
-
-
 def entry(case: Case) -> dict[str, Any]:
     """The record of one case in expected.json: method, energies (hartree), sizes and, if available,
     Psi4's energies."""
@@ -286,20 +240,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "cases", nargs="*", metavar="CASE", help="stems of files in inputs/; default: all"
     )
-    parser.add_argument(
-        "--psi4-inputs", action="store_true", help="write tests/data/psi4/*.in instead of computing"
-    )
     arguments = parser.parse_args(argv)
     known = {case.name: case for case in CASES}
     unknown = [name for name in arguments.cases if name not in known]
     if unknown:
         parser.error(f"unknown case {', '.join(unknown)}; known: {', '.join(known)}")
     chosen = [case for case in CASES if not arguments.cases or case.name in arguments.cases]
-    if arguments.psi4_inputs:
-        for case in chosen:
-            if case.psi4 is not None:
-                (PSI4 / f"{case.name}.in").write_text(psi4_input(case), encoding="utf-8")
-        return
     path = INPUTS / "expected.json"
     if path.exists():
         records = json.loads(path.read_text(encoding="utf-8"))["cases"]

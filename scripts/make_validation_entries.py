@@ -55,6 +55,30 @@ def lines(text: str) -> Atoms:
     return [(row[0], (float(row[1]), float(row[2]), float(row[3]))) for row in rows]
 
 
+def geometry_of(case: Mapping[str, Any]) -> str:
+    """The geometry of a case in bohr, in angstrom as its program converts them."""
+    if case["units"] == "bohr":
+        per_bohr = 1.0
+    elif case["id"].startswith(("psi4", "stdsuite")):
+        per_bohr = PSI4_BOHR
+    else:
+        per_bohr = PYSCF_BOHR
+    return geometry(lines(case["geometry"]), per_bohr)
+
+
+def gradient_of(case: Mapping[str, Any]) -> dict[str, float]:
+    """The components of a case's gradient by name, Eh/bohr; empty if it has none."""
+    gradient = case.get(
+        "mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", [])
+    )
+    atoms = lines(case["geometry"])
+    return {
+        f"gradient {number} {symbol} {axis}": value
+        for number, ((symbol, _), row) in enumerate(zip(atoms, gradient, strict=False), start=1)
+        for axis, value in zip(AXES, row, strict=True)
+    }
+
+
 def calculation(atoms: str, basis: str, auxbasis: str, **more: Any) -> Item:
     """One calculation, by default of a neutral RHF singlet with a density-fitted SCF and no frozen
     core."""
@@ -222,16 +246,12 @@ def gradients() -> list[Item]:
     with their tolerances."""
     entries = []
     for case in json.loads((DATA / "gradient_cases.json").read_text())["cases"]:
-        atoms, values = lines(case["geometry"]), case["values"]
-        per_bohr = {
-            "bohr": 1.0,
-            "angstrom": PSI4_BOHR if case["id"].startswith("psi4") else PYSCF_BOHR,
-        }[case["units"]]
+        values = case["values"]
         more: Item = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in case["id"] else {}
         if "-polar-" in case["id"]:
             more["polarizability"] = True
         one = calculation(
-            geometry(atoms, per_bohr),
+            geometry_of(case),
             case["basis"],
             case["auxbasis"] or LARGE_RI,
             multiplicity=case["multiplicity"],
@@ -243,14 +263,7 @@ def gradients() -> list[Item]:
             frozen_virtual=int(values.get("frozen virtuals", 0)),
             **more,
         )
-        found = case.get(
-            "mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", [])
-        )
-        quantities = {
-            f"gradient {number} {symbol} {axis}": value
-            for number, ((symbol, _), row) in enumerate(zip(atoms, found, strict=False), start=1)
-            for axis, value in zip(AXES, row, strict=True)
-        }
+        quantities = gradient_of(case)
         kind = "relaxed" if "-relaxed" in case["id"] else "unrelaxed"
         for name, value in values.items():
             if name.startswith("natural occupation"):
@@ -285,19 +298,11 @@ def energies() -> list[Item]:
     a verdict."""
     entries = []
     for case in json.loads((DATA / "energy_cases.json").read_text())["cases"]:
-        atoms, name, unfitted = lines(case["geometry"]), case["id"], case["kind"] in UNFITTED
-        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if name.startswith("psi4") else PYSCF_BOHR}[
-            case["units"]
-        ]
-        found = case.get(
-            "mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", [])
-        )
-        values, more = (
-            case["values"],
-            {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {},
-        )
+        name, values, unfitted = case["id"], case["values"], case["kind"] in UNFITTED
+        gradient = gradient_of(case)
+        more = {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {}
         one = calculation(
-            geometry(atoms, per_bohr),
+            geometry_of(case),
             case["basis"],
             case["auxbasis"] or MEANT.get(case["basis"], f"{case['basis']}-ri"),
             multiplicity=case["multiplicity"],
@@ -305,17 +310,12 @@ def energies() -> list[Item]:
             scf=case["scf_type"],
             scf_auxbasis=case["scf_auxbasis"],
             frozen_core=str(case["frozen_core"]),
-            gradient=bool(found),
+            gradient=bool(gradient),
             **more,
         )
-        quantities = {
-            f"gradient {number} {symbol} {axis}": value
-            for number, ((symbol, _), row) in enumerate(zip(atoms, found, strict=False), start=1)
-            for axis, value in zip(AXES, row, strict=True)
-        }
-        said = {what.removeprefix("optimised "): value for what, value in values.items()}
-        quantities |= {
-            ENERGY_NAMES[what]: value for what, value in said.items() if what in ENERGY_NAMES
+        printed = {what.removeprefix("optimised "): value for what, value in values.items()}
+        quantities = gradient | {
+            ENERGY_NAMES[what]: value for what, value in printed.items() if what in ENERGY_NAMES
         }
         if "alpha-alpha" in values:
             quantities["mp2_same_spin_correlation_energy"] = (
@@ -328,7 +328,7 @@ def energies() -> list[Item]:
         made = entry(
             name, program_of(case), case["source"], [one], quantities, (case["tolerance"], reason)
         )
-        tags = ({"gradient"} if found else set()) | ({"conventional-mp2"} if unfitted else set())
+        tags = ({"gradient"} if gradient else set()) | ({"conventional-mp2"} if unfitted else set())
         tags |= {"optimized"} if more else set()
         made["needs"] += ["geometric"] if more else []
         made["tolerance"] = None if unfitted else made["tolerance"]
@@ -360,9 +360,7 @@ def methods() -> list[Item]:
         values, own = case["values"], (case["tolerance"], "that of the source")
         setting = {name: case[name] for name in ("multiplicity", "reference", "scf_auxbasis")}
         setting |= {"scf": case["scf_type"], "frozen_core": str(case["frozen_core"])}
-        atoms = geometry(
-            lines(case["geometry"]), {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]]
-        )
+        atoms = geometry_of(case)
         basis = case["basis"], case["auxbasis"] or "auto"  # singles do not need one
         found: dict[str, tuple[Item, Item]] = {}
         if case["kind"] == "kappa-mp2":
@@ -441,9 +439,6 @@ def double_hybrids() -> list[Item]:
     cases = json.loads((DATA / "double_hybrid_cases.json").read_text())["cases"]
     for case in cases:
         name, values = case["id"], case["values"]
-        per_bohr = {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]]
-        if case["units"] == "angstrom" and name.startswith(("stdsuite", "psi4")):
-            per_bohr = PSI4_BOHR
         more: Item = {"method": case.get("functional", "b2plyp").lower()}
         for part, options in METHOD_OF_CASE.items():
             if part in name:
@@ -454,14 +449,7 @@ def double_hybrids() -> list[Item]:
             auxbasis = "aug-cc-pv5z-ri"
         if case["basis"] == "sto-3g":
             auxbasis = "cc-pv5z-ri"
-        atoms = lines(case["geometry"])
-        quantities = {
-            f"gradient {number} {symbol} {axis}": value
-            for number, ((symbol, _), row) in enumerate(
-                zip(atoms, case.get("total_gradient_Eh_per_bohr", []), strict=False), start=1
-            )
-            for axis, value in zip(AXES, row, strict=True)
-        }
+        quantities = gradient_of(case)
         if quantities:
             more["gradient"] = True
         for key, value in values.items():
@@ -472,7 +460,7 @@ def double_hybrids() -> list[Item]:
             elif key.endswith("total energy") or key.endswith("(RI-PT2)"):
                 quantities["total_energy"] = value
         one = calculation(
-            geometry(atoms, per_bohr),
+            geometry_of(case),
             case["basis"],
             auxbasis,
             charge=case["charge"],
@@ -513,23 +501,20 @@ def composites() -> list[Item]:
     entries = []
     for name in ("psi4-dfmp2-1-formic-dimer-cp", "psi4-dfmp2-ecp-nexe-fc"):
         case, values = cases[name], cases[name]["values"]
+        quantities = {"interaction mp2_total_energy": values["cp-corrected mp2 interaction energy"]}
+        combine = {"interaction mp2_total_energy": ("mp2_total_energy", [1.0, -1.0, -1.0])}
         if "formic" in name:
             basis, core = ("cc-pvdz", "0")
+            quantities["nuclear_repulsion_energy"] = values["nuclear repulsion energy"]
+            combine["nuclear_repulsion_energy"] = ("nuclear_repulsion_energy", [1.0, 0.0, 0.0])
+            tolerance = (1e-7, "Psi4's default SCF convergence; its test allows 1e-6 Eh")
         else:
             basis, core = ("def2-svp", "psi4")
+            tolerance = (1e-8, "the source's own")
         parts = [
             calculation(atoms, basis, f"{basis}-ri", frozen_core=core)
             for atoms in fragments(case, PSI4_BOHR, ghosts=True)
         ]
-        quantities = {"interaction mp2_total_energy": values["cp-corrected mp2 interaction energy"]}
-        combine = {"interaction mp2_total_energy": ("mp2_total_energy", [1.0, -1.0, -1.0])}
-        if "formic" in name:
-            quantities["nuclear_repulsion_energy"] = values["nuclear repulsion energy"]
-            combine["nuclear_repulsion_energy"] = ("nuclear_repulsion_energy", [1.0, 0.0, 0.0])
-        if "formic" in name:
-            tolerance = (1e-7, "Psi4's default SCF convergence; its test allows 1e-6 Eh")
-        else:
-            tolerance = (1e-8, "the source's own")
         name = name if name.endswith("-cp") else f"{name}-cp"
         entries.append(
             entry(name, program_of(case), case["source"], parts, quantities, tolerance, combine)
@@ -608,10 +593,13 @@ def fragments(case: Mapping[str, Any], per_bohr: float, *, ghosts: bool) -> list
 
 def atlas(cases: Mapping[str, Any]) -> list[Item]:
     """Interaction energies of the NCI Atlas, counterpoise-corrected, per basis set."""
+    properties = {
+        "HF": "scf_total_energy",
+        "corr_MP2": "mp2_correlation_energy",
+        "corr_MP2_os": "mp2_opposite_spin_correlation_energy",
+        "corr_MP2_ss": "mp2_same_spin_correlation_energy",
+    }
     entries = []
-    properties = {"HF": "scf_total_energy", "corr_MP2": "mp2_correlation_energy"}
-    properties |= {"corr_MP2_os": "mp2_opposite_spin_correlation_energy"}
-    properties |= {"corr_MP2_ss": "mp2_same_spin_correlation_energy"}
     for name, case in cases.items():
         if not name.startswith("ncia"):
             continue
@@ -650,24 +638,21 @@ def s66x8(case: Mapping[str, Any]) -> list[Item]:
     The data specify neither program nor fitting sets; Psi4's defaults and length unit reproduce
     them to 8e-9 Eh.
     """
-    atoms = lines(case["geometry"])
-    first, second = [0, 1, 2], [3, 4, 5]
-    plain = {**case, "fragments": [first, second]}
-    whole = {"dimers": geometry(atoms, PSI4_BOHR)}
-    whole |= dict(
-        zip(
-            ("monomers_A", "monomers_B"), fragments(plain, PSI4_BOHR, ghosts=False)[1:], strict=True
-        )
-    )
-    whole |= dict(
-        zip(
-            ("monA_ghostB", "monB_ghostA"),
-            fragments(plain, PSI4_BOHR, ghosts=True)[1:],
-            strict=True,
-        )
-    )
-    properties = {"hf": "scf_total_energy", "os": "mp2_opposite_spin_correlation_energy"}
-    properties |= {"ss": "mp2_same_spin_correlation_energy"}
+    waters = {**case, "fragments": [[0, 1, 2], [3, 4, 5]]}
+    dimer, first, second = fragments(waters, PSI4_BOHR, ghosts=False)
+    _, first_with_ghosts, second_with_ghosts = fragments(waters, PSI4_BOHR, ghosts=True)
+    whole = {
+        "dimers": dimer,
+        "monomers_A": first,
+        "monomers_B": second,
+        "monA_ghostB": first_with_ghosts,
+        "monB_ghostA": second_with_ghosts,
+    }
+    properties = {
+        "hf": "scf_total_energy",
+        "os": "mp2_opposite_spin_correlation_energy",
+        "ss": "mp2_same_spin_correlation_energy",
+    }
     entries = []
     for label, basis in (("tz", "cc-pvtz"), ("qz", "cc-pvqz"), ("aqz", "aug-cc-pvqz")):
         names = [name for name in whole if f"{label} {name} hf" in case["values"]]
@@ -695,12 +680,14 @@ def s66x8(case: Mapping[str, Any]) -> list[Item]:
 
 def psi4_runs() -> list[Item]:
     """Our own Psi4 runs, from the inputs and outputs kept in tests/data/psi4."""
-    keys = {"scf_total_energy": "Reference", "mp2_same_spin_correlation_energy": "Same-Spin"}
-    keys |= {
+    keys = {
+        "scf_total_energy": "Reference",
+        "mp2_same_spin_correlation_energy": "Same-Spin",
         "mp2_opposite_spin_correlation_energy": "Opposite-Spin",
         "mp2_correlation_energy": "Correlation",
+        "mp2_total_energy": "Total",
+        "nuclear_repulsion_energy": "Nuclear Repulsion",
     }
-    keys |= {"mp2_total_energy": "Total", "nuclear_repulsion_energy": "Nuclear Repulsion"}
     entries = []
     for path in sorted((DATA / "psi4").glob("*.in")):
         text, output = path.read_text(), path.with_suffix(".out").read_text()
@@ -813,8 +800,11 @@ def nwchem_runs() -> list[Item]:
             scf="conventional",
             frozen_core="psi4" if "freeze atomic" in text else "0",
         )
-        labels = {"scf_total_energy": "SCF energy", "mp2_correlation_energy": "Correlation energy"}
-        labels |= {"mp2_total_energy": "Total MP2 energy"}
+        labels = {
+            "scf_total_energy": "SCF energy",
+            "mp2_correlation_energy": "Correlation energy",
+            "mp2_total_energy": "Total MP2 energy",
+        }
         quantities = {
             name: float(
                 re.search(
@@ -944,8 +934,12 @@ def closed_forms() -> list[Item]:
     """The mini-app's arrays at its own sizes, and at sizes around powers of two, for which float32
     is exact."""
     app = "jkwack/GAMESS_RI-MP2_MiniApp:source/rimp2_energy_whole_KERN.f90"
-    sizes = {"benz": (15, 93, 420), "cor": (54, 282, 1512), "c60": (120, 360, 3960)}
-    sizes |= {"w30": (120, 570, 2520)}
+    sizes = {
+        "benz": (15, 93, 420),
+        "cor": (54, 282, 1512),
+        "c60": (120, 360, 3960),
+        "w30": (120, 570, 2520),
+    }
     awkward = [
         (1, 1, 64),
         (1, 129, 128),

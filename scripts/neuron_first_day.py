@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The first hour on a Trainium host, in one archive (docs/project/trainium/first-day.md).
+"""Called by docs/project/trainium/first-day.md: the first hour on a Trainium host, in one archive.
 
     python scripts/neuron_first_day.py                   all steps of the lanes that can be used
     python scripts/neuron_first_day.py --results DIR     again: continues with the steps that have not passed in DIR

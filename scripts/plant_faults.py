@@ -13,17 +13,15 @@ Random faults are planted by `scripts/mutants`.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("dfmp2", "tests", "inputs", "scripts", "docs")
-FILES = ("README.md", "pyproject.toml", "constraints.txt")
+sys.path.insert(0, str(ROOT / "scripts/mutants_map"))
+
+from lines_of_tests import HANGS, copied, pytest  # noqa: E402 - its folder is known now
 
 
 @dataclass(frozen=True)
@@ -69,35 +67,6 @@ def places(fault: Fault) -> list[Path]:
     return found
 
 
-def copied(folder: Path) -> Path:
-    """Make a copy of everything the tests need."""
-    tree = folder / "tree"
-    for name in NEEDED:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, tree / name, ignore=ignored)
-    for name in FILES:
-        shutil.copy(ROOT / name, tree / name)
-    return tree
-
-
-def run(tree: Path, fault: Fault, limit: float) -> int | None:
-    """Exit code of the tests of a fault in the copy, None beyond the limit."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [*command, *fault.arguments],
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return done.returncode
-
-
 def verdict(tree: Path, fault: Fault, limit: float) -> str:
     """The outcome of a fault."""
     found = places(fault)
@@ -106,11 +75,10 @@ def verdict(tree: Path, fault: Fault, limit: float) -> str:
     path = tree / found[0]
     whole = path.read_text()
     path.write_text(whole.replace(fault.text, fault.instead))
-    code = run(tree, fault, limit)
+    code = pytest(tree, ["-x", *fault.arguments], limit)
     path.write_text(whole)
-    return {0: "survived", 1: "killed", None: f"no end within {limit:g} s"}.get(
-        code, f"no answer: exit code {code}"
-    )
+    outcomes = {0: "survived", 1: "killed", HANGS: f"no end within {limit:g} s"}
+    return outcomes.get(code, f"no answer: exit code {code}")
 
 
 def main() -> int:

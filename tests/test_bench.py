@@ -78,14 +78,6 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
         "torch fp64 / cpu fp64",
         "torch mixed / torch fp64",
     }
-    table = subprocess.run(
-        [sys.executable, SCRIPTS / "tables.py", "shape.json"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "| small (16/112/384) | cpu | fp64 |" in table.stdout
 
 
 def test_a_wrong_energy_is_refused():

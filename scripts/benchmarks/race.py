@@ -12,7 +12,7 @@ after `--`, following the molecule, as in `inputs/benzene.xyz -- --frozen-core a
 `dfmp2 run`; the other programs repeat the resulting calculation. With `--gradient` dfmp2 also
 computes the gradient, PySCF that of its SCF instead of MP2, and Psi4 only the energy. Final
 integration grids must have the same number of points within 10 %: programs prune them differently,
-and `--psi4-grid` selects another one for Psi4. Prints Markdown (tables.py); exit code 8 when
+and `--psi4-grid` selects another one for Psi4. Prints Markdown; exit code 8 when
 energies differ by more than 1e-7 Eh.
 """
 
@@ -388,7 +388,7 @@ def main() -> int:
     }
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print("\n".join(tables.races([found])))
+    print("\n".join(tables.race_table(found)))
     return 8 * any(
         abs(value) > TOLERANCE for pair in found["differences"].values() for value in pair.values()
     )

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Make all speed measurements shown in the documentation, as JSON and text, in a new folder. Takes hours on 2 cores; keep
-# the machine idle meanwhile.
+# Make all speed measurements shown in the documentation, as JSON and as tables (FOLDER/*.txt). Takes hours on 2 cores;
+# keep the machine idle meanwhile.
 #
-#     scripts/benchmarks/run.sh FOLDER && python scripts/benchmarks/tables.py FOLDER/*.json
+#     scripts/benchmarks/run.sh FOLDER
 set -eu
 folder=${1:?usage: scripts/benchmarks/run.sh FOLDER}
 mkdir -p "$folder"

@@ -5,8 +5,7 @@ processes on a series of n-alkanes, together with matrix products on the same ho
 
 The exponents are fitted to all sizes (least squares, log-log). For transformation, fit and pair
 energies, the rate is shown as a fraction of that of a large square product measured just before
-each run, in float64, or in float32 for pair energies in mixed precision. Prints Markdown
-(tables.py).
+each run, in float64, or in float32 for pair energies in mixed precision. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ def main() -> None:
     }
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print("\n".join(tables.series([found])))
+    print("\n".join(tables.scaling_table(found)))
 
 
 if __name__ == "__main__":
