@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, Message, Option, ResultExists
 from dfmp2.errors.messages import PYTHON, Words, in_words, plain
+from dfmp2.errors.wishes import require_known_option
 from dfmp2.fitting.sets import with_errors
-from dfmp2.molecule.files import read_file
+from dfmp2.molecule.files import read_file, read_point_charges
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2 import derive as derivation
 from dfmp2.mp2.calculation import (
     NOTHING,
@@ -51,7 +51,6 @@ from dfmp2.options import (
     ScfKeywords,
     default_backend,
     make_options,
-    require_known_option,
 )
 from dfmp2.options.methods import method_of_orbitals
 from dfmp2.output import hdf5
@@ -63,7 +62,7 @@ from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
 from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.scf.reference import Reference
 
@@ -375,7 +374,7 @@ def gradient(
     --------
     >>> dfmp2.gradient("inputs/h2o.xyz", basis="cc-pvdz").gradient              # doctest: +SKIP
     """
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
 
     translating = TranslatingListener(listener)
     parsed, chosen = molecule_and_options(molecule, basis, options)
@@ -666,7 +665,8 @@ def gradient_from_mean_field(
     ------
     dfmp2.Dfmp2Error : as in `from_mean_field` and `gradient`
     """
-    from dfmp2.gradients.gradient import GradientResult, gradient_on_reference
+    from dfmp2.gradients.gradient import gradient_on_reference
+    from dfmp2.gradients.result import GradientResult
 
     if options.get("check"):
         raise InputError(

@@ -19,9 +19,8 @@ from dfmp2.interop.python import (
     public,
     read_molecule,
 )
-from dfmp2.molecule.files import read_frames
+from dfmp2.molecule.files import read_frames, read_point_charges
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
 from dfmp2.output import study as stored
 from dfmp2.output.study import Study

@@ -22,7 +22,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError, Option
 from dfmp2.errors.messages import plain
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
