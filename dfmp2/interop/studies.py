@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -152,11 +152,13 @@ def optimize(
     >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
     >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
     """
-    values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
+    kept = _entries("freeze", freeze, ("bond", "1,2"))
+    values = [
+        (kind, atoms, str(value))
+        for kind, atoms, value in _entries("fixed", fixed, ("angle", "2,1,3", 90.0))
+    ]
     search = Search(
-        constraints=Constraints(
-            frozen=tuple(freeze), fixed=values, text=constraints, units=_units(options)
-        ),
+        constraints=Constraints(frozen=kept, fixed=values, text=constraints, units=_units(options)),
         convergence=convergence,
         max_steps=max_steps,
         transition_state=transition_state,
@@ -170,6 +172,24 @@ def optimize(
         start_hessian=_stored_hessian(start_hessian),
         **_carrying_out(options, "dfmp2.optimize"),
     )
+
+
+def _entries(name: str, given: Any, example: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The tuples in a sequence, each with as many parts as the example, kind and atoms as text.
+
+    Raises
+    ------
+    InputError : it is something else, such as one tuple that is in no list
+    """
+    entries = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    for entry in entries or ():
+        shaped = isinstance(entry, Sequence) and len(entry) == len(example)
+        if not shaped or not all(isinstance(part, str) for part in entry[:2]):
+            entries = None
+            break
+    if entries is None:
+        raise InputError(Option(name, given), f": expected a list such as [{example!r}]")
+    return entries
 
 
 def _stored_hessian(path: str | os.PathLike[str] | None) -> StoredHessian | None:
@@ -305,6 +325,11 @@ def interaction(
     parsed, level = _molecule_and_level(molecule, basis, options)
     parts = fragments
     if not isinstance(parts, str):
+        if not isinstance(parts, Iterable) or not all(isinstance(p, Iterable) for p in parts):
+            raise InputError(
+                Option("fragments", fragments),
+                ": expected '1-3,4' or a list such as [[1, 2, 3], [4]]",
+            )
         parts = ",".join("+".join(map(str, part)) for part in parts)
     return interaction_energy(
         parsed,
@@ -320,6 +345,8 @@ def _with_commas(numbers: Sequence[int] | str | None) -> str | None:
     """Numbers in the form of the command line."""
     if numbers is None or isinstance(numbers, str):
         return numbers
+    if not isinstance(numbers, Iterable):
+        numbers = (numbers,)
     return ",".join(map(str, numbers))
 
 
@@ -450,8 +477,14 @@ def scan(
         asked = over_frames(frames, level, chained=chained)
     else:
         named: Any = coordinate
-        if coordinate and isinstance(coordinate[0], str):
+        if isinstance(coordinate, tuple | list) and coordinate and isinstance(coordinate[0], str):
             named = [coordinate]
+        example = ("bond", "1,2", "0.8:1.2:9")
+        named = _entries("coordinate", named, example)
+        if not named or not all(isinstance(values, Iterable) for *_, values in named):
+            raise InputError(
+                Option("coordinate", coordinate), f": expected values, as in {example!r}"
+            )
         of_geometries = convergence if relaxed else None
         asked = along_written(
             read_molecule(molecule, options),
@@ -576,6 +609,10 @@ def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
     if isinstance(written, str):
         return parse_terms(written, option)
     terms: list[Term] = []
+    if isinstance(written, Molecule):
+        written = [written]
+    if not isinstance(written, Iterable):
+        raise InputError(option.of(written), ": expected molecules, as in ['2*h2.xyz', 'o2.xyz']")
     for term in written:
         if isinstance(term, str):
             terms += parse_terms(term, option)

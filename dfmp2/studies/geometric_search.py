@@ -79,7 +79,7 @@ class Search:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", plain(self.max_steps))
-        if self.convergence.upper() not in CONVERGENCE:
+        if str(self.convergence).upper() not in CONVERGENCE:
             raise InputError(
                 Option("convergence", self.convergence),
                 f": expected one of {', '.join(CONVERGENCE)}",
