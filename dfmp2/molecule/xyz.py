@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import (
     Statement,
     charges_of_formulas,
