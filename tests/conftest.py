@@ -162,6 +162,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+from dfmp2.host.resources import exclude_existing  # noqa: E402
 from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
 
 COMMAND = Path(sys.executable).with_name("dfmp2")
@@ -326,7 +327,7 @@ def frozen_heap(known_heap: None) -> None:
     """Exclude objects that exist before the test (modules, tests and fixtures) from `gc.collect`,
     which every run calls several times and which would take half of the processor time."""
     gc.collect()
-    gc.freeze()
+    exclude_existing()
 
 
 @pytest.fixture

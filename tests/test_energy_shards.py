@@ -24,6 +24,7 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import parts
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
+from dfmp2.host import provenance
 from dfmp2.mp2.calculation import NOTHING, RUN
 from dfmp2.mp2.identity import PROCESSOR
 from dfmp2.mp2.pairs import tile_keys
@@ -447,6 +448,26 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
         f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last "
         "bits of the result are not those of a run on one of them"
     ]
+
+
+def test_products_other_than_those_of_the_first_part_are_named(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file names the BLAS and the kernels that made it; those of this process may differ."""
+    here, there = provenance.blas_and_kernels(), f"{provenance.blas()}; Zen9"
+    expected = {
+        here: [],
+        there: [
+            f"{B} was prepared with other products ({here}; here {there}): the last bits of the "
+            "result are not those of a run on one of them"
+        ],
+    }
+    for products, said in expected.items():
+        monkeypatch.setattr(provenance, "blas_and_kernels", lambda products=products: products)
+        heard = Heard()
+        with opened(B) as source:
+            prepared_energy(source, options_for(source.prepared, {}), listener=heard)
+        assert [text for text in heard.stages if "products" in text] == said
 
 
 @pytest.mark.skipif("avx" not in CPU_FLAGS, reason="needs the kernels of Sandy Bridge")

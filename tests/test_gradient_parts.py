@@ -4,6 +4,7 @@ blocks, several workers, arrays in memory and on disk."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -758,9 +759,9 @@ def test_moments_and_charges_are_sums_over_their_densities(spins: int) -> None:
 
 
 @pytest.mark.parametrize("charged", [False, True])
-def test_forces_and_torques_are_added_up_by_hand(charged: bool) -> None:
-    """About the centre of all positions, over the largest distance from it; grid spheres contribute
-    the opposite."""
+def test_the_certificate_of_a_gradient_by_hand(charged: bool) -> None:
+    """Torques about the centre of all positions, over the largest distance from it; grid spheres
+    contribute the opposite. Restricted and in mixed precision, unrestricted and in float64."""
     rng = np.random.default_rng(23)
     molecule = MOLECULES["hypochlorous acid in a field" if charged else "chloramine"]
     on_atoms = rng.standard_normal((molecule.natom, 3))
@@ -783,9 +784,36 @@ def test_forces_and_torques_are_added_up_by_hand(charged: bool) -> None:
         np.cross(place - centre, force) for place, force in zip(places, forces, strict=True)
     )
     extent = max(1.0, *(float(np.linalg.norm(place - centre)) for place in places))
-    found = certificate._sums(molecule, made, spheres)
-    assert found[0] == pytest.approx(float(np.abs(sum(forces)).max()), rel=1e-12)
-    assert found[1] == pytest.approx(float(np.abs(torque).max()) / extent, rel=1e-12)
+    mole, energy, spins = mole_of(molecule), -0.4, 1
+    allowed = 1e-9 + 1.3 * 2e-7
+    if charged:
+        energy, spins, allowed = -2.5, 2, 2.5e-9
+    density = rng.standard_normal((spins, mole.nao, mole.nao))
+    system: Any = SimpleNamespace(mole=mole, molecule=molecule)
+    result: Any = SimpleNamespace(
+        options=SimpleNamespace(correlation=SCALED, tolerance=2e-7),
+        correlation_energy=energy,
+        precision="fp64" if charged else "mixed",
+    )
+    sums: Any = SimpleNamespace(three_center=energy + 3e-3, two_center=energy - 5e-3)
+    densities: Any = SimpleNamespace(relaxed_density=density)
+    given = (system, result, made, densities, sums, 7e-8, 9e-9, spheres)
+    electrons = (3 - spins) * float((density * mole.intor("int1e_ovlp")).sum())
+    found = asdict(certificate.certify_gradient(*given))
+    assert {name: value for name, value in found.items() if value is not None} == pytest.approx(
+        {
+            "three_center_difference": 3e-3,
+            "two_center_difference": -5e-3,
+            "allowed_energy": allowed,
+            "electrons_difference": electrons - mole.nelectron,
+            "z_vector_residual": 7e-8,
+            "allowed_sum": 1e-6,
+            "translation": float(np.abs(sum(forces)).max()),
+            "rotation": float(np.abs(torque).max()) / extent,
+            "scf_convergence_error": 9e-9,
+        },
+        rel=1e-10,
+    )
 
 
 def test_what_is_exchanged_with_depends_on_both_functionals() -> None:

@@ -271,14 +271,26 @@ def test_machines_that_give_huge_pages_back(
     assert resources.gives_memory_back() == expected
 
 
-def test_existing_objects_are_not_collected_during_a_calculation() -> None:
+def test_existing_objects_are_not_collected_during_a_calculation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resources.Collections, "few", False)
     gc.unfreeze()  # what tests/conftest.py froze
-    with resources.few_collections():
-        assert gc.get_freeze_count() > 0
+    for _ in range(2):
         with resources.few_collections():
-            pass
-        assert gc.get_freeze_count() > 0  # the outer one decides
-    assert gc.get_freeze_count() == 0
+            assert gc.get_freeze_count() > 0
+            with resources.few_collections():
+                pass
+            assert gc.get_freeze_count() > 0  # the outer one decides
+        assert gc.get_freeze_count() == 0
+    gc.freeze()  # by somebody else
+    with resources.few_collections():
+        pass
+    assert gc.get_freeze_count() > 0
+    resources.exclude_existing()
+    with resources.few_collections():
+        pass
+    assert gc.get_freeze_count() > 0
 
 
 # --- numbers in files -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pyscf import df, gto, lib, scf
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import unpacked
-from dfmp2.errors import NumericalError
+from dfmp2.errors import InputError, NumericalError
 from dfmp2.host.blas import multiply_rows
 from dfmp2.integrals import screening, three_center
 from dfmp2.integrals import transform as transformation
@@ -462,6 +462,20 @@ def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
     # two machines and two versions of the code); metric last: -2.26e-3 Eh, in either precision.
     assert abs(ours - exact) < 4e-7
     assert all(1e-4 < abs(error) < 1e-2 for error in errors.values())
+
+
+def test_the_active_space_is_cut_by_orbital_energy():
+    """Orbitals in any order; at least one virtual orbital is left."""
+    coeff, energy = np.arange(36.0).reshape(6, 6), np.array([-20.0, 0.7, -0.5, 0.2, -1.0, 3.0])
+    occ = np.array([2.0, 0.0, 2.0, 0.0, 2.0, 0.0])
+    space = active_space(coeff, energy, occ, 1, 1)
+    assert space.eps_occ.tolist() == [-1.0, -0.5] and space.eps_vir.tolist() == [0.2, 0.7]
+    np.testing.assert_array_equal(space.c_occ, coeff[:, [4, 2]])
+    np.testing.assert_array_equal(space.c_vir, coeff[:, [3, 1]])
+    assert active_space(coeff, energy, occ, 0, 2).eps_vir.tolist() == [0.2]
+    for occupied, frozen_virtual in ((occ, 3), (np.full(6, 2.0), 0)):
+        with pytest.raises(InputError):
+            active_space(coeff, energy, occupied, 0, frozen_virtual)
 
 
 # --- BLAS -----------------------------------------------------------------------------------------

@@ -49,13 +49,14 @@ FIXED = ("--basis", "sto-3g", "--threads", "1", "--precision", "fp64", "--json")
 FILES = {
     "oh.xyz": "3\nmultiplicity=2\nO 0 0 0\nH 0.3 0.8 0.5\n@He -1.4 0.3 0.2\n",
     "heh.xyz": "2\ncharge=1\nHe 0 0 0\nH 0.3 0.5 0.72\n",
-    "wide.xyz": "2\ncharge=1\nHe 0 0 0\nH 0.3 0.6 0.9\n",
     "li.xyz": "3\ncharge=1\nLi 0 0 0\nH 0.2 0.3 2.0\nH 0.2 0.9 2.4\n",
     # Near the minimum of its relaxed scan.
     "near.xyz": "3\ncharge=1\nLi 0 0 0\nH 0.23 0.10 2.18\nH 0.17 0.80 2.04\n",
     "he.xyz": "1\n\nHe 0 0 0\n",
     "proton.xyz": "2\n\nH 0 0 0\nH 0.1 0.2 0.71\n",
-    "atom.xyz": "1\nmultiplicity=2\nLi 0 0 0\n",
+    "be.xyz": "1\n\nBe 0 0 0\n",
+    "be-ion.xyz": "1\ncharge=1 multiplicity=2\nBe 0 0 0\n",
+    "li-ion.xyz": "1\ncharge=1\nLi 0 0 0\n",
     "pair.xyz": "2\n\nLi 0 0 0\nLi 0.9 1.4 2.2\n",
     "field.txt": "3.1 -1.2 2.5 0.4\n-2.2 1.9 -2.8 -0.3\n",
 }
@@ -72,7 +73,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "map": ("scan", "li.xyz", *FIXED, "--bond", "2,3", "0.7:0.8:2", "--angle", "1,2,3", "95:120:2"),
     "interaction": ("interaction", "li.xyz", *FIXED, "--fragments", "1,2-3", "--charges", "1,0", *DELTA),
     "cbs": ("cbs", "proton.xyz", *FIXED[2:], "--basis", "cc-pv[dt]z", "--method", "scs-mp2", *DELTA),
-    "reaction": ("reaction", *FIXED, "--reactants", "wide.xyz,pair.xyz", "--products", "heh.xyz,2*atom.xyz", *GAS),
+    "reaction": ("reaction", *FIXED, "--reactants", "pair.xyz,2*be-ion.xyz", "--products", "2*li-ion.xyz,2*be.xyz", *GAS),
     "relaxed": ("scan", "near.xyz", *FIXED, "--bond", "2,3", "0.72:0.78:2", "--relaxed"),
     "thermo": ("thermo", "frequencies.h5", "--json", "--temperature", "200,300", "--isotope", "H=2H"),
 }  # fmt: skip
@@ -211,6 +212,7 @@ class Outputs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tables: dict[str, list[str]] = {}
+        self.studies: dict[str, Study] = {}
 
     def table(self, name: str) -> list[str]:
         """The table of a command."""
@@ -229,8 +231,10 @@ class Outputs:
 
     def study(self, name: str) -> Study:
         """The study that a command stored."""
-        self.table(name)
-        return dfmp2.read_study(self.folder / f"{name}.h5")
+        if name not in self.studies:
+            self.table(name)
+            self.studies[name] = dfmp2.read_study(self.folder / f"{name}.h5")
+        return self.studies[name]
 
 
 @pytest.fixture(scope="module")
@@ -484,7 +488,7 @@ ENERGIES = {  # prefix of a difference -> the energy of each run
     "scs_mp2_correlation_": "scs_mp2_correlation_energy",
     "sos_mp2_correlation_": "sos_mp2_correlation_energy",
 }
-MASSES = {"H": 1.00782503223, "He": 4.00260325413, "Li": 7.0160034366}  # u
+MASSES = {"H": 1.00782503223, "He": 4.00260325413, "Li": 7.0160034366, "Be": 9.012183065}  # u
 
 
 def in_three_units(name: str, energy: float) -> dict[str, float]:
@@ -701,9 +705,9 @@ def wavenumber_of(hessian: Any, molecule: dfmp2.Molecule) -> float:
 
 
 def test_a_reaction_is_products_less_reactants(outputs: Outputs) -> None:
-    """Ions, and an atom with spin that counts twice; the gases at 400 K are written out."""
+    """Ions and an atom with spin that count twice; the gases at 400 K are written out."""
     study = outputs.study("reaction")
-    coefficients = {"wide": -1.0, "pair": -1.0, "heh": 1.0, "atom": 2.0}
+    coefficients = {"pair": -1.0, "be-ion": -2.0, "li-ion": 2.0, "be": 2.0}
     expected = {"precision_error": 0.0}
     for prefix, name in ENERGIES.items():
         parts = [factor * getattr(study.runs[run], name) for run, factor in coefficients.items()]
@@ -742,16 +746,16 @@ def test_a_reaction_is_products_less_reactants(outputs: Outputs) -> None:
     for name in ("zero_point_energy", "enthalpy", "entropy", "gibbs_energy"):
         assert table[name] == pytest.approx([gases[run][name] for run in coefficients], rel=1e-6)
     assert table["total_energy"] == [study.runs[run].total_energy for run in coefficients]
-    assert table["charge"] == [1.0, 0.0, 1.0, 0.0]
-    assert table["multiplicity"] == [1.0, 1.0, 1.0, 2.0]
-    assert table["symmetry_number"] == [1.0, 2.0, 1.0, 1.0]
+    assert table["charge"] == [0.0, 1.0, 1.0, 0.0]
+    assert table["multiplicity"] == [1.0, 2.0, 1.0, 1.0]
+    assert table["symmetry_number"] == [2.0, 1.0, 1.0, 1.0]
     assert table["imaginary_modes"] == [0.0] * 4
     species = study.settings["species"]
     assert [(one["coefficient"], one["charge"], one["multiplicity"]) for one in species] == [
-        (-1.0, 1, 1),
         (-1.0, 0, 1),
-        (1.0, 1, 1),
-        (2.0, 0, 2),
+        (-2.0, 1, 2),
+        (2.0, 1, 1),
+        (2.0, 0, 1),
     ]
     assert (study.settings["temperature"], study.settings["pressure"]) == (400.0, 101325.0)
 

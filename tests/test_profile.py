@@ -15,6 +15,7 @@ import pytest
 
 import dfmp2
 from dfmp2.errors import ResourceError
+from dfmp2.host import resources
 from dfmp2.host.threads import Workers, each
 from dfmp2.output import hdf5
 from dfmp2.output.profile import Profile
@@ -50,6 +51,8 @@ def test_times_are_microseconds_and_rates_operations_over_time(
 ) -> None:
     clock, result = Clock(), hdf5.read(water.path)
     monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(resources, "resident_memory", lambda: 300_200_000)
+    monkeypatch.setattr(resources, "peak_resident_memory", lambda: 450_100_000)
     with Profile(Heard(), tmp_path / "t.json", overwrite=False) as profile:
         watch = Stopwatch(profile)
         clock.wait(0.25)
@@ -87,6 +90,8 @@ def test_times_are_microseconds_and_rates_operations_over_time(
     counted = [event for event in found["counters"] if event["name"] == "pair energies, 10^9/s"]
     assert [event["ts"] for event in counted] == [4_250_000, 4_750_000]
     assert [event["args"]["rate"] for event in counted] == [pytest.approx(rate, rel=1e-12), 0.0]
+    memory = [event["args"] for event in found["counters"] if event["name"] == "memory / MB"]
+    assert memory and all(one == {"resident": 300.2, "peak": 450.1} for one in memory)
 
 
 def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_path: Path) -> None:

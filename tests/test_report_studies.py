@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -130,6 +131,14 @@ def test_the_frame_of_a_map_is_around_its_lowest_box() -> None:
     assert right[0] - lowest[0] == pytest.approx(float(frame.attrib["width"]), abs=0.1)
     above = titled["bond 1 2 = 1.1, angle 2 1 3 = 100"]
     assert lowest[1] - above[1] == pytest.approx(float(frame.attrib["height"]), abs=0.1)
+    size = [float(frame.attrib[name]) for name in ("width", "height")]
+    flat = replace(study, arrays={**arrays, "map_energy": Dataset(0.0 * energies, "hartree", "")})
+    equal = [
+        box for box in ElementTree.fromstring(energy_map(flat)).iter() if box.find("*") is not None
+    ]
+    sizes = [[float(box.attrib[name]) for name in ("width", "height")] for box in equal[1:]]
+    assert len(sizes) == 12
+    assert all(one == pytest.approx([side - 1.5 for side in size], abs=0.02) for one in sizes)
 
 
 def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical):

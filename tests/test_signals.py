@@ -18,7 +18,7 @@ from typing import IO, Any
 import pytest
 
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.cli import signals
+from dfmp2.cli import batch_run, signals
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.molecule.xyz import read_xyz
@@ -448,3 +448,20 @@ def test_a_program_that_calls_the_command_line_keeps_its_handlers(folder: Path) 
     before = [signal.getsignal(number) for number in numbers]
     assert main(["show", str(folder / "nowhere.h5")]) == 3
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_sigterm_of_scheduler_and_script_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a second of the last one; Ctrl-C always counts."""
+    arriving = [
+        (10.0, signal.SIGTERM, 1),
+        (11.0, signal.SIGTERM, 1),
+        (12.5, signal.SIGTERM, 2),
+        (12.6, signal.SIGINT, 3),
+        (12.7, signal.SIGINT, 4),
+    ]
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    counted = batch_run.Signals()
+    for seconds, number, count in arriving:
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: seconds)
+        counted._take(number, None)
+        assert counted.count == count

@@ -746,25 +746,22 @@ def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
     assert "2 minima, 2 maxima" in page and "Barriers" in page
 
 
+RUN = mp2.mp2_energy
+
+
+def failing_at_0_8(molecule: Molecule, *arguments: Any, **settings: Any) -> Any:
+    """A run that fails for H2 at 0.8 angstrom, for workers too."""
+    bond = np.linalg.norm(molecule.coordinates[1] - molecule.coordinates[0])
+    if abs(bond * ANGSTROM_PER_BOHR - 0.8) < 1e-6:
+        raise ConvergenceError("planted")
+    return RUN(molecule, *arguments, **settings)
+
+
 def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
     call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The four other points would give one, by interpolation across a point that was never
     computed."""
-    run = mp2.mp2_energy
-
-    def failing(molecule: Molecule, *arguments: Any, **settings: Any) -> Any:
-        if (
-            abs(
-                np.linalg.norm(molecule.coordinates[1] - molecule.coordinates[0])
-                * ANGSTROM_PER_BOHR
-                - 0.8
-            )
-            < 1e-6
-        ):
-            raise ConvergenceError("planted")
-        return run(molecule, *arguments, **settings)
-
     scan = (
         "scan",
         "h2.xyz",
@@ -780,11 +777,15 @@ def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
     scan += ("--stability", "off")
     whole = succeed(call(*scan)).json
     assert 0.7 < whole["minimum_parabola"] < 0.8
-    monkeypatch.setattr(mp2, "mp2_energy", failing)
+    monkeypatch.setattr(mp2, "mp2_energy", failing_at_0_8)
     found = call(*scan, "--overwrite").json
     assert found["table"]["exit_code"] == [0, 0, 0, 4, 0]
     assert not [name for name in found if name.startswith("minimum")]
     assert any("no minimum inside" in note for note in found["notes"])
+    shared = call(*scan, "--no-chain", "--workers", "2", "--output", "by-workers.h5").json
+    assert shared["table"]["exit_code"] == [0, 0, 0, 4, 0]
+    failures = [[note for note in one["notes"] if "planted" in note] for one in (found, shared)]
+    assert failures[0] == failures[1] and len(failures[0]) == 1
 
 
 def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:

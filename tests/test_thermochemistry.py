@@ -149,8 +149,9 @@ def test_a_symmetry_number_that_was_given_stays_with_its_file(
     assert any("symmetry number 1 (given in one.h5)" in note for note in again.notes)
     assert dfmp2.thermo("one.h5", symmetry_number=2).settings["symmetry_number"] == 2
     succeed(call("thermo", str(water_file), "--symmetry-number", "4", "--output", "four.h5"))
+    four = dfmp2.read_study("four.h5")
     for isotopes, number in ((["H=2H"], 4), (["O=18O"], 4), (["1=16O"], 4), (["2=2H"], 1)):
-        study = dfmp2.thermo("four.h5", isotopes=isotopes)
+        study = dfmp2.thermo(four, isotopes=isotopes)
         assert study.settings["symmetry_number"] == number
     first, second = dfmp2.rank(["one.h5", water_file], by="gibbs").conformers
     assert (first.name, second.name) == ("one", "water")

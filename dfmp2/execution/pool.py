@@ -12,7 +12,6 @@ import NumPy. Calls run in the main thread of the process. No ports are opened.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import multiprocessing
 import os
 import signal
@@ -31,7 +30,13 @@ from typing import Any, NamedTuple
 from dfmp2.errors import Dfmp2Error, Interrupted, Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.processes import exit_code, has_ended, start_process
-from dfmp2.host.resources import available_memory, peak_of_process, pinning, usable_cores
+from dfmp2.host.resources import (
+    available_memory,
+    exclude_existing,
+    peak_of_process,
+    pinning,
+    usable_cores,
+)
 from dfmp2.units import format_bytes
 
 TICK = 0.2  # s between checks for user requests
@@ -114,9 +119,7 @@ def load_libraries() -> None:
     import_pyscf()
     for name in ("dfmp2.mp2.energy", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
         import_module(name)
-    # exclude loaded modules from the garbage collections of every item, most of whose time they
-    # would take
-    gc.freeze()
+    exclude_existing()  # the modules, from the collections of every item
 
 
 def _end_with_parent(errors: str) -> None:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from dfmp2.errors import InputError, Option
 
@@ -87,18 +88,38 @@ def return_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+class Collections:
+    """Garbage collections of this process.
+
+    Attributes
+    ----------
+    few : whether `exclude_existing` was called; Python would have to count the objects (10 ms for
+        100,000)
+    """
+
+    few: ClassVar[bool] = False
+
+
+def exclude_existing() -> None:
+    """From now on, exclude existing objects from garbage collection, which would take most of the
+    time of small molecules."""
+    gc.freeze()
+    Collections.few = True
+
+
 @contextlib.contextmanager
 def few_collections() -> Iterator[None]:
-    """Exclude existing objects from garbage collection meanwhile: looking through them dominates
-    the time for small molecules."""
-    if gc.get_freeze_count():
+    """Exclude existing objects from garbage collection meanwhile, unless some are excluded
+    already."""
+    if Collections.few or gc.get_freeze_count():
         yield
         return
-    gc.freeze()
+    exclude_existing()
     try:
         yield
     finally:
         gc.unfreeze()
+        Collections.few = False
 
 
 def keep_nothing_back() -> None:

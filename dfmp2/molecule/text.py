@@ -81,6 +81,8 @@ def _read_regular(path: str, most: int, too_large: str, kind: str) -> bytes:
 def printable(text: str) -> str:
     """One line of text with line breaks, control characters and undecodable bytes written as
     escapes."""
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

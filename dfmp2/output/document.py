@@ -177,6 +177,8 @@ def _cell_text(cell: Any) -> str:
 def displayed_width(text: str) -> int:
     """Columns that a text takes on a terminal: two for a wide (e.g. Chinese) character, none for a
     combining accent."""
+    if text.isascii():
+        return len(text)
     return sum(map(_character_width, text))
 
 

@@ -225,11 +225,18 @@ def _packed(items: Mapping[str, Dataset], kept: str) -> dict[str, Dataset]:
     return alone | {RECORDS_PATH: Dataset(records, "", about)}
 
 
-def load_group(group: h5py.Group, path: str | Path, *, verify: bool) -> MP2Result:
+def load_group(
+    group: h5py.Group,
+    path: str | Path,
+    *,
+    verify: bool,
+    contents: Mapping[str, NDArray[Any]] | None = None,
+) -> MP2Result:
     """The result in a group written by `store`, with its hash checked if `verify` is true; raises
-    as `read`, with `path` in the messages."""
+    as `read`, with `path` in the messages. `contents` are those of the group if they were read."""
     _require_known(group, path)
-    contents = read_contents(group)
+    if contents is None:
+        contents = read_contents(group)
     result = load(contents, path)
     if verify:
         require_hash(contents, path, read_attribute(group, "content_sha256"))

@@ -65,19 +65,14 @@ def image(handle: h5py.File) -> bytes:
 # --- hashes --------------------------------------------------------------------------------------
 
 
-def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
-    """Compare the hash of a group with the expected one and return it; `path` names the group in
-    the error.
+def require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expected: object) -> str:
+    """Compare the hash of a group's contents with the expected one and return it; `path` names the
+    group in the error.
 
     Raises
     ------
     ResultFileError : the content has changed since it was written
     """
-    return require_hash({name: content(item) for name, item in datasets(group)}, path, expected)
-
-
-def require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expected: object) -> str:
-    """As `check_hash`, for contents that have already been read."""
     found = hash_of(contents)
     if expected != found:
         raise ResultFileError(

@@ -121,7 +121,9 @@ def _require_regular(path: Path) -> None:
         raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
 
-def read_contents(group: h5py.Group, *, leave_out: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+def read_contents(
+    group: h5py.Group, *, leave_out: Collection[str] = (), most_objects: int = MOST_OBJECTS
+) -> dict[str, NDArray[Any]]:
     """Every dataset below a group by path, each checked before it is read; text as bytes.
 
     Parameters
@@ -130,6 +132,8 @@ def read_contents(group: h5py.Group, *, leave_out: Collection[str] = ()) -> dict
         The root of a file opened without `walk`, or a group in it.
     leave_out : Collection[str]
         Datasets that are checked but not read.
+    most_objects : int
+        Most groups and datasets that the group may have.
 
     Raises
     ------
@@ -137,7 +141,7 @@ def read_contents(group: h5py.Group, *, leave_out: Collection[str] = ()) -> dict
     """
     values = {}
     left = group.file.id.get_filesize()
-    for path, dataset, kind in _checked(group, MOST_OBJECTS, NUMBERS_AND_TEXT):
+    for path, dataset, kind in _checked(group, most_objects, NUMBERS_AND_TEXT):
         if path in leave_out:
             continue
         value = np.empty(dataset.shape, kind.dtype)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.errors import ResultFileError
 from dfmp2.host.deferred import presentation
@@ -35,7 +36,6 @@ from dfmp2.output import hdf5
 from dfmp2.output.hdf5_datasets import (
     Dataset,
     by_group,
-    check_hash,
     content_hash,
     file_bytes,
     image,
@@ -394,7 +394,7 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
     InputError : no such file
     ResultFileError : not a study, damaged, of an unknown version, or changed since it was written
     """
-    with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+    with open_checked(path, walk=False) as handle:
         version = read_attribute(handle, "dfmp2_study_version")
         if version is None:
             raise ResultFileError(
@@ -412,7 +412,8 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it "
                 "again"
             )
-        contents = read_contents(handle["study"])
+        groups = _contents_of(handle)
+        contents = groups["study"]
         if verify:
             require_hash(contents, f"{path}, study", read_attribute(handle, "content_sha256"))
         given = {"array_names": (), "warnings": (), **stored(by_group(contents), "")}
@@ -434,7 +435,12 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()
             },
             runs={
-                name: hdf5.load_group(handle[f"runs/{name}"], f"{path}, {name}", verify=verify)
+                name: hdf5.load_group(
+                    handle[f"runs/{name}"],
+                    f"{path}, {name}",
+                    verify=verify,
+                    contents=groups[f"runs/{name}"],
+                )
                 for name in given["runs"]
             },
             complete=status == "complete",
@@ -452,12 +458,24 @@ def verify_study(path: str | Path) -> str:
     ------
     ResultFileError : a hash differs
     """
-    with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+    with open_checked(path, walk=False) as handle:
+        groups = _contents_of(handle)
         for name, run in handle["runs"].items() if "runs" in handle else ():
-            check_hash(run, f"{path}, {name}", read_attribute(run, "content_sha256"))
-        return check_hash(
-            handle["study"], f"{path}, study", read_attribute(handle, "content_sha256")
-        )
+            expected = read_attribute(run, "content_sha256")
+            require_hash(groups[f"runs/{name}"], f"{path}, {name}", expected)
+        expected = read_attribute(handle, "content_sha256")
+        return require_hash(groups["study"], f"{path}, study", expected)
+
+
+def _contents_of(handle: h5py.File) -> dict[str, dict[str, NDArray[Any]]]:
+    """The datasets of the study and of each run by the path of its group, after checking every
+    object in the file."""
+    groups: dict[str, dict[str, NDArray[Any]]] = {}
+    for path, value in read_contents(handle, most_objects=MOST_OBJECTS).items():
+        depth = 2 if path.startswith("runs/") else 1
+        *group, name = path.split("/", depth)
+        groups.setdefault("/".join(group), {})[name] = value
+    return groups
 
 
 def write_table(
