@@ -15,9 +15,9 @@ import pytest
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule.comment import statements
-from dfmp2.molecule.files import read_file, read_frames
+from dfmp2.molecule.files import read_file, read_frames, read_point_charges
 from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
-from dfmp2.molecule.xyz import parse_text, parse_xyz, read_point_charges, read_xyz
+from dfmp2.molecule.xyz import parse_text, parse_xyz, read_xyz
 
 from .mol_blocks import BLOCKS, Block
 

@@ -397,45 +397,49 @@ def _statements(text: str) -> Iterator[Statement]:
 def _of_a_word(text: str) -> Iterator[Statement]:
     """Statements made by a word followed by a number."""
     for match in _STATEMENT.finditer(text):
-        kind = next(name for name in KINDS if match[name] is not None)
-        quantity = KINDS[kind]
-        word = match[kind]
-        words = match[0].strip(" ,;(")
-        before = text[max(0, match.start() - 32) : match.start()]
-        if match["behind"] is not None:
-            if not OTHER_QUANTITIES & set(re.split("[_-]", match["behind"])):
-                yield _unread(quantity, words, "is a name that is not known")
-            continue
-        number = match["value"] or match["beside"]
-        has_other_uses = len(word) == 1 or word in ("ms", "sz", "uhf", "nuhf", "2s")
-        if has_other_uses and not _is_symbol_of_state(word, number, match, text):
-            continue
-        joined = re.search(r"([a-z0-9]+)[_-]+$", before)
-        apart = re.search(r"([a-z0-9]+)\s+$", before)
-        if joined and joined[1] in OTHER_QUANTITIES | {"surface"}:
-            continue
-        strange = (joined and joined[1] not in OF_THE_MOLECULE and not joined[1].isdigit()) or (
-            apart and apart[1] in OF_SOMETHING_ELSE
+        statement = _of_a_match(match, text)
+        if statement is not None:
+            yield statement
+
+
+def _of_a_match(match: re.Match[str], text: str) -> Statement | None:
+    """What a word states of the molecule, None if it is about something else."""
+    kind = next(name for name in KINDS if match[name] is not None)
+    quantity, word, words = KINDS[kind], match[kind], match[0].strip(" ,;(")
+    if match["behind"] is not None:
+        if OTHER_QUANTITIES & set(re.split("[_-]", match["behind"])):
+            return None
+        return _unread(quantity, words, "is a name that is not known")
+    number = match["value"] or match["beside"]
+    has_other_uses = len(word) == 1 or word in ("ms", "sz", "uhf", "nuhf", "2s")
+    if has_other_uses and not _is_symbol_of_state(word, number, match, text):
+        return None
+    before = text[max(0, match.start() - 32) : match.start()]
+    joined = re.search(r"([a-z0-9]+)[_-]+$", before)
+    apart = re.search(r"([a-z0-9]+)\s+$", before)
+    if joined and joined[1] in OTHER_QUANTITIES | {"surface"}:
+        return None
+    if number is None and match["other"] is not None:
+        return _of_a_text(kind, word, words, match)
+    if number is None:
+        return _unread(quantity, words, f"does not say clearly which {quantity}")
+    of_another = bool(apart and apart[1] in OF_SOMETHING_ELSE)
+    if joined and joined[1] not in OF_THE_MOLECULE and not joined[1].isdigit():
+        of_another = True
+    if of_another and (match["equals"] or apart):
+        ahead = before.rstrip().rsplit(" ", 1)[-1] + before[len(before.rstrip()) :]
+        return _unread(quantity, ahead + words, NOT_OF_THE_MOLECULE)
+    if word == "q" and match["equals"] is None:
+        return _unread(quantity, words, "may be a charge")
+    if word == "m":
+        return Statement(
+            quantity=quantity,
+            words=words,
+            meanings=_meanings(kind, number)[0],
+            certain=False,
+            why="may be a multiplicity",
         )
-        if number is None and match["other"] is not None:
-            yield from _of_a_text(kind, word, words, match)
-        elif number is None:
-            yield _unread(quantity, words, f"does not say clearly which {quantity}")
-        elif strange and (match["equals"] or apart):
-            ahead = before.rstrip().rsplit(" ", 1)[-1] + before[len(before.rstrip()) :]
-            yield _unread(quantity, ahead + words, NOT_OF_THE_MOLECULE)
-        elif word == "q" and match["equals"] is None:
-            yield _unread(quantity, words, "may be a charge")
-        elif word == "m":
-            yield Statement(
-                quantity=quantity,
-                words=words,
-                meanings=_meanings(kind, number)[0],
-                certain=False,
-                why="may be a multiplicity",
-            )
-        else:
-            yield _statement(kind, words, number)
+    return _statement(kind, words, number)
 
 
 KINDS = {
@@ -468,17 +472,18 @@ def _is_symbol_of_state(word: str, number: str | None, match: re.Match[str], tex
         return False
 
 
-def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Iterator[Statement]:
+def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Statement | None:
     """The statement made by `charge=neutral`, `spin: doublet` or `charge=`."""
     other = match["other"].strip("()[].|")
     if kind == "charge" and other in ("neutral", "none", "zero"):
-        yield Statement("charge", words, frozenset({0}))
-    elif KINDS[kind] == "multiplicity" and other in SPIN_STATES:
-        return  # found under its own name
-    elif "=" in match["equals"] or not re.match("[a-z_]{2}", other) or other in SPELT:
+        return Statement("charge", words, frozenset({0}))
+    if KINDS[kind] == "multiplicity" and other in SPIN_STATES:
+        return None  # found under its own name
+    if "=" in match["equals"] or not re.match("[a-z_]{2}", other) or other in SPELT:
         raise InputError(
             f"{word}={shown(other)}: expected a whole number; ", _spelling(KINDS[kind])
         )
+    return None
 
 
 SPELT = {"minus", "plus", "negative", "positive", "one", "two", "three", "four"}
@@ -504,28 +509,21 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
     if kind == "spin":
         return _meanings_of_spin(number)
     if kind == "moment":
-        if _is_decimal(number):
-            moment = abs(float(number))
-        else:
-            moment = 0.5
-        if abs(moment - round(moment)) > 0.05:
-            return frozenset(), "is not a whole number of unpaired electrons"
-        return frozenset({round(moment) + 1}), ""
-    trailing = number[-1] if number[-1] in "+-" else ""
-    if trailing and number[0] in "+-":
-        return frozenset(), "has two signs"
-    if trailing:
-        number = trailing + number.removesuffix(trailing)
+        return _meanings_of_moment(number)
+    if number[-1] in "+-":
+        if number[0] in "+-":
+            return frozenset(), "has two signs"
+        number = number[-1] + number[:-1]
     if not _WHOLE.fullmatch(number):
         raise InputError(
             f"{NAMES[kind]}={shown(number)}: expected a whole number; ", _spelling(KINDS[kind])
         )
     value = int(float(number))
-    if kind == "unpaired":
-        if value < 0:
-            raise InputError(f"unpaired={number}: expected 0 or more electrons")
-        return frozenset({value + 1}), ""
-    return frozenset({value}), ""
+    if kind != "unpaired":
+        return frozenset({value}), ""
+    if value < 0:
+        raise InputError(f"unpaired={number}: expected 0 or more electrons")
+    return frozenset({value + 1}), ""
 
 
 NAMES = {
@@ -536,12 +534,16 @@ NAMES = {
 }
 
 
-def _is_decimal(number: str) -> bool:
+def _meanings_of_moment(number: str) -> tuple[frozenset[int], str]:
+    """The multiplicity that a magnetic moment means, if it is nearly whole."""
+    unknown = frozenset[int](), "is not a whole number of unpaired electrons"
     try:
-        float(number)
+        moment = abs(float(number))
     except ValueError:
-        return False
-    return True
+        return unknown
+    if abs(moment - round(moment)) > 0.05:
+        return unknown
+    return frozenset({round(moment) + 1}), ""
 
 
 def _meanings_of_spin(number: str) -> tuple[frozenset[int], str]:

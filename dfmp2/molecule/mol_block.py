@@ -263,31 +263,30 @@ def unfilled(block: MolBlock) -> dict[int, int]:
     """
     if (len(block.atoms) > 1 and not block.bonds) or block.written_by == "ASE":
         return {}  # ASE writes every bond as a single bond
-    reach: list[list[tuple[int, int]]] = [[] for _ in block.atoms]
+    bonds_of: list[list[tuple[int, int]]] = [[] for _ in block.atoms]
     for first, second, order in block.bonds:
-        reach[first].append((second, order))
-        reach[second].append((first, order))
-    missing: dict[int, int] = {}
-    surplus: set[int] = set()
-    for place, atom in enumerate(block.atoms):
-        near = reach[place]
-        if any(order not in (*ORDERS, AROMATIC) for _, order in near):
-            continue
-        if any(_valences(block.atoms[other]) is None for other, _ in near):
-            continue
-        lack = _lack(atom, [order for _, order in near])
-        if lack > 0:
-            missing[place] = lack
-        elif lack < 0 and atom.symbol in PERIOD_2:
-            surplus.add(place)
-    for place in sorted(surplus):
-        for other, _ in reach[place]:
-            if other in missing:
+        bonds_of[first].append((second, order))
+        bonds_of[second].append((first, order))
+    lacks = [
+        _lack(atom, [order for _, order in bonds]) if _is_informative(block, bonds) else 0
+        for atom, bonds in zip(block.atoms, bonds_of, strict=True)
+    ]
+    missing = {place: lack for place, lack in enumerate(lacks) if lack > 0}
+    for place, lack in enumerate(lacks):
+        if lack < 0 and block.atoms[place].symbol in PERIOD_2:
+            other = next((other for other, _ in bonds_of[place] if missing.get(other)), None)
+            if other is not None:
                 missing[other] -= 1
-                if not missing[other]:
-                    del missing[other]
-                break
-    return missing
+    return {place: lack for place, lack in missing.items() if lack}
+
+
+def _is_informative(block: MolBlock, bonds: list[tuple[int, int]]) -> bool:
+    """Whether the orders of an atom's bonds, (neighbour, order), are known and none is to a
+    metal."""
+    return all(
+        order in (*ORDERS, AROMATIC) and _valences(block.atoms[other]) is not None
+        for other, order in bonds
+    )
 
 
 def _lack(atom: Atom, orders: list[int]) -> int:

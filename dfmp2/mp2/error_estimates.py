@@ -340,37 +340,43 @@ def _pair_precision(result: MP2Result) -> Share:
 def _convergence(result: MP2Result) -> tuple[Share, Share]:
     """Shares of an unconverged SCF, from the norm of its last orbital gradient in the history, or
     else from the tolerance."""
-    reference, tolerance = result.reference, result.options.scf_gradient_tol
-    given = reference.ladder == GIVEN
-    if given and reference.history is None:
+    reference = result.reference
+    elsewhere = reference.ladder == GIVEN
+    if elsewhere and reference.history is None:
         share = Share(None, UNKNOWN, "the SCF was done elsewhere and its gradient is not recorded")
         return share, share
-    if reference.history is None:
-        gradient = tolerance
-        known = f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
-    elif not len(reference.history):
-        gradient, known = 0.0, "0: one diagonalisation solves this SCF"
-    else:
-        gradient = float(reference.history[-1, 2])
-        known = f"{gradient:.1e} Eh, the last orbital gradient"
+    gradient, known = _last_gradient(result)
     second = _softness(result)
-    if given:
+    if elsewhere:
         second *= GIVEN_TIMES
     first = FIRST_ORDER * second
     correlation = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}")
-    found = result.gradient_certificate
-    if found is not None and found.scf_convergence_error is not None and _unscaled(result):
-        how = (
-            "relaxed density times the remaining error of the Fock matrix: "
-            f"{found.scf_convergence_error:+.1e} Eh"
-        )
-        correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
+    certificate = result.gradient_certificate
+    if (
+        certificate is not None
+        and certificate.scf_convergence_error is not None
+        and _unscaled(result)
+    ):
+        error = certificate.scf_convergence_error
+        how = f"relaxed density times the remaining error of the Fock matrix: {error:+.1e} Eh"
+        correlation = Share(abs(error), MEASURED, how)
     stationary = reference.xc is None
     if result.options.correlation.double_hybrid:
         stationary = result.functional_energy is None
     if not stationary:  # the determinant minimises the energy of another functional
         return correlation, correlation
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
+
+
+def _last_gradient(result: MP2Result) -> tuple[float, str]:
+    """Norm of the last orbital gradient of the SCF, Eh, and how it is known."""
+    history, tolerance = result.reference.history, result.options.scf_gradient_tol
+    if history is None:
+        return tolerance, f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
+    if not len(history):
+        return 0.0, "0: one diagonalisation solves this SCF"
+    gradient = float(history[-1, 2])
+    return gradient, f"{gradient:.1e} Eh, the last orbital gradient"
 
 
 def _softness(result: MP2Result) -> float:
