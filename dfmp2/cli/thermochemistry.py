@@ -308,7 +308,7 @@ def rank_command(
     """
     import json
 
-    from dfmp2.interop.conformers import complete_files, rank_files
+    from dfmp2.interop.thermochemistry import complete_files, rank_files
 
     conditions = ensemble.conditions()
     if len(conditions.temperatures) * len(conditions.pressures) > 1:

@@ -13,7 +13,7 @@ function. Integrals come from PySCF (libcint), as does h^x of the spin-free X2C 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -221,9 +221,9 @@ def unpacked_blocks(mole: Any, auxmole: Any, packed_bytes: int) -> Iterator[Bloc
 
 def four_center(
     mole: Any,
-    density: list[Array],
-    coulomb: list[Array],
-    exchange: list[Array],
+    density: Sequence[Array],
+    coulomb: Sequence[Array],
+    exchange: Sequence[Array],
     weight: float,
 ) -> Array:
     """Gradient of the Coulomb energy of D with X and the exchange energy of D with Y, from
@@ -236,9 +236,9 @@ def four_center(
     ----------
     mole : pyscf.gto.Mole
         PySCF molecule; for integrals of a long-range operator, one with the operator set.
-    density : list of array
+    density : sequence of array
         D of each spin, symmetric (nao, nao).
-    coulomb, exchange : list of array
+    coulomb, exchange : sequence of array
         X and Y of each spin, symmetric (nao, nao); empty if that part is not wanted.
     weight : float
         w; 2 if one spin stands for both.

@@ -69,6 +69,11 @@ class Coordinate:
         """A readable name, e.g. "bond 1-2"."""
         return f"{self.kind} {'-'.join(str(atom + 1) for atom in self.atoms)}"
 
+    @property
+    def period(self) -> float | None:
+        """Its period, in its unit; None if it has none."""
+        return 360.0 if self.kind == "dihedral" else None
+
     def same_place(self, other: Coordinate) -> bool:
         """Whether it is the same coordinate, regardless of its values."""
         return self.kind == other.kind and self.atoms in (other.atoms, other.atoms[::-1])

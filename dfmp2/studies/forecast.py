@@ -18,8 +18,9 @@ from dfmp2.options import Options
 from dfmp2.options.methods import MP2
 from dfmp2.planning import plan, system
 from dfmp2.planning import time as time_plan
-from dfmp2.planning.memory import FLOAT64, MemoryPlan
+from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
+from dfmp2.planning.sizes import FLOAT64
 from dfmp2.progress import Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.studies.composite import CompositeOptions
