@@ -172,15 +172,14 @@ def _certificate_seconds(step: Step) -> float:
 
 
 def processes(steps: Sequence[Step], task: str, cores: int) -> int:
-    """The number of processes that should share independent runs of one study, on `cores` cores.
-
-    Raises
-    ------
-    Dfmp2Error : as from `dfmp2 run`, prefixed with the step's name
-    """
+    """The number of processes that should share independent runs of one study, on `cores` cores."""
     if cores == 1 or len(steps) < 2 or any(step.optimised for step in steps):
         return 1
-    plans = {_alike(step): _planned(step, task)[1] for step in steps}
+    different = {_alike(step): step for step in steps}
+    try:
+        plans = {alike: _planned(step, task)[1] for alike, step in different.items()}
+    except Dfmp2Error:  # the run itself will report the error
+        return 1
     return plan.process_count(
         [plans[_alike(step)].timings.total for step in steps],
         max(planned.memory.comfortable for planned in plans.values()),
