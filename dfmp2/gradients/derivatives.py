@@ -8,8 +8,7 @@
 All densities are symmetric in m and n. Basis functions move with their atoms: d/dA of a function on
 A is minus its derivative with respect to the electron position, and by translational invariance
 d/dQ (mn|Q) = -(d/dm + d/dn)(mn|Q), so three-centre integrals need the derivative of only one
-function. Integrals come from PySCF (libcint), as does h^x, with core potentials, also for the
-spin-free X2C Hamiltonian.
+function. Integrals come from PySCF (libcint), as does h^x of the spin-free X2C Hamiltonian.
 """
 
 from __future__ import annotations
@@ -74,13 +73,38 @@ def one_electron(mole: Any, relativity: str, density: Array, weighted: Array) ->
         D and W, sums over spins, (nao, nao).
     """
     with shielded():
-        mf = hamiltonian.mean_field(mole, "rhf" if mole.spin == 0 else "uhf", relativity, None)
-        derivative = mf.nuc_grad_method().hcore_generator(mole)
-        gradient = np.stack(
-            [np.einsum("xmn,mn->x", derivative(atom), density) for atom in range(mole.natm)]
-        )
+        if relativity == "none":
+            gradient = _core(mole, density)
+        else:
+            mf = hamiltonian.mean_field(mole, "rhf" if mole.spin == 0 else "uhf", relativity, None)
+            derivative = mf.nuc_grad_method().hcore_generator(mole)
+            gradient = np.stack(
+                [np.einsum("xmn,mn->x", derivative(atom), density) for atom in range(mole.natm)]
+            )
         overlap = mole.intor("int1e_ipovlp", comp=3)
     return gradient + 2 * by_atom(mole, np.einsum("xmn,mn->xm", overlap, weighted))
+
+
+def _core(mole: Any, density: Array) -> Array:
+    """sum D h^x of kinetic energy, nuclei and core potentials, (natom, 3) Eh/bohr.
+
+    PySCF has it too, in a package that takes 0.3 s to load.
+    """
+    from pyscf import gto
+
+    with_cores = set()
+    moved = mole.intor("int1e_ipkin", comp=3) + mole.intor("int1e_ipnuc", comp=3)
+    if mole.has_ecp():
+        moved += mole.intor("ECPscalar_ipnuc", comp=3)
+        with_cores = set(mole._ecpbas[:, gto.ATOM_OF])
+    gradient = -by_atom(mole, np.einsum("xmn,mn->xm", moved, density))
+    for atom in range(mole.natm):
+        with mole.with_rinv_at_nucleus(atom):
+            field = -mole.atom_charge(atom) * mole.intor("int1e_iprinv", comp=3)
+            if atom in with_cores:
+                field += mole.intor("ECPscalar_iprinv", comp=3)
+        gradient[atom] += np.einsum("xmn,mn->x", field, density)
+    return 2 * gradient
 
 
 def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Array, Array]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -143,7 +144,7 @@ _STATEMENT = re.compile(
     rf"|(?:\s*[,(\[|]\s*|\s+(?:is|of|was|equals|equal\s+to|set\s+to)\s+|\s+)"
     rf"(?:(?P<beside>{_NUMBER})(?:e(?!\w))?{_END}|(?P<spelt>(?:minus|plus|negative|positive|zero"
     rf"|one|two|three|four|five|six)\b))"
-    rf"|(?P<joined>[_-]*[+-]?\d+|[^\w]{{2,6}}\d+(?:\.\d*)?)(?![a-z0-9*]|[.+-]\w)"
+    rf"|(?P<joined>[_-]*[+-]?\d+|[^\w]{{1,6}}\d+(?:\.\d*)?)(?![a-z0-9*]|[.+-]\w)"
     rf"|(?P<place>\s(?:of|on|for|in)(?:\s[a-z]+){{1,4}}?)(?:\s?[=:]\s?|\sis\s)(?P<there>{_NUMBER}){_END}"
     rf"|(?P<behind>(?:[_-][a-z]{{1,20}}){{1,3}})\s*[=:]\s*(?P<its>{_NUMBER}){_END})",
     re.ASCII,
@@ -160,6 +161,16 @@ _AHEAD = re.compile(  # -1 charge; 3 unpaired electrons
     r"|(?P<count>\d+)\s+unpaired\b|(?P<electrons>\d+)\selectrons\b)",
     re.ASCII,
 )
+_BEHIND_CHARGE = re.compile(  # charge 0 3
+    rf"{_BEFORE}(?:{_CHARGE})(?:\s*[:=]\s*|\s+){_NUMBER}(?:\s*[,;/|]\s*|\s+)(?P<number>[1-9])$",
+    re.ASCII,
+)
+_FORMULA_WITH_CHARGE = re.compile(  # SO4 2-, [NH4]+, Fe2+
+    r"(?<![\w+-])[\[(]?(?P<formula>(?:[A-Z][a-z]?[0-9]{0,3}){1,20})[\])]?"
+    r"(?:\s?\^?[({]{0,2}(?P<size>[0-9]))?\^?[({]{0,2}(?P<signs>[+-]{1,4})[)}]{0,2}(?![\w.+-])",
+    re.ASCII,
+)
+_ELEMENT = re.compile("([A-Z][a-z]?)([0-9]*)")
 _STATE_WORD = re.compile(rf"{_BEFORE}({'|'.join(SPIN_STATES)})s?(?![a-z0-9])")
 _ION = re.compile(rf"{_BEFORE}({'|'.join(IONS)})?-?(an|cat)ion(?:s|ic)?(?![a-z0-9])")
 _UNNUMBERED = {
@@ -292,6 +303,44 @@ def require_electrons(listed: list[Statement], nuclear_charge: int, charge: int)
             )
 
 
+def charges_of_formulas(comment: str, symbols: Sequence[str]) -> list[Statement]:
+    """Statements made by the formula of the molecule with a charge, such as "SO4 2-".
+
+    Parameters
+    ----------
+    symbols : of the atoms of the file; other formulas state nothing about them
+    """
+    listed = []
+    atoms = Counter(symbol.capitalize() for symbol in symbols)
+    for match in _FORMULA_WITH_CHARGE.finditer(comment.translate(MINUS)):
+        formula, size, signs = match["formula"], match["size"], match["signs"]
+        if size is None and _atoms_of(formula) != atoms and formula[-1].isdigit():
+            formula, size = formula[:-1], formula[-1]  # Fe2+ is one atom
+        if _atoms_of(formula) != atoms or len(set(signs)) > 1:
+            continue
+        charge = int(size or len(signs))
+        if signs[0] == "-":
+            charge = -charge
+        listed.append(
+            Statement(
+                quantity="charge",
+                words=match[0],
+                meanings=frozenset({charge}),
+                certain=False,
+                why="may be a charge",
+            )
+        )
+    return listed
+
+
+def _atoms_of(formula: str) -> Counter[str]:
+    """How many atoms of each element a formula without brackets has."""
+    atoms: Counter[str] = Counter()
+    for symbol, number in _ELEMENT.findall(formula):
+        atoms[symbol] += int(number or 1)
+    return atoms
+
+
 def numbers_alone(comment: str) -> tuple[int, int] | None:
     """Charge and multiplicity of a line such as "-1 2" or "-1 2 HO", which other programs write."""
     match = _NUMBERS_ALONE.fullmatch(_plain(comment))
@@ -323,6 +372,15 @@ def _statements(text: str) -> Iterator[Statement]:
             yield from _of_a_word(f"{word}={number}")
     yield from _of_a_word(left)
     yield from _ahead(left)
+    behind = _BEHIND_CHARGE.search(left)
+    if behind is not None:
+        yield Statement(
+            quantity="multiplicity",
+            words=behind[0],
+            meanings=frozenset({int(behind["number"])}),
+            certain=False,
+            why="may state a multiplicity",
+        )
     for match in _STATE_WORD.finditer(left):
         yield Statement("multiplicity", match[0], frozenset({SPIN_STATES[match[1]]}))
     for match in _ION.finditer(left):

@@ -243,8 +243,11 @@ def _require_elements(text: str) -> None:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith(("ATOM", "HETATM")):
             continue
-        if line[76:78].strip().capitalize() in SYMBOLS:
+        element = line[76:78].strip()
+        if element.capitalize() in SYMBOLS:
             continue
+        if element in ("D", "T"):
+            raise InputError(f"{element} is an isotope of hydrogen: write H", line=number)
         name = line[12:16].strip()
         letters = re.sub("[0-9]", "", name)
         if len(letters) != 1 or letters.upper() not in SYMBOLS:

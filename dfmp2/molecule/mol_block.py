@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dfmp2.errors import InputError, Option
+from dfmp2.errors import Command, InputError, Option
 from dfmp2.molecule.comment import Statement, settle, statements
 from dfmp2.molecule.elements import SYMBOLS, atomic_number
 
@@ -52,6 +52,10 @@ VALENCES = {
 }
 TETRAHEDRAL = ("B", "C", "N", "Si", "P", "Ge")  # with four neighbours
 PERIOD_2 = ("B", "C", "N", "O", "F")  # have no more bonds than the first of their valences
+NO_ISOTOPES = (
+    ": isotopes have the same electronic energy: remove it, and give masses to ",
+    Command("thermo"),
+)
 DATA_OF_STATE = re.compile(
     r"(?:.*[\s_-])?(?:charge|multiplicity|mult|spin|unpaired[\s_-]?electrons|uhf)", re.IGNORECASE
 )
@@ -123,6 +127,8 @@ def read_mol_block(text: str) -> MolBlock:
         for number, line in enumerate(lines[4 + natom : 4 + natom + nbond], 5 + natom)
     ]
     rest = lines[4 + natom + nbond :]
+    if _read_property(rest, "ISO", natom):
+        raise InputError("M  ISO", *NO_ISOTOPES)
     charges = _read_property(rest, "CHG", natom)
     radicals = _read_property(rest, "RAD", natom)
     if charges or radicals:
@@ -323,6 +329,8 @@ def _read_atom(line: str, number: int) -> Atom:
     words = line.split()
     if len(words) < 4:
         raise InputError(f"{line[:40]!a}: expected x, y, z and a symbol", line=number)
+    if len(words) > 4 and _whole(words[4], "mass difference", number):
+        raise InputError(f"mass difference {words[4]}", *NO_ISOTOPES, line=number)
     if len(words) > 5:
         code = _whole(words[5], "charge code", number)
     else:

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import (
     Statement,
+    charges_of_formulas,
     numbers_alone,
     require_electrons,
     settle,
@@ -48,6 +49,13 @@ MAX_COMMENT = 100_000  # characters; extended xyz puts whole arrays there
 MAX_LINE = 4096  # characters of an atom line
 UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
 DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
+
+_UNIT = re.compile(  # units=bohr; coordinates in a.u.
+    r"(?<![\w-])(?<!energy )(?:units?|coord(?:inate)?s?|geometry|positions?)\s*[:=]?\s*"
+    r"(?:(?:are|is|given|in)\s+)*[\"'(\[]*(?:(?P<bohr>bohrs?|a\.u\.|(?<=units[=:])au|(?<=units[=:][ ])au"
+    r"|atomic[ _]units)|(?P<angstrom>angstroms?|ang))(?![\w/])",
+    re.ASCII | re.IGNORECASE,
+)
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eEdD][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -152,6 +160,7 @@ def parse_xyz(
         raise InputError(f"units {units!r}: expected angstrom or bohr")
     try:
         lines = _split_frame(text)
+        _require_units(lines[1], units)
         pairs = _read_pairs(lines[1])
         columns = _read_columns(pairs)
         listed, states = _read_states(lines, pairs, charge, multiplicity)
@@ -321,6 +330,19 @@ def _read_pairs(comment: str) -> dict[str, list[str]]:
     return pairs
 
 
+def _require_units(comment: str, units: str) -> None:
+    """Raise for a comment such as `units=bohr` that names another unit of the coordinates."""
+    for match in _UNIT.finditer(comment[:MAX_COMMENT]):
+        stated = "bohr" if match["bohr"] else "angstrom"
+        if stated != units:
+            raise InputError(
+                f"{_show(match[0])} contradicts coordinates in {units}: pass ",
+                Option("units", stated),
+                ", or correct the comment",
+                line=2,
+            )
+
+
 def _read_states(
     lines: list[str], pairs: dict[str, list[str]], charge: int | None, multiplicity: int | None
 ) -> tuple[list[Statement], tuple[tuple[int, str], tuple[int, str]]]:
@@ -333,7 +355,12 @@ def _read_states(
     charge, multiplicity : options, which take precedence if not None
     """
     try:
-        listed = _read_state(lines[1]) + _read_sums(pairs, lines[2:])
+        symbols = [line.split(maxsplit=1)[0] for line in lines[2:] if line.strip()]
+        listed = [
+            *_read_state(lines[1]),
+            *_read_sums(pairs, lines[2:]),
+            *charges_of_formulas(lines[1], symbols),
+        ]
         charged = settle("charge", listed, charge, default=0)
         coupled = settle("multiplicity", listed, multiplicity, default=1)
         if "default" in (charged[1], coupled[1]):

@@ -49,7 +49,7 @@ from dfmp2.mp2.error_estimates import (
     signed_source,
 )
 from dfmp2.options.methods import MP2
-from dfmp2.units import counted_text
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
@@ -266,3 +266,24 @@ def _with_signs(
     if which == 0:
         return (share, None)
     return (None, share)
+
+
+def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
+    """Expected errors of the energies relative to the lowest one, kJ/mol; NaN if unknown."""
+    finished = [run for run in runs if run is not None]
+    if not finished:
+        return (math.nan,) * len(runs)
+    lowest = min(finished, key=lambda run: run.total_energy)
+    errors = []
+    for run in runs:
+        error: float | None = None
+        if run is lowest:
+            error = 0.0
+        elif run is not None:
+            parts = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
+            error = combined(parts, "the relative energy").total
+        if error is None:
+            errors.append(math.nan)
+        else:
+            errors.append(error * KJ_PER_MOL_PER_HARTREE)
+    return tuple(errors)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import as_completed
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ from dfmp2.errors import NumericalError
 from dfmp2.host.threads import worker_pool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PairEnergies:
     """Unscaled pair energies of the active occupied orbitals, Eh; each component is the sum of its
     matrix.
@@ -44,12 +45,12 @@ class PairEnergies:
     same_spin: tuple[Array, ...]
     summed: bool = False
 
-    @property
+    @cached_property
     def opposite_spin_energy(self) -> float:
         """E_OS, Eh."""
         return math.fsum(self.opposite_spin.flat)
 
-    @property
+    @cached_property
     def same_spin_energy(self) -> float:
         """E_SS, Eh."""
         return math.fsum(value for matrix in self.same_spin for value in matrix.flat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,7 @@ PARTS: dict[
         {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
     ),
 }
+SMALL = 30.0  # s, of calculations that may be shared by processes without being asked
 
 
 def make_plan(
@@ -493,6 +495,28 @@ def workload_sizes(
         if scf:
             return with_kept_pairs(work, system)
         return work
+
+
+def process_count(seconds: Sequence[float], memory: int, limit: int | None, cores: int) -> int:
+    """The number of processes that should share independent calculations; 1 if these are better
+    divided among threads.
+
+    Small calculations leave cores idle however many threads they have. The number is such that the
+    longest one does not keep the others waiting.
+
+    Parameters
+    ----------
+    seconds : predicted times of the calculations
+    memory : bytes of the largest one with everything in memory
+    limit : bytes for all processes and this one, None for most of the free memory
+    cores : cores that may be used
+    """
+    longest = max(seconds)
+    if not 0 < longest <= SMALL:
+        return 1
+    count = min(cores, len(seconds), round(sum(seconds) / longest))
+    room = (limit or resources.usable_memory()) // memory - 1
+    return max(1, min(count, room))
 
 
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
