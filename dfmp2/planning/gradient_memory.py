@@ -197,7 +197,8 @@ def gradient_memory(
     # Z, and the half-transformed integrals of the mean field.
     z_needs = max(amplitudes + arrays.b, arrays.fitted_integrals(arrays.b, least_block))
     z = arrays.b if z_needs <= room else 0
-    half = arrays.half if arrays.mean_field(arrays.half, least_block) <= room else 0
+    half_needs = arrays.mean_field(arrays.half, least_block)
+    half = arrays.half if half_needs <= room else 0
 
     # Blocks of integrals take the remaining memory.
     rest = room - max(arrays.fitted_integrals(z, 0), arrays.fixed + arrays.jk_metric + half)
@@ -222,7 +223,7 @@ def gradient_memory(
     return GradientMemory(
         purpose="gradient" if work.task == "gradient" else "relaxed densities",
         z_on_disk=z_needs > room,
-        half_on_disk=arrays.mean_field(arrays.half, least_block) > room,
+        half_on_disk=half_needs > room,
         scf_on_disk=response.on_disk,
         scf_kept=scf_kept,
         response_held=response.held,
