@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SomeFailed,
         UnsupportedByBackend,
     )
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
     from dfmp2.interop.batch import BatchResult, batch, read_many
     from dfmp2.interop.pyscf import from_mean_field
     from dfmp2.interop.python import (
@@ -93,7 +93,7 @@ _OFFERED = {  # module -> names
     "dfmp2.interop.thermochemistry": ("reaction", "thermo", "rank"),
     "dfmp2.interop.pyscf": ("from_mean_field",),
     "dfmp2.interop.batch": ("batch", "BatchResult", "read_many"),
-    "dfmp2.gradients.gradient": ("GradientResult",),
+    "dfmp2.gradients.result": ("GradientResult",),
     "dfmp2.mp2.prepared": ("Prepared",),
     "dfmp2.planning.plan": ("Plan",),
     "dfmp2.tensor": (),  # the module itself

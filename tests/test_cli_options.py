@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import dfmp2
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError
 from dfmp2.options import Options
@@ -289,12 +290,18 @@ def test_check(water: Stored, radical: Stored, json_of: Any, folder: Path) -> No
     """PySCF's own DF-MP2 on the same orbitals: 1e-8 Eh in float64, within the certificate in mixed
     precision."""
     for stored in (water, radical):
-        check = stored.json["check"]
-        allowed = 1e-8 + stored.json["precision_certificate"]["correlation_error"]
+        check, certificate = stored.json["check"], stored.json["precision_certificate"]
+        names = ("correlation_error", "same_spin_error", "opposite_spin_error")
+        allowed = 1e-8 + max(certificate[name] for name in names)
         assert check["passed"] and check["program"].startswith("PySCF ")
+        assert check["allowed"] == pytest.approx(allowed, rel=1e-12)
         assert abs(check["correlation_difference"]) < allowed
+        kept = dfmp2.read(stored.path).check
+        assert kept is not None and kept.scf_difference == 0.0
+        assert kept.scf_total_energy == stored.json["scf_total_energy"]
     exact = json_of("h2o.xyz", *STO3G, "--check", "--precision", "fp64")["check"]
     assert max(abs(exact["same_spin_difference"]), abs(exact["opposite_spin_difference"])) < 1e-8
+    assert exact["allowed"] == 1e-8
     assert json_of("h2o.xyz", *STO3G)["check"] is None
 
 

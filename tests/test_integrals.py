@@ -145,7 +145,7 @@ def test_a_factor_makes_a_unit_matrix_of_the_metric(order, overwrite, dropped):
 
 def test_condition_number_is_estimated():
     exact = np.linalg.cond(metric_of(30, 1e-4), 1)
-    assert factorise(metric_of(30, 1e-4)).condition == pytest.approx(exact, rel=3)
+    assert factorise(metric_of(30, 1e-4)).condition == pytest.approx(exact, rel=1e-5)
 
 
 def test_nan_in_the_metric_is_refused():

@@ -3,7 +3,9 @@ fields."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from scipy.linalg import sqrtm
 
 import dfmp2
 from dfmp2.errors import ComparisonFailed
+from dfmp2.gradients.density import in_fields
 from dfmp2.gradients.gradient import mp2_gradient, mp2_properties
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.properties import DENSITIES
@@ -19,6 +22,7 @@ from dfmp2.options import make_options
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
 from tests.conftest import Heard, succeed
+from tests.test_progress import Clock
 
 SMALL = {
     "basis": "6-31g",
@@ -159,6 +163,27 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
     assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
     with pytest.raises(ComparisonFailed, match="asymmetric"):
         replace(found, relaxed=found.relaxed + np.triu(np.full((3, 3), 0.1), 1)).require()
+
+
+def test_a_polarizability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs whose energies and dipole moments are polynomials of the field; a run takes 2 s."""
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    dipole, slopes = np.array([0.4, -0.7, 0.2]), np.arange(27.0).reshape(3, 3, 3) ** 2 / 7
+    curvatures = np.array([3.0, 5.0, 11.0])
+
+    def run(field: np.ndarray) -> SimpleNamespace:
+        clock.wait(2.0)
+        energy = -1.0 - dipole @ field - (curvatures * field**2).sum() / 2
+        moments = dipole + slopes @ field
+        return SimpleNamespace(total_energy=energy, properties=SimpleNamespace(dipole=moments))
+
+    found = in_fields(dipole + [0, 3e-4, 0], lambda: run(np.zeros(3)), run, Silent())
+    np.testing.assert_allclose(found.scf, slopes[0], rtol=1e-9)
+    np.testing.assert_allclose(found.relaxed, slopes[2], rtol=1e-9)
+    np.testing.assert_allclose(found.from_energies, curvatures, rtol=1e-6)
+    assert found.dipole_difference == pytest.approx(2e-4, rel=1e-6)  # four sixths of the error
+    assert (found.field, found.allowed, found.seconds) == (0.001, 0.001, 14.0)
 
 
 SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")

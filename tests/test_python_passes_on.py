@@ -280,7 +280,7 @@ def test_a_reaction_gets_what_it_was_given(
     )
     assert gas in said and Search(convergence="GAU_LOOSE", max_steps=5) in said
     assert asked["command"] == "dfmp2.reaction" and "elsewhere" in asked
-    assert asked["elsewhere"].args[0] == 2
+    assert asked["elsewhere"].workers == 2
 
 
 # --- stored Hessians and conformers ---------------------------------------------------------------

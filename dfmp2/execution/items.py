@@ -51,9 +51,8 @@ from dfmp2.host.files import (
     write_atomically,
 )
 from dfmp2.host.provenance import version
-from dfmp2.molecule.files import read_file, read_frame
+from dfmp2.molecule.files import read_file, read_frame, read_point_charges
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import ALL, KEPT, Options

@@ -28,10 +28,11 @@ from typing import Any
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError, Option
 from dfmp2.errors.messages import MANIFEST, Placeholder
+from dfmp2.errors.wishes import require_known_option
 from dfmp2.molecule.files import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
-from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options, require_known_option
+from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options
 from dfmp2.options.basis_parts import change_files
 
 MAX_BYTES = 64 * 10**6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -167,6 +167,8 @@ def batch(
     values: dict[str, Any] = {**options}
     if basis is not None:
         values["basis"] = basis
+    if not isinstance(molecules, str | os.PathLike | Iterable):
+        raise InputError(f"{molecules!r}: expected molecules in a list, or a manifest")
     if isinstance(molecules, str | os.PathLike):
         planned = _manifest(molecules, values, output)
     else:
@@ -247,7 +249,8 @@ def read_many(
 
     Parameters
     ----------
-    source : output folder of a batch, or any folder of result files
+    source : output folder of a batch, or any folder of result files; those of an earlier batch in
+        the same folder count, too
     only : attributes of a result, such as ("total_energy", "gradient.mp2_total_gradient",
         "molecule.coordinates"): yields a dict of them instead of the result, None where a result
         lacks one

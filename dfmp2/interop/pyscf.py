@@ -43,7 +43,7 @@ from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
 from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
     from dfmp2.scf.reference import Reference
 
 import_pyscf()
@@ -143,7 +143,8 @@ def gradient_from_mean_field(
     ------
     dfmp2.Dfmp2Error : as in `from_mean_field` and `gradient`
     """
-    from dfmp2.gradients.gradient import GradientResult, gradient_on_reference
+    from dfmp2.gradients.gradient import gradient_on_reference
+    from dfmp2.gradients.result import GradientResult
 
     if options.get("check"):
         raise InputError(

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, Message, Option, ResultExists
 from dfmp2.errors.messages import PYTHON, Words, in_words, plain
-from dfmp2.molecule.files import read_file
+from dfmp2.errors.wishes import require_known_option
+from dfmp2.molecule.files import read_file, read_point_charges
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2 import derive as derivation
 from dfmp2.mp2.calculation import (
     NOTHING,
@@ -43,7 +43,6 @@ from dfmp2.options import (
     PreparedKeywords,
     default_backend,
     make_options,
-    require_known_option,
 )
 from dfmp2.options.methods import method_of_orbitals
 from dfmp2.output import hdf5
@@ -52,7 +51,7 @@ from dfmp2.planning.plan import Outlook, foresee
 from dfmp2.progress import Listener, Relay
 
 if TYPE_CHECKING:
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
     from dfmp2.mp2.prepared import Prepared
 
 P = ParamSpec("P")
@@ -356,7 +355,7 @@ def gradient(
     --------
     >>> dfmp2.gradient("inputs/h2o.xyz", basis="cc-pvdz").gradient              # doctest: +SKIP
     """
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
 
     translating = TranslatingListener(listener)
     parsed, chosen = molecule_and_options(molecule, basis, options)

@@ -29,9 +29,9 @@ from dfmp2.errors import (
 from dfmp2.errors.messages import QCSCHEMA
 from dfmp2.errors.wishes import way_out_of_method
 from dfmp2.interop.python import TranslatingListener, gradient_options, run_options, speaking
+from dfmp2.molecule.files import read_point_charges
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options, make_options
 from dfmp2.options.basis_parts import parse_parts

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from dfmp2.errors import InputError, Option
-from dfmp2.execution.parts import steps
+from dfmp2.execution.parts import StepWorkers
 from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
@@ -21,9 +20,8 @@ from dfmp2.interop.python import (
     public,
     read_molecule,
 )
-from dfmp2.molecule.files import read_frames
+from dfmp2.molecule.files import read_frames, read_point_charges
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
 from dfmp2.output import study as stored
 from dfmp2.output.study import Study
@@ -147,10 +145,14 @@ def optimize(
     >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
     >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
     """
-    values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
+    kept = _entries("freeze", freeze, ("bond", "1,2"))
+    values = [
+        (kind, atoms, str(value))
+        for kind, atoms, value in _entries("fixed", fixed, ("angle", "2,1,3", 90.0))
+    ]
     search = Search(
         constraints=Constraints(
-            frozen=tuple(freeze), fixed=values, text=constraints, units=units_of(options)
+            frozen=kept, fixed=values, text=constraints, units=units_of(options)
         ),
         convergence=convergence,
         max_steps=max_steps,
@@ -165,6 +167,24 @@ def optimize(
         start_hessian=_stored_hessian(start_hessian),
         **carrying_out(options, "dfmp2.optimize"),
     )
+
+
+def _entries(name: str, given: Any, example: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The tuples in a sequence, each with as many parts as the example, kind and atoms as text.
+
+    Raises
+    ------
+    InputError : it is something else, such as one tuple that is in no list
+    """
+    entries = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    for entry in entries or ():
+        shaped = isinstance(entry, Sequence) and len(entry) == len(example)
+        if not shaped or not all(isinstance(part, str) for part in entry[:2]):
+            entries = None
+            break
+    if entries is None:
+        raise InputError(Option(name, given), f": expected a list such as [{example!r}]")
+    return entries
 
 
 def _stored_hessian(path: str | os.PathLike[str] | None) -> StoredHessian | None:
@@ -300,6 +320,11 @@ def interaction(
     parsed, level = _molecule_and_level(molecule, basis, options)
     parts = fragments
     if not isinstance(parts, str):
+        if not isinstance(parts, Iterable) or not all(isinstance(p, Iterable) for p in parts):
+            raise InputError(
+                Option("fragments", fragments),
+                ": expected '1-3,4' or a list such as [[1, 2, 3], [4]]",
+            )
         parts = ",".join("+".join(map(str, part)) for part in parts)
     return interaction_energy(
         parsed,
@@ -315,6 +340,8 @@ def _with_commas(numbers: Sequence[int] | str | None) -> str | None:
     """Numbers in the form of the command line."""
     if numbers is None or isinstance(numbers, str):
         return numbers
+    if not isinstance(numbers, Iterable):
+        numbers = (numbers,)
     return ",".join(map(str, numbers))
 
 
@@ -429,9 +456,7 @@ def scan(
         _require_coordinate(relaxed=relaxed, moving=moving)
         asked = over_frames(_frames(molecule, options), level, chained=chained)
     else:
-        coordinates: Any = coordinate
-        if coordinate and isinstance(coordinate[0], str):
-            coordinates = [coordinate]
+        coordinates = _coordinates(coordinate)
         asked = along_written(
             read_molecule(molecule, options),
             coordinates,
@@ -442,6 +467,18 @@ def scan(
             convergence=convergence if relaxed else None,
         )
     return scan_energies(asked, **carrying_out(options, "dfmp2.scan"))
+
+
+def _coordinates(coordinate: Any) -> tuple[Any, ...]:
+    """The coordinates of a scan, of which one may stand in no list."""
+    coordinates = coordinate
+    if isinstance(coordinate, tuple | list) and coordinate and isinstance(coordinate[0], str):
+        coordinates = [coordinate]
+    example = ("bond", "1,2", "0.8:1.2:9")
+    coordinates = _entries("coordinate", coordinates, example)
+    if not coordinates or not all(isinstance(values, Iterable) for *_, values in coordinates):
+        raise InputError(Option("coordinate", coordinate), f": expected values, as in {example!r}")
+    return coordinates
 
 
 def _require_coordinate(*, relaxed: bool, moving: str | None) -> None:
@@ -501,7 +538,7 @@ def carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords:
     }
     workers = keywords.get("workers")
     if workers is not None:
-        carrying_out["elsewhere"] = partial(steps, number_of_workers(workers))
+        carrying_out["elsewhere"] = StepWorkers(number_of_workers(workers))
     return carrying_out
 
 

@@ -4,7 +4,7 @@ conformers."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -298,6 +298,10 @@ def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
     if isinstance(written, str):
         return parse_terms(written, option)
     terms: list[Term] = []
+    if isinstance(written, Molecule):
+        written = [written]
+    if not isinstance(written, Iterable):
+        raise InputError(option.of(written), ": expected molecules, as in ['2*h2.xyz', 'o2.xyz']")
     for term in written:
         if isinstance(term, str):
             terms += parse_terms(term, option)

@@ -26,7 +26,8 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.errors.messages import plain
-from dfmp2.gradients.gradient import GradientResult, certified_gradient
+from dfmp2.gradients.gradient import certified_gradient
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import rotation_onto
 from dfmp2.mp2.result import MP2Result

@@ -22,7 +22,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError, Option
 from dfmp2.errors.messages import plain
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
@@ -79,7 +79,7 @@ class Search:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", plain(self.max_steps))
-        if self.convergence.upper() not in CONVERGENCE:
+        if str(self.convergence).upper() not in CONVERGENCE:
             raise InputError(
                 Option("convergence", self.convergence),
                 f": expected one of {', '.join(CONVERGENCE)}",

@@ -19,7 +19,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import Command, InputError, NumericalError, Option
-from dfmp2.gradients.gradient import GradientResult, certified_gradient
+from dfmp2.gradients.gradient import certified_gradient
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.calculation import NOTHING, Checkpoint

@@ -22,7 +22,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import Command, InputError, NumericalError, Option
-from dfmp2.gradients.gradient import GradientResult, certified_gradient, require_gradient
+from dfmp2.gradients.gradient import certified_gradient, require_gradient
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import bonds
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto

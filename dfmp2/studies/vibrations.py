@@ -34,7 +34,7 @@ import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.errors import Command, NumericalError, Option
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Calculated, Dispersion, MP2Result
+from dfmp2.mp2.dispersion import Dispersion
+from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.output.document import (
     Block,
     Code,
