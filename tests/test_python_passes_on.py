@@ -185,7 +185,7 @@ def test_a_scan_gets_what_it_was_given(
     coordinate = ("bond", "1,2", "1:1.2:3")
     dfmp2.scan(RADICAL, "sto-3g", coordinate, moving="2", chained=False, **HOW)
     assert along == {
-        "given": (RADICAL, [coordinate], LEVEL),
+        "given": (RADICAL, (coordinate,), LEVEL),
         "units": "angstrom",
         "moving": "2",
         "chained": False,
@@ -195,7 +195,7 @@ def test_a_scan_gets_what_it_was_given(
     kept(asked, "dfmp2.scan", None, overwrite=False, resume=False)
     two = [coordinate, ("bond", "1,2", [1.0])]
     dfmp2.scan(RADICAL, "sto-3g", two, relaxed=True, convergence="GAU_TIGHT", **HOW)
-    assert along["given"] == (RADICAL, two, LEVEL) and along["chained"] is True
+    assert along["given"] == (RADICAL, tuple(two), LEVEL) and along["chained"] is True
     assert (along["convergence"], along["moving"]) == ("GAU_TIGHT", None)
     path = tmp_path / "f.xyz"
     path.write_text("2\n\nC 0 0 0\nN 0 0 1.2\n2\n\nC 0 0 0\nN 0 0 1.3\n")
