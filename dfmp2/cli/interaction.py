@@ -10,13 +10,13 @@ import click
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import Display, Given, one_molecule
 from dfmp2.cli.studies import (
+    WORKERS,
     LevelOptions,
     among_workers,
     level_options,
     run_study,
     start_workers,
     study_options,
-    workers_option,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     metavar="M,M",
     help="Multiplicity, 2S+1, of each fragment.  [default: all 1]",
 )
-@workers_option("Processes that share the runs.")
+@WORKERS
 @level_options
 @one_molecule()
 @study_options

@@ -19,6 +19,7 @@ from dfmp2.cli.options import (
     prepare_libraries,
 )
 from dfmp2.cli.studies import (
+    WORKERS,
     LevelOptions,
     among_workers,
     convergence_option,
@@ -27,7 +28,6 @@ from dfmp2.cli.studies import (
     run_study,
     start_workers,
     study_options,
-    workers_option,
 )
 from dfmp2.cli.thermochemistry import QUASI_HARMONIC, TEMPERATURE, GasOptions
 from dfmp2.errors import InputError
@@ -171,7 +171,7 @@ class PlanOptions:
     is_flag=True,
     help="Continue even if a gradient is not small.",
 )
-@workers_option("Processes that share the runs.")
+@WORKERS
 @level_options
 @options_of(*OF_A_REACTION, basis_required=False)  # known for stored results
 @study_options

@@ -11,6 +11,7 @@ import click
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import Display, Given, as_one, one_molecule
 from dfmp2.cli.studies import (
+    WORKERS,
     CurveFiles,
     LevelOptions,
     among_workers,
@@ -20,7 +21,6 @@ from dfmp2.cli.studies import (
     run_study,
     start_workers,
     study_options,
-    workers_option,
 )
 from dfmp2.errors import InputError, SomeFailed
 
@@ -114,7 +114,7 @@ class PointOptions:
     show_default=True,
     help="Start every SCF from the orbitals of the point before.",
 )
-@workers_option("Processes that share the points.")
+@WORKERS
 @curve_files("Curve or map", "Relaxed geometries")
 @level_options
 @one_molecule()

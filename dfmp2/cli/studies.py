@@ -67,14 +67,13 @@ def max_steps_option(says: str, *, kind: type[click.Option] = click.Option) -> D
     )
 
 
-def workers_option(says: str) -> Decorator:
-    """The option --workers, None for the default; `says` is its help."""
-    return click.option(
-        "--workers",
-        type=click.IntRange(1, MOST_WORKERS),
-        metavar="N",
-        help=f"{says}  [default: one per core for small molecules]",
-    )
+WORKERS = click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    metavar="N",
+    # one per core for small molecules (docs/howto/cores.md)
+    help="Processes.  [default: automatic]",
+)
 
 
 def start_workers(workers: int | None, threads: int | None) -> None:

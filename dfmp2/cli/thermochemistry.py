@@ -28,11 +28,11 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.cli.studies import (
+    WORKERS,
     among_workers,
     run_study,
     start_workers,
     study_options,
-    workers_option,
 )
 from dfmp2.errors import InputError, Option
 from dfmp2.molecule.text import printable
@@ -146,7 +146,7 @@ class GasOptions:
 @click.option(
     "--allow-gradient", is_flag=True, help="Continue at a geometry that is not a stationary point."
 )
-@workers_option("Processes that share the displaced runs.")
+@WORKERS
 @click.option(
     "--molden",
     metavar="FILE",
