@@ -36,14 +36,13 @@ if TYPE_CHECKING:
         SomeFailed,
         UnsupportedByBackend,
     )
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
     from dfmp2.interop.batch import BatchResult, batch, read_many
-    from dfmp2.interop.conformers import rank, thermo
+    from dfmp2.interop.pyscf import from_mean_field
     from dfmp2.interop.python import (
         available_backends,
         derive,
         energy,
-        from_mean_field,
         gradient,
         plan,
         prepare,
@@ -57,10 +56,10 @@ if TYPE_CHECKING:
         interaction,
         irc,
         optimize,
-        reaction,
         read_study,
         scan,
     )
+    from dfmp2.interop.thermochemistry import rank, reaction, thermo
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.mp2.result import MP2Result
@@ -77,7 +76,6 @@ _OFFERED = {  # module -> names
         "plan",
         "prepare",
         "energy",
-        "from_mean_field",
         "derive",
         "read",
         "write",
@@ -90,12 +88,12 @@ _OFFERED = {  # module -> names
         "irc",
         "cbs",
         "scan",
-        "reaction",
         "read_study",
     ),
-    "dfmp2.interop.conformers": ("thermo", "rank"),
+    "dfmp2.interop.thermochemistry": ("reaction", "thermo", "rank"),
+    "dfmp2.interop.pyscf": ("from_mean_field",),
     "dfmp2.interop.batch": ("batch", "BatchResult", "read_many"),
-    "dfmp2.gradients.gradient": ("GradientResult",),
+    "dfmp2.gradients.result": ("GradientResult",),
     "dfmp2.mp2.prepared": ("Prepared",),
     "dfmp2.planning.plan": ("Plan",),
     "dfmp2.tensor": (),  # the module itself

@@ -18,6 +18,7 @@ BackendUnavailable, UnsupportedByBackend, KernelError (a kernel cannot run at th
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -261,11 +262,9 @@ class Plan:
 def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str = "auto") -> Plan:
     """What `einsum` would do with arrays of two shapes; also for backends that this host does not
     have."""
-    (how, *_), count, name = (
-        _contraction("plan", expression, *shapes),
-        usable_cores(),
-        registry.known(backend),
-    )
+    (left, right), *_ = _contraction("plan", expression, *shapes)
+    count = usable_cores()
+    name = registry.known(backend)
     if dtype not in PRECISION:
         raise InputError(f"plan: dtype {dtype!r}: expected {' or '.join(PRECISION)}")
     try:
@@ -273,7 +272,8 @@ def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str =
         name = chosen.name
     except BackendUnavailable as error:
         reason = f"not on this host: {error}"
-    (g, k, m), n = how[0].sizes, how[1].sizes[2]
+    g, k, m = left.sizes
+    n = right.sizes[2]
     measured = rates.load_rates("cpu", count)
     operations = 2 * g * k * m * n
     return Plan(
@@ -329,33 +329,8 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
     """The device of a call with its operands on it; operands that are None are left out."""
     given = {name: x for name, x in operands.items() if x is not None}
     there = {name: x.device for name, x in given.items() if isinstance(x, DeviceArray)}
-    name = registry.known(backend)
-    key = (name, *map(os.environ.get, (*registry.VARIABLES, "NEURON_PLATFORM_TARGET_OVERRIDE")))
-    if not there and key not in _DEVICES:
-        _DEVICES[key] = registry.select_backend(name, "auto", usable_cores())[0].tensors()
-    if there:
-        device = next(iter(there.values()))
-    else:
-        device = _DEVICES[key]
-    if any(one is not device or name not in ("auto", one.backend.name) for one in there.values()):
-        where = ", ".join(f"{x} is on {one.backend.name}" for x, one in there.items())
-        raise InputError(
-            f"{function}: backend {name}, but {where}: bring them together by from_device and "
-            "to_device"
-        )
-    types = {
-        x: y.dtype if isinstance(y, DeviceArray) else str(_host(x, y).dtype)
-        for x, y in given.items()
-    }
-    dtype = next(iter(types.values()))
-    told = ", ".join(f"{x} is {y}" for x, y in types.items())
-    if set(types.values()) != {dtype} or dtype not in PRECISION:
-        raise InputError(f"{function}: {told}: expected float32 or float64, the same for all")
-    if dtype not in device.dtypes:
-        on = f"{device.backend.name}, which computes in {' and '.join(device.dtypes)}"
-        raise UnsupportedByBackend(
-            f"{function}: {told} on backend {on}: convert it, or use another backend"
-        )
+    device = _device(function, backend, there)
+    dtype = _dtype(function, given, device)
     values = [
         x.value if isinstance(x, DeviceArray) else device.send(_host(name, x))
         for name, x in given.items()
@@ -369,11 +344,70 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
     return _Job(device, values, dtype, bool(there), like)
 
 
+def _device(function: str, backend: str, there: Mapping[str, Tensors]) -> Tensors:
+    """The device of a call: that of the operands in `there`, else that of the backend."""
+    name = registry.known(backend)
+    if not there:
+        key = (name, *map(os.environ.get, (*registry.VARIABLES, "NEURON_PLATFORM_TARGET_OVERRIDE")))
+        if key not in _DEVICES:
+            _DEVICES[key] = registry.select_backend(name, "auto", usable_cores())[0].tensors()
+        return _DEVICES[key]
+    device = next(iter(there.values()))
+    if any(one is not device or name not in ("auto", one.backend.name) for one in there.values()):
+        where = ", ".join(f"{x} is on {one.backend.name}" for x, one in there.items())
+        raise InputError(
+            f"{function}: backend {name}, but {where}: bring them together by from_device and "
+            "to_device"
+        )
+    return device
+
+
+def _dtype(function: str, operands: Mapping[str, Any], device: Tensors) -> str:
+    """The type of all operands, which the device computes in."""
+    types = {
+        name: x.dtype if isinstance(x, DeviceArray) else str(_host(name, x).dtype)
+        for name, x in operands.items()
+    }
+    dtype = next(iter(types.values()))
+    told = ", ".join(f"{name} is {one}" for name, one in types.items())
+    if set(types.values()) != {dtype} or dtype not in PRECISION:
+        raise InputError(f"{function}: {told}: expected float32 or float64, the same for all")
+    if dtype not in device.dtypes:
+        on = f"{device.backend.name}, which computes in {' and '.join(device.dtypes)}"
+        raise UnsupportedByBackend(
+            f"{function}: {told} on backend {on}: convert it, or use another backend"
+        )
+    return dtype
+
+
 def _contraction(
     function: str, expression: str, *shapes: Sizes
 ) -> tuple[tuple[Folding, Folding], Sizes, Sizes]:
     """A product of two arrays: how they are folded into matrices, the sizes of its axes, and their
     order in the result."""
+    a, b, out, sizes = _letters(function, expression, shapes)
+    batches = [x for x in out if x in a and x in b]
+    summed = [x for x in a if x in b and x not in out]
+    left = [x for x in out if x not in b]
+    right = [x for x in out if x not in a]
+
+    def folded(term: str, free: list[str]) -> Folding:
+        groups = batches, summed, free
+        g, k, m = (prod(sizes[x] for x in group) for group in groups)
+        return Folding(tuple(term.index(x) for group in groups for x in group), (g, k, m))
+
+    made = batches + left + right
+    return (
+        (folded(a, left), folded(b, right)),
+        tuple(sizes[x] for x in made),
+        tuple(made.index(x) for x in out),
+    )
+
+
+def _letters(
+    function: str, expression: str, shapes: Sequence[Sizes]
+) -> tuple[str, str, str, dict[str, int]]:
+    """The letters of both arrays and of the result, and the size of each."""
     inputs, arrow, out = expression.replace(" ", "").partition("->")
     terms = inputs.split(",")
     call = f"{function}: {expression!r} with {', '.join(map(str, shapes))}"
@@ -391,24 +425,15 @@ def _contraction(
             if sizes.setdefault(letter, size) != size:
                 raise InputError(f"{call}: {letter} is {sizes[letter]} and {size}")
     a, b = terms
+    once = set(a) ^ set(b)
     if not arrow:
-        out = "".join(sorted(set(a) ^ set(b)))
-    if len(set(out)) != len(out) or not set(a) ^ set(b) <= set(out) <= set(sizes):
+        out = "".join(sorted(once))
+    if len(set(out)) != len(out) or not once <= set(out) <= set(sizes):
         raise InputError(
             f"{call}: expected letters of the arrays in the result, each once, including all that "
             "occur only once"
         )
-    batches = [x for x in out if x in a and x in b]
-    summed = [x for x in a if x in b and x not in out]
-    left, right = ([x for x in out if x not in other] for other in (b, a))
-
-    def folded(term: str, free: list[str]) -> Folding:
-        groups = batches, summed, free
-        g, k, m = (prod(sizes[x] for x in group) for group in groups)
-        return Folding(tuple(term.index(x) for group in groups for x in group), (g, k, m))
-
-    made, how = batches + left + right, (folded(a, left), folded(b, right))
-    return how, tuple(sizes[x] for x in made), tuple(made.index(x) for x in out)
+    return a, b, out, sizes
 
 
 def _contract(

@@ -363,8 +363,11 @@ def call(
     from dfmp2.cli.main import main
     from tests.here import HereSlot
 
+    # A fork server, if any, does not serve later tests
+    monkeypatch.setattr("dfmp2.host.processes._served", [])
     if "workers" not in request.fixturenames:
         monkeypatch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        monkeypatch.setattr("dfmp2.host.processes._served", ["none is needed"])
     environment = dict(os.environ)
     monkeypatch.chdir(folder)
 
@@ -387,6 +390,7 @@ def run_here(*arguments: str, cwd: Path) -> Finished:
     out, err, environment = io.StringIO(), io.StringIO(), dict(os.environ)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        patch.setattr("dfmp2.host.processes._served", ["none is needed"])
         patch.setattr("sys.argv", ["dfmp2", *arguments])  # which is stored in a result
         patch.chdir(cwd)
         code = main(arguments)

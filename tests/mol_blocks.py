@@ -166,7 +166,13 @@ BLOCKS = {
     "carbon monoxide": Block("C#O without charges", "C O", "1-2-3", (0, 1)),
     "carbon with valence 15": Block("the valence field says 0", "C:0:15", "", (0, 1)),
     "carbon atom": Block("methane without hydrogens?", "C", "", "4 hydrogen atoms are missing"),
-    "heavy water": Block("`M  ISO`", "O H H", "1-2-1 1-3-1", (0, 1), "M  ISO  2   2   2   3   2"),
+    "heavy water": Block(
+        "`M  ISO`",
+        "O H H",
+        "1-2-1 1-3-1",
+        "M  ISO: isotopes have the same electronic energy",
+        "M  ISO  2   2   2   3   2",
+    ),
     "charge in the title": Block(
         "title `ammonium, charge 1`, no `M  CHG`",
         "N H H H H",

@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from dfmp2.mp2.result import MP2Result, PairEnergies
+from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.result import MP2Result
 from dfmp2.output.html.sources import Entry, result_page, study_page
 from dfmp2.output.study import Column, Study
 

@@ -28,9 +28,12 @@ from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.dask import DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch, options_of_item
+from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Slot, WorkerShare, process_death
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.options import Options
+from dfmp2.planning import plan
+from dfmp2.studies import runs
 from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
 
@@ -122,9 +125,8 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
     assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
 
 
-@pytest.mark.parametrize(("workers", "count"), [(3, 2), (1, 1)])
-def test_steps_share_what_the_options_say(monkeypatch, workers, count):
-    """Never more processes than steps, with the threads and the memory of all of them."""
+def test_steps_share_what_the_options_say(monkeypatch):
+    """With the memory of all of them."""
     asked: list[Any] = []
     monkeypatch.setattr(
         parts,
@@ -134,9 +136,42 @@ def test_steps_share_what_the_options_say(monkeypatch, workers, count):
     monkeypatch.setattr(parts, "share_out", lambda pool, calls: [(pool.given, calls)])
     options = Options("sto-3g", threads=5, memory=7 * 10**9, backend="cpu")
     units = [SimpleNamespace(step=SimpleNamespace(options=options), name=name) for name in "ab"]
-    ((given, calls),) = parts.steps(workers, units)  # type: ignore[arg-type]
-    assert given == ("cpu", count, 5, 7 * 10**9) and asked == [count]
+    ((given, calls),) = parts.StepWorkers().steps(units, 2, 3)  # type: ignore[arg-type]
+    assert given == ("cpu", 2, 3, 7 * 10**9) and asked == [2]
     assert [call.given[0].name for call in calls] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "given", "chained", "expected"),
+    [
+        (None, None, False, (1, 8)),
+        (StepWorkers(3), None, False, (2, 4)),  # never more than steps
+        (StepWorkers(3), 5, True, (2, 5)),  # threads are those of each
+        (StepWorkers(1), None, False, (1, 8)),
+        (StepWorkers(), None, False, (2, 4)),
+        (StepWorkers(), 3, False, (2, 1)),  # threads are those of all
+        (StepWorkers(), None, True, (1, 8)),
+    ],
+)
+def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained, expected):
+    monkeypatch.setattr(runs, "usable_cores", lambda: 8)
+    monkeypatch.setattr(runs, "processes", lambda group, kind, cores: min(cores, len(group)))
+    options = Options("sto-3g", threads=given, backend="cpu")
+    study = SimpleNamespace(task=SimpleNamespace(options=options, chained=chained), _kind="energy")
+    assert runs._StudyRuns._division(study, ["a", "b"], elsewhere) == expected  # type: ignore[arg-type]
+
+
+def test_calculations_that_processes_share():
+    """Small ones that fit into memory beside this process, and keep all of them busy."""
+    one = 10**8
+    assert plan.process_count([0.4] * 24, one, 10**9, 2) == 2
+    assert plan.process_count([0.4] * 24, one, 10**9, 16) == 9  # memory for ten, one of them here
+    assert plan.process_count([0.4] * 3, one, 10**10, 16) == 3
+    assert plan.process_count([1.0, 0.5, 0.5, 0.2, 0.2], one, 10**9, 4) == 2
+    assert plan.process_count([1.0, 0.1, 0.1], one, 10**9, 4) == 1
+    assert plan.process_count([31.0] * 24, one, 10**9, 2) == 1
+    assert plan.process_count([0.4] * 24, one, 2 * one, 2) == 1
+    assert plan.process_count([0.0, 0.0], one, 10**9, 2) == 1  # each will be refused
 
 
 @pytest.mark.parametrize(("length", "shown"), [(299, 299), (300, 300), (301, 300), (900, 300)])

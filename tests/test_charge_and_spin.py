@@ -15,9 +15,9 @@ import pytest
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule.comment import statements
-from dfmp2.molecule.files import read_file, read_frames
+from dfmp2.molecule.files import read_file, read_frames, read_point_charges
 from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
-from dfmp2.molecule.xyz import parse_text, parse_xyz, read_point_charges, read_xyz
+from dfmp2.molecule.xyz import parse_text, parse_xyz, read_xyz
 
 from .mol_blocks import BLOCKS, Block
 
@@ -105,6 +105,53 @@ def test_the_same_reader_for_frames_texts_and_standard_input(
         dfmp2.Molecule.from_string(bad)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(good.encode())))
     assert read_file("-").molecule.charge == -1
+
+
+@pytest.mark.parametrize(
+    ("comment", "units", "stated"),
+    [
+        ("units=bohr", "angstrom", "bohr"),
+        ("Units: au", "angstrom", "bohr"),
+        ("coordinates in atomic units", "angstrom", "bohr"),
+        ("geometry (Bohr) of step 3", "angstrom", "bohr"),
+        ("unit=Angstrom", "bohr", "angstrom"),
+        ("xtb, coords in angstrom", "bohr", "angstrom"),
+    ],
+)
+def test_another_unit_in_the_comment_is_refused(comment: str, units: str, stated: str) -> None:
+    text = f"2\n{comment}\n{OH}"
+    with pytest.raises(InputError, match=rf"f, line 2: .* contradicts .*--units {stated}"):
+        parse_xyz(text, file="f", units=units)
+    found = parse_xyz(text, file="f", units=stated).molecule
+    scale = {"bohr": 1.0, "angstrom": 1.0 / 0.529177210903}[stated]
+    assert found.coordinates[1, 2] == pytest.approx(0.97 * scale, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "dipole 0.7 e bohr",
+        "gradient in Eh/bohr",
+        "energy units=bohr",
+        "unit cell",
+        "positions: Au slab",
+    ],
+)
+def test_other_units_in_the_comment_say_nothing(comment: str) -> None:
+    found = parse_xyz(f"2\n{comment}\n{OH}", file="f").molecule
+    assert found.coordinates[1, 2] == pytest.approx(0.97 / 0.529177210903, rel=1e-9)
+
+
+def test_charged_formulas_of_other_molecules_state_nothing() -> None:
+    """SO4 2- beside another molecule; Fe2+ and Fe2 + are one and two atoms."""
+    assert parse_xyz(f"2\nfrom SO4 2-\n{OH}", file="f").molecule.charge == 0
+    with pytest.raises(InputError, match=r"HO\^- contradicts charge=0 on the same line: keep one"):
+        parse_xyz(f"2\ncharge=0 HO^-\n{OH}", file="f")
+    assert parse_xyz(f"2\ncharge=-1 HO^-\n{OH}", file="f").molecule.charge == -1
+    for atoms, comment, charge in (("Fe 0 0 0", "Fe2+", 2), ("Fe 0 0 0\nFe 0 0 2", "Fe2+", 1)):
+        count = atoms.count("Fe")
+        with pytest.raises(InputError, match=rf"may be a charge: write charge={charge} "):
+            parse_xyz(f"{count}\n{comment}\n{atoms}", file="f")
 
 
 def test_columns_of_charges_and_moments_add_up() -> None:
@@ -275,6 +322,19 @@ def test_charge_of_a_pdb_atom(written: str, charge: int, tmp_path: Path) -> None
     assert found.molecule.charge == charge
     assert found.charge_from == ("file" if charge else "default")
     assert read_file(path, charge=3).molecule.charge == 3
+
+
+def test_deuterium_of_a_pdb_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.pdb").write_text(f"{ATOM.format('')[:76]} D\nEND\n")
+    with pytest.raises(InputError, match=r"x\.pdb, line 1: D is an isotope of hydrogen: write H"):
+        read_file(tmp_path / "x.pdb")
+
+
+def test_a_mass_difference_is_refused(tmp_path: Path) -> None:
+    text = BLOCKS["heavy water"].text().replace("M  ISO  2   2   2   3   2\n", "")
+    assert read_block(tmp_path, "light", text).molecule.formula == "H2O"
+    with pytest.raises(InputError, match=r"heavy\.sdf, line 6: mass difference 1: isotopes have"):
+        read_block(tmp_path, "heavy", text.replace(" H   0  0", " H   1  0", 1))
 
 
 @pytest.mark.parametrize("written", ["1", "--", "-", "A1"])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyscf import ao2mo, gto, mp, scf
+from pyscf.mp import dfump2_native
 
 import dfmp2
 from dfmp2.molecule.elements import bond_orders
@@ -29,7 +30,7 @@ from dfmp2.output.study import Study, read_study
 from dfmp2.planning import plan
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
-from dfmp2.scf.reference import GIVEN
+from dfmp2.scf.reference import GIVEN, Stability
 from dfmp2.studies import forecast
 from dfmp2.studies.forecast import certified
 from dfmp2.studies.task import Step
@@ -197,6 +198,46 @@ def test_energies_of_float32_show_no_softness(
     budget = replace(run, options=options, sizes=sizes).error_budget
     share = budget.sources["scf_convergence"].correlation
     assert share.value == pytest.approx(0.04 * softness * 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "softness"),
+    [
+        ("uhf", "marginal (UHF to UHF)", 50.0),
+        ("uhf", "stable", 3.0),
+        ("rhf", "marginal (RHF to UHF)", 3.0),
+    ],
+)
+def test_a_rotation_that_costs_nothing_makes_others_soft(
+    result: MP2Result, kind: str, verdict: str, softness: float
+) -> None:
+    energies, gradients, _ = APPROACHES["stiff"]
+    history = [
+        [energy, 0.0, gradient] for energy, gradient in zip(energies, gradients, strict=True)
+    ]
+    stability = Stability(verdict, "all rotations", 0.0)
+    run = with_gradient(result, history, kind=kind, stability=stability)
+    share = run.error_budget.sources["scf_convergence"].correlation
+    assert share is not None and share.value == pytest.approx(0.04 * softness * 2e-6, rel=1e-6)
+
+
+def test_what_the_scf_leaves_in_nitric_oxide_is_stated() -> None:
+    """Against PySCF's second-order SCF, started from the same orbitals; 5.6e-8 Eh were stated, and
+    E(corr) was off by 3.6e-7."""
+    molecule = parse_xyz("2\n\nN 0 0 0\nO 0.03 0.02 1.16\n", file="m").molecule
+    found = dfmp2.run(molecule, "6-31g*", multiplicity=2, precision="fp64", threads=1)
+    mole = gto.M(
+        atom=[("N", (0, 0, 0)), ("O", (0.03, 0.02, 1.16))], basis="6-31g*", spin=1, verbose=0
+    )
+    mf = scf.UHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").newton()
+    mf.conv_tol, mf.conv_tol_grad = 1e-14, 1e-10
+    mf.kernel(np.array(found.reference.mo_coeff), np.array(found.reference.mo_occ))
+    assert mf.e_tot == pytest.approx(found.scf_total_energy, abs=1e-11)
+    exact = dfump2_native.DFUMP2(mf, auxbasis="cc-pvdz-ri").run()
+    error = abs(exact.e_corr - found.correlation_energy)
+    share = found.error_budget.sources["scf_convergence"].correlation
+    assert share is not None and share.value is not None
+    assert error < share.value < 20 * error
 
 
 RADICALS = {  # charge and multiplicity, angstrom

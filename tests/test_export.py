@@ -304,11 +304,11 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
         {"os_scale": 1.6, "ss_scale": 0.2},
         {"method": "kappa-mp2", "kappa": 1.2},
         {"method": "sos-laplace"},
-        {"method": "drpa", "xc": "pbe"},
+        {"method": "drpa", "xc": "pbe", "grid": "20,86"},
         {"method": "ks", "xc": "pbe0"},
-        {"method": "b2plyp"},
-        {"method": "b2plyp", "os_scale": 0.5},
-        {"method": "custom-dh", "xc": "pbe0", "os_scale": 0.3, "ss_scale": 0.1},
+        {"method": "b2plyp", "grid": "20,86"},
+        {"method": "b2plyp", "os_scale": 0.5, "grid": "20,86"},
+        {"method": "custom-dh", "xc": "pbe0", "os_scale": 0.3, "ss_scale": 0.1, "grid": "20,86"},
     ],
 )
 def test_qcschema_of_every_method_asks_for_the_same_energy(changes: dict[str, Any]) -> None:

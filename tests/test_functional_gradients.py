@@ -15,11 +15,11 @@ import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.gradients.certificate import check_direction
 from dfmp2.gradients.functional import functional_gradient
-from dfmp2.gradients.gradient import GradientResult, mp2_gradient
+from dfmp2.gradients.gradient import mp2_gradient
+from dfmp2.gradients.result import GradientResult
 from dfmp2.integrals.grid import count_points, make_grid
 from dfmp2.interop import qcschema
-from dfmp2.interop.pyscf import DFMP2
-from dfmp2.interop.python import gradient_from_mean_field
+from dfmp2.interop.pyscf import DFMP2, gradient_from_mean_field
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import dispersion
 from dfmp2.mp2.energy import mp2_energy

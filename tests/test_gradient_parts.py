@@ -15,10 +15,9 @@ from pyscf import df, gto, scf
 
 from dfmp2.errors import ConvergenceError, NumericalError
 from dfmp2.gradients import amplitudes, certificate, correlation, derivatives
-from dfmp2.gradients import gradient as gradients
 from dfmp2.gradients import response as responses
 from dfmp2.gradients.density import properties
-from dfmp2.gradients.mean_field import mean_field_part
+from dfmp2.gradients.mean_field import exchanged_densities, mean_field_part
 from dfmp2.gradients.response import FockBuilder, Orbitals, Relaxed
 from dfmp2.host.arrays_on_disk import ScratchTensor, StoredTensor
 from dfmp2.host.scratch import Space
@@ -646,16 +645,16 @@ def test_degenerate_and_unsolvable_responses_are_refused(monkeypatch: pytest.Mon
             energy = os[0].energy.copy()
             energy[pair[1]] = energy[pair[0]] + apart
             o = Orbitals(os[0].coeff, energy, 1, os[0].nocc, os[0].nvir, 1)
-            p, t = np.zeros((7, 7)), np.ones((7, 7))
+            t = np.ones((7, 7))
             frozen = slice(0, 1) if which == "core" else slice(o.last, 7)
             correlated = slice(1, o.occupied)
             if which == "virtual":
                 correlated = slice(o.occupied, o.last)
             if refused:
                 with pytest.raises(NumericalError, match=f"frozen {which} orbital is degenerate"):
-                    responses._mix(o, p, t, frozen, correlated, which)
+                    responses._mixed(o, np.zeros((7, 7)), t)
             else:
-                responses._mix(o, p, t, frozen, correlated, which)
+                p = responses._mixed(o, np.zeros((7, 7)), t)
                 gap = energy[correlated] - energy[frozen]
                 np.testing.assert_allclose(p[frozen, correlated][0], 1 / (2 * gap))
     unrelaxed = [np.zeros((7, 7)) for _ in os]
@@ -822,12 +821,12 @@ def test_what_is_exchanged_with_depends_on_both_functionals() -> None:
 
     def of(scf_exact: ExactExchange, energy_exact: ExactExchange) -> dict[float, list[float]]:
         functionals: Any = SimpleNamespace(scf_exact=scf_exact, energy_exact=energy_exact)
-        found = gradients._exchanged(d, p, functionals)
+        found = exchanged_densities(d, p, functionals)
         return {omega: [float(x[0, 0]) for x in many] for omega, many in found.items()}
 
     none, half = ExactExchange(0.0, 0.0, 0.0), ExactExchange(0.5, 0.5, 0.0)
     ranged = ExactExchange(0.2, 0.9, 0.3)
-    hartree_fock = gradients._exchanged(d, p, None)
+    hartree_fock = exchanged_densities(d, p, None)
     assert [float(x[0, 0]) for x in hartree_fock[0.0]] == [12.0, 23.0] and len(hartree_fock) == 1
     assert of(none, none) == {0.0: []}
     assert of(half, none) == {0.0: [5.0, 10.0]}

@@ -338,7 +338,7 @@ def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monke
     monkeypatch.setattr(planning, "gradient_memory", on_disk)
     given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}
     expected = dfmp2.gradient(WATER, **given)
-    stops = "dfmp2.gradients.gradient.mean_field_part"
+    stops = "dfmp2.gradients.mean_field.mean_field_part"
     with monkeypatch.context() as stopped:
         stopped.setattr(stops, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

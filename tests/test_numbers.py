@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from dfmp2.host.provenance import Provenance
+from dfmp2.host.provenance import Memory, Provenance, Storage
 from dfmp2.mp2 import result
 from dfmp2.output import dataset, table
-from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import GridError, Reference, Solutions, Stability

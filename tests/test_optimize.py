@@ -789,6 +789,22 @@ def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path
     assert mode.sum(axis=0) == pytest.approx(0, abs=1e-6)
 
 
+def test_small_runs_are_shared_by_processes(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One per core, with one thread each."""
+    (folder / "hf.xyz").write_text("2\n\nF 0 0 0\nH 0 0 0.94\n")
+    command = ("frequencies", "hf.xyz", *COMMAND[:-2], "--allow-gradient", "--json")
+    alone = succeed(call(*command, "--output", "x.h5", "--threads", "1"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    shared = succeed(call(*command, "--output", "y.h5"))
+    assert shared.err.count(": done") == 12 and alone.err.count(": done") == 0
+    runs = read_study(folder / "y.h5").runs
+    assert [run.provenance.threads for run in runs.values()] == [2] + [1] * 12
+    found, expected = (done.json["table"]["wavenumber"] for done in (shared, alone))
+    assert found == pytest.approx(expected, rel=1e-7)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers")
 def test_workers_give_the_same_bits(call: Runner, folder: Path) -> None:

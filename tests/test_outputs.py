@@ -29,16 +29,10 @@ import pytest
 
 import dfmp2
 from dfmp2.cli.main import main
+from dfmp2.mp2.dispersion import Dispersion
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.properties import Polarizability
-from dfmp2.mp2.result import (
-    Certificate,
-    Check,
-    CoupledCluster,
-    Dispersion,
-    FittingCertificate,
-    Ranks,
-)
+from dfmp2.mp2.result import Certificate, Check, CoupledCluster, FittingCertificate, Ranks
 from dfmp2.output import hdf5
 from dfmp2.output.study import Study
 from tests.ideal_gas import ideal_gas

@@ -164,6 +164,51 @@ REFUSED: dict[str, Call] = {
     "basis with a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
     "dfmp2.Molecule.from_string reads it": lambda: dfmp2.run(WATER, "sto-3g"),
+    "coordinate=[('bond', '1,2')]: expected a list such as [('bond', '1,2', '0.8": lambda: (
+        dfmp2.scan(_water(), "sto-3g", ("bond", "1,2"))  # type: ignore[arg-type]
+    ),
+    "coordinate=5: expected a list such as": lambda: dfmp2.scan(_water(), "sto-3g", 5),  # type: ignore[arg-type]
+    "coordinate=('bond', '1,2', 0.9): expected values": lambda: dfmp2.scan(
+        _water(),
+        "sto-3g",
+        ("bond", "1,2", 0.9),  # type: ignore[arg-type]
+    ),
+    "freeze=('bond', '1,2'): expected a list such as [('bond', '1,2')]": lambda: dfmp2.optimize(
+        _water(),
+        "sto-3g",
+        freeze=("bond", "1,2"),  # type: ignore[arg-type]
+    ),
+    "fixed=[('bond', '1,2')]: expected a list such as": lambda: dfmp2.optimize(
+        _water(),
+        "sto-3g",
+        fixed=[("bond", "1,2")],  # type: ignore[list-item]
+    ),
+    "convergence=None: expected one of": lambda: dfmp2.optimize(
+        _water(),
+        "sto-3g",
+        convergence=None,  # type: ignore[arg-type]
+    ),
+    "fragments=[1, 2]: expected '1-3,4' or a list": lambda: dfmp2.interaction(
+        _water(),
+        "sto-3g",
+        [1, 2],  # type: ignore[list-item]
+    ),
+    "multiplicities=2: expected 2 whole numbers": lambda: dfmp2.interaction(
+        _water(),
+        "sto-3g",
+        "1,2-3",
+        multiplicities=2,  # type: ignore[arg-type]
+    ),
+    "reactants=5: expected molecules": lambda: dfmp2.reaction(
+        5,  # type: ignore[arg-type]
+        "h2.xyz",
+        basis="sto-3g",
+    ),
+    "expected molecules in a list, or a manifest": lambda: dfmp2.batch(
+        _water(),  # type: ignore[arg-type]
+        "sto-3g",
+        "out",
+    ),
     "displacement=1.0: expected a number": lambda: dfmp2.frequencies(
         _water(), "sto-3g", displacement=1.0
     ),

@@ -13,7 +13,7 @@ import pytest
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.interop import batch as batches
-from dfmp2.interop import conformers, studies
+from dfmp2.interop import studies, thermochemistry
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.progress import Silent
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     noted = Asked()
     for name in (
         *("optimize_geometry", "reaction_path", "harmonic_frequencies", "interaction_energy"),
-        *("basis_set_limit", "scan_energies", "reaction_energy"),
+        *("basis_set_limit", "scan_energies"),
     ):
         monkeypatch.setattr(studies, name, noted.take)
 
@@ -48,10 +48,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     monkeypatch.setattr(studies, "Keeper", keeper)
     monkeypatch.setattr(studies, "read_hessian", lambda path: f"Hessian of {path}")
-    for name in ("make_thermochemistry", "rank_conformers"):
-        monkeypatch.setattr(conformers, name, noted.take)
-    monkeypatch.setattr(conformers, "read_hessian", lambda path: f"Hessian of {path}")
-    monkeypatch.setattr(conformers, "read_candidates", lambda files: list(files))
+    for name in ("make_thermochemistry", "rank_conformers", "reaction_energy"):
+        monkeypatch.setattr(thermochemistry, name, noted.take)
+    monkeypatch.setattr(thermochemistry, "read_hessian", lambda path: f"Hessian of {path}")
+    monkeypatch.setattr(thermochemistry, "read_candidates", lambda files: list(files))
     return noted
 
 
@@ -185,7 +185,7 @@ def test_a_scan_gets_what_it_was_given(
     coordinate = ("bond", "1,2", "1:1.2:3")
     dfmp2.scan(RADICAL, "sto-3g", coordinate, moving="2", chained=False, **HOW)
     assert along == {
-        "given": (RADICAL, [coordinate], LEVEL),
+        "given": (RADICAL, (coordinate,), LEVEL),
         "units": "angstrom",
         "moving": "2",
         "chained": False,
@@ -195,7 +195,7 @@ def test_a_scan_gets_what_it_was_given(
     kept(asked, "dfmp2.scan", None, overwrite=False, resume=False)
     two = [coordinate, ("bond", "1,2", [1.0])]
     dfmp2.scan(RADICAL, "sto-3g", two, relaxed=True, convergence="GAU_TIGHT", **HOW)
-    assert along["given"] == (RADICAL, two, LEVEL) and along["chained"] is True
+    assert along["given"] == (RADICAL, tuple(two), LEVEL) and along["chained"] is True
     assert (along["convergence"], along["moving"]) == ("GAU_TIGHT", None)
     path = tmp_path / "f.xyz"
     path.write_text("2\n\nC 0 0 0\nN 0 0 1.2\n2\n\nC 0 0 0\nN 0 0 1.3\n")
@@ -231,8 +231,8 @@ def test_a_reaction_gets_what_it_was_given(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plans, species = Asked(), Asked()
-    monkeypatch.setattr(studies, "ReactionPlan", plans.take)
-    monkeypatch.setattr(studies, "read_species", species.take)
+    monkeypatch.setattr(thermochemistry, "ReactionPlan", plans.take)
+    monkeypatch.setattr(thermochemistry, "read_species", species.take)
     for name in ("a", "b"):
         (tmp_path / f"{name}.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.8\n")
     dfmp2.reaction(
@@ -280,7 +280,7 @@ def test_a_reaction_gets_what_it_was_given(
     )
     assert gas in said and Search(convergence="GAU_LOOSE", max_steps=5) in said
     assert asked["command"] == "dfmp2.reaction" and "elsewhere" in asked
-    assert asked["elsewhere"].args[0] == 2
+    assert asked["elsewhere"].workers == 2
 
 
 # --- stored Hessians and conformers ---------------------------------------------------------------
@@ -328,10 +328,10 @@ def test_a_ranking_gets_its_conditions(asked: Asked, tmp_path: Path) -> None:
         temperature=310.0, pressure=2e5, scale=0.97, quasi_harmonic="grimme", cutoff=60.0
     )
     assert asked["given"] == ([tmp_path / "a.h5", tmp_path / "b.h5"], conditions)
-    assert (asked["quantity"], asked["degeneracies"]) == (conformers.BY["gibbs"], {"a": 3})
+    assert (asked["quantity"], asked["degeneracies"]) == (thermochemistry.BY["gibbs"], {"a": 3})
     dfmp2.rank([tmp_path / "b.h5", str(tmp_path / "a.h5")])
     assert asked["given"][0] == [tmp_path / "b.h5", tmp_path / "a.h5"]
-    assert asked["degeneracies"] == {} and asked["quantity"] == conformers.BY[None]
+    assert asked["degeneracies"] == {} and asked["quantity"] == thermochemistry.BY[None]
     with pytest.raises(InputError, match="expected energy or gibbs"):
         dfmp2.rank(tmp_path, by="enthalpy")
 
@@ -344,15 +344,15 @@ def test_items_of_a_batch_that_are_not_complete_are_left_out(
     rows += [
         SimpleNamespace(name=name, status="pending", output="") for name in "bcde"[:open_items]
     ]
-    monkeypatch.setattr(conformers, "read_batch", lambda path: path)
-    monkeypatch.setattr(conformers, "look_items", lambda batch: rows)
-    (tmp_path / conformers.LEFT_MANIFEST).touch()
+    monkeypatch.setattr(thermochemistry, "read_batch", lambda path: path)
+    monkeypatch.setattr(thermochemistry, "look_items", lambda batch: rows)
+    (tmp_path / thermochemistry.LEFT_MANIFEST).touch()
     warnings: list[str] = []
-    assert conformers.complete_files([tmp_path], warnings.append) == [tmp_path / "a.h5"]
+    assert thermochemistry.complete_files([tmp_path], warnings.append) == [tmp_path / "a.h5"]
     count = f"incomplete items are left out ({open_items} of {open_items + 1}): {named}"
     assert warnings == [f"{tmp_path}: {count}"]
     rows[1:] = []
-    assert conformers.complete_files([tmp_path / "x.toml"], warnings.append)[0].name == "a.h5"
+    assert thermochemistry.complete_files([tmp_path / "x.toml"], warnings.append)[0].name == "a.h5"
     assert len(warnings) == 1
 
 

@@ -165,7 +165,7 @@ def test_the_length_of_a_path() -> None:
 
 def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four geometries, the second of which is the transition state."""
-    monkeypatch.setattr("dfmp2.studies.frequencies.GradientResult", lambda run: run)
+    monkeypatch.setattr("dfmp2.studies.vibrations.GradientResult", lambda run: run)
     first = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
     energies, places = (-1.0, -0.9, -0.97, -1.1), (0.0, 0.1, 0.4, 0.5)
     runs: list[Any] = [

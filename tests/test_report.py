@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dfmp2.gradients.gradient import mp2_gradient
+from dfmp2.host.provenance import Storage
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
 from dfmp2.options import Options
@@ -25,7 +26,6 @@ from dfmp2.output.html.page import FOLDER
 from dfmp2.output.reports.cost import operations
 from dfmp2.output.reports.derivatives import derivative_sections
 from dfmp2.output.reports.pairs import _pair_map, list_pairs, pairs_section
-from dfmp2.planning.memory import Storage
 from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import Stability

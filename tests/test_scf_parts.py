@@ -16,6 +16,7 @@ from scipy import linalg
 
 import dfmp2
 from dfmp2.errors import ConvergenceError
+from dfmp2.host.threads import shares
 from dfmp2.integrals import screening
 from dfmp2.integrals.basis_on_grid import BasisOnGrid
 from dfmp2.integrals.metric import MetricFactor
@@ -643,7 +644,8 @@ def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
     for one, following_one in pairwise(groups):
         assert one.t1 - one.t0 <= least
         assert following_one.t1 - one.t0 > least
-    assert jk.shares(10, 3) == [0, 3, 7, 10] and jk.shares(2, 4) == [0, 0, 1, 2, 2]
+    assert shares(10, 3) == [(0, 3), (3, 7), (7, 10)]
+    assert shares(2, 4) == [(0, 0), (0, 1), (1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ from dfmp2.output.study import is_study, read_study, verify_study
 from dfmp2.studies import interaction, reaction
 from dfmp2.studies.composite import at_level, expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
-from dfmp2.studies.extrema import barriers, find_extrema, find_minimum, make_curve
+from dfmp2.studies.extrema import _of_barriers, barriers, find_extrema, find_minimum, make_curve
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
-from dfmp2.studies.scan import _of_barriers
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, listing, succeed
 

@@ -20,18 +20,17 @@ from dfmp2.execution.schedule import read_shard
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.error_of_difference import combined
+from dfmp2.mp2.error_of_difference import combined, relative_errors
 from dfmp2.options import Options
 from dfmp2.output import prepared
 from dfmp2.output.study import Study, read_study
-from dfmp2.studies import frequencies, geometric_search, rank, species
+from dfmp2.studies import geometric_search, rank, species, vibrations
 from dfmp2.studies.coordinate import Coordinate, _values
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.rank import Candidate, _degeneracies
 from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
-from dfmp2.studies.scan import relative_errors
 from dfmp2.studies.species import make_coefficient
 
 AMMONIA = Molecule(
@@ -163,12 +162,12 @@ def test_a_prepared_file_needs_room_for_b_and_what_is_beside_it(
 def test_a_point_is_stationary_up_to_a_bound(
     largest: float, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frequencies, "largest_gradient", lambda _: largest)
+    monkeypatch.setattr(vibrations, "largest_gradient", lambda _: largest)
     if taken:
-        frequencies.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
+        vibrations.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
         return
     with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):
-        frequencies.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
+        vibrations.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
 
 
 # --- geometries, conformers, equations ------------------------------------------------------------

@@ -265,6 +265,9 @@ def test_scale_factors_are_those_published(water: Study) -> None:
     [
         ("O 0 0 0", 0, 3, True),
         ("O 0 0 0", 1, 4, False),
+        ("O 0 0 0", 0, 1, True),
+        ("Zn 0 0 0", 0, 1, False),
+        ("Cu 0 0 0", 1, 1, False),
         ("H 0 0 0", 0, 2, False),
         ("Cl 0 0 0", 0, 2, True),
         ("V 0 0 0", 0, 4, True),
@@ -274,11 +277,11 @@ def test_scale_factors_are_those_published(water: Study) -> None:
         ("N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", 0, 2, False),
     ],
 )
-def test_open_shells_whose_state_may_be_degenerate(
+def test_states_that_may_be_degenerate(
     text: str, charge: int, multiplicity: int, *, degenerate: bool
 ) -> None:
-    """S is the term of H, O+ and Cr; that of O, Cl and V is P or F (NIST Atomic Spectra Database);
-    OH is a Pi radical."""
+    """S is the term of H, O+, Cr, Zn and Cu+; that of O, Cl and V is P or F, of singlet oxygen D
+    (NIST Atomic Spectra Database); OH is a Pi radical."""
     molecule = Molecule.from_string(text, charge=charge, multiplicity=multiplicity)
     assert may_be_degenerate(molecule) == degenerate
 

@@ -720,7 +720,7 @@ def test_b_that_only_the_card_has_room_for_stays_there(tmp_path, monkeypatch, us
     from tests.conftest import MOLECULES
 
     def without_room(*given):
-        return (1 << 50, *sizes(*given)[1:])
+        return sizes(*given) | {"mp2_in_core": 1 << 50}
 
     (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
     card = backend(Card("a card", (9, 0), 1 << 28, usable))

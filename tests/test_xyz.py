@@ -20,8 +20,9 @@ from pyscf import gto
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.elements import SYMBOLS
+from dfmp2.molecule.files import _charges
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, _charges, parse_xyz, read_xyz, write_xyz
+from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz, write_xyz
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 WATER = """3
@@ -395,9 +396,9 @@ def test_a_file_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     """Atoms, frames and point charges are taken up to their limit, and one more is refused."""
     limits = "dfmp2.molecule.xyz"
     charges = "0 0 9 0.1\n# between them\n0 0 8 0.2\n"
-    monkeypatch.setattr(f"{limits}.MOST_CHARGES", 2)
+    monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 2)
     assert np.shape(_charges(charges)) == (2, 4)
-    monkeypatch.setattr(f"{limits}.MOST_CHARGES", 1)
+    monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 1)
     with pytest.raises(InputError, match="more than 1 charges"):
         _charges(charges)
     monkeypatch.setattr(f"{limits}.MAX_ATOMS", 2)

@@ -71,32 +71,32 @@ def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
     rng = np.random.default_rng([seed, case.nvir, case.right, case.naux])
     # First orbital of the second block, for a device that works in blocks
     beyond = backend.limits.tile_edge
-    left = _operand(
-        backend, rng, beyond + EDGE if case.kind == "rectangle" else EDGE, case.nvir, case.naux
-    )
-    if case.kind != "cross":
-        right = left
-    else:
-        right = _operand(backend, rng, EDGE, case.right, case.naux)
-    tile = {
-        "diagonal": Tile(0, EDGE, 0, EDGE, True),
-        "rectangle": Tile(0, EDGE, beyond, beyond + EDGE, False),
-        "cross": Tile(0, EDGE, 0, EDGE, False),
+    nocc, tile = {
+        "diagonal": (EDGE, Tile(0, EDGE, 0, EDGE, True)),
+        "rectangle": (beyond + EDGE, Tile(0, EDGE, beyond, beyond + EDGE, False)),
+        "cross": (EDGE, Tile(0, EDGE, 0, EDGE, False)),
     }[case.kind]
-    found = backend.pair_terms(left[0], right[0], tile)
-    direct, exchange = _definition(left, right, tile, case.kind != "cross")
-    sums = [_sum_error(found.direct, direct)]
-    pairs = [_pair_error(found.direct, direct)]
+    exchanging = case.kind != "cross"
+    left = _operand(backend, rng, nocc, case.nvir, case.naux)
+    right = left if exchanging else _operand(backend, rng, EDGE, case.right, case.naux)
+    terms = backend.pair_terms(left[0], right[0], tile)
+    direct, exchange = _definition(left, right, tile, exchanging)
+    sums = [_sum_error(terms.direct, direct)]
+    pairs = [_pair_error(terms.direct, direct)]
     if exchange is not None:
-        sums.append(_sum_error(found.exchange, exchange))
-        pairs.append(_pair_error(found.exchange, exchange))
-    extra = exchange is None and found.exchange is not None
+        sums.append(_sum_error(terms.exchange, exchange))
+        pairs.append(_pair_error(terms.exchange, exchange))
+    extra = exchange is None and terms.exchange is not None
     # False for NaN
-    accurate = all(error <= TOLERANCE for error in sums) and all(
-        error <= PAIR_TOLERANCE for error in pairs
+    accurate = all(error <= TOLERANCE for error in sums)
+    accurate = accurate and all(error <= PAIR_TOLERANCE for error in pairs)
+    return Finding(
+        case,
+        sums[0],
+        sums[1] if exchanging else None,
+        max(pairs),
+        accurate and not extra,
     )
-    passed = accurate and not extra
-    return Finding(case, sums[0], sums[1] if len(sums) == 2 else None, max(pairs), passed)
 
 
 def _operand(
@@ -104,17 +104,13 @@ def _operand(
 ) -> tuple[Operand, NDArray[np.float64]]:
     """Random B, all of one sign so that exchange sums do not cancel, with molecule-like orbital
     energies."""
-    b = (
-        rng.uniform(0.1, 1.0, (nocc, nvir, naux))
-        / np.sqrt(naux)
-        * np.linspace(1.0, 0.2, nvir)[None, :, None]
-    )
+    b = rng.uniform(0.1, 1.0, (nocc, nvir, naux)) / np.sqrt(naux)
+    b *= np.linspace(1.0, 0.2, nvir)[:, None]
     eps_occ = np.sort(rng.uniform(-20.0, -0.3, nocc))
     eps_vir = np.sort(rng.uniform(0.1, 30.0, nvir))
+    precision = backend.limits.precisions[0]
     if "mixed" in backend.limits.precisions:
         precision = "mixed"
-    else:
-        precision = backend.limits.precisions[0]
     return backend.put(b, eps_occ, eps_vir, precision), b
 
 

@@ -32,6 +32,8 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line
 from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
+from dfmp2.host.processes import start_server
+from dfmp2.host.resources import pinning, usable_cores
 from dfmp2.molecule.text import printable
 from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, WHOLE_RUN, Options
 from dfmp2.output.document import (
@@ -89,15 +91,6 @@ class WorkDivision:
     shard: str | None
     scf_chain: bool
 
-    @property
-    def most_workers(self) -> int:
-        """The largest number of items computed at a time."""
-        if self.workers is not None:
-            return self.workers
-        if self.engine is not None:
-            return MOST_WORKERS
-        return 1
-
     def part(self) -> tuple[int, int] | None:
         """(I, N) of --shard, or of the array job to which this process belongs; None for all.
 
@@ -118,7 +111,8 @@ class WorkDivision:
 @click.option(
     "--workers",
     type=click.IntRange(1, MOST_WORKERS),
-    help="Number of processes.  [default: 1; all of --engine]",
+    help="Number of processes.  [default: one per core for small molecules, otherwise 1; all of "
+    "--engine]",
 )
 @ENGINE
 @click.option(
@@ -161,8 +155,8 @@ def batch_run(
     """Compute every item of MANIFEST.toml, or every FILE (as of dfmp2 run) with the same options,
     that is not complete.
 
-    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. --threads are those of each worker,
-    --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within 10 s;
+    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. With --workers, --threads are those
+    of each; --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within 10 s;
     repeat the command to continue. Exit code 0 if all items are complete, 9 if items failed, 75 if
     it was stopped, 7 if a device failed or --engine does not answer.
     """
@@ -198,8 +192,6 @@ def batch_run(
         from dfmp2.execution.schedule import of_shard
         from dfmp2.output.table import rows_json
 
-        pool, workers_text = make_pool(batch, division, options)
-        _announce(batch, part, workers_text, console, listed=own_list)
         inputs = read_inputs(batch, whole=not own_list)
         mine: Sequence[int] = range(len(inputs))
         if not own_list:
@@ -224,7 +216,9 @@ def batch_run(
             from dfmp2.studies.optimize import minimum
 
             run.optimize = minimum
-        run.compute(pool, division.most_workers)
+        pool, workers, workers_text = make_pool(run, division, options)
+        _announce(batch, part, workers_text, console, listed=own_list)
+        run.compute(pool, workers)
         console.close()
         if as_json:
             click.echo(rows_json(status_json(list(run.rows.values()))), nl=False)
@@ -332,8 +326,10 @@ def leave_manifest(batch: Batch) -> None:
     write_atomically(batch.output / LEFT_MANIFEST, manifest_of(batch), overwrite=True)
 
 
-def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) -> tuple[Pool, str]:
-    """The workers of a run, and their description.
+def make_pool(
+    run: BatchRun, division: WorkDivision, options: Mapping[str, Any]
+) -> tuple[Pool, int, str]:
+    """The workers of a run, their largest number, and their description.
 
     Parameters
     ----------
@@ -343,6 +339,7 @@ def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) 
     """
     from dfmp2.execution.pool import WorkerShare, local_pool
 
+    batch, count = run.batch, division.workers
     common = batch.items[0].options
     machine = Options("-", **{name: options[name] for name in OF_THE_MACHINE if name in options})
     threads = machine.threads or common.threads
@@ -352,11 +349,18 @@ def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) 
 
         share = WorkerShare(threads or 0, memory or 0)
         text = f"the Dask cluster of {division.engine}"
-        return DaskPool(division.engine, batch.output, share), text
-    pool = local_pool(batch.device, division.most_workers, threads, memory)
-    workers = counted_text(division.most_workers, "worker")
+        return DaskPool(division.engine, batch.output, share), count or MOST_WORKERS, text
+    if run.left and not pinning(batch.device, 0, 1):
+        start_server(["dfmp2.execution.preloaded"])
+        if count is None:
+            cores = threads or usable_cores()
+            count = run.suitable_workers(cores, memory)
+            threads = cores // count
+    count = count or 1
+    pool = local_pool(batch.device, count, threads, memory)
+    workers = counted_text(count, "worker")
     each = f"{counted_text(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
-    return pool, f"{workers} x {each}"
+    return pool, count, f"{workers} x {each}"
 
 
 def _compile_programs(batch: Batch, signals: Signals) -> int:

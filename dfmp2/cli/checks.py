@@ -361,26 +361,41 @@ def completion(shell: str | None, install: bool) -> None:
     if not install:
         click.echo(script, nl=False)
         return
-    from dfmp2.host.files import write_atomically
-
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
-    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    if name == "fish":
-        place = settings / "fish/completions/dfmp2.fish"
-    else:
-        place = data / f"dfmp2/completion.{name}"
+    place = _place_of_completion(name)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, script.encode(), overwrite=True)
-        if name != "fish":
-            start, line = Path.home() / f".{name}rc", f'source "{place}"  # completion of dfmp2\n'
-            text = start.read_text() if start.exists() else ""
-            if line not in text:
-                with open(start, "a", encoding="utf-8") as file:
-                    file.write(line if not text or text.endswith("\n") else f"\n{line}")
+        _install_completion(name, place, script)
     except OSError as error:
         reason = f"{error.filename or place}: {error.strerror}"
         raise ResourceError(
             f"cannot install the completion: {reason}: print it without --install"
         ) from error
     click.echo(f"dfmp2 completion: {place}; a new {name} completes names")
+
+
+def _place_of_completion(shell: str) -> Path:
+    """The file in which a shell's script is installed."""
+    if shell == "fish":
+        settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        return settings / "fish/completions/dfmp2.fish"
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    return data / f"dfmp2/completion.{shell}"
+
+
+def _install_completion(shell: str, place: Path, script: str) -> None:
+    """Write the script; bash and zsh load it by a line in the file that they read at their
+    start."""
+    from dfmp2.host.files import write_atomically
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, script.encode(), overwrite=True)
+    if shell == "fish":
+        return
+    start = Path.home() / f".{shell}rc"
+    line = f'source "{place}"  # completion of dfmp2\n'
+    text = start.read_text() if start.exists() else ""
+    if line in text:
+        return
+    if text and not text.endswith("\n"):
+        line = f"\n{line}"
+    with open(start, "a", encoding="utf-8") as file:
+        file.write(line)

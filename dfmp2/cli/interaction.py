@@ -14,6 +14,7 @@ from dfmp2.cli.studies import (
     among_workers,
     level_options,
     run_study,
+    start_workers,
     study_options,
     workers_option,
 )
@@ -57,6 +58,7 @@ def interaction_command(
     --delta 'ccsd(t)/cc-pvdz' adds CCSD(T) - MP2 (see --help-all).
     """
     chosen = level.of(given.chosen())
+    start_workers(workers, chosen.threads)
     from dfmp2.studies.interaction import interaction_energy
 
     def ending(study: Study) -> str:

@@ -312,7 +312,7 @@ class Given:
 
     def field(self) -> Any:
         """The surrounding point charges, None for none."""
-        from dfmp2.molecule.xyz import read_point_charges
+        from dfmp2.molecule.files import read_point_charges
 
         return read_point_charges(self.point_charges, self.point_charge_units)
 

@@ -25,6 +25,7 @@ from dfmp2.cli.studies import (
     level_options,
     max_steps_option,
     run_study,
+    start_workers,
     study_options,
     workers_option,
 )
@@ -195,6 +196,7 @@ def reaction_command(
     """
     chosen = None
     prepare_libraries(options["threads"])
+    start_workers(workers, options["threads"])
     reaction = asked.read()
     from dfmp2.studies.reaction import reaction_energy, require_basis
     from dfmp2.studies.species import read_species

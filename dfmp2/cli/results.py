@@ -44,10 +44,10 @@ def show(
 ) -> None:
     """Print the stored result or study RESULT (.h5)."""
     from dfmp2.output import hdf5
-    from dfmp2.output.json import study_csv, study_json, to_json
+    from dfmp2.output.json import to_json
     from dfmp2.output.prepared import is_prepared
     from dfmp2.output.study import is_study, read_study, verify_study
-    from dfmp2.output.text import pair_table, report, study_report
+    from dfmp2.output.text import pair_table, report
 
     if is_prepared(result):
         if pairs or run is not None or as_csv:
@@ -63,28 +63,16 @@ def show(
             f"--{'csv' if run is None else 'run'} is for studies, and {result} is not one: "
             "leave it out"
         )
-    if not verify:
-        verified = ""
-    elif of_study:
-        verified = verify_study(result)
-    else:
-        verified = hdf5.verify(result)
     if of_study and run is None:
         if pairs:
             raise InputError("--pairs needs --run NAME")
         if as_json and as_csv:
             raise InputError("--json and --csv exclude each other: choose one")
-        study = read_study(result, verify=not verify)
-        if as_json:
-            shown = study_json(study, result)
-        elif as_csv:
-            shown = study_csv(study)
-        else:
-            shown = styled(study_report(study))
-        click.echo(shown, nl=False)
-        if verified and not (as_json or as_csv):
-            click.echo(f"content hashes verified: {verified}")
+        _show_study(result, as_json=as_json, as_csv=as_csv, verify=verify)
         return
+    verified = ""
+    if verify:
+        verified = verify_study(result) if of_study else hdf5.verify(result)
     if run is None:
         stored = hdf5.read(result, verify=not verify)
     else:
@@ -99,6 +87,23 @@ def show(
         click.echo("\n" + pair_table(stored).rstrip())
     if verified:
         click.echo(f"content hash verified: {verified}")
+
+
+def _show_study(path: str, *, as_json: bool, as_csv: bool, verify: bool) -> None:
+    from dfmp2.output.json import study_csv, study_json
+    from dfmp2.output.study import read_study, verify_study
+    from dfmp2.output.text import study_report
+
+    verified = verify_study(path) if verify else ""
+    study = read_study(path, verify=not verify)
+    if as_json:
+        click.echo(study_json(study, path), nl=False)
+    elif as_csv:
+        click.echo(study_csv(study), nl=False)
+    else:
+        click.echo(styled(study_report(study)), nl=False)
+        if verified:
+            click.echo(f"content hashes verified: {verified}")
 
 
 def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:

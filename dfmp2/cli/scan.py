@@ -18,6 +18,7 @@ from dfmp2.cli.studies import (
     curve_files,
     level_options,
     run_study,
+    start_workers,
     study_options,
     workers_option,
 )
@@ -143,6 +144,9 @@ def scan_command(
         )
     if files.trajectory is not None and scan.relaxed is None:
         raise InputError("--trajectory holds relaxed geometries: leave it out, or add --relaxed")
+    if workers is None and scan.chained:
+        workers = 1
+    start_workers(workers, chosen.threads)
     target = display.target(f"{scan.molecules[0].name}.scan.h5")
     beside = files.targets(target, geometries=scan.relaxed is not None)
 

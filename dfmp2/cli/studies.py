@@ -23,6 +23,8 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, Option
+from dfmp2.host.processes import start_server
+from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.text import printable
 from dfmp2.options import CONVERGENCE
 
@@ -66,18 +68,34 @@ def max_steps_option(says: str, *, kind: type[click.Option] = click.Option) -> D
 
 
 def workers_option(says: str) -> Decorator:
-    """The option --workers, None for this process alone; `says` is its help."""
-    return click.option("--workers", type=click.IntRange(1, MOST_WORKERS), metavar="N", help=says)
+    """The option --workers, None for the default; `says` is its help."""
+    return click.option(
+        "--workers",
+        type=click.IntRange(1, MOST_WORKERS),
+        metavar="N",
+        help=f"{says}  [default: one per core for small molecules]",
+    )
+
+
+def start_workers(workers: int | None, threads: int | None) -> None:
+    """Let the libraries of workers be loaded while this process prepares their runs.
+
+    Parameters
+    ----------
+    workers : value of --workers, None for one per core if the runs are small
+    threads : value of --threads, which without --workers are those of all processes
+    """
+    if (workers or threads or usable_cores()) > 1:
+        start_server(["dfmp2.execution.preloaded"])
 
 
 def among_workers(compute: Callable[..., Study], workers: int | None) -> Callable[..., Study]:
-    """The computation of a study, with its runs distributed among processes if --workers is
-    given."""
-    if workers is None:
+    """The computation of a study, with its independent runs distributed among processes."""
+    if workers == 1:
         return compute
-    from dfmp2.execution.parts import steps
+    from dfmp2.execution.parts import StepWorkers
 
-    return partial(compute, elsewhere=partial(steps, workers))
+    return partial(compute, elsewhere=StepWorkers(workers))
 
 
 def run_study(

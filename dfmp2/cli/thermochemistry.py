@@ -27,7 +27,13 @@ from dfmp2.cli.options import (
     with_options,
 )
 from dfmp2.cli.run import command_line, require_distinct
-from dfmp2.cli.studies import among_workers, run_study, study_options, workers_option
+from dfmp2.cli.studies import (
+    among_workers,
+    run_study,
+    start_workers,
+    study_options,
+    workers_option,
+)
 from dfmp2.errors import InputError, Option
 from dfmp2.molecule.text import printable
 
@@ -161,10 +167,11 @@ def frequencies_command(
     """Harmonic frequencies of MOLECULE, a file as of dfmp2 run, at its stationary point.
 
     6 N + 1 gradients for N atoms: central differences give the Hessian, and its modes the infrared
-    intensities and the thermochemistry of an ideal gas. All runs go into one file. With --workers,
-    --threads are those of each and --memory is shared.
+    intensities and the thermochemistry of an ideal gas. All runs go into one file. Processes share
+    --memory; with --workers, --threads are those of each.
     """
     chosen, read = given.chosen(), given.read()
+    start_workers(workers, chosen.threads)
     from dfmp2.studies.frequencies import harmonic_frequencies
 
     target = display.target(f"{read.molecule.name}.frequencies.h5")
@@ -301,7 +308,7 @@ def rank_command(
     """
     import json
 
-    from dfmp2.interop.conformers import complete_files, rank_files
+    from dfmp2.interop.thermochemistry import complete_files, rank_files
 
     conditions = ensemble.conditions()
     if len(conditions.temperatures) * len(conditions.pressures) > 1:

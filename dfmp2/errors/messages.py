@@ -188,24 +188,7 @@ class Message(str):
 
     def to_json(self) -> list[Any]:
         """Its parts as JSON; `from_json` reads them back."""
-        written: list[Any] = []
-        for part in self.parts:
-            if isinstance(part, Option):
-                value = plain(part.value)
-                entry: dict[str, Any] = {"option": part.name, "flag": part.flag}
-                if isinstance(value, Placeholder):
-                    entry["placeholder"] = value.name
-                elif value is not NOT_GIVEN:
-                    if isinstance(value, bool | int | float):
-                        entry["value"] = value
-                    else:
-                        entry["value"] = str(value)
-                written.append(entry)
-            elif isinstance(part, Command):
-                written.append({"command": part.name})
-            else:
-                written.append(part)
-        return written
+        return [_to_json(part) for part in self.parts]
 
     @classmethod
     def from_json(cls, written: Any, text: str) -> Message:
@@ -245,6 +228,23 @@ def plain(value: Any) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return value.item()
     return value
+
+
+def _to_json(part: Part) -> Any:
+    """A part of a message as JSON, which `_part` reads back."""
+    if isinstance(part, Command):
+        return {"command": part.name}
+    if not isinstance(part, Option):
+        return part
+    entry: dict[str, Any] = {"option": part.name, "flag": part.flag}
+    value = plain(part.value)
+    if isinstance(value, Placeholder):
+        entry["placeholder"] = value.name
+    elif isinstance(value, bool | int | float):
+        entry["value"] = value
+    elif value is not NOT_GIVEN:
+        entry["value"] = str(value)
+    return entry
 
 
 def _part(entry: Any) -> Part:

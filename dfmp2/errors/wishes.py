@@ -1,13 +1,16 @@
 """What users of other programs ask for, and the alternatives: methods and options that dfmp2 does
-not have.
+not have, or spells differently.
 
 docs/explanation/limits.md explains them at greater length.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
+from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option, Placeholder
 
 LARGE = Option("method", "sos-laplace")
@@ -300,3 +303,25 @@ def way_out_of_method(name: str) -> Message:
 def way_out_of_option(name: str) -> Message:
     """The alternative to an option that is not available, "" if none is listed."""
     return OPTIONS.get(name.lstrip("-").replace("-", "_").lower(), Message())
+
+
+def require_known_option(
+    given: Iterable[str], known: Iterable[str], shown: Iterable[str] | None = None
+) -> None:
+    """Raise for an unknown keyword, and suggest the one that may be meant.
+
+    Parameters
+    ----------
+    known : names that are accepted
+    shown : those listed if none of them is similar; None for all
+    """
+    names = set(known)
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            advice = way_out_of_option(name)
+            if close and not advice:
+                advice = Message(f"did you mean {close[0]}?")
+            if not advice:
+                advice = Message(f"the options are {', '.join(sorted(shown or names))}")
+            raise InputError(f"unknown option {name!r}: ", advice)

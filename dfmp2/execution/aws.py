@@ -105,39 +105,17 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     `given` are the options of `dfmp2 batch submit --aws-batch`; raises InputError if they are
     incompatible.
     """
-    for option, what in (
-        ("queue", "job queue"),
-        ("image", "container image"),
-        ("s3", "place, s3://BUCKET/PREFIX"),
-    ):
-        if not given[option]:
-            raise InputError(Option(option), f" is missing: expected the name of a {what}")
-    if given["shards"] > LARGEST_ARRAY:
-        raise InputError(
-            Option("shards", given["shards"]),
-            f": an array of AWS Batch has at most {LARGEST_ARRAY} jobs: use at most that many "
-            "shards, each of several items",
-        )
+    _require_submittable(given)
     place = given["s3"].rstrip("/")
     lane = batch.asks_for(*COMPILED)
-    if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
-        raise InputError(
-            Option("s"),
-            f"3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket",
-        )
-    if given["output"] is not None:
-        raise InputError(
-            Option("output", given["output"]), f": results go to {place}/results: leave it out"
-        )
     definition, memory = _definition(
         given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane
     )
     content = pack(batch, given["shards"], chained=given["scf_chain"])
     archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.zip"
-    if lane is None:
-        variables = []
-    else:
-        variables = [{"name": "NEURON_COMPILE_CACHE_URL", "value": f"{place}/{PROGRAMS}/xla"}]
+    variables = []
+    if lane is not None:
+        variables.append({"name": "NEURON_COMPILE_CACHE_URL", "value": f"{place}/{PROGRAMS}/xla"})
     name = f"dfmp2-{re.sub(r'[^A-Za-z0-9_-]+', '-', Path(batch.source).stem)[:80]}"
 
     def job(name: str, *more: str) -> dict[str, Any]:
@@ -163,6 +141,30 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     if given["shards"] > 1:
         requests["array"]["arrayProperties"] = {"size": given["shards"]}
     return requests, {archive: content}
+
+
+def _require_submittable(given: Mapping[str, Any]) -> None:
+    """Raise for options that are missing, or that AWS Batch cannot take."""
+    names = {"queue": "job queue", "image": "container image", "s3": "place, s3://BUCKET/PREFIX"}
+    for option, what in names.items():
+        if not given[option]:
+            raise InputError(Option(option), f" is missing: expected the name of a {what}")
+    if given["shards"] > LARGEST_ARRAY:
+        raise InputError(
+            Option("shards", given["shards"]),
+            f": an array of AWS Batch has at most {LARGEST_ARRAY} jobs: use at most that many "
+            "shards, each of several items",
+        )
+    place = given["s3"].rstrip("/")
+    if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
+        raise InputError(
+            Option("s"),
+            f"3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket",
+        )
+    if given["output"] is not None:
+        raise InputError(
+            Option("output", given["output"]), f": results go to {place}/results: leave it out"
+        )
 
 
 def _definition(
@@ -192,10 +194,7 @@ def _definition(
             f": {kind} has {CORES_PER_CHIP * chips} NeuronCores, one for each worker",
         )
     if not 2 * RESERVED <= memory <= (most or memory):
-        if most:
-            limit = f", and on {kind} at most {most} MiB"
-        else:
-            limit = ""
+        limit = f", and on {kind} at most {most} MiB" if most else ""
         raise InputError(
             Option("memory"),
             f": {memory} MiB for a container, expected {2 * RESERVED} MiB or more{limit}",
@@ -304,14 +303,12 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
         values |= {"name": item.name, "molecule": add(item.path)}
         tables.append("\n".join(["[[item]]", *manifest_lines(values)]))
     files[MANIFEST] = "\n".join([*head, *tables, ""]).encode()
-    if count > 1:
-        parts = shards(works(inputs_to_share(batch)), count, chained=chained)
-        for number, members in enumerate(parts):
-            if not members:
-                continue  # a manifest must have items; the whole one shows that this shard has none
-            own = [tables[work.place] for work in members]
+    members = shards(works(inputs_to_share(batch)), count, chained=chained) if count > 1 else []
+    for number, own in enumerate(members):
+        if own:  # a manifest must have items; the whole one shows that this shard has none
             name = _shard_manifest((number, count), chained=chained)
-            files[name] = "\n".join([*head, *own, ""]).encode()
+            lines = [*head, *(tables[work.place] for work in own), ""]
+            files[name] = "\n".join(lines).encode()
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(files):

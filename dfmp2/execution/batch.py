@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 from dfmp2.errors import DiskFull, InputError, Message, Option, ResourceError
 from dfmp2.execution.items import (
@@ -23,10 +23,11 @@ from dfmp2.execution.items import (
 )
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
-from dfmp2.execution.schedule import arrange, memory_needed, works
+from dfmp2.execution.schedule import Work, arrange, memory_needed, works
 from dfmp2.host.files import discard_lock, make_folder, require_writable
 from dfmp2.options import ALL
 from dfmp2.output.batch_index import IndexWriter, index_name
+from dfmp2.planning.plan import process_count
 from dfmp2.progress import Listener
 from dfmp2.units import counted_text
 
@@ -85,9 +86,9 @@ class BatchRun:
         """Rows of this run in a state."""
         return [row for row in self.rows.values() if row.status == status]
 
-    def compute(self, pool: Pool, workers: int) -> None:
-        """Compute incomplete items with up to `workers` workers of `pool`; failures are recorded in
-        the rows.
+    @cached_property
+    def left(self) -> list[int]:
+        """Indices of the incomplete items; their files are looked at when this is first asked for.
 
         Raises
         ------
@@ -105,23 +106,47 @@ class BatchRun:
         known = read_index(self.batch, self.shard)
         rows = look([self.inputs[place] for place in self.mine], known)
         self.rows = dict(zip(self.mine, rows, strict=True))
+        self._changed = [row for row in rows if known.get(row.name) != row]
+        return [place for place in self.mine if self.rows[place].status != "complete"]
+
+    @cached_property
+    def _works(self) -> list[Work]:
+        """The work of all items."""
+        return works(self.inputs)
+
+    def suitable_workers(self, cores: int, memory: int | None) -> int:
+        """The number of workers for the incomplete items on `cores` cores, with `memory` bytes for
+        all."""
+        loads = [load for place in self.left if (load := self._works[place].load)]
+        if cores == 1 or not loads:
+            return 1
+        largest = max(loads, key=lambda load: load.nao)
+        costs = [self._works[place].cost for place in self.left]
+        return process_count(costs, memory_needed(largest, 1)[1], memory, cores)
+
+    def compute(self, pool: Pool, workers: int) -> None:
+        """Compute incomplete items with up to `workers` workers of `pool`; failures are recorded in
+        the rows.
+
+        Raises
+        ------
+        ResourceError : the output folder cannot be written
+        """
+        self.complete_before = len(self.mine) - len(self.left)
         index = IndexWriter(self.batch.output, self.shard)
         self._index = index
         try:
-            self._add_to_index([row for row in rows if known.get(row.name) != row])
+            self._add_to_index(self._changed)
             self._compute(pool, workers)
         finally:
             index.close()
 
     def _compute(self, pool: Pool, workers: int) -> None:
         """Compute the items whose rows are incomplete."""
-        left = [place for place in self.mine if self.rows[place].status != "complete"]
-        self.complete_before = len(self.mine) - len(left)
-        if left:
+        if self.left:
             with pool:
-                pool.grow(min(workers, len(left)))
-                self._works = works(self.inputs)  # while the workers load their libraries
-                self._plan(left, len(pool.slots))
+                pool.grow(min(workers, len(self.left)))
+                self._plan(self.left, len(pool.slots))
                 unfinished = self._work(pool)
             for call in unfinished:
                 discard_lock(call.given[0].item.target)

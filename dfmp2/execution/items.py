@@ -51,9 +51,8 @@ from dfmp2.host.files import (
     write_atomically,
 )
 from dfmp2.host.provenance import version
-from dfmp2.molecule.files import read_file, read_frame
+from dfmp2.molecule.files import read_file, read_frame, read_point_charges
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import ALL, KEPT, Options
@@ -446,20 +445,23 @@ def compute_item(
             return replace(
                 row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
             )
-        if isinstance(error, Dfmp2Error):
-            code, message = error.exit_code, error.message
-        else:
-            code = ResourceError.exit_code
-            message = Message(f"the system refused: {str(error) or 'no more memory'}")
-        if any(option.name == "memory" for option in message.options):
-            message = Message(message, "; each worker of a batch has its share of the memory")
-        row = failed(given.item, code, message, traceback.format_exc())
-        row = replace(
-            row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault)
-        )
+        row = replace(_row_of_error(given.item, error), seconds=time.perf_counter() - begun)
     finally:
         stops.clear()
     return replace(row, notes=(*notes, *row.notes))
+
+
+def _row_of_error(item: BatchItem, error: Dfmp2Error | MemoryError | OSError) -> ItemStatus:
+    """The row of an item that ended with an error, which is being handled."""
+    if isinstance(error, Dfmp2Error):
+        code, message = error.exit_code, error.message
+    else:
+        code = ResourceError.exit_code
+        message = Message(f"the system refused: {str(error) or 'no more memory'}")
+    if any(option.name == "memory" for option in message.options):
+        message = Message(message, "; each worker of a batch has its share of the memory")
+    row = failed(item, code, message, traceback.format_exc())
+    return replace(row, device_fault=isinstance(error, DeviceFault))
 
 
 def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatus:

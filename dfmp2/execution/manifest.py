@@ -28,10 +28,11 @@ from typing import Any
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError, Option
 from dfmp2.errors.messages import MANIFEST, Placeholder
+from dfmp2.errors.wishes import require_known_option
 from dfmp2.molecule.files import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
-from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options, require_known_option
+from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options
 from dfmp2.options.basis_parts import change_files
 
 MAX_BYTES = 64 * 10**6
@@ -59,6 +60,12 @@ FLOATS = {field.name for field in fields(Options) if str(field.type).startswith(
 PATHS = ("scf_from", "scratch", "point_charges")
 LEFT_MANIFEST = "batch.toml"  # in the output folder of a batch made from files
 COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
+
+
+LEAST_ONE = {  # numbers that begin with 1, and what is expected of them
+    "frame": "the number of a frame, 1 or more",
+    "multiplicity": "2S + 1, so 1 (singlet) or more",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +142,18 @@ def read_manifest(
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, or a number with thousands of digits
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
-    if root is None:
-        root = Path(path).parent
-    else:
-        root = Path(root)
+    root = Path(path).parent if root is None else Path(root)
     if not root.is_dir():
         raise InputError(Option("root", root), ": there is no such folder")
     common = _read_values(table, ("output", "item"), file)
-    tables = table.get("item")
-    if (
-        not isinstance(tables, list)
-        or not tables
-        or not all(isinstance(one, dict) for one in tables)
-    ):
+    tables = _tables_of_items(table, file)
+    if output is None and "output" not in table:
         raise InputError(
-            'no [[item]]: expected one table [[item]] with molecule = "FILE" per molecule',
+            'no output: add output = "FOLDER", or pass ',
+            Option("output", Placeholder("FOLDER")),
             file=file,
         )
     if output is None:
-        if "output" not in table:
-            raise InputError(
-                'no output: add output = "FOLDER", or pass ',
-                Option("output", Placeholder("FOLDER")),
-                file=file,
-            )
         output = _confined(root, table["output"], f"{file}: output")
     output = Path(output)
     items: list[BatchItem] = []
@@ -170,6 +165,16 @@ def read_manifest(
         else:
             items.append(item)
     return _checked(Batch(source=file, root=root, output=output, items=tuple(items)))
+
+
+def _tables_of_items(table: Mapping[str, Any], file: str) -> list[dict[str, Any]]:
+    """The tables [[item]] of a manifest, of which there must be one."""
+    tables = table.get("item")
+    if isinstance(tables, list) and tables and all(isinstance(one, dict) for one in tables):
+        return tables
+    raise InputError(
+        'no [[item]]: expected one table [[item]] with molecule = "FILE" per molecule', file=file
+    )
 
 
 def read_batch(
@@ -346,30 +351,10 @@ def options_of_item(given: Mapping[str, Any], where: str) -> Options:
     if "basis" not in given:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
     for name, value in given.items():
-        allowed: tuple[str, ...] | type | None
-        if name == "backend":
-            allowed = tuple(backend_names())
-        else:
-            allowed = OF_THE_ITEM.get(name)
-        if isinstance(allowed, tuple) and value not in allowed:
-            raise InputError(
-                f"{where}: ", Option(name, value), f": expected one of {', '.join(allowed)}"
-            )
-        if isinstance(allowed, type) and type(value) is not allowed:
-            expected = "text in quotes" if allowed is str else "a whole number"
-            raise InputError(f"{where}: ", Option(name, value), f": expected {expected}")
-    if given.get("frame", 1) < 1:
-        raise InputError(
-            f"{where}: ",
-            Option("frame", given["frame"]),
-            ": expected the number of a frame, 1 or more",
-        )
-    if given.get("multiplicity", 1) < 1:
-        raise InputError(
-            f"{where}: ",
-            Option("multiplicity", given["multiplicity"]),
-            ": expected 2S + 1, so 1 (singlet) or more",
-        )
+        _require_allowed(name, value, where)
+    for name, expected in LEAST_ONE.items():
+        if given.get(name, 1) < 1:
+            raise InputError(f"{where}: ", Option(name, given[name]), f": expected {expected}")
     rest = {name: value for name, value in given.items() if name not in OF_THE_ITEM}
     try:
         rest |= {
@@ -383,6 +368,20 @@ def options_of_item(given: Mapping[str, Any], where: str) -> Options:
     except (TypeError, OverflowError) as error:
         raise InputError(f"{where}: {error}") from error
     return options
+
+
+def _require_allowed(name: str, value: object, where: str) -> None:
+    """Raise for a value of an item that is not among those allowed, or of another type."""
+    allowed: tuple[str, ...] | type | None = OF_THE_ITEM.get(name)
+    if name == "backend":
+        allowed = tuple(backend_names())
+    if isinstance(allowed, tuple) and value not in allowed:
+        raise InputError(
+            f"{where}: ", Option(name, value), f": expected one of {', '.join(allowed)}"
+        )
+    if isinstance(allowed, type) and type(value) is not allowed:
+        expected = "text in quotes" if allowed is str else "a whole number"
+        raise InputError(f"{where}: ", Option(name, value), f": expected {expected}")
 
 
 def _confined(root: Path, given: Any, where: str) -> Path:

@@ -2,7 +2,7 @@
 steps of a study.
 
     by_workers    the workers of a pool take parts of the tiles whenever they are free
-    steps         independent steps of a study (`dfmp2.studies.runs.Elsewhere`)
+    StepWorkers   independent steps of a study (`dfmp2.studies.runs.Elsewhere`)
 
 Two numbers per pair are sent between processes; `dfmp2.output.tile_shards` explains why their sum
 has the same bits as in one process.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.backends.base import PairTerms
@@ -122,10 +122,17 @@ def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result | Dfmp
         raise error.prefixed(step.who) from error
 
 
-def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result | Dfmp2Error]]:
-    """Yield steps with their results as processes of this host finish them."""
-    options = units[0].step.options
-    count = min(workers, len(units))
-    with local_pool(options.backend, count, options.threads, options.memory) as pool:
-        pool.grow(count)
-        yield from share_out(pool, [Call(compute_step, (unit,)) for unit in units])
+@dataclass(frozen=True, slots=True)
+class StepWorkers:
+    """Processes of this host that share the steps of a study, as `dfmp2.studies.runs.Elsewhere`."""
+
+    workers: int | None = None
+
+    def steps(
+        self, units: Sequence[Unit], count: int, threads: int
+    ) -> Iterator[tuple[Step, MP2Result | Dfmp2Error]]:
+        """Yield steps with their results as `count` processes finish them."""
+        options = units[0].step.options
+        with local_pool(options.backend, count, threads, options.memory) as pool:
+            pool.grow(count)
+            yield from share_out(pool, [Call(compute_step, (unit,)) for unit in units])

@@ -45,6 +45,18 @@ LAST_BYTES = 16_000  # of a worker's standard error
 FAULT = 1  # exit code for a bug in dfmp2
 TRIES = 3  # for a call whose worker dies
 LITTLE = 0.5  # of its share; a worker that used less was not killed for its memory
+# what the first calculation of a process would load
+LOADED = (
+    "dfmp2.backends.cpu",
+    "dfmp2.execution.items",
+    "dfmp2.gradients.gradient",
+    "dfmp2.mp2.energy",
+    "dfmp2.scf.following",
+    "dfmp2.scf.stability",
+    "pyscf.df",
+    "pyscf.scf",
+    "pyscf.scf.atom_hf",
+)
 SHARE_OF_FREE = 0.9  # of the free memory
 
 
@@ -117,7 +129,7 @@ def load_libraries() -> None:
     defer_unused()  # as on the command line; saves 20 MB
     defer_numpy_extras()
     import_pyscf()
-    for name in ("dfmp2.mp2.energy", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
+    for name in LOADED:
         import_module(name)
     exclude_existing()  # the modules, from the collections of every item
 
@@ -226,8 +238,13 @@ class Slot:
     def _start(self) -> None:
         """Start a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
+        # The fork server has an earlier environment, and one device for all
+        variables = {**os.environ, **self._variables}
         self._executor, self._loaded, self._process = start_process(
-            begin, (self.share.threads, self._variables, self._errors.name), load_libraries
+            begin,
+            (self.share.threads, variables, self._errors.name),
+            load_libraries,
+            served=not self._variables,
         )
 
     @property

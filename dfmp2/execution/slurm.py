@@ -167,29 +167,9 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
         for name in ("partition", "account", "qos", "constraint", "gres")
         if given[name]
     }
-    for name, value in names.items():
-        if re.fullmatch(r"[A-Za-z0-9_.,:=@+&|*()\[\]/-]+", value) is None:
-            raise InputError(
-                Option(name, value), ": expected a name of letters, digits and _.,:=@+&|*()[]/-"
-            )
-    if re.search(r'["\\]', str(folder)) or not str(folder).isprintable():
-        raise InputError(
-            (
-                f"{printable(str(folder))}: Slurm reads no folder with double quotes, "
-                "backslashes or control characters in its name: put the scripts elsewhere with "
-            ),
-            Option("write", Placeholder("DIR")),
-        )
-    seconds, margin, workers = given["seconds"], given["signal_before"], given["workers"]
-    if seconds is not None and seconds <= margin + SLOW_SIGNAL:
-        raise InputError(
-            Option("time", seconds),
-            (
-                f" s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL}"
-                f" s early: allow more than {margin + SLOW_SIGNAL} s, or a smaller "
-            ),
-            Option("signal_before"),
-        )
+    _require_readable(names, folder)
+    _require_time_to_stop(given["seconds"], given["signal_before"])
+    workers = given["workers"]
     gres, variables = names.pop("gres", None), {}
     if jobs.backend in COMPILED:
         cache = os.path.abspath(given["cache"] or accelerator().cache_folder())
@@ -205,6 +185,36 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
         gres = gres or f"gpu:{workers}"
     cpus = given["cpus_per_task"] or workers * given["threads"]
     return {"places": names, "cpus": cpus, "gres": gres, "variables": variables}
+
+
+def _require_readable(names: Mapping[str, str], folder: Path) -> None:
+    """Raise for names that a script could misread."""
+    for name, value in names.items():
+        if re.fullmatch(r"[A-Za-z0-9_.,:=@+&|*()\[\]/-]+", value) is None:
+            raise InputError(
+                Option(name, value), ": expected a name of letters, digits and _.,:=@+&|*()[]/-"
+            )
+    if re.search(r'["\\]', str(folder)) or not str(folder).isprintable():
+        raise InputError(
+            (
+                f"{printable(str(folder))}: Slurm reads no folder with double quotes, "
+                "backslashes or control characters in its name: put the scripts elsewhere with "
+            ),
+            Option("write", Placeholder("DIR")),
+        )
+
+
+def _require_time_to_stop(seconds: int | None, margin: int) -> None:
+    """Raise for a limit on a task's time that ends before the task is told to stop."""
+    if seconds is not None and seconds <= margin + SLOW_SIGNAL:
+        raise InputError(
+            Option("time", seconds),
+            (
+                f" s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL}"
+                f" s early: allow more than {margin + SLOW_SIGNAL} s, or a smaller "
+            ),
+            Option("signal_before"),
+        )
 
 
 def submit_to_slurm(folder: Path) -> dict[str, str]:

@@ -234,19 +234,22 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
     ------
     InputError : no set is known, or none of those known has the element
     """
+    if not is_file(orbital.name):
+        yield from _partners(role, orbital)
+    elif role == "jk":  # no table has a partner for a file
+        universal = find_pyscf_element(squash(UNIVERSAL_JK), orbital.symbol)
+        if universal is not None:
+            yield universal
+    yield _even_tempered(orbital)
+
+
+def _partners(role: str, orbital: ElementBasis) -> list[ElementBasis]:
+    """The fitting sets of an orbital set in the table, best first; errors as in `candidates`."""
     names = find_partners(orbital.name).get(role)
-    if names is None:
-        if role == "jk":
-            names = (UNIVERSAL_JK,)
-        else:
-            names = library.exchange_partners(squash(orbital.name))
-    if is_file(orbital.name):  # no table has a partner for it
-        if role == "jk":
-            found = find_pyscf_element(squash(UNIVERSAL_JK), orbital.symbol)
-            if found is not None:
-                yield found
-        yield _even_tempered(orbital)
-        return
+    if names is None and role == "jk":
+        names = (UNIVERSAL_JK,)
+    elif names is None:
+        names = library.exchange_partners(squash(orbital.name))
     generate = Message(OPTIONS[role].of(GENERATED), " generates an even-tempered one")
     if not names:
         raise InputError(
@@ -261,14 +264,11 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
     for find in (find_pyscf_element, find_exchange_element):
         listed = [element for key in keys if (element := find(key, orbital.symbol))]
         if listed:
-            break
-    else:
-        raise InputError(
-            f"the {FITTING_NAMES[role]} of {orbital.name}, {lacks(keys[0], orbital.symbol)}; ",
-            generate,
-        )
-    yield from listed
-    yield _even_tempered(orbital)
+            return listed
+    raise InputError(
+        f"the {FITTING_NAMES[role]} of {orbital.name}, {lacks(keys[0], orbital.symbol)}; ",
+        generate,
+    )
 
 
 def dense_fitting(orbital: BasisSet, fitting: BasisSet) -> BasisSet:

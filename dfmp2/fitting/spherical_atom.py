@@ -23,12 +23,14 @@ Quantum Mechanics (1957), for the symbols.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
 from dfmp2.integrals.metric import factorise
@@ -40,6 +42,9 @@ POINTS, LENGTH = (2048, 95.0)
 R = np.exp(np.arange(-27.0, 7.5, LENGTH / POINTS))  # bohr; for exponents from 1e-5 to 1e11
 
 Factor = Callable[[int, Array], Array]  # k, products f_a f_b (..., points) -> X^k, (..., nw)
+
+
+Potentials = dict[tuple[int, int], dict[int, Array]]  # X^k by k, for angular momenta of two shells
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,29 +129,7 @@ def atomic_hartree_fock(mole: Any) -> list[Shells]:
     places = [np.flatnonzero(momenta == l).reshape(-1, 2 * l + 1) for l in range(len(functions))]
 
     def coulomb_exchange(_mole: Any, density: Any, *_: Any, **__: Any) -> tuple[Array, Array]:
-        natural = []  # orbitals of the density, and electrons in all 2l + 1 of them
-        for at, values in zip(places, functions, strict=True):
-            weights, vectors = np.linalg.eigh(
-                np.einsum("pmqm->pq", density[at[:, :, None, None], at])
-            )
-            there = np.abs(weights) > 1e-14
-            natural.append((vectors[:, there].T @ values, weights[there]))
-        charge = exact_potential(
-            0, np.sum([weights @ values**2 for values, weights in natural], axis=0)
-        )
-        j, k = np.zeros((2, mole.nao, mole.nao))
-        for l, (at, values) in enumerate(zip(places, functions, strict=True)):
-            coulomb = exact_potential(0, values[:, None] * values) @ charge
-            exchange = np.zeros_like(coulomb)
-            for l2, (others, weights) in enumerate(natural):
-                for power in _powers(l, l2):
-                    x = exact_potential(power, values[:, None] * others)
-                    exchange += three_j(l, power, l2) ** 2 * np.tensordot(
-                        x * weights[:, None], x, axes=((1, 2), (1, 2))
-                    )
-            for m in at.T:
-                j[np.ix_(m, m)], k[np.ix_(m, m)] = coulomb, exchange
-        return j, k
+        return _coulomb_exchange(density, places, functions)
 
     with shielded():
         from pyscf.scf.atom_hf import AtomSphAverageRHF
@@ -161,6 +144,41 @@ def atomic_hartree_fock(mole: Any) -> list[Shells]:
             Shells(mf.mo_coeff[at[:, 0]][:, own].T @ values, mf.mo_energy[own], mf.mo_occ[own])
         )
     return shells
+
+
+def _coulomb_exchange(
+    density: Any, places: list[NDArray[np.intp]], functions: list[Array]
+) -> tuple[Array, Array]:
+    """J and K of a spherical density, (nao, nao) Eh.
+
+    Parameters
+    ----------
+    places, functions : for each angular momentum l, places of the basis functions, (n, 2l + 1), and
+        their radial parts, (n, points)
+    """
+    natural = []  # orbitals of the density, and electrons in all 2l + 1 of them
+    for at, values in zip(places, functions, strict=True):
+        of_momentum = np.einsum("pmqm->pq", density[at[:, :, None, None], at])
+        weights, vectors = np.linalg.eigh(of_momentum)
+        there = np.abs(weights) > 1e-14
+        natural.append((vectors[:, there].T @ values, weights[there]))
+    charge = exact_potential(
+        0, np.sum([weights @ values**2 for values, weights in natural], axis=0)
+    )
+    j, k = np.zeros((2, *density.shape))
+    for l, (at, values) in enumerate(zip(places, functions, strict=True)):
+        coulomb = exact_potential(0, values[:, None] * values) @ charge
+        exchange = np.zeros_like(coulomb)
+        for l2, (others, weights) in enumerate(natural):
+            for power in _powers(l, l2):
+                x = exact_potential(power, values[:, None] * others)
+                exchange += three_j(l, power, l2) ** 2 * np.tensordot(
+                    x * weights[:, None], x, axes=((1, 2), (1, 2))
+                )
+        for m in at.T:
+            j[np.ix_(m, m)] = coulomb
+            k[np.ix_(m, m)] = exchange
+    return j, k
 
 
 def coulomb_exchange_energy(shells: list[Shells], factor: Factor) -> float:
@@ -186,43 +204,41 @@ def second_order_energy(shells: list[Shells], factor: Factor, least_gap: float) 
 
     w is half the occupation, and g_ia = max(e_a - e_i, least_gap), Eh.
     """
-    occupied = [
-        (l, part)
-        for l, shell in enumerate(shells)
-        if len((part := shell.part(occupied=True)).values)
-    ]
-    empty = [
-        (l, part)
-        for l, shell in enumerate(shells)
-        if len((part := shell.part(occupied=False)).values)
-    ]
-    gaps, x = {}, {}
-    for i, left in occupied:
-        for a, right in empty:
-            gaps[i, a] = np.maximum(right.energies - left.energies[:, None], least_gap)
-            x[i, a] = {k: factor(k, left.values[:, None] * right.values) for k in _powers(i, a)}
-
-    def slater(ia: tuple[int, int], jb: tuple[int, int]) -> dict[int, Array]:
-        """R^k(ia,jb) by k, (ni, na, nj, nb)."""
-        return {k: np.tensordot(x[ia][k], x[jb][k], axes=(2, 2)) for k in x[ia] if k in x[jb]}
-
+    occupied = {l: shell.part(occupied=True) for l, shell in enumerate(shells)}
+    empty = {l: shell.part(occupied=False) for l, shell in enumerate(shells)}
+    occupied = {l: part for l, part in occupied.items() if len(part.values)}
+    empty = {l: part for l, part in empty.items() if len(part.values)}
+    gaps: dict[tuple[int, int], Array] = {}
+    x: Potentials = {}
+    for (i, left), (a, right) in product(occupied.items(), empty.items()):
+        gaps[i, a] = np.maximum(right.energies - left.energies[:, None], least_gap)
+        x[i, a] = {k: factor(k, left.values[:, None] * right.values) for k in _powers(i, a)}
     total = 0.0
-    for i, left in occupied:
-        for j, right in occupied:
-            weights = np.outer(left.occupations, right.occupations) / 4
-            for a, _ in empty:
-                for b, _ in empty:
-                    crossed = slater((i, b), (j, a))
-                    size = (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1)
-                    gap = gaps[i, a][:, :, None, None] + gaps[j, b]
-                    for k, r in slater((i, a), (j, b)).items():
-                        outer = three_j(i, k, a) * three_j(j, k, b)
-                        terms = 2 * outer**2 / (2 * k + 1) * r  # Eq. 4
-                        for p, s in crossed.items():  # Eq. 5
-                            inner = three_j(i, p, b) * three_j(j, p, a) * six_j(i, a, k, j, b, p)
-                            terms -= (-1) ** (k + p) * outer * inner * s.transpose(0, 3, 2, 1)
-                        total -= size * float(np.einsum("ij,iajb->", weights, terms * r / gap))
+    for i, j, a, b in product(occupied, occupied, empty, empty):
+        weights = np.outer(occupied[i].occupations, occupied[j].occupations) / 4
+        gap = gaps[i, a][:, :, None, None] + gaps[j, b]
+        size = (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1)
+        for terms in _squared_integrals(x, i, j, a, b):
+            total -= size * float(np.einsum("ij,iajb->", weights, terms / gap))
     return total
+
+
+def _squared_integrals(x: Potentials, i: int, j: int, a: int, b: int) -> Iterator[Array]:
+    """(ia|jb) [2 (ia|jb) - (ib|ja)] summed over the angular parts, without n of Eqs. 4 and 5: one
+    term (ni, na, nj, nb) for each k."""
+    crossed = _slater(x[i, b], x[j, a])
+    for k, r in _slater(x[i, a], x[j, b]).items():
+        outer = three_j(i, k, a) * three_j(j, k, b)
+        terms = 2 * outer**2 / (2 * k + 1) * r  # Eq. 4
+        for p, s in crossed.items():  # Eq. 5
+            inner = three_j(i, p, b) * three_j(j, p, a) * six_j(i, a, k, j, b, p)
+            terms -= (-1) ** (k + p) * outer * inner * s.transpose(0, 3, 2, 1)
+        yield terms * r
+
+
+def _slater(left: dict[int, Array], right: dict[int, Array]) -> dict[int, Array]:
+    """R^k(ia,jb) by k, (ni, na, nj, nb), from X^k of ia and of jb."""
+    return {k: np.tensordot(left[k], right[k], axes=(2, 2)) for k in left if k in right}
 
 
 def _powers(l: int, l2: int) -> range:

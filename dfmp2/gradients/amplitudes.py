@@ -24,14 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
 from dfmp2.host.arrays_on_disk import ScratchTensor, StoredTensor
-from dfmp2.host.threads import each
+from dfmp2.host.threads import each_share
 from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.operands import rounded, summation_order
@@ -89,66 +90,94 @@ def amplitude_densities(
     """
     weight = 2.0 if len(b) == 1 else 1.0
     naux = b[0].shape[2]
+    order = summation_order(b) if single else np.arange(naux)
+    amplitudes = _Amplitudes(
+        b=b,
+        rows=[_Rows(tensor, order, threads, single=single) for tensor in b],
+        spaces=spaces,
+        scaling=scaling,
+        inverse=inverse,
+        z=z,
+    )
     occupied = [np.zeros((s.nocc, s.nocc)) for s in spaces]
     virtual = [np.zeros((s.nvir, s.nvir)) for s in spaces]
     products = np.zeros((naux, naux))
-    order = summation_order(b) if single else np.arange(naux)
-    others = [_Rows(tensor, order, threads, single=single) for tensor in b]
-    for right, space in enumerate(spaces):  # the spin of j
-        lefts = []
-        for left in range(len(b)):  # the spin of i
-            same, opposite = scaling.same_spin, scaling.opposite_spin
-            if len(b) == 2:
-                if left == right:
-                    same, opposite = (same, 0.0)
-                else:
-                    same, opposite = (0.0, opposite)
-            if (same or opposite) and spaces[left].nocc:
-                lefts.append((left, same, opposite))
-        bounds = np.linspace(0, space.nocc, threads + 1).round().astype(int)
-        parts: list[Any] = [None] * threads
-
-        def share(
-            worker: int,
-            right: int = right,
-            space: ActiveSpace = space,
-            lefts: Sequence[tuple[int, float, float]] = lefts,
-            bounds: NDArray[np.int_] = bounds,
-            parts: list[Any] = parts,
-        ) -> None:
-            found = [
-                (np.zeros_like(occupied[left]), np.zeros_like(virtual[left]))
-                for left, _, _ in lefts
-            ]
-            gained = np.zeros((naux, naux))
-            for j in range(bounds[worker], bounds[worker + 1]):
-                own = np.asarray(b[right][j])
-                y = np.zeros((space.nvir, naux))
-                mine = others[right].rounded(own)
-                for (left, *factors), densities in zip(lefts, found, strict=True):
-                    energies = space.eps_occ[j], space.eps_vir
-                    _add(
-                        others[left],
-                        mine,
-                        spaces[left],
-                        energies,
-                        (factors[0], factors[1]),
-                        y,
-                        *densities,
-                    )
-                if single:
-                    y = np.take(y, np.argsort(order), axis=1)
-                gained += y.T @ own
-                z[right].put_rows(j, inverse.unfit(y))
-            parts[worker] = found, gained
-
-        each(threads, share, threads)
-        for found, gained in parts:
-            products += weight * gained
-            for (left, _, _), (first, second) in zip(lefts, found, strict=True):
-                occupied[left] += (first + first.T) / 2  # symmetric up to rounding
-                virtual[left] += (second + second.T) / 2
+    for spin, space in enumerate(spaces):  # of j
+        for part in each_share(space.nocc, partial(amplitudes.contracted, spin), threads):
+            products += weight * part.products
+            for other, (p_occ, p_vir) in part.densities.items():
+                occupied[other] += (p_occ + p_occ.T) / 2  # symmetric up to rounding
+                virtual[other] += (p_vir + p_vir.T) / 2
     return AmplitudeDensities(z=z, products=products, occupied=occupied, virtual=virtual)
+
+
+class _Part(NamedTuple):
+    """What the amplitudes of some j contribute.
+
+    Attributes
+    ----------
+    products : S, (naux, naux)
+    densities : P_ik and P_ac by spin of i
+    """
+
+    products: Array
+    densities: dict[int, tuple[Array, Array]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Amplitudes:
+    """Amplitudes of all pairs of spins.
+
+    Attributes
+    ----------
+    rows : B of each spin in the precision of the amplitudes
+    b, spaces, scaling, inverse, z : as in `amplitude_densities`
+    """
+
+    b: Sequence[Array | StoredTensor]
+    rows: Sequence[_Rows]
+    spaces: Sequence[ActiveSpace]
+    scaling: Method
+    inverse: InverseMetric
+    z: Sequence[ScratchTensor]
+
+    def factors(self, spin: int, other: int) -> tuple[float, float]:
+        """c_SS and c_OS for j of one spin and i of the same or another one."""
+        if len(self.b) == 1:
+            return self.scaling.same_spin, self.scaling.opposite_spin
+        if spin == other:
+            return self.scaling.same_spin, 0.0
+        return 0.0, self.scaling.opposite_spin
+
+    def contracted(self, spin: int, first: int, last: int) -> _Part:
+        """Densities of the amplitudes with j in first..last of a spin; stores their Z."""
+        space, rows = self.spaces[spin], self.rows[spin]
+        naux = self.b[spin].shape[2]
+        products = np.zeros((naux, naux))
+        densities = {
+            other: (np.zeros((s.nocc, s.nocc)), np.zeros((s.nvir, s.nvir)))
+            for other, s in enumerate(self.spaces)
+            if s.nocc and any(self.factors(spin, other))
+        }
+        for j in range(first, last):
+            b_of_j = np.asarray(self.b[spin][j])
+            rounded_b = rows.rounded(b_of_j)
+            y = np.zeros((space.nvir, naux))
+            for other, (occupied, virtual) in densities.items():
+                _add(
+                    left=self.rows[other],
+                    b_of_j=rounded_b,
+                    space=self.spaces[other],
+                    energies=(space.eps_occ[j], space.eps_vir),
+                    factors=self.factors(spin, other),
+                    y=y,
+                    occupied=occupied,
+                    virtual=virtual,
+                )
+            y = rows.reordered(y)
+            products += y.T @ b_of_j
+            self.z[spin].put_rows(j, self.inverse.unfit(y))
+        return _Part(products, densities)
 
 
 class _Rows:
@@ -166,14 +195,13 @@ class _Rows:
         self.shape, self._order = b.shape, order
         self.dtype = np.dtype(np.float32 if single else np.float64)
         self._stored: StoredTensor | None = None
+        self._in_memory: Any = None
         if isinstance(b, StoredTensor):
             self._stored = b
-        self._held: Any = None
-        if not isinstance(b, StoredTensor):
-            if single:
-                self._held = rounded(b, order, threads)
-            else:
-                self._held = b
+        elif single:
+            self._in_memory = rounded(b, order, threads)
+        else:
+            self._in_memory = b
 
     def rounded(self, rows: Array) -> NDArray[Any]:
         """Rows of B, (..., naux) float64, in this precision and order."""
@@ -181,30 +209,40 @@ class _Rows:
             return np.take(rows.astype(np.float32), self._order, axis=-1)
         return rows
 
+    def reordered(self, rows: Array) -> Array:
+        """Rows (..., naux) in the order of `rounded`, in the order of B."""
+        if self.dtype == np.float32:
+            return np.take(rows, np.argsort(self._order), axis=-1)
+        return rows
+
     def groups(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
         """B in groups of occupied orbitals (i0, i1, rows), whose amplitudes with one j stay in
         cache."""
-        nocc, nvir, naux = self.shape
+        nvir = self.shape[1]
         step = max(1, AMPLITUDE_BYTES // (8 * nvir * nvir))
+        for first, part in self._read(step):
+            for i0 in range(0, len(part), step):
+                rows = part[i0 : i0 + step]
+                yield first + i0, first + i0 + len(rows), rows
+
+    def _read(self, step: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The first orbital and the rows of each part that is in memory at a time: all, or from
+        disk a multiple of `step` orbitals."""
         if self._stored is None:
-            held = nocc
-        else:
-            held = max(1, STREAM_BYTES // (8 * nvir * naux) // step) * step
-        buffer = np.empty((min(held, nocc) if self._stored is not None else 0, nvir, naux))
-        for first in range(0, nocc, held):
-            last = min(first + held, nocc)
-            part = self._held
-            if self._stored is not None:
-                self._stored.read(first, last, buffer[: last - first])
-                part = self.rounded(buffer[: last - first])
-            for i0 in range(first, last, step):
-                i1 = min(i0 + step, last)
-                yield i0, i1, part[i0 - first : i1 - first]
+            yield 0, self._in_memory
+            return
+        nocc, nvir, naux = self.shape
+        count = max(1, STREAM_BYTES // (8 * nvir * naux) // step) * step
+        buffer = np.empty((min(count, nocc), nvir, naux))
+        for first in range(0, nocc, count):
+            last = min(first + count, nocc)
+            self._stored.read(first, last, buffer[: last - first])
+            yield first, self.rounded(buffer[: last - first])
 
 
 def _add(
     left: _Rows,
-    own: NDArray[Any],
+    b_of_j: NDArray[Any],
     space: ActiveSpace,
     energies: tuple[float, Array],
     factors: tuple[float, float],
@@ -217,37 +255,32 @@ def _add(
     Parameters
     ----------
     left, space : B and orbitals of i
-    own, energies : B of j, (nvir, naux), its energy and those of b, Eh
-    factors : tuple[float, float]
-        c_SS and c_OS.
+    b_of_j, energies : B of j, (nvir, naux), its energy and those of b, Eh
+    factors : c_SS and c_OS
     """
-    (nocc, nvir, naux), (same, opposite) = left.shape, factors
-    step = min(len(own), max(1, TILE_ELEMENTS // (nocc * nvir)))
-    above = (space.eps_occ[:, None, None] - space.eps_vir[:, None]).astype(left.dtype)
-    below = (energies[0] - energies[1]).astype(left.dtype)
-    for b0 in range(0, len(own), step):
-        b1 = min(b0 + step, len(own))
+    nocc, nvir, naux = left.shape
+    same, opposite = factors
+    step = min(len(b_of_j), max(1, TILE_ELEMENTS // (nocc * nvir)))
+    of_ia = (space.eps_occ[:, None, None] - space.eps_vir[:, None]).astype(left.dtype)
+    of_jb = (energies[0] - energies[1]).astype(left.dtype)
+    for b0 in range(0, len(b_of_j), step):
+        b1 = min(b0 + step, len(b_of_j))
         t, u = (np.empty((nocc, nvir, b1 - b0), left.dtype) for _ in range(2))
         for i0, i1, rows in left.groups():
-            denominators = above[i0:i1] + below[b0:b1]
-            first = t[i0:i1]
-            second = u[i0:i1]
+            denominators = of_ia[i0:i1] + of_jb[b0:b1]
             flat = rows.reshape(-1, naux)
-            np.matmul(flat, own[b0:b1].T, out=first.reshape(-1, b1 - b0))
-            first /= denominators
-            np.multiply(first, same + opposite, out=second)
-            if same and b1 - b0 == len(own):
-                second -= same * first.transpose(0, 2, 1)
+            np.matmul(flat, b_of_j[b0:b1].T, out=t[i0:i1].reshape(-1, b1 - b0))
+            t[i0:i1] /= denominators
+            np.multiply(t[i0:i1], same + opposite, out=u[i0:i1])
+            if same and b1 - b0 == len(b_of_j):
+                u[i0:i1] -= same * t[i0:i1].transpose(0, 2, 1)
             elif same:  # t_ibja for all a and these b
-                turned = (
-                    (rows[:, b0:b1].reshape(-1, naux) @ own.T)
-                    .reshape(-1, b1 - b0, nvir)
-                    .transpose(0, 2, 1)
-                )
-                second -= same * (turned / denominators)
-            y[b0:b1] += second.reshape(-1, b1 - b0).T @ flat
-            for one, other in zip(first, second, strict=True):
-                virtual += one @ other.T
+                exchanged = rows[:, b0:b1].reshape(-1, naux) @ b_of_j.T
+                exchanged = exchanged.reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
+                u[i0:i1] -= same * (exchanged / denominators)
+            y[b0:b1] += u[i0:i1].reshape(-1, b1 - b0).T @ flat
+            for t_of_i, u_of_i in zip(t[i0:i1], u[i0:i1], strict=True):
+                virtual += t_of_i @ u_of_i.T
         t, u = t.reshape(nocc, -1), u.reshape(nocc, -1)
         for start in range(0, t.shape[1], RUN):
             occupied -= t[:, start : start + RUN] @ u[:, start : start + RUN].T

@@ -29,7 +29,8 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.amplitudes import AmplitudeDensities
-from dfmp2.host.threads import each
+from dfmp2.host.arrays_on_disk import ScratchTensor
+from dfmp2.host.threads import each_share
 from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 
@@ -81,101 +82,103 @@ def correlation_part(
     with_gradient : bool
         Whether derivatives of integrals are computed.
     """
-    z = amplitudes.z
     weight = 2.0 if len(spaces) == 1 else 1.0
     g = inverse.unfit(np.ascontiguousarray(inverse.unfit(amplitudes.products).T))
-    ndropped = inverse.dropped.shape[1]
-    unfitted = [np.zeros((s.nocc, s.nvir, ndropped)) for s in spaces]
-    occupied = [np.zeros(s.c_occ.shape) for s in spaces]
-    virtual = [np.zeros(s.c_vir.shape) for s in spaces]
-
-    energy = 0.0
+    spins = [
+        _SpinPart(space, z, weight, inverse) for space, z in zip(spaces, amplitudes.z, strict=True)
+    ]
+    energies: list[float] = []
 
     def densities() -> Iterator[derivatives.Block]:
-        nonlocal energy
         for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
             total = np.zeros_like(integrals) if with_gradient else None
-            for s, space in enumerate(spaces):
-                energy += _add(
-                    space,
-                    z[s].block(p0, p1),
-                    integrals,
-                    weight,
-                    total,
-                    (occupied[s], virtual[s]),
-                    threads,
-                )
-                if ndropped and with_gradient:
-                    raw = np.einsum(
-                        "qmn,mi,na->iaq", integrals, space.c_occ, space.c_vir, optimize=True
-                    )
-                    unfitted[s] += raw @ inverse.dropped[p0:p1]
+            energies.extend(spin.add(p0, p1, integrals, total, threads) for spin in spins)
             del integrals
             if total is not None:
                 yield p0, p1, total
 
-    two_center = float(np.vdot(g, inverse.metric))
     gradient = None
     if with_gradient:
         gradient = derivatives.three_center(mole, auxmole, densities(), threads)
         factors = -g
-        if ndropped:
-            mixed = np.zeros((len(inverse.metric), ndropped))
-            for z_of_spin, raw in zip(z, unfitted, strict=True):
-                for i, row in enumerate(raw):
-                    mixed += 2 * weight * (z_of_spin.rows(i).T @ row)
-            factors += inverse.mixing(mixed)
+        if inverse.dropped.size:
+            products = np.zeros(inverse.dropped.shape)
+            for spin in spins:
+                spin.add_dropped(products)
+            factors += inverse.mixing(products)
         gradient += derivatives.two_center(auxmole, factors)
     else:
         for _ in densities():
             pass
     return CorrelationPart(
         gradient=gradient,
-        occupied=occupied,
-        virtual=virtual,
-        three_center=energy / 4,
-        two_center=two_center / 2,
+        occupied=[spin.occupied for spin in spins],
+        virtual=[spin.virtual for spin in spins],
+        three_center=sum(energies) / 4,
+        two_center=float(np.vdot(g, inverse.metric)) / 2,
     )
 
 
-def _add(
-    space: ActiveSpace,
-    z: Array,
-    integrals: Array,
-    weight: float,
-    total: Array | None,
-    driving: tuple[Array, Array],
-    threads: int,
-) -> float:
-    """Add the contribution of a block of Q to its G and to T of a spin; returns its sum_Q,mn G_Q,mn
-    (mn|Q), Eh.
+class _SpinPart:
+    """T of one spin, summed over blocks of Q.
+
+    Attributes
+    ----------
+    occupied, virtual : T, (nao, nocc) and (nao, nvir) Eh
 
     Parameters
     ----------
-    z, integrals, total : (nocc, nvir, q), (q, nao, nao) and G (q, nao, nao), None if it is not
-        needed
-    driving : T, (nao, nocc) and (nao, nvir)
+    space : ActiveSpace
+    z : (nocc, nvir, naux)
+    weight : 2 if the spin stands for both
+    inverse : of (P|Q)
     """
-    bounds = np.linspace(0, len(integrals), threads + 1).round().astype(int)
-    found: list[Any] = [None] * threads
 
-    def share(worker: int) -> None:
-        cut = slice(*bounds[worker : worker + 2])
-        part = np.ascontiguousarray(z[:, :, cut].transpose(2, 0, 1))  # (Q, i, a)
-        nvir, nao = part.shape[2], len(space.c_occ)
-        half = (part.reshape(-1, nvir) @ space.c_vir.T).reshape(*part.shape[:2], nao)  # (Q, i, n)
-        transformed = np.matmul(space.c_occ.T, integrals[cut])  # (Q, i, n)
-        occupied = 2 * np.matmul(integrals[cut], half.transpose(0, 2, 1)).sum(axis=0)
-        virtual = 2 * (transformed.reshape(-1, nao).T @ part.reshape(-1, nvir))
-        if total is not None:
-            add_product(total[cut], weight * space.c_occ, half)
-        found[worker] = occupied, virtual, 2 * weight * float(np.vdot(half, transformed))
+    def __init__(
+        self, space: ActiveSpace, z: ScratchTensor, weight: float, inverse: InverseMetric
+    ) -> None:
+        self._space, self._z, self._weight = space, z, weight
+        self._dropped = inverse.dropped
+        self._unfitted = np.zeros((space.nocc, space.nvir, inverse.dropped.shape[1]))
+        self.occupied = np.zeros(space.c_occ.shape)
+        self.virtual = np.zeros(space.c_vir.shape)
 
-    each(threads, share, threads)
-    for occupied, virtual, _ in found:
-        driving[0][:] += occupied
-        driving[1][:] += virtual
-    return float(sum(energy for _, _, energy in found))
+    def add(self, p0: int, p1: int, integrals: Array, total: Array | None, threads: int) -> float:
+        """Add a block of Q to T and to G; returns its sum_Q,mn G_Q,mn (mn|Q), Eh.
+
+        Parameters
+        ----------
+        integrals : (q, nao, nao)
+        total : G, (q, nao, nao), None if no derivatives are requested
+        """
+        c_occ, c_vir, z = self._space.c_occ, self._space.c_vir, self._z.block(p0, p1)
+
+        def share(first: int, last: int) -> tuple[Array, Array, float]:
+            rows = np.ascontiguousarray(z[:, :, first:last].transpose(2, 0, 1))  # (Q, i, a)
+            count, nocc, nvir = rows.shape
+            nao = len(c_occ)
+            half = (rows.reshape(-1, nvir) @ c_vir.T).reshape(count, nocc, nao)  # (Q, i, n)
+            transformed = np.matmul(c_occ.T, integrals[first:last])  # (Q, i, n)
+            occupied = 2 * np.matmul(integrals[first:last], half.transpose(0, 2, 1)).sum(axis=0)
+            virtual = 2 * (transformed.reshape(-1, nao).T @ rows.reshape(-1, nvir))
+            if total is not None:
+                add_product(total[first:last], self._weight * c_occ, half)
+            return occupied, virtual, 2 * self._weight * float(np.vdot(half, transformed))
+
+        parts = each_share(len(integrals), share, threads)
+        for occupied, virtual, _ in parts:
+            self.occupied += occupied
+            self.virtual += virtual
+        if total is not None and self._dropped.size:
+            raw = np.einsum("qmn,mi,na->iaq", integrals, c_occ, c_vir, optimize=True)
+            self._unfitted += raw @ self._dropped[p0:p1]
+        return float(sum(energy for _, _, energy in parts))
+
+    def add_dropped(self, products: Array) -> None:
+        """Add 2 sum_ia Z_iaP (ia|R) along dropped eigenvectors R, times the weight, to (naux,
+        ndropped)."""
+        for i, row in enumerate(self._unfitted):
+            products += 2 * self._weight * (self._z.rows(i).T @ row)
 
 
 def add_product(total: Array, left: Array, right: Array) -> None:

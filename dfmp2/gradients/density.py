@@ -42,6 +42,7 @@ import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.errors import ResultFileError
+from dfmp2.gradients.derivatives import by_atom
 from dfmp2.gradients.response import Orbitals, Relaxed
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.properties import Polarizability, Properties
@@ -50,65 +51,74 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener
 
 
-def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -> Properties:
+def properties(mole: Any, spins: Sequence[Orbitals], densities: Sequence[Relaxed]) -> Properties:
     """Densities, moments, charges and natural occupations.
 
     Parameters
     ----------
     mole : PySCF molecule
-    spins, found : orbitals and densities of both spins, or of one that stands for both
+    spins, densities : orbitals and densities of both spins, or of one that stands for both
     """
-    with shielded():
-        position, overlap, moments = (mole.intor(f"int1e_{name}") for name in ("r", "ovlp", "rr"))
-    charges = mole.atom_charges().astype(np.float64)
-    places = mole.atom_coords()
-    scf = np.stack([o.density for o in spins])
-    unrelaxed = scf + np.stack(
-        [o.in_functions(p.unrelaxed) for o, p in zip(spins, found, strict=True)]
-    )
-    relaxed = scf + np.stack([o.in_functions(p.relaxed) for o, p in zip(spins, found, strict=True)])
     weight = 2.0 if len(spins) == 1 else 1.0
+    scf = np.stack([o.density for o in spins])
+    pairs = list(zip(spins, densities, strict=True))
+    unrelaxed = scf + np.stack([o.in_functions(p.unrelaxed) for o, p in pairs])
+    relaxed = scf + np.stack([o.in_functions(p.relaxed) for o, p in pairs])
     of_spins = np.stack([scf, unrelaxed, relaxed])  # (3, nspin, nao, nao)
     total = weight * of_spins.sum(axis=1)
-    dipole = charges @ places - np.einsum("xmn,dmn->dx", position, total, optimize=True)
-    quadrupole = np.einsum("a,ax,ay->xy", charges, places, places) - np.einsum(
-        "xymn,dmn->dxy", moments.reshape(3, 3, *overlap.shape), total, optimize=True
-    )
-    values, vectors = np.linalg.eigh(overlap)
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    dipole, quadrupole = _moments(mole, total)
+    with shielded():
+        overlap = mole.intor("int1e_ovlp")
     basis = overlap @ spins[0].coeff
-    slices = mole.aoslice_by_atom()[:, 2:]
-
-    def on_atoms(populations: Array) -> Array:
-        return np.stack([populations[:, p0:p1].sum(axis=1) for p0, p1 in slices], axis=1)
-
-    def mulliken(density: Array) -> Array:
-        return on_atoms(np.einsum("dmn,mn->dm", density, overlap))
-
-    def lowdin(density: Array) -> Array:
-        return on_atoms(np.einsum("ma,dab,bm->dm", root, density, root, optimize=True))
-
-    def occupations(density: Array) -> Array:
-        return np.linalg.eigvalsh(basis.T @ density @ basis)[::-1].copy()
-
+    charges = mole.atom_charges().astype(np.float64)
+    mulliken, lowdin = _populations(mole, overlap, total)
+    mulliken_spin = None
+    lowdin_spin = None
     if len(spins) == 2:
-        spin = of_spins[:, 0] - of_spins[:, 1]
-    else:
-        spin = None
+        mulliken_spin, lowdin_spin = _populations(mole, overlap, of_spins[:, 0] - of_spins[:, 1])
     return Properties(
         scf_dipole=dipole[0],
         unrelaxed_dipole=dipole[1],
         relaxed_dipole=dipole[2],
-        unrelaxed_occupations=occupations(total[1]),
-        relaxed_occupations=occupations(total[2]),
+        unrelaxed_occupations=_occupations(total[1], basis),
+        relaxed_occupations=_occupations(total[2], basis),
         unrelaxed_density=unrelaxed,
         relaxed_density=relaxed,
         quadrupole=quadrupole,
-        mulliken_charges=charges - mulliken(total),
-        lowdin_charges=charges - lowdin(total),
-        mulliken_spin_populations=None if spin is None else mulliken(spin),
-        lowdin_spin_populations=None if spin is None else lowdin(spin),
+        mulliken_charges=charges - mulliken,
+        lowdin_charges=charges - lowdin,
+        mulliken_spin_populations=mulliken_spin,
+        lowdin_spin_populations=lowdin_spin,
     )
+
+
+def _moments(mole: Any, densities: Array) -> tuple[Array, Array]:
+    """Dipole moments (k, 3) and quadrupole moments (k, 3, 3) of densities (k, nao, nao)."""
+    charges = mole.atom_charges().astype(np.float64)
+    places = mole.atom_coords()
+    with shielded():
+        position = mole.intor("int1e_r")
+        squares = mole.intor("int1e_rr").reshape(3, 3, mole.nao, mole.nao)
+    dipole = charges @ places - np.einsum("xmn,dmn->dx", position, densities, optimize=True)
+    quadrupole = np.einsum("a,ax,ay->xy", charges, places, places) - np.einsum(
+        "xymn,dmn->dxy", squares, densities, optimize=True
+    )
+    return dipole, quadrupole
+
+
+def _populations(mole: Any, overlap: Array, densities: Array) -> tuple[Array, Array]:
+    """Mulliken's and Loewdin's populations of the atoms, each (k, natom), of densities (k, nao,
+    nao)."""
+    values, vectors = np.linalg.eigh(overlap)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    mulliken = np.einsum("dmn,mn->dm", densities, overlap)
+    lowdin = np.einsum("ma,dab,bm->dm", root, densities, root, optimize=True)
+    return by_atom(mole, mulliken).T, by_atom(mole, lowdin).T
+
+
+def _occupations(density: Array, basis: Array) -> Array:
+    """Natural occupations of a density (nao, nao), largest first; `basis` is S C, (nao, nmo)."""
+    return np.array(np.linalg.eigvalsh(basis.T @ density @ basis)[::-1])
 
 
 # --- polarizability -------------------------------------------------------------------------------

@@ -8,13 +8,12 @@
 All densities are symmetric in m and n. Basis functions move with their atoms: d/dA of a function on
 A is minus its derivative with respect to the electron position, and by translational invariance
 d/dQ (mn|Q) = -(d/dm + d/dn)(mn|Q), so three-centre integrals need the derivative of only one
-function. Integrals come from PySCF (libcint), as does h^x, with core potentials, also for the
-spin-free X2C Hamiltonian.
+function. Integrals come from PySCF (libcint), as does h^x of the spin-free X2C Hamiltonian.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,13 +73,38 @@ def one_electron(mole: Any, relativity: str, density: Array, weighted: Array) ->
         D and W, sums over spins, (nao, nao).
     """
     with shielded():
-        mf = hamiltonian.mean_field(mole, "rhf" if mole.spin == 0 else "uhf", relativity, None)
-        derivative = mf.nuc_grad_method().hcore_generator(mole)
-        gradient = np.stack(
-            [np.einsum("xmn,mn->x", derivative(atom), density) for atom in range(mole.natm)]
-        )
+        if relativity == "none":
+            gradient = _core(mole, density)
+        else:
+            mf = hamiltonian.mean_field(mole, "rhf" if mole.spin == 0 else "uhf", relativity, None)
+            derivative = mf.nuc_grad_method().hcore_generator(mole)
+            gradient = np.stack(
+                [np.einsum("xmn,mn->x", derivative(atom), density) for atom in range(mole.natm)]
+            )
         overlap = mole.intor("int1e_ipovlp", comp=3)
     return gradient + 2 * by_atom(mole, np.einsum("xmn,mn->xm", overlap, weighted))
+
+
+def _core(mole: Any, density: Array) -> Array:
+    """sum D h^x of kinetic energy, nuclei and core potentials, (natom, 3) Eh/bohr.
+
+    PySCF has it too, in a package that takes 0.3 s to load.
+    """
+    from pyscf import gto
+
+    with_cores = set()
+    moved = mole.intor("int1e_ipkin", comp=3) + mole.intor("int1e_ipnuc", comp=3)
+    if mole.has_ecp():
+        moved += mole.intor("ECPscalar_ipnuc", comp=3)
+        with_cores = set(mole._ecpbas[:, gto.ATOM_OF])
+    gradient = -by_atom(mole, np.einsum("xmn,mn->xm", moved, density))
+    for atom in range(mole.natm):
+        with mole.with_rinv_at_nucleus(atom):
+            field = -mole.atom_charge(atom) * mole.intor("int1e_iprinv", comp=3)
+            if atom in with_cores:
+                field += mole.intor("ECPscalar_iprinv", comp=3)
+        gradient[atom] += np.einsum("xmn,mn->x", field, density)
+    return 2 * gradient
 
 
 def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Array, Array]:
@@ -197,9 +221,9 @@ def unpacked_blocks(mole: Any, auxmole: Any, packed_bytes: int) -> Iterator[Bloc
 
 def four_center(
     mole: Any,
-    density: list[Array],
-    coulomb: list[Array],
-    exchange: list[Array],
+    density: Sequence[Array],
+    coulomb: Sequence[Array],
+    exchange: Sequence[Array],
     weight: float,
 ) -> Array:
     """Gradient of the Coulomb energy of D with X and the exchange energy of D with Y, from
@@ -212,9 +236,9 @@ def four_center(
     ----------
     mole : pyscf.gto.Mole
         PySCF molecule; for integrals of a long-range operator, one with the operator set.
-    density : list of array
+    density : sequence of array
         D of each spin, symmetric (nao, nao).
-    coulomb, exchange : list of array
+    coulomb, exchange : sequence of array
         X and Y of each spin, symmetric (nao, nao); empty if that part is not wanted.
     weight : float
         w; 2 if one spin stands for both.

@@ -35,7 +35,7 @@ from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.planning.gradient_memory import XC_GRADIENT_BYTES, XC_GRADIENT_VALUES
 from dfmp2.scf.exchange_correlation import GRADIENT, ExchangeCorrelation, add_weighted
-from dfmp2.scf.functional_kernel import KINDS
+from dfmp2.scf.functional_kernel import KINDS, FunctionalKernel, coarse_grid
 from dfmp2.scf.kohn_sham import (
     ExactExchange,
     exact_exchange,
@@ -71,6 +71,25 @@ class Functionals:
     def stationary(self) -> bool:
         """Whether the orbitals make the energy stationary."""
         return self.scf == self.energy
+
+    def kernels(
+        self, mole: Any, occupied: list[Array], threads: int, room: int
+    ) -> tuple[FunctionalKernel, FunctionalKernel]:
+        """The kernel of the SCF's functional, and a quick one: on a coarser grid in float32.
+
+        Parameters
+        ----------
+        occupied : list of (nao, nocc)
+            Occupied orbitals of each spin.
+        room : int
+            Bytes for values of the quick kernel.
+        """
+        kernel = FunctionalKernel(mole, self.scf, self.grid, occupied, threads)
+        coarse = coarse_grid(mole, self.grid)
+        if coarse is self.grid:
+            return kernel, kernel
+        quick = FunctionalKernel(mole, self.scf, coarse, occupied, threads, single=True, room=room)
+        return kernel, quick
 
     def potential(self, mole: Any, xc: str, occupied: Sequence[Array], threads: int) -> list[Array]:
         """V_xc of one of the functionals for each spin, (nao, nao) Eh.
@@ -143,19 +162,13 @@ def functional_gradient(
     with shielded():
         quadrature = _quadrature(mole, grid, functionals, densities, changes)
         step = max(1, XC_GRADIENT_BYTES // (8 * XC_GRADIENT_VALUES * max(1, mole.nao)))
-        starts = range(0, len(grid.weights), step)
-        parts: list[Any] = [None] * len(starts)
-
-        def block(number: int) -> None:
-            first = starts[number]
-            parts[number] = _of_points(quadrature, slice(first, first + step))
-
-        each(len(starts), block, threads)
+        blocks = [slice(first, first + step) for first in range(0, len(grid.weights), step)]
+        parts = each(len(blocks), lambda k: _of_points(quadrature, blocks[k]), threads)
         energy = np.concatenate([part[2] for part in parts])
         gradient, torque = _weight_gradient(mole, grid, energy, threads)
-    for on_atoms, turned, _ in parts:
+    for on_atoms, turning, _ in parts:
         gradient += on_atoms
-        torque += turned
+        torque += turning
     return gradient, torque
 
 
@@ -368,77 +381,107 @@ def _weight_gradient(mole: Any, grid: Any, energy: Array, threads: int) -> tuple
     shift = np.array([[adjust(a, c, 0.0) for c in range(natm)] for a in range(natm)])
     points = np.flatnonzero(grid.atm_idx >= 0)
     step = max(1, XC_GRADIENT_BYTES // (8 * natm * (CELL_PAIRS * natm + CELL_ATOMS)))
-    starts = range(0, len(points), step)
-    parts: list[Any] = [None] * len(starts)
+    blocks = [points[first : first + step] for first in range(0, len(points), step)]
 
-    def block(number: int) -> None:
-        some = points[starts[number] : starts[number] + step]
-        parts[number] = _of_weights(
-            mole.atom_coords(),
-            shift,
-            grid.coords[some],
-            grid.atm_idx[some],
-            energy[some] * grid.quadrature_weights[some],
+    def of_block(number: int) -> tuple[Array, Array]:
+        block = blocks[number]
+        cells = _Cells(mole.atom_coords(), shift, grid.coords[block])
+        return _of_weights(
+            cells, grid.atm_idx[block], energy[block] * grid.quadrature_weights[block]
         )
 
-    each(len(starts), block, threads)
-    for part, turned in parts:
-        gradient += part
-        torque += turned
+    for on_atoms, turning in each(len(blocks), of_block, threads):
+        gradient += on_atoms
+        torque += turning
     return gradient, torque
 
 
-def _of_weights(
-    places: Array, shift: Array, coords: Array, parents: Any, energy: Array
-) -> tuple[Array, Array]:
-    """Contributions of some points to the derivative of the weights, (natom, 3) Eh/bohr, and to the
-    torque.
+class _Cells:
+    """P_A of Eq. 3 at some points.
 
     Parameters
     ----------
     places : positions of the atoms, (natom, 3) bohr
     shift : a of Eq. 3, (natom, natom)
-    coords, parents : points (n, 3), and the atom that each belongs to
+    coords : the points, (n, 3) bohr
+
+    Attributes
+    ----------
+    directions, distances : from each atom to each point, (natom, n, 3) and (natom, n) bohr
+    values : P_A times a power of two that all atoms share, (natom, n)
+    """
+
+    def __init__(self, places: Array, shift: Array, coords: Array) -> None:
+        self.places, self.coords = places, coords
+        self._apart = np.linalg.norm(places[:, None] - places, axis=2)
+        self.directions = coords - places[:, None]
+        self.distances = np.sqrt((self.directions**2).sum(axis=2))
+        self.directions /= self.distances[:, :, None] + NOTHING
+        self.values = np.ones(self.distances.shape)
+        # each atom with all later ones: twice s of both cells, as nu is antisymmetric; ds/dmu
+        self._factors: list[tuple[Array, Array]] = []
+        self._slopes: list[Array] = []
+        for atom in range(len(places) - 1):
+            later = slice(atom + 1, None)
+            mu = self._mu(atom)
+            a = shift[atom, later, None]
+            smooth, slope = _smoothed(mu + a * (1 - mu**2))
+            self._slopes.append(slope * (1 - 2 * a * mu))
+            factor = 1 - smooth
+            later_factor = 1 + smooth
+            self._factors.append((factor, later_factor))
+            self.values[atom] *= factor.prod(axis=0)
+            self.values[later] *= later_factor
+
+    def _mu(self, atom: int) -> Array:
+        """mu of Eq. 3 of an atom with all later ones, (later, n)."""
+        later = slice(atom + 1, None)
+        difference = self.distances[atom] - self.distances[later]
+        return np.asarray(difference / self._apart[atom, later, None])
+
+    def derivative(self, by_cell: Array) -> tuple[Array, Array]:
+        """Derivatives of an energy with respect to the distances of points from atoms, (natom, n),
+        and, at fixed such distances, to the positions of the atoms, (natom, 3).
+
+        Parameters
+        ----------
+        by_cell : dE/dP_A P_A, (natom, n)
+        """
+        by_distance = np.zeros_like(self.distances)
+        gradient = np.zeros_like(self.places)
+        for atom, (factor, later_factor) in enumerate(self._factors):
+            later = slice(atom + 1, None)
+            apart = self._apart[atom, later]
+            by_mu = by_cell[later] / (later_factor + NOTHING) - by_cell[atom] / (factor + NOTHING)
+            by_mu *= self._slopes[atom] / apart[:, None]
+            by_distance[atom] += by_mu.sum(axis=0)
+            by_distance[later] -= by_mu
+            stretched = np.einsum("cg,cg->c", by_mu, self._mu(atom)) / apart
+            stretching = stretched[:, None] * (self.places[atom] - self.places[later])
+            gradient[atom] -= stretching.sum(axis=0)
+            gradient[later] += stretching
+        return by_distance, gradient
+
+
+def _of_weights(cells: _Cells, parents: Any, energy: Array) -> tuple[Array, Array]:
+    """Contributions of some points to the derivative of the weights, (natom, 3) Eh/bohr, and to the
+    torque.
+
+    Parameters
+    ----------
+    parents : the atom that each point belongs to
     energy : e times the weight in its atom's own quadrature, (n,)
     """
-    natm, numbers = len(places), np.arange(len(coords))
-    apart = np.linalg.norm(places[:, None] - places, axis=2)
-    away = coords - places[:, None]  # (natom, n, 3)
-    distance = np.sqrt((away**2).sum(axis=2))
-    away /= distance[:, :, None] + NOTHING
-    cells = np.ones((natm, len(coords)))
-    slopes, shares = [], []  # each atom with all later ones: s'(nu) dnu/dmu, s of both cells
-    for atom in range(natm - 1):
-        behind = slice(atom + 1, natm)
-        mu = (distance[atom] - distance[behind]) / apart[atom, behind, None]
-        a = shift[atom, behind, None]
-        smooth, slope = _smoothed(mu + a * (1 - mu**2))
-        slopes.append(slope * (1 - 2 * a * mu))
-        shares.append((1 - smooth, 1 + smooth))  # twice s: nu is antisymmetric
-        cells[atom] *= shares[atom][0].prod(axis=0)
-        cells[behind] *= shares[atom][1]
-    total = cells.sum(axis=0)
-    own = cells[parents, numbers]
+    numbers = np.arange(len(energy))
+    total = cells.values.sum(axis=0)
+    own = cells.values[parents, numbers]
     # Derivative of sum_g e_g P_B / sum_A P_A with respect to each P_A, times that P_A.
-    by_cell = -energy * own / total**2 * cells
+    by_cell = -energy * own / total**2 * cells.values
     by_cell[parents, numbers] += energy * own / total
-    of_distance = np.zeros_like(distance)
-    gradient = np.zeros_like(places)
-    for atom in range(natm - 1):
-        behind = slice(atom + 1, natm)
-        before, after = shares[atom]
-        by_mu = by_cell[behind] / (after + NOTHING) - by_cell[atom] / (before + NOTHING)
-        by_mu *= slopes[atom] / apart[atom, behind, None]
-        of_distance[atom] += by_mu.sum(axis=0)
-        of_distance[behind] -= by_mu
-        mu = (distance[atom] - distance[behind]) / apart[atom, behind, None]
-        stretched = np.einsum("cg,cg->c", by_mu, mu) / apart[atom, behind]
-        stretching = stretched[:, None] * (places[atom] - places[behind])
-        gradient[atom] -= stretching.sum(axis=0)
-        gradient[behind] += stretching
-    moved = of_distance[:, :, None] * away
-    gradient -= moved.sum(axis=1)
-    on_atoms, torque = _of_moving_points(places, coords, parents, moved.sum(axis=0))
+    by_distance, gradient = cells.derivative(by_cell)
+    forces = by_distance[:, :, None] * cells.directions
+    gradient -= forces.sum(axis=1)
+    on_atoms, torque = _of_moving_points(cells.places, cells.coords, parents, forces.sum(axis=0))
     return gradient + on_atoms, torque
 
 

@@ -47,6 +47,7 @@ import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.errors import ConvergenceError, NumericalError, Option
+from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.response_matrices import Kernel, orbital_hessian
@@ -84,6 +85,20 @@ class Orbitals:
     nvir: int
     virtual: int
 
+    @classmethod
+    def of_space(cls, coeff: Array, energy: Array, occ: Array, space: ActiveSpace) -> Orbitals:
+        """The orbitals of a spin, those of the active space being correlated; `occ` holds the
+        occupations, (nmo,)."""
+        occupied = int(np.count_nonzero(occ))
+        return cls(
+            coeff=coeff,
+            energy=energy,
+            core=occupied - space.nocc,
+            nocc=space.nocc,
+            nvir=space.nvir,
+            virtual=len(occ) - occupied - space.nvir,
+        )
+
     @property
     def occupied(self) -> int:
         """Number of occupied orbitals."""
@@ -99,6 +114,27 @@ class Orbitals:
         """C_occ C_occ^T, (nao, nao)."""
         c = self.coeff[:, : self.occupied]
         return np.asarray(c @ c.T)
+
+    @property
+    def rotations(self) -> RotatedSpin:
+        """Rotations of occupied into virtual orbitals."""
+        return RotatedSpin(
+            self.coeff[:, : self.occupied],
+            self.coeff[:, self.occupied :],
+            self.energy[self.occupied :, None] - self.energy[: self.occupied],
+        )
+
+    @property
+    def zeros(self) -> Array:
+        """(nmo, nmo) zeros."""
+        return np.zeros((len(self.energy),) * 2)
+
+    def embedded(self, occupied: Array, virtual: Array) -> Array:
+        """A matrix between correlated orbitals of the same kind, in all orbitals, (nmo, nmo)."""
+        matrix = self.zeros
+        matrix[self.core : self.occupied, self.core : self.occupied] = occupied
+        matrix[self.occupied : self.last, self.occupied : self.last] = virtual
+        return matrix
 
     def in_functions(self, matrix: Array) -> Array:
         """C X C^T, (nao, nao), for X (nmo, nmo)."""
@@ -174,14 +210,8 @@ def relax(
         A frozen orbital is degenerate with a correlated one.
     """
     weight = 2.0 if len(spins) == 1 else 1.0
-    densities = [p.copy() for p in unrelaxed]
-    drive = [np.zeros_like(p) for p in unrelaxed]
-    for o, p, t, t_occ, t_vir in zip(spins, densities, drive, occupied, virtual, strict=True):
-        t[:, o.core : o.occupied], t[:, o.occupied : o.last] = t_occ, t_vir
-        if o.core and o.nocc:
-            _mix(o, p, t, slice(0, o.core), slice(o.core, o.occupied), "core")
-        if o.virtual and o.nvir:
-            _mix(o, p, t, slice(o.last, o.last + o.virtual), slice(o.occupied, o.last), "virtual")
+    drive = [_driving_terms(*each) for each in zip(spins, occupied, virtual, strict=True)]
+    densities = [_mixed(*each) for each in zip(spins, unrelaxed, drive, strict=True)]
     if energy_fock is not None:  # symmetric: it drives rotations of occupied into virtual orbitals
         for o, t, fock in zip(spins, drive, energy_fock, strict=True):
             t[:, : o.occupied] += 2 * fock[:, : o.occupied]
@@ -190,43 +220,52 @@ def relax(
         -(t - t.T)[o.occupied :, : o.occupied] / 2 - g[o.occupied :, : o.occupied]
         for o, t, g in zip(spins, drive, fields, strict=True)
     ]
-    rotations = [
-        RotatedSpin(
-            o.coeff[:, : o.occupied],
-            o.coeff[:, o.occupied :],
-            o.energy[o.occupied :, None] - o.energy[: o.occupied],
-        )
-        for o in spins
-    ]
-    found, more, residual = solve(builder, spins, rotations, right, weight, listener)
-    result = []
-    for o, p, first, t, g, h, x in zip(
-        spins, densities, unrelaxed, drive, fields, more, found, strict=True
-    ):
-        p[o.occupied :, : o.occupied], p[: o.occupied, o.occupied :] = x, x.T
-        m = t + 2 * o.energy[:, None] * p
-        m[:, : o.occupied] += 2 * (g + h)[:, : o.occupied]
-        result.append(Relaxed(first, p, (m + m.T) / 4))
-    return result, residual
+    response, response_fields, residual = solve(builder, spins, right, weight, listener)
+    relaxed = []
+    for s, o in enumerate(spins):
+        p = densities[s]
+        p[o.occupied :, : o.occupied] = response[s]
+        p[: o.occupied, o.occupied :] = response[s].T
+        m = drive[s] + 2 * o.energy[:, None] * p
+        m[:, : o.occupied] += 2 * (fields[s] + response_fields[s])[:, : o.occupied]
+        relaxed.append(Relaxed(unrelaxed=unrelaxed[s], relaxed=p, weighted=(m + m.T) / 4))
+    return relaxed, residual
 
 
-def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name: str) -> None:
-    """Write P between frozen and correlated orbitals into `p`.
+def _driving_terms(o: Orbitals, occupied: Array, virtual: Array) -> Array:
+    """T of correlated orbitals as columns of all orbitals, (nmo, nmo) Eh."""
+    t = o.zeros
+    t[:, o.core : o.occupied] = occupied
+    t[:, o.occupied : o.last] = virtual
+    return t
+
+
+def _mixed(o: Orbitals, unrelaxed: Array, t: Array) -> Array:
+    """P with the blocks between frozen and correlated orbitals, (nmo, nmo).
 
     Raises
     ------
     NumericalError
         Two of them are degenerate, so that the smallest displacement would mix them.
     """
-    gaps = o.energy[correlated] - o.energy[frozen, None]
-    closest = float(np.abs(gaps).min())
-    if closest < DEGENERATE:
-        raise NumericalError(
-            f"a frozen {name} orbital is degenerate with a correlated one ({closest:.0e} Eh "
-            "apart), so that the energy has no gradient: freeze one orbital more or fewer"
-        )
-    p[frozen, correlated] = t[frozen, correlated] / (2 * gaps)
-    p[correlated, frozen] = p[frozen, correlated].T
+    p = unrelaxed.copy()
+    kinds = (
+        ("core", slice(0, o.core), slice(o.core, o.occupied)),
+        ("virtual", slice(o.last, o.last + o.virtual), slice(o.occupied, o.last)),
+    )
+    for name, frozen, correlated in kinds:
+        gaps = o.energy[correlated] - o.energy[frozen, None]
+        if not gaps.size:
+            continue
+        closest = float(np.abs(gaps).min())
+        if closest < DEGENERATE:
+            raise NumericalError(
+                f"a frozen {name} orbital is degenerate with a correlated one ({closest:.0e} Eh "
+                "apart), so that the energy has no gradient: freeze one orbital more or fewer"
+            )
+        p[frozen, correlated] = t[frozen, correlated] / (2 * gaps)
+        p[correlated, frozen] = p[frozen, correlated].T
+    return p
 
 
 def _fields(
@@ -281,7 +320,6 @@ def _field_of_differences(
 def solve(
     builder: FockBuilder,
     spins: Sequence[Orbitals],
-    rotations: Sequence[RotatedSpin],
     right: Sequence[Array],
     weight: float,
     listener: Listener,
@@ -290,43 +328,78 @@ def solve(
 
     Parameters
     ----------
-    rotations, right : orbitals and b, (nvir, nocc) per spin
+    right : b, (nvir, nocc) per spin
     weight : weight of J in H, as in `dfmp2.scf.rotations.hessian_product`
 
     Raises
     ------
     ConvergenceError : not below RESIDUAL after MOST_CYCLES
     """
-    shapes = [spin.differences.shape for spin in rotations]
-    edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
+    rotations = [o.rotations for o in spins]
+    differences = _joined([rotation.differences for rotation in rotations])
+    subspace = _Subspace(builder, rotations, weight)
     b = _joined(right)
-    differences = _joined([spin.differences for spin in rotations])
-    diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
-
-    def split(x: Array) -> list[Array]:
-        return [
-            x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)
-        ]
-
-    product = orbital_hessian(
-        builder.mf,
-        rotations,
-        builder.exact,
-        builder.quick_kernel,
-        single=builder.single,
-        held=builder.held,
-    )
-    vectors: list[Array] = []
-    images: list[Array] = []
     x, residual = np.zeros_like(b), b
-    fields = [np.zeros((len(o.energy),) * 2) for o in spins]
+    fields = [o.zeros for o in spins]
     norm = float(np.linalg.norm(b))
     while norm > RESIDUAL:
-        limit = max(RESIDUAL, GAIN * norm)
-        start = x
-        right_hand = residual
+        x = x + subspace.solve(residual, max(RESIDUAL, GAIN * norm))
+        fields = _fields_of_rotations(builder, spins, rotations, subspace.split(x), weight)
+        response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
+        residual = b - differences * x - _joined(response)
+        norm = float(np.linalg.norm(residual))
+    iterations = counted_text(len(subspace.vectors), "iteration")
+    listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {iterations}")
+    if subspace.vectors:
+        _warn_of_strong_response(subspace.vectors, subspace.images, x, listener)
+    return subspace.split(x), fields, norm
+
+
+class _Subspace:
+    """Orthonormal vectors in which the residual of H x = b is minimised, and H times each.
+
+    Parameters
+    ----------
+    builder, rotations, weight : H, as in `solve`
+    """
+
+    def __init__(
+        self, builder: FockBuilder, rotations: Sequence[RotatedSpin], weight: float
+    ) -> None:
+        self._shapes = [rotation.differences.shape for rotation in rotations]
+        differences = _joined([rotation.differences for rotation in rotations])
+        self._diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
+        self._weight = weight
+        self._product = orbital_hessian(
+            builder.mf,
+            rotations,
+            builder.exact,
+            builder.quick_kernel,
+            single=builder.single,
+            held=builder.held,
+        )
+        self.vectors: list[Array] = []
+        self.images: list[Array] = []
+
+    def split(self, x: Array) -> list[Array]:
+        """A vector as (nvir, nocc) per spin."""
+        edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in self._shapes)])
+        return [
+            x[first:last].reshape(shape)
+            for first, last, shape in zip(edges, edges[1:], self._shapes, strict=False)
+        ]
+
+    def solve(self, right: Array, limit: float) -> Array:
+        """x of H x = b with a residual of at most `limit`, extending the space where it is needed.
+
+        Raises
+        ------
+        ConvergenceError : the space has MOST_CYCLES vectors
+        """
+        x, residual = np.zeros_like(right), right
+        norm = float(np.linalg.norm(right))
         while norm > limit:
-            if len(vectors) == MOST_CYCLES:
+            if len(self.vectors) == MOST_CYCLES:
                 raise ConvergenceError(
                     (
                         f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the "
@@ -337,27 +410,23 @@ def solve(
                     ", or follow it with ",
                     Option("stability", "follow"),
                 )
-            v = residual / diagonal
-            for _ in range(2):  # twice, to be orthogonal to rounding
-                for u in vectors:
-                    v -= u * (u @ v)
-            v /= np.linalg.norm(v)
-            vectors.append(v)
-            images.append(_joined(product(split(v), weight)))
-            basis = np.stack(images, axis=1)
-            best = np.linalg.lstsq(basis, right_hand, rcond=None)[0]
-            x = start + np.stack(vectors, axis=1) @ best
-            residual = right_hand - basis @ best
+            self._extend(residual)
+            images = np.stack(self.images, axis=1)
+            best = np.linalg.lstsq(images, right, rcond=None)[0]
+            x = np.stack(self.vectors, axis=1) @ best
+            residual = right - images @ best
             norm = float(np.linalg.norm(residual))
-        fields = _fields_of_rotations(builder, spins, rotations, split(x), weight)
-        response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
-        residual = b - differences * x - _joined(response)
-        norm = float(np.linalg.norm(residual))
-    iterations = counted_text(len(vectors), "iteration")
-    listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {iterations}")
-    if vectors:
-        _warn_of_strong_response(vectors, images, x, listener)
-    return split(x), fields, norm
+        return x
+
+    def _extend(self, residual: Array) -> None:
+        """Add the preconditioned residual, orthogonal to the other vectors, and H times it."""
+        vector = residual / self._diagonal
+        for _ in range(2):  # twice, to be orthogonal to rounding
+            for other in self.vectors:
+                vector -= other * (other @ vector)
+        vector /= np.linalg.norm(vector)
+        self.vectors.append(vector)
+        self.images.append(_joined(self._product(self.split(vector), self._weight)))
 
 
 def _warn_of_strong_response(

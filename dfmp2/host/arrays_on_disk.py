@@ -210,17 +210,10 @@ class StoredTensor:
     def _fit(self, solve: Callable[[Array], Array], i0: int, i1: int, parts: int = 1) -> int:
         """Fit a group, with its rows in `parts` parts; returns the new length of a row."""
         _, nvir, naux = self.shape
-        count = (i1 - i0) * nvir
-        rows = np.empty((count, naux))
-        for p0, p1 in self._pieces:
-            step = max(1, PIECE_ELEMENTS // (p1 - p0))
-            for start in range(0, count, step):
-                piece = np.empty((min(step, count - start), p1 - p0))
-                self._array.read(i0 * nvir * naux + p0 * count + start * (p1 - p0), piece)
-                rows[start : start + len(piece), p0:p1] = piece
+        rows = self._raw_rows(i0, i1)
         digest, place, length = hashlib.sha256(), 0, naux
-        step = max(1, -(-count // parts))
-        for start in range(0, count, step):
+        step = max(1, -(-len(rows) // parts))
+        for start in range(0, len(rows), step):
             fitted = solve(rows[start : start + step])
             length = int(fitted.shape[1])
             self._array.write(i0 * nvir * length + place, fitted)
@@ -230,6 +223,20 @@ class StoredTensor:
         if self._signed:
             self._digests[i0] = digest.hexdigest()
         return length
+
+    def _raw_rows(self, i0: int, i1: int) -> Array:
+        """Rows of a group before it is fitted, (rows, naux), which lie on disk in pieces of fitting
+        functions."""
+        _, nvir, naux = self.shape
+        count = (i1 - i0) * nvir
+        rows = np.empty((count, naux))
+        for p0, p1 in self._pieces:
+            step = max(1, PIECE_ELEMENTS // (p1 - p0))
+            for start in range(0, count, step):
+                piece = np.empty((min(step, count - start), p1 - p0))
+                self._array.read(i0 * nvir * naux + p0 * count + start * (p1 - p0), piece)
+                rows[start : start + len(piece), p0:p1] = piece
+        return rows
 
 
 def numbers_hash(rows: Array) -> str:

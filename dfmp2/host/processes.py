@@ -8,11 +8,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import connection
-from multiprocessing.context import SpawnContext, SpawnProcess
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, forkserver, popen_forkserver
+from multiprocessing.context import (
+    ForkServerContext,
+    ForkServerProcess,
+    SpawnContext,
+    SpawnProcess,
+)
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +30,7 @@ REAPED = 10.0  # s allowed for the thread that waited for a process to report ho
 class OneProcess(SpawnContext):
     """Spawns processes as usual, and remembers the last one."""
 
-    process: SpawnProcess
+    process: StartedProcess
 
     def Process(self, *given: Any, **named: Any) -> SpawnProcess:  # type: ignore[override] # noqa: N802
         """As in `multiprocessing`."""
@@ -33,36 +38,94 @@ class OneProcess(SpawnContext):
         return self.process
 
 
+class _ServedPopen(popen_forkserver.Popen):
+    """A process of the fork server, whose exit code is sent only once, though several threads may
+    wait for it."""
+
+    def __init__(self, process: Any) -> None:
+        self._receiving = threading.Lock()
+        super().__init__(process)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """As in `multiprocessing`."""
+        if flag != os.WNOHANG:
+            connection.wait([self.sentinel])
+        with self._receiving:
+            return super().poll(os.WNOHANG)
+
+
+class _ServedProcess(ForkServerProcess):
+    """A process of the fork server."""
+
+    @staticmethod
+    def _Popen(process: Any) -> _ServedPopen:  # noqa: N802
+        return _ServedPopen(process)
+
+
+class OneServedProcess(ForkServerContext):
+    """Lets the fork server start processes, and remembers the last one."""
+
+    process: StartedProcess
+
+    def Process(self, *given: Any, **named: Any) -> _ServedProcess:  # type: ignore[override] # noqa: N802
+        """As in `multiprocessing`."""
+        self.process = _ServedProcess(*given, **named)
+        return self.process
+
+
+StartedProcess = SpawnProcess | ForkServerProcess
+_served: list[str] = []  # modules of the fork server, once it has been started
+
+
+def start_server(modules: Sequence[str]) -> None:
+    """Start the fork server, which loads `modules` meanwhile; `start_process` then starts processes
+    that have them, in 0.02 s instead of 1 s.
+
+    Only for programs of our own: the server, once started, serves the whole process. Without one,
+    because the path of temporary files is too long for its socket, processes start as usual.
+    """
+    if _served:
+        return
+    with suppress(OSError), clean_start():
+        forkserver.set_forkserver_preload(list(modules))
+        forkserver.ensure_running()
+        _served.extend(modules)
+
+
 def start_process(
     initializer: Callable[..., None],
     given: tuple[Any, ...],
     first: Callable[..., Any],
     *arguments: Any,
-) -> tuple[ProcessPoolExecutor, Future[Any], SpawnProcess]:
+    served: bool = False,
+) -> tuple[ProcessPoolExecutor, Future[Any], StartedProcess]:
     """Start a process that executes calls one after another.
 
     Parameters
     ----------
     initializer : called in the process with `given`, while its signals are blocked
     first : its first call, with `arguments`
+    served : let the fork server start it if there is one
 
     Returns
     -------
     The executor of the process, the future of the first call, and the process.
     """
-    context = OneProcess()
+    context: OneProcess | OneServedProcess = OneProcess()
+    if served and _served:
+        context = OneServedProcess()
     with clean_start():
         executor = ProcessPoolExecutor(1, context, initializer, given)
         future = executor.submit(first, *arguments)
     return executor, future, context.process
 
 
-def has_ended(process: SpawnProcess) -> bool:
+def has_ended(process: StartedProcess) -> bool:
     """Whether a process has ended, even if nobody has been told how."""
     return bool(connection.wait([process.sentinel], 0))
 
 
-def exit_code(process: SpawnProcess) -> int | None:
+def exit_code(process: StartedProcess) -> int | None:
     """Exit code of a process that has ended; negative for a signal.
 
     Several threads may wait for it, the executor's and this one; the system notifies one of them,

@@ -1,4 +1,4 @@
-"""The place, time and software with which a result was made."""
+"""The place, time, software, memory and storage with which a result was made."""
 
 from __future__ import annotations
 
@@ -108,3 +108,24 @@ def collect_provenance(
         threads=threads,
         backend_details=tuple(f"{name}: {value}" for name, value in backend_details.items()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of the process, byte."""
+
+    budget: int = _q("byte", "memory the run was allowed to use")
+    predicted_peak: int = _q("byte", "predicted peak resident memory")
+    measured_peak: int = _q("byte", "measured peak resident memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The locations of the large arrays."""
+
+    scf_integrals: str = _q("", "fitted SCF integrals: memory, disk, or none")
+    fitted_tensor: str = _q("", "B of the MP2 step: memory or disk")
+    folder: str = _q("", "folder scratch files were in, empty when there were none")
+    predicted: int = _q("byte", "scratch space planned")
+    written: int = _q("byte", "bytes written to scratch files")
+    read: int = _q("byte", "bytes read from scratch files")

@@ -34,20 +34,17 @@ def asking(what: str) -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, Boto3Error, ClientError, OSError) as error:
+        answer = {}
         if isinstance(error, ClientError):
             answer = error.response.get("Error", {})
-        else:
-            answer = {}
         code = str(answer.get("Code", type(error).__name__))
-        message = str(answer.get("Message", error))
-        kind = next(
-            (kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)), ResourceError
-        )
+        message = " ".join(str(answer.get("Message", error)).split())
+        kinds = [kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)]
+        kind = kinds[0] if kinds else ResourceError
+        advice = ""
         if kind is BackendUnavailable:
             advice = ": see `aws configure`, --region and --profile"
-        else:
-            advice = ""
-        raise kind(f"{what}: {code}: {' '.join(message.split())}{advice}") from error
+        raise kind(f"{what}: {code}: {message}{advice}") from error
 
 
 def connect(service: str, region: str | None = None, profile: str | None = None) -> Any:

@@ -305,16 +305,20 @@ def remove_folder(folder: Path) -> None:
     except OSError:  # gone, or no longer our folder
         return
     try:
-        for name in sorted(os.listdir(handle), key=lambda name: name == LOCK):  # the lock last
+        ours = [name for name in os.listdir(handle) if _is_ours(name)]
+        for name in sorted(ours, key=lambda name: name == LOCK):  # the lock last
             with contextlib.suppress(OSError):
-                if (name in (LOCK, KEEPER) or name.endswith(SUFFIX)) and stat.S_ISREG(
-                    os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
-                ):
+                if stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
                     os.unlink(name, dir_fd=handle)
     finally:
         os.close(handle)
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file in a scratch folder is named as ours are."""
+    return name in (LOCK, KEEPER) or name.endswith(SUFFIX)
 
 
 def remove_kept(folder: Path) -> None:

@@ -4,7 +4,7 @@ NumPy, SciPy and PySCF each bring their own OpenBLAS, and PySCF an OpenMP runtim
 start several times as many threads as there are cores, which compete with each other. Here every
 OpenBLAS runs single-threaded, and the only parallelism is PySCF's OpenMP loops and our workers,
 which never run at the same time. The settings of a process that imports dfmp2 are restored
-afterwards. Our workers are `worker_pool`, `each` and `prefetched`.
+afterwards. Our workers are `worker_pool`, `each`, `each_share` and `prefetched`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 from dfmp2.host.resources import gives_memory_back
 
 Loaded = TypeVar("Loaded")
+Part = TypeVar("Part")
 
 # Names under which OpenBLAS exports its controls: plain, SciPy's and NumPy's 64-bit builds.
 _OPENBLAS_NAMES = ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_")
@@ -141,6 +143,8 @@ class _LoadedObject(ctypes.Structure):
     _fields_: ClassVar = [("address", ctypes.c_void_p), ("path", ctypes.c_char_p)]
 
 
+_real_path = lru_cache(os.path.realpath)  # of libraries, which are asked for in every stage
+
 _Visitor = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p
 )
@@ -154,7 +158,7 @@ def _loaded(*names: str) -> list[str]:
         path = os.fsdecode(loaded.contents.path)
         file = path.rpartition("/")[2]
         if any(name in file for name in names):
-            paths.add(os.path.realpath(path))
+            paths.add(_real_path(path))
         return 0
 
     # Keep holding the GIL, because the system takes its own lock here, and a thread that imports a
@@ -227,13 +231,26 @@ def worker_pool(count: int) -> Iterator[Workers]:
             pool.shutdown(cancel_futures=True)
 
 
-def each(count: int, work: Callable[[int], object], workers: int) -> None:
-    """Call work(0) .. work(count - 1) in threads; after an error or a signal, no further call is
-    started."""
+def each(count: int, work: Callable[[int], Part], workers: int) -> list[Part]:
+    """[work(0), ..., work(count - 1)], called in threads; after an error or a signal, no further
+    call is started."""
     with worker_pool(workers) as pool:
         futures = [pool.submit(work, number) for number in range(count)]
         for future in wait(futures, return_when=FIRST_EXCEPTION).done:
             future.result()
+    return [future.result() for future in futures]
+
+
+def shares(count: int, workers: int) -> list[tuple[int, int]]:
+    """range(count) in a nearly equal range (first, last) for each worker."""
+    step = count / workers
+    return [(round(k * step), round((k + 1) * step)) for k in range(workers)]
+
+
+def each_share(count: int, work: Callable[[int, int], Part], workers: int) -> list[Part]:
+    """[work(first, last), ...] of the `shares` of all workers, each called in a thread."""
+    ranges = shares(count, workers)
+    return each(workers, lambda number: work(*ranges[number]), workers)
 
 
 def prefetched(load: Callable[[int], Loaded], count: int) -> Iterator[Loaded]:

@@ -99,19 +99,27 @@ def exact_rows(
     ------
     i, [(nvir, nocc of the other, nvir of the other) float64 per spin, Eh]
     """
+    edges = np.cumsum([other.nocc for other in others])[:-1]
     for first in range(0, len(chosen), at_once):
         some = list(chosen[first : first + at_once])
         halves = _half_transformed(mole, space, some, others, threads)
+        of_spins = np.split(halves, edges, axis=1)
         for place, i in enumerate(some):
-            start, found = 0, []
-            for other in others:
-                h = halves[:, start : start + other.nocc, place]  # (nao, nocc, nvir)
-                start += other.nocc
-                rows = np.empty((space.nvir, other.nocc, other.nvir))
-                for j in range(other.nocc):
-                    np.matmul(h[:, j].T, other.c_vir, out=rows[:, j])
-                found.append(rows)
-            yield i, found
+            yield (
+                i,
+                [
+                    _transformed(half[:, :, place], other)
+                    for half, other in zip(of_spins, others, strict=True)
+                ],
+            )
+
+
+def _transformed(half: Array, other: ActiveSpace) -> Array:
+    """(ia|jb) of one i, (nvir, nocc, nvir), from (ia|j nu), (nao, nocc, nvir)."""
+    rows = np.empty((half.shape[2], other.nocc, other.nvir))
+    for j in range(other.nocc):
+        np.matmul(half[:, j].T, other.c_vir, out=rows[:, j])
+    return rows
 
 
 def _half_transformed(

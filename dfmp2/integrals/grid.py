@@ -51,16 +51,19 @@ def default_level(xc: str) -> int:
         _, parts = libxc.parse_xc(without_parameters(xc))
         numbers = {int(number) for number, _ in parts}
         names = [name for name, code in libxc.XC_CODES.items() if code in numbers]
-    level = LEVEL
-    for name in names:
-        for prefix in PREFIXES:
-            family = name.removeprefix(prefix)
-            if family == name:
-                continue
-            for beginning, needed in LEVELS.items():
-                if family.startswith(beginning):
-                    level = max(level, needed)
-    return level
+    families = [
+        name.removeprefix(prefix)
+        for name in names
+        for prefix in PREFIXES
+        if name.startswith(prefix)
+    ]
+    needed = [
+        level
+        for family in families
+        for beginning, level in LEVELS.items()
+        if family.startswith(beginning)
+    ]
+    return max([LEVEL, *needed])
 
 
 def grid_name(asked: str | None, xc: str) -> str:

@@ -113,15 +113,16 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
             for column in range(1, len(factor)):
                 factor[:column, column] = 0.0
             factor, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
-            return MetricFactor(
-                factor=factor,
-                triangular=True,
-                condition=_estimate(1.0 / float(reciprocal)),
-                dropped=0,
-            )
+            condition = _estimate(1.0 / float(reciprocal))
+            return MetricFactor(factor=factor, triangular=True, condition=condition, dropped=0)
     for column in range(len(metric)):
         metric[column + 1 :, column] = metric[column, column + 1 :]
     np.fill_diagonal(metric, diagonal)
+    return _cut_factor(metric)
+
+
+def _cut_factor(metric: Array) -> MetricFactor:
+    """The eigenvector factor without the smallest eigenvalues; overwrites the metric."""
     eigenvalues, vectors = scipy.linalg.eigh(metric, overwrite_a=True)  # two matrices in memory
     dropped = int(np.searchsorted(eigenvalues, EIGENVALUE_CUT * eigenvalues[-1], side="right"))
     condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
 from dfmp2.host.blas import SymmetricProducts
-from dfmp2.host.threads import each, worker_pool
+from dfmp2.host.threads import each_share, shares, worker_pool
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.spaces import ActiveSpace
 
@@ -49,26 +49,25 @@ class ClusterRectangles:
         Fitted integrals, Eh^1/2.
     pairs : PairList
         Meaning of the columns of `b`.
-    bounds : list of int
-        First fitting function of each worker, and the end of the last share.
+    threads : int
+        Number of workers.
     """
 
-    def __init__(self, b: Array, pairs: PairList, bounds: list[int]) -> None:
+    def __init__(self, b: Array, pairs: PairList, threads: int) -> None:
         self._clusters = pairs.clusters
         self._rectangles: list[Single] = [
             np.empty((len(b), *cluster.source.shape), dtype=np.float32)
             for cluster in pairs.clusters
         ]
 
-        def gather(worker: int) -> None:
+        def gather(first: int, last: int) -> None:
             columns = np.zeros(b.shape[1] + 1, dtype=np.float32)  # the last is for negligible pairs
-            for number in range(bounds[worker], bounds[worker + 1]):
+            for number in range(first, last):
                 columns[:-1] = b[number]
                 for cluster, rectangles in zip(self._clusters, self._rectangles, strict=True):
                     np.take(columns, cluster.source, out=rectangles[number], mode="clip")
 
-        workers = len(bounds) - 1
-        each(workers, gather, workers)
+        each_share(len(b), gather, threads)
 
     def share(self, start: int, stop: int) -> list[Single]:
         """Rectangles of some fitting functions, (stop - start, partners, functions) per cluster."""
@@ -240,12 +239,13 @@ class Transformation:
         if len(packed) > len(self._parts[0]):
             self._parts = [np.empty((len(packed), *part.shape[1:])) for part in self._parts]
         parts = [part[: len(packed)] for part in self._parts]
-        bounds = np.linspace(0, len(packed), self._threads + 1).round().astype(int)
+        ranges = shares(len(packed), self._threads)
 
         def share(worker: int) -> None:
             transform = self._transforms[worker]
-            for start in range(bounds[worker], bounds[worker + 1], self._step):
-                stop = min(start + self._step, bounds[worker + 1])
+            first, last = ranges[worker]
+            for start in range(first, last, self._step):
+                stop = min(start + self._step, last)
                 transform.put(0, packed[start:stop], start)
                 halves = transform.halves(stop - start)
                 for (number, columns), virtual, part in zip(

@@ -88,7 +88,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         self.result: MP2Result | None = None
         self._listener = listener
         # ASE uses some of these names itself
-        _understood({**self.default_parameters, "basis": basis, **parameters})
+        _options({**self.default_parameters, "basis": basis, **parameters})
         super().__init__(atoms=atoms, basis=basis, **parameters)
 
     def set(self, **parameters: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         ------
         InputError : an unknown parameter, or a value of the wrong type or range
         """
-        _understood({**self.parameters, **parameters})
+        _options({**self.parameters, **parameters})
         changed: dict[str, Any] = super().set(**parameters)
         return changed
 
@@ -121,30 +121,24 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         dfmp2.Dfmp2Error : periodic atoms, a fractional charge, or a calculation that failed
         """
         super().calculate(atoms, list(properties), list(system_changes))
-        options = _understood(self.parameters)
+        options = _options(self.parameters)
+        if "dipole" in properties:
+            options = replace(options, properties=True)
         molecule = from_ase(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
+        forces = "forces" in properties
         numerical = self.parameters["displacement"] is not None
         how: dict[str, Any] = {
             "listener": TranslatingListener(self._listener),
             "command": f"{__name__}.DFMP2",
         }
-        analytic = "forces" in properties and not numerical
-        options = replace(options, properties=options.properties or "dipole" in properties)
-        if analytic:
+        if forces and not numerical:
             self.result = gradient_options(molecule, options, **how).result
         else:
             self.result = run_options(molecule, options, **how)
         self.result.require_certified()
-        energy = self.result.total_energy * Hartree
-        self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature
-        if self.result.properties is not None:
-            self.results["dipole"] = self.result.properties.relaxed_dipole * ANGSTROM_PER_BOHR
-        if self.result.gradient is not None:
-            self.results["forces"] = self.result.gradient.total_gradient * (
-                -Hartree * BOHR_PER_ANGSTROM
-            )
-        if "forces" in properties and numerical:
+        self.results = _in_units_of_ase(self.result)
+        if forces and numerical:
             self.results["forces"] = self._forces()
 
     def _forces(self) -> Any:
@@ -156,25 +150,40 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
 
 
+def _in_units_of_ase(result: MP2Result) -> dict[str, Any]:
+    """What a result holds of ASE's properties, in eV, e angstrom and eV/angstrom."""
+    energy = result.total_energy * Hartree
+    found: dict[str, Any] = {"energy": energy, "free_energy": energy}  # electrons at 0 K
+    if result.properties is not None:
+        found["dipole"] = result.properties.relaxed_dipole * ANGSTROM_PER_BOHR
+    if result.gradient is not None:
+        found["forces"] = result.gradient.total_gradient * (-Hartree * BOHR_PER_ANGSTROM)
+    return found
+
+
 @speaking(PYTHON)
-def _understood(parameters: Mapping[str, Any]) -> Options:
+def _options(parameters: Mapping[str, Any]) -> Options:
+    """The options among parameters, all of which are checked."""
     keywords = {name: value for name, value in parameters.items() if name not in OWN}
     options = read_keywords(parameters.get("basis"), parameters["method"], keywords, {})
     for name in ("charge", "multiplicity"):
         value = parameters[name]
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | np.integer)
-        ):
+        if value is not None and not _is_number(value, int | np.integer):
             raise InputError(
                 f"{name} {value!r}: expected a whole number, or None to take it from the atoms"
             )
     read_field({name: parameters[name] for name in FIELD})
     step = parameters["displacement"]
-    if step is not None and (
-        isinstance(step, bool) or not isinstance(plain(step), int | float) or not 0 < step < 0.5
-    ):
+    if step is None:
+        return options
+    if not _is_number(plain(step), int | float) or not 0 < step < 0.5:
         raise InputError(
             f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as "
             "0.002"
         )
     return options
+
+
+def _is_number(value: object, kinds: Any) -> bool:
+    """Whether a value is of one of the kinds, and not a truth value."""
+    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -76,12 +76,10 @@ class BatchResult(Mapping[str, MP2Result]):
 
     def __getitem__(self, name: str) -> MP2Result:
         row = next((row for row in self.rows if row.name == name), None)
-        if row is None or row.output is None:
-            if row is None:
-                why = "there is no such item"
-            else:
-                why = self.failed.get(name, row.status)
-            raise KeyError(f"{name}: {why}")
+        if row is None:
+            raise KeyError(f"{name}: there is no such item")
+        if row.output is None:
+            raise KeyError(f"{name}: {self.failed.get(name, row.status)}")
         return read(row.output)
 
     def __iter__(self) -> Iterator[str]:
@@ -169,20 +167,17 @@ def batch(
     values: dict[str, Any] = {**options}
     if basis is not None:
         values["basis"] = basis
+    if not isinstance(molecules, str | os.PathLike | Iterable):
+        raise InputError(f"{molecules!r}: expected molecules in a list, or a manifest")
     if isinstance(molecules, str | os.PathLike):
-        batch = _manifest(molecules, values, output)
+        planned = _manifest(molecules, values, output)
     else:
-        if output is None:
-            raise InputError("output was not given: name the folder of the results")
-        # Wrong options are rejected before a file is written.
-        make_options(**{name: values[name] for name in values if name not in OF_THE_ITEM})
-        batch = make_batch(_files(molecules, Path(output) / "molecules"), values, Path(output))
+        planned = _planned(molecules, values, output)
     machine = {name: values[name] for name in OF_THE_MACHINE if values.get(name) is not None}
-    common = replace(batch.items[0].options, **machine)
-    inputs = read_inputs(batch)
-    pool = local_pool(batch.device, workers, common.threads, common.memory)
+    common = replace(planned.items[0].options, **machine)
+    inputs = read_inputs(planned)
     run = BatchRun(
-        batch=batch,
+        batch=planned,
         inputs=inputs,
         mine=range(len(inputs)),
         listener=TranslatingListener(listener),
@@ -190,14 +185,27 @@ def batch(
         scratch=common.scratch,
         command="dfmp2.batch",
     )
-    if batch.optimizes:
+    if planned.optimizes:
         from dfmp2.studies.optimize import minimum
 
         run.optimize = minimum
-    run.compute(pool, workers)
+    run.compute(local_pool(planned.device, workers, common.threads, common.memory), workers)
     if run.full:
         raise run.disk_full()
-    return BatchResult(batch.output, list(run.rows.values()))
+    return BatchResult(planned.output, list(run.rows.values()))
+
+
+def _planned(
+    molecules: Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
+    values: Mapping[str, Any],
+    output: str | os.PathLike[str] | None,
+) -> Batch:
+    """The batch of molecules without a manifest."""
+    if output is None:
+        raise InputError("output was not given: name the folder of the results")
+    # Wrong options are rejected before a file is written.
+    make_options(**{name: value for name, value in values.items() if name not in OF_THE_ITEM})
+    return make_batch(_files(molecules, Path(output) / "molecules"), values, Path(output))
 
 
 def _manifest(
@@ -241,7 +249,8 @@ def read_many(
 
     Parameters
     ----------
-    source : output folder of a batch, or any folder of result files
+    source : output folder of a batch, or any folder of result files; those of an earlier batch in
+        the same folder count, too
     only : attributes of a result, such as ("total_energy", "gradient.mp2_total_gradient",
         "molecule.coordinates"): yields a dict of them instead of the result, None where a result
         lacks one

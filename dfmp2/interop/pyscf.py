@@ -1,5 +1,5 @@
-"""DF-MP2 as a post-SCF class in the style of PySCF: on a converged RHF or UHF, density-fitted or
-not.
+"""DF-MP2 on a converged mean field of PySCF, density-fitted or not: as functions of
+`import dfmp2`, and as a post-SCF class in the style of PySCF.
 
     from pyscf import gto
     from dfmp2.interop.pyscf import DFMP2
@@ -16,29 +16,40 @@ also when set. Importing this module changes nothing in PySCF.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import PYTHON, plain
-from dfmp2.interop.python import (
-    OF_THE_SCF,
-    from_mean_field,
-    gradient_from_mean_field,
-    speaking,
-)
+from dfmp2.fitting.sets import with_errors
+from dfmp2.interop.python import OptionKeywords, TranslatingListener, prove, public, speaking
 from dfmp2.interop.qcschema import read_keywords
 from dfmp2.molecule.mole import MEGABYTE
 from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.mp2.calculation import Calculation, Opening, open_calculation
+from dfmp2.mp2.energy import energy_on_reference
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import MeanFieldKeywords
+from dfmp2.options import MeanFieldKeywords, ScfKeywords, make_options
+from dfmp2.planning.plan import settle_plan
+from dfmp2.planning.system import assemble
 from dfmp2.progress import Listener
+from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
+from dfmp2.scf.stability import full_stability
+
+if TYPE_CHECKING:
+    from dfmp2.gradients.result import GradientResult
+    from dfmp2.scf.reference import Reference
 
 import_pyscf()
 from pyscf import lib  # noqa: E402 - after the shield, which must import it first
 
+OF_THE_SCF = {"basis", *ScfKeywords.__annotations__}  # options that a mean field has already fixed
 SETTINGS = ("frozen", "auxbasis", "options")
 ELSEWHERE = {
     **dict.fromkeys(OF_THE_SCF, "the SCF has already been done"),
@@ -69,6 +80,149 @@ ABSENT = {  # names in PySCF's and GPU4PySCF's classes, and why they are missing
     "ps": "it is os_scale=",
     "pt": "it is ss_scale=",
 }
+
+
+@public(OptionKeywords)
+def from_mean_field(
+    mean_field: Any,
+    auxbasis: str | None = None,
+    *,
+    listener: Listener | None = None,
+    require_proofs: bool = True,
+    **options: Unpack[MeanFieldKeywords],
+) -> MP2Result:
+    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not; with method="drpa" also
+    RKS or UKS.
+
+    Parameters
+    ----------
+    mean_field : pyscf.scf.hf.SCF
+        Converged PySCF mean field of a molecule with spherical functions; sf-X2C-1e and point
+        charges (`qmmm.mm_charge`) are recorded.
+    auxbasis : str, optional
+        MP2 fitting set; None for the partner of the orbital basis.
+    require_proofs : bool, optional
+        As in `run`.
+    options : keywords
+        Fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend, ...).
+
+    Returns
+    -------
+    MP2Result
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell,
+        periodic, Cartesian functions, or anything that cannot be recorded and repeated: solvent,
+        fractional occupations, other integrals, non-canonical orbitals
+    """
+    task = "properties" if options.get("properties") else "energy"
+    with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
+        if task == "energy":
+            result = energy_on_reference(calculation, reference)
+        else:
+            from dfmp2.gradients.gradient import gradient_on_reference
+
+            result = gradient_on_reference(calculation, reference, [])
+    return prove(result, TranslatingListener(listener), required=require_proofs)
+
+
+@public(OptionKeywords)
+def gradient_from_mean_field(
+    mean_field: Any,
+    auxbasis: str | None = None,
+    *,
+    listener: Listener | None = None,
+    require_proofs: bool = True,
+    **options: Unpack[MeanFieldKeywords],
+) -> GradientResult:
+    """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as in
+    `from_mean_field`.
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : as in `from_mean_field` and `gradient`
+    """
+    from dfmp2.gradients.gradient import gradient_on_reference
+    from dfmp2.gradients.result import GradientResult
+
+    if options.get("check"):
+        raise InputError(
+            "check compares a gradient with energies of displaced molecules, whose SCF would not "
+            "be that of this mean field: leave it out, or use dfmp2.gradient"
+        )
+    with _on_mean_field(mean_field, auxbasis, listener, options, "gradient") as (
+        calculation,
+        reference,
+    ):
+        result = gradient_on_reference(calculation, reference, [])
+    return GradientResult(prove(result, TranslatingListener(listener), required=require_proofs))
+
+
+@contextmanager
+def _on_mean_field(
+    mean_field: Any,
+    auxbasis: str | None,
+    listener: Listener | None,
+    options: Mapping[str, Any],
+    task: str,
+) -> Iterator[tuple[Calculation, Reference]]:
+    """A calculation with the orbitals of a mean field; `task` as in
+    `dfmp2.planning.plan.make_plan`."""
+    import_pyscf()
+    hybrid = double_hybrid_of(str(options.get("method") or "mp2"), mean_field)
+    energy_xc = None
+    if hybrid is not None and hybrid.energy:
+        energy_xc = hybrid.energy.lower()
+    adopted = adopt(mean_field, energy_xc)
+    _require_no_scf(options)
+    reference, jk = adopted.reference, adopted.jk
+    chosen = make_options(
+        **{"stability": "off", **options, "auxbasis": auxbasis},
+        basis=adopted.orbital.name,
+        reference=reference.kind,
+        relativity=adopted.relativity,
+        scf=reference.scf_type,
+        xc=reference.xc if hybrid is None else None,
+        grid=reference.grid_name,
+    )
+    if jk is not None:
+        jk = with_errors(jk, adopted.orbital, allow_poor=chosen.allow_poor_fit)
+    opening = Opening(
+        partial(assemble, adopted.molecule, adopted.orbital, jk),
+        partial(settle_plan, part="from orbitals", task=task),
+    )
+    with open_calculation(
+        chosen,
+        reference.kind,
+        opening,
+        listener=TranslatingListener(listener),
+        command="dfmp2.from_mean_field",
+    ) as calculation:
+        system = calculation.system
+        reference = require_repeatable(mean_field, adopted, system.mole, system.jk_auxmole)
+        if chosen.stability == "full":
+            reference = replace(reference, stability=full_stability(mean_field))
+        yield calculation, reference
+
+
+def _require_no_scf(options: Mapping[str, Any]) -> None:
+    """Raise for an option that would converge the SCF again."""
+    fixed = OF_THE_SCF & set(options)
+    if fixed:
+        raise InputError(
+            f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out"
+        )
+    if options.get("polarizability"):
+        raise InputError(
+            "polarizability converges the SCF again, in fields, which has already been done: use "
+            "dfmp2.run, with scf_from for the orbitals"
+        )
+    if options.get("stability") == "follow":
+        raise InputError(
+            "stability follow converges the SCF again, which has already been done: follow it in "
+            "PySCF (mf.stability()), or give full, auto or off"
+        )
 
 
 def _energy(name: str, what: str) -> Any:
@@ -211,7 +365,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
         Raises
         ------
-        dfmp2.Dfmp2Error : see `dfmp2.interop.python.gradient_from_mean_field`
+        dfmp2.Dfmp2Error : see `gradient_from_mean_field`
         """
         if self.result is None or self.result.gradient is None:
             how: Any = {"listener": _Logger(self), **self._chosen()}

@@ -13,29 +13,23 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, Message, Option, ResultExists
 from dfmp2.errors.messages import PYTHON, Words, in_words, plain
-from dfmp2.fitting.sets import with_errors
-from dfmp2.molecule.files import read_file
+from dfmp2.errors.wishes import require_known_option
+from dfmp2.molecule.files import read_file, read_point_charges
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2 import derive as derivation
 from dfmp2.mp2.calculation import (
     NOTHING,
-    Calculation,
     CalculationKeywords,
     Checkpoint,
-    Opening,
-    open_calculation,
 )
-from dfmp2.mp2.energy import energy_on_reference, mp2_energy
+from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import (
     BEFORE_PAIRS,
@@ -44,33 +38,25 @@ from dfmp2.options import (
     WHOLE_RUN,
     EnergyKeywords,
     Keywords,
-    MeanFieldKeywords,
     MoleculeKeywords,
     Options,
     PreparedKeywords,
-    ScfKeywords,
     default_backend,
     make_options,
-    require_known_option,
 )
 from dfmp2.options.methods import method_of_orbitals
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
-from dfmp2.planning.plan import Outlook, foresee, settle_plan
-from dfmp2.planning.system import assemble
+from dfmp2.planning.plan import Outlook, foresee
 from dfmp2.progress import Listener, Relay
-from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
-from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
     from dfmp2.mp2.prepared import Prepared
-    from dfmp2.scf.reference import Reference
 
 P = ParamSpec("P")
 R = TypeVar("R")
 MoleculeLike = Molecule | str | os.PathLike[str] | Atoms | Mole  # accepted as a molecule
-OF_THE_SCF = {"basis", *ScfKeywords.__annotations__}  # options that a mean field has already fixed
 
 
 class NoKeywords(TypedDict):
@@ -217,10 +203,10 @@ def run(
         return run_options(parsed, chosen, listener=translating, checkpoint=state)
 
     result = _checkpointed(checkpoint, resume, translating, compute)
-    return _proven(result, translating, required=require_proofs)
+    return prove(result, translating, required=require_proofs)
 
 
-def _proven(result: MP2Result, listener: Listener, *, required: bool) -> MP2Result:
+def prove(result: MP2Result, listener: Listener, *, required: bool) -> MP2Result:
     """The result; if its check or certificate fails, raise, or warn unless `required`."""
     if required:
         result.require_proofs("; with require_proofs=False it is returned with this as a warning")
@@ -312,13 +298,7 @@ def _converted(molecule: Any, state: Mapping[str, Any]) -> Molecule:
             f"molecule is a {type(molecule).__name__}: expected the path of an xyz file, a "
             "dfmp2.Molecule, ASE's Atoms or PySCF's Mole"
         )
-    charge = state["charge"]
-    if charge is None:
-        charge = molecule.charge
-    multiplicity = state["multiplicity"]
-    if multiplicity is None:
-        multiplicity = molecule.multiplicity
-    return molecule.with_state(charge, multiplicity)
+    return molecule.with_state(state["charge"], state["multiplicity"])
 
 
 def run_options(
@@ -375,7 +355,7 @@ def gradient(
     --------
     >>> dfmp2.gradient("inputs/h2o.xyz", basis="cc-pvdz").gradient              # doctest: +SKIP
     """
-    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.gradients.result import GradientResult
 
     translating = TranslatingListener(listener)
     parsed, chosen = molecule_and_options(molecule, basis, options)
@@ -384,7 +364,7 @@ def gradient(
         return gradient_options(parsed, chosen, listener=translating, checkpoint=state).result
 
     result = _checkpointed(checkpoint, resume, translating, compute)
-    return GradientResult(_proven(result, translating, required=require_proofs))
+    return GradientResult(prove(result, translating, required=require_proofs))
 
 
 def gradient_options(
@@ -524,21 +504,7 @@ def prepare(
     from dfmp2.mp2.prepared import prepare_b
     from dfmp2.output.prepared import PreparedFile
 
-    whole = sorted(set(WHOLE_RUN) & set(options))
-    if whole:
-        raise InputError(Option(whole[0]), NEEDS_WHOLE_RUN)
-    of_this_part = {*BEFORE_PAIRS, *BOTH_PARTS, "method"}
-    foreign = sorted(set(Options.__slots__) & set(options) - of_this_part)
-    if foreign:
-        raise InputError(
-            f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out "
-            "here"
-        )
-    named: Any = options.get("method")
-    method = method_of_orbitals(named, options.get("xc"))
-    chosen = make_options(
-        **{"backend": "auto", **options_among(options), "method": method}, basis=basis
-    )
+    chosen = _options_before_pairs(basis, options)
     parsed = read_molecule(molecule, options)
     translating = TranslatingListener(listener)
     file = PreparedFile(Path(output), overwrite=overwrite)
@@ -563,6 +529,28 @@ def prepare(
         file.publish()
         state.complete()
         return prepared
+
+
+def _options_before_pairs(basis: str, keywords: Mapping[str, Any]) -> Options:
+    """The options of `prepare`.
+
+    Raises
+    ------
+    InputError : a keyword belongs to the pair energies, or to a run that is not divided
+    """
+    whole = sorted(set(WHOLE_RUN) & set(keywords))
+    if whole:
+        raise InputError(Option(whole[0]), NEEDS_WHOLE_RUN)
+    of_this_part = {*BEFORE_PAIRS, *BOTH_PARTS, "method"}
+    foreign = sorted(set(Options.__slots__) & set(keywords) - of_this_part)
+    if foreign:
+        raise InputError(
+            f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out "
+            "here"
+        )
+    chosen = {"backend": "auto", **options_among(keywords)}
+    chosen["method"] = method_of_orbitals(keywords.get("method"), keywords.get("xc"))
+    return make_options(**chosen, basis=basis)
 
 
 @public(OptionKeywords)
@@ -602,141 +590,4 @@ def energy(
             return prepared_energy(source, chosen, listener=translating, checkpoint=state)
 
         result = _checkpointed(checkpoint, resume, translating, compute)
-    return _proven(result, translating, required=require_proofs)
-
-
-@public(OptionKeywords)
-def from_mean_field(
-    mean_field: Any,
-    auxbasis: str | None = None,
-    *,
-    listener: Listener | None = None,
-    require_proofs: bool = True,
-    **options: Unpack[MeanFieldKeywords],
-) -> MP2Result:
-    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not; with method="drpa" also
-    RKS or UKS.
-
-    Parameters
-    ----------
-    mean_field : pyscf.scf.hf.SCF
-        Converged PySCF mean field of a molecule with spherical functions; sf-X2C-1e and point
-        charges (`qmmm.mm_charge`) are recorded.
-    auxbasis : str, optional
-        MP2 fitting set; None for the partner of the orbital basis.
-    require_proofs : bool, optional
-        As in `run`.
-    options : keywords
-        Fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend, ...).
-
-    Returns
-    -------
-    MP2Result
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell,
-        periodic, Cartesian functions, or anything that cannot be recorded and repeated: solvent,
-        fractional occupations, other integrals, non-canonical orbitals
-    """
-    task = "properties" if options.get("properties") else "energy"
-    with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
-        if task == "energy":
-            result = energy_on_reference(calculation, reference)
-        else:
-            from dfmp2.gradients.gradient import gradient_on_reference
-
-            result = gradient_on_reference(calculation, reference, [])
-    return _proven(result, TranslatingListener(listener), required=require_proofs)
-
-
-@public(OptionKeywords)
-def gradient_from_mean_field(
-    mean_field: Any,
-    auxbasis: str | None = None,
-    *,
-    listener: Listener | None = None,
-    require_proofs: bool = True,
-    **options: Unpack[MeanFieldKeywords],
-) -> GradientResult:
-    """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as in
-    `from_mean_field`.
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : as in `from_mean_field` and `gradient`
-    """
-    from dfmp2.gradients.gradient import GradientResult, gradient_on_reference
-
-    if options.get("check"):
-        raise InputError(
-            "check compares a gradient with energies of displaced molecules, whose SCF would not "
-            "be that of this mean field: leave it out, or use dfmp2.gradient"
-        )
-    with _on_mean_field(mean_field, auxbasis, listener, options, "gradient") as (
-        calculation,
-        reference,
-    ):
-        result = gradient_on_reference(calculation, reference, [])
-    return GradientResult(_proven(result, TranslatingListener(listener), required=require_proofs))
-
-
-@contextmanager
-def _on_mean_field(
-    mean_field: Any,
-    auxbasis: str | None,
-    listener: Listener | None,
-    options: Mapping[str, Any],
-    task: str,
-) -> Iterator[tuple[Calculation, Reference]]:
-    """A calculation with the orbitals of a mean field; `task` as in
-    `dfmp2.planning.plan.make_plan`."""
-    import_pyscf()
-    hybrid = double_hybrid_of(str(options.get("method") or "mp2"), mean_field)
-    energy_xc = None
-    if hybrid is not None and hybrid.energy:
-        energy_xc = hybrid.energy.lower()
-    adopted = adopt(mean_field, energy_xc)
-    fixed = OF_THE_SCF & set(options)
-    if fixed:
-        raise InputError(
-            f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out"
-        )
-    if options.get("polarizability"):
-        raise InputError(
-            "polarizability converges the SCF again, in fields, which has already been done: use "
-            "dfmp2.run, with scf_from for the orbitals"
-        )
-    if options.get("stability") == "follow":
-        raise InputError(
-            "stability follow converges the SCF again, which has already been done: follow it in "
-            "PySCF (mf.stability()), or give full, auto or off"
-        )
-    reference, jk = adopted.reference, adopted.jk
-    chosen = make_options(
-        **{"stability": "off", **options, "auxbasis": auxbasis},
-        basis=adopted.orbital.name,
-        reference=reference.kind,
-        relativity=adopted.relativity,
-        scf=reference.scf_type,
-        xc=reference.xc if hybrid is None else None,
-        grid=reference.grid_name,
-    )
-    if jk is not None:
-        jk = with_errors(jk, adopted.orbital, allow_poor=chosen.allow_poor_fit)
-    opening = Opening(
-        partial(assemble, adopted.molecule, adopted.orbital, jk),
-        partial(settle_plan, part="from orbitals", task=task),
-    )
-    with open_calculation(
-        chosen,
-        reference.kind,
-        opening,
-        listener=TranslatingListener(listener),
-        command="dfmp2.from_mean_field",
-    ) as calculation:
-        system = calculation.system
-        reference = require_repeatable(mean_field, adopted, system.mole, system.jk_auxmole)
-        if chosen.stability == "full":
-            reference = replace(reference, stability=full_stability(mean_field))
-        yield calculation, reference
+    return prove(result, translating, required=require_proofs)

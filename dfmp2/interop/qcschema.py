@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,9 +29,9 @@ from dfmp2.errors import (
 from dfmp2.errors.messages import QCSCHEMA
 from dfmp2.errors.wishes import way_out_of_method
 from dfmp2.interop.python import TranslatingListener, gradient_options, run_options, speaking
+from dfmp2.molecule.files import read_point_charges
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options, make_options
 from dfmp2.options.basis_parts import parse_parts
@@ -89,7 +90,7 @@ def read_field(keywords: dict[str, Any]) -> Any:
 
 DRIVERS = ("energy", "gradient", "hessian", "properties")
 # The MP2 step is always density-fitted, so a prefix that says so is optional.
-PREFIXES = ("df-", "ri-")
+PREFIX = re.compile("^(df|ri)-")
 
 
 def read_method(text: object, *, scaled: bool) -> str:
@@ -106,31 +107,35 @@ def read_method(text: object, *, scaled: bool) -> str:
     written = ""
     if isinstance(text, str):
         written = text.strip().lower()
-    name = written
-    for prefix in PREFIXES:
-        if written.startswith(prefix):
-            name = written.removeprefix(prefix)
-    names = (*METHODS, CUSTOM, CUSTOM_DOUBLE_HYBRID)
-    if name not in names:
+    name = PREFIX.sub("", written)
+    if name in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
+        return name
+    if name not in METHODS:
         if look_up(name) is not None:
             return canonical_method(name)
-        close = difflib.get_close_matches(name, method_names(), n=1, cutoff=0.85)
-        advice = f"did you mean {close[0]}? " if close else ""
-        way_out = way_out_of_method(written)
-        if way_out:
-            way_out = Message("; ", way_out)
-            advice = ""
-        raise InputError(
-            f"method {text!r}: {advice}expected one of {', '.join(names)}, or a double hybrid of "
-            "dfmp2 methods",
-            way_out,
-        )
-    if scaled and name not in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
+        raise _unknown_method(text, written)
+    if scaled:
         raise InputError(
             f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave "
             "them out"
         )
     return name
+
+
+def _unknown_method(text: object, written: str) -> InputError:
+    """The error for an unknown method; `written` is `text` in lower case."""
+    names = (*METHODS, CUSTOM, CUSTOM_DOUBLE_HYBRID)
+    close = difflib.get_close_matches(PREFIX.sub("", written), method_names(), n=1, cutoff=0.85)
+    advice = f"did you mean {close[0]}? " if close else ""
+    way_out = way_out_of_method(written)
+    if way_out:
+        way_out = Message("; ", way_out)
+        advice = ""
+    return InputError(
+        f"method {text!r}: {advice}expected one of {', '.join(names)}, or a double hybrid of "
+        "dfmp2 methods",
+        way_out,
+    )
 
 
 OLD_NAME = "qc_schema_input"  # alternative spelling allowed by version 1
@@ -249,21 +254,14 @@ def read_request(document: Any) -> Request:
     InputError : names the field
     """
     version = schema_version(document)
-    if version == 1:
-        fields = read_fields("the input", document, {**ANYWHERE, **SPECIFICATION})
-        specification = fields
-    else:
-        fields = read_fields("the input", document, {**ANYWHERE, "specification": dict})
-        types = {**SPECIFICATION, "program": str, "schema_name": object}
-        specification = read_fields("specification", fields["specification"] or {}, types)
+    fields, specification = _fields(document, version)
     program = specification.get("program") or "dfmp2"
     if program.lower() != "dfmp2":
         raise InputError(
             f"specification.program is {program!r}, and this is dfmp2: send it there, or correct it"
         )
     driver = specification["driver"]
-    if driver not in DRIVERS:
-        raise InputError(f"driver {driver!r}: expected one of {', '.join(DRIVERS)}")
+    _require_one_of(DRIVERS, "driver", driver)
     model = read_fields("model", specification["model"] or {}, {"method": object, "basis": str})
     if model["basis"] is None:
         raise InputError(
@@ -274,10 +272,7 @@ def read_request(document: Any) -> Request:
     options = read_keywords(model["basis"], model["method"], keywords, NO_KEYWORDS)
     protocols = read_fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)
     wavefunction = protocols["wavefunction"] or "none"
-    if wavefunction not in PROTOCOLS:
-        raise InputError(
-            f"protocols.wavefunction {wavefunction!r}: expected one of {', '.join(PROTOCOLS)}"
-        )
+    _require_one_of(PROTOCOLS, "protocols.wavefunction", wavefunction)
     return Request(
         document=document,
         version=version,
@@ -286,6 +281,23 @@ def read_request(document: Any) -> Request:
         wavefunction=wavefunction,
         driver=driver,
     )
+
+
+def _fields(document: Any, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of an AtomicInput, and those that specify the calculation, which version 1 has
+    beside them and version 2 below `specification`."""
+    if version == 1:
+        fields = read_fields("the input", document, {**ANYWHERE, **SPECIFICATION})
+        return fields, fields
+    fields = read_fields("the input", document, {**ANYWHERE, "specification": dict})
+    types = {**SPECIFICATION, "program": str, "schema_name": object}
+    return fields, read_fields("specification", fields["specification"] or {}, types)
+
+
+def _require_one_of(choices: Collection[str], field: str, value: Any) -> None:
+    """Raise for another value of a field."""
+    if value not in choices:
+        raise InputError(f"{field} {value!r}: expected one of {', '.join(choices)}")
 
 
 @speaking(QCSCHEMA)
@@ -309,48 +321,54 @@ def run(
     Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also if PySCF's energy differs
     """
     options = request.options
-    listener = TranslatingListener(listener)
-    for name, value, keyword in (
-        ("memory", memory, options.memory),
-        ("threads", threads, options.threads),
-    ):
-        if value is not None and keyword is not None:
+    from_outside: dict[str, Any] = {"memory": memory, "threads": threads}
+    for name, value in from_outside.items():
+        if value is None:
+            continue
+        if getattr(options, name) is not None:
             raise InputError(
                 f"keywords.{name} was given, and {name} from outside as well: leave the keyword out"
             )
-    options = replace(options, memory=memory or options.memory, threads=threads or options.threads)
+        options = replace(options, **{name: value})
+    molecule = request.molecule
+    listener = TranslatingListener(listener)
     if request.driver == "hessian":
         from dfmp2.studies.frequencies import harmonic_frequencies
 
         return harmonic_frequencies(
-            request.molecule, options, allow_gradient=True, listener=listener, command=command
+            molecule, options, allow_gradient=True, listener=listener, command=command
         )
     if request.driver == "gradient":
-        result = gradient_options(
-            request.molecule, options, listener=listener, command=command
-        ).result
+        result = gradient_options(molecule, options, listener=listener, command=command).result
     else:
-        options = replace(options, properties=options.properties or request.driver == "properties")
-        result = run_options(request.molecule, options, listener=listener, command=command)
+        if request.driver == "properties":
+            options = replace(options, properties=True)
+        result = run_options(molecule, options, listener=listener, command=command)
     result.require_proofs("; the result cannot be trusted")
     return result
 
 
 def answer(request: Request, computed: MP2Result | Study) -> dict[str, Any]:
     """The AtomicResult, in the version of the input."""
-    returned: Any = None
-    if not isinstance(computed, MP2Result):
+    if isinstance(computed, MP2Result):
+        result = computed
+        returned = _returned(request.driver, result)
+    else:
         result = computed.runs["reference"]
         returned = {"return_hessian": computed.arrays["hessian"].value.ravel().tolist()}
-    else:
-        result = computed
-        if request.driver == "gradient" and result.gradient is not None:
-            returned = {"return_gradient": result.gradient.total_gradient.ravel().tolist()}
-        elif request.driver == "properties" and result.properties is not None:
-            returned = {"properties": result.properties.to_dict()}
-            if result.polarizability is not None:
-                returned["properties"]["polarizability"] = result.polarizability.relaxed.tolist()
     return atomic_result(result, request.document, request.version, request.wavefunction, returned)
+
+
+def _returned(driver: str, result: MP2Result) -> dict[str, Any] | None:
+    """What a driver returns besides the energy, None for the energy alone."""
+    if driver == "gradient" and result.gradient is not None:
+        return {"return_gradient": result.gradient.total_gradient.ravel().tolist()}
+    if driver == "properties" and result.properties is not None:
+        properties = result.properties.to_dict()
+        if result.polarizability is not None:
+            properties["polarizability"] = result.polarizability.relaxed.tolist()
+        return {"properties": properties}
+    return None
 
 
 def failure(error: Dfmp2Error | MemoryError, document: Any, version: int) -> dict[str, Any]:

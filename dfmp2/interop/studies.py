@@ -1,15 +1,15 @@
-"""Studies in Python, as `interop.python` offers single calculations and `interop.batch` many."""
+"""Studies of a molecule in Python, as `interop.python` offers single calculations and
+`interop.batch` many; `interop.thermochemistry` compares molecules."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from dfmp2.errors import InputError, Option
-from dfmp2.execution.parts import steps
+from dfmp2.execution.parts import StepWorkers
 from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
@@ -20,9 +20,8 @@ from dfmp2.interop.python import (
     public,
     read_molecule,
 )
-from dfmp2.molecule.files import read_frames
+from dfmp2.molecule.files import read_frames, read_point_charges
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
 from dfmp2.output import study as stored
 from dfmp2.output.study import Study
@@ -41,17 +40,9 @@ from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_condition
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction import ReactionPlan, reaction_energy, require_basis
 from dfmp2.studies.reaction_path import reaction_path
 from dfmp2.studies.runs import CarryOutKeywords
 from dfmp2.studies.scan import along_written, over_frames, scan_energies
-from dfmp2.studies.species import (
-    Reaction,
-    Term,
-    make_coefficient,
-    parse_terms,
-    read_species,
-)
 
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
@@ -154,10 +145,14 @@ def optimize(
     >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
     >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
     """
-    values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
+    kept = _entries("freeze", freeze, ("bond", "1,2"))
+    values = [
+        (kind, atoms, str(value))
+        for kind, atoms, value in _entries("fixed", fixed, ("angle", "2,1,3", 90.0))
+    ]
     search = Search(
         constraints=Constraints(
-            frozen=tuple(freeze), fixed=values, text=constraints, units=_units(options)
+            frozen=kept, fixed=values, text=constraints, units=units_of(options)
         ),
         convergence=convergence,
         max_steps=max_steps,
@@ -170,8 +165,26 @@ def optimize(
         level,
         search,
         start_hessian=_stored_hessian(start_hessian),
-        **_carrying_out(options, "dfmp2.optimize"),
+        **carrying_out(options, "dfmp2.optimize"),
     )
+
+
+def _entries(name: str, given: Any, example: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The tuples in a sequence, each with as many parts as the example, kind and atoms as text.
+
+    Raises
+    ------
+    InputError : it is something else, such as one tuple that is in no list
+    """
+    entries = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    for entry in entries or ():
+        shaped = isinstance(entry, Sequence) and len(entry) == len(example)
+        if not shaped or not all(isinstance(part, str) for part in entry[:2]):
+            entries = None
+            break
+    if entries is None:
+        raise InputError(Option(name, given), f": expected a list such as [{example!r}]")
+    return entries
 
 
 def _stored_hessian(path: str | os.PathLike[str] | None) -> StoredHessian | None:
@@ -179,7 +192,7 @@ def _stored_hessian(path: str | os.PathLike[str] | None) -> StoredHessian | None
     return None if path is None else read_hessian(path)
 
 
-def _units(keywords: Mapping[str, Any]) -> str:
+def units_of(keywords: Mapping[str, Any]) -> str:
     """Unit of the lengths in keywords."""
     return keywords.get("units") or "angstrom"
 
@@ -220,7 +233,7 @@ def irc(
     search = Search(convergence=convergence, max_steps=max_steps)
     hessian = _stored_hessian(start_hessian)
     parsed, chosen = molecule_and_options(molecule, basis, options)
-    return reaction_path(parsed, chosen, search, hessian, **_carrying_out(options, "dfmp2.irc"))
+    return reaction_path(parsed, chosen, search, hessian, **carrying_out(options, "dfmp2.irc"))
 
 
 @public(SharedStudyKeywords)
@@ -269,7 +282,7 @@ def frequencies(
         gas,
         displacement=displacement,
         allow_gradient=allow_gradient,
-        **_carrying_out(options, "dfmp2.frequencies"),
+        **carrying_out(options, "dfmp2.frequencies"),
     )
 
 
@@ -307,6 +320,11 @@ def interaction(
     parsed, level = _molecule_and_level(molecule, basis, options)
     parts = fragments
     if not isinstance(parts, str):
+        if not isinstance(parts, Iterable) or not all(isinstance(p, Iterable) for p in parts):
+            raise InputError(
+                Option("fragments", fragments),
+                ": expected '1-3,4' or a list such as [[1, 2, 3], [4]]",
+            )
         parts = ",".join("+".join(map(str, part)) for part in parts)
     return interaction_energy(
         parsed,
@@ -314,7 +332,7 @@ def interaction(
         level,
         charges=_with_commas(charges),
         multiplicities=_with_commas(multiplicities),
-        **_carrying_out(options, "dfmp2.interaction"),
+        **carrying_out(options, "dfmp2.interaction"),
     )
 
 
@@ -322,6 +340,8 @@ def _with_commas(numbers: Sequence[int] | str | None) -> str | None:
     """Numbers in the form of the command line."""
     if numbers is None or isinstance(numbers, str):
         return numbers
+    if not isinstance(numbers, Iterable):
+        numbers = (numbers,)
     return ",".join(map(str, numbers))
 
 
@@ -352,18 +372,18 @@ def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) ->
     >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
     """
     parsed, level = _molecule_and_level(molecule, basis, options)
-    return basis_set_limit(parsed, level, **_carrying_out(options, "dfmp2.cbs"))
+    return basis_set_limit(parsed, level, **carrying_out(options, "dfmp2.cbs"))
 
 
 def _molecule_and_level(
     molecule: MoleculeLike, basis: str, keywords: Mapping[str, Any]
 ) -> tuple[Molecule, Options]:
     """The molecule, and the options of its level."""
-    level = _level(basis, keywords)
+    level = level_of(basis, keywords)
     return read_molecule(molecule, keywords), level
 
 
-def _level(basis: str, keywords: Mapping[str, Any]) -> Options:
+def level_of(basis: str, keywords: Mapping[str, Any]) -> Options:
     """The options of a level that may take several runs, from keywords."""
     return at_level(
         make_options(**options_among(keywords), basis=basis),
@@ -425,7 +445,7 @@ def scan(
     >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
-    level = _level(basis, options)
+    level = level_of(basis, options)
     if options.get("workers") is not None and chained and not relaxed:
         raise InputError(
             Option("workers", options["workers"]),
@@ -433,183 +453,78 @@ def scan(
             Option("chained", False),
         )
     if coordinate is None:
-        if relaxed:
-            raise InputError(
-                "relaxed=True fixes a coordinate: name one, as in coordinate=('dihedral', "
-                "'1,2,3,4', '0:360:25')"
-            )
-        if moving is not None:
-            raise InputError(
-                "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', "
-                "'0.8:1.2:9')"
-            )
-        frames = _frames(molecule, options)
-        if len(frames) < 2:
-            raise InputError(
-                "one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give "
-                "several"
-            )
-        asked = over_frames(frames, level, chained=chained)
+        _require_coordinate(relaxed=relaxed, moving=moving)
+        asked = over_frames(_frames(molecule, options), level, chained=chained)
     else:
-        named: Any = coordinate
-        if coordinate and isinstance(coordinate[0], str):
-            named = [coordinate]
-        of_geometries = convergence if relaxed else None
+        coordinates = _coordinates(coordinate)
         asked = along_written(
             read_molecule(molecule, options),
-            named,
+            coordinates,
             level,
-            units=_units(options),
+            units=units_of(options),
             moving=moving,
             chained=chained,
-            convergence=of_geometries,
+            convergence=convergence if relaxed else None,
         )
-    return scan_energies(asked, **_carrying_out(options, "dfmp2.scan"))
+    return scan_energies(asked, **carrying_out(options, "dfmp2.scan"))
 
 
-class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, SharedKeywords, total=False):
-    """Keywords of a reaction: its species, and what is computed for each."""
-
-    charges: Mapping[str, int] | None
-    multiplicities: Mapping[str, int] | None
-    symmetry_numbers: Mapping[str, int] | None
-    transition_states: Sequence[str]
-    optimize: bool
-    frequencies: bool
-    convergence: str
-    max_steps: int
-    temperature: float
-    pressure: float | None
-    standard_state: str | None
-    scale: float | str
-    quasi_harmonic: str | None
-    cutoff: float | None
-    allow_gradient: bool
-    units: str | None
+def _coordinates(coordinate: Any) -> tuple[Any, ...]:
+    """The coordinates of a scan, of which one may stand in no list."""
+    coordinates = coordinate
+    if isinstance(coordinate, tuple | list) and coordinate and isinstance(coordinate[0], str):
+        coordinates = [coordinate]
+    example = ("bond", "1,2", "0.8:1.2:9")
+    coordinates = _entries("coordinate", coordinates, example)
+    if not coordinates or not all(isinstance(values, Iterable) for *_, values in coordinates):
+        raise InputError(Option("coordinate", coordinate), f": expected values, as in {example!r}")
+    return coordinates
 
 
-@public(ReactionKeywords)
-def reaction(
-    reactants: str | Sequence[Any],
-    products: str | Sequence[Any],
-    basis: str | None = None,
-    **options: Unpack[ReactionKeywords],
-) -> Study:
-    """Energy of a reaction, and with Hessians its enthalpy and Gibbs energy; other parameters as in
-    `optimize`.
-
-    Parameters
-    ----------
-    reactants, products : str or sequence
-        Files with coefficients, as "2*h2.xyz,o2.xyz"; or a list of such texts, of molecules, or of
-        pairs (coefficient, file or molecule).
-    basis : str, optional
-        May be omitted if all species are result files.
-    charges, multiplicities, symmetry_numbers : mapping of str to int, optional
-        Values by name of a molecule, or of a file without its ending.
-    transition_states : sequence of str, optional
-        Names of species that `optimize` takes to saddle points.
-    optimize, frequencies : bool, optional
-        Optimise every geometry first; compute Hessians.
-    convergence, max_steps : str and int, optional
-        Convergence and limit on the steps of the optimisations.
-    temperature, pressure : float, optional
-        Temperature and pressure of the gas, K and Pa.
-    standard_state : str, optional
-        "1atm", "1bar" or "1M" (1 mol/l) in place of a pressure; None is 1 atm.
-    scale, quasi_harmonic, cutoff : optional
-        Treatment of the gas, as in `thermo`.
-    allow_gradient : bool, optional
-        Continue at a geometry that is not a stationary point.
-    workers : int, optional
-        Number of processes that share the runs, as in `frequencies`.
-    scf_formula, correlation_formula, delta, delta_program : str, optional
-        As in `cbs`; a correction is available only for energies, without geometries and Hessians.
-
-    Returns
-    -------
-    Study; for its values see `dfmp2.studies.reaction.reaction_energy`
-
-    Examples
-    --------
-    >>> study = dfmp2.reaction("2*h2.xyz,o2.xyz", "2*h2o.xyz", "cc-pvdz")       # doctest: +SKIP
-    >>> study.values["reaction_energy_kj_per_mol"].value                        # doctest: +SKIP
-    """
-    asked = Reaction(
-        reactants=_terms("reactants", reactants),
-        products=_terms("products", products),
-        charges=options.get("charges") or {},
-        multiplicities=options.get("multiplicities") or {},
-        symmetry_numbers=options.get("symmetry_numbers") or {},
-        transition_states=options.get("transition_states", ()),
-    )
-    search = None
-    if options.get("optimize"):
-        search = Search(
-            convergence=options.get("convergence", MINIMUM.convergence),
-            max_steps=options.get("max_steps", MINIMUM.max_steps),
+def _require_coordinate(*, relaxed: bool, moving: str | None) -> None:
+    """Raise for what a scan without a coordinate cannot do."""
+    if relaxed:
+        raise InputError(
+            "relaxed=True fixes a coordinate: name one, as in coordinate=('dihedral', "
+            "'1,2,3,4', '0:360:25')"
         )
-    gas = make_conditions(
-        temperature=options.get("temperature", ROOM_TEMPERATURE),
-        pressure=options.get("pressure"),
-        standard_state=options.get("standard_state"),
-        scale=options.get("scale", 1.0),
-        quasi_harmonic=options.get("quasi_harmonic"),
-        cutoff=options.get("cutoff"),
-    )
-    level = None
-    if basis is not None:
-        level = _level(basis, options)
-    else:
-        require_basis(options)
-    species = read_species(asked, _units(options))
-    computed = ReactionPlan(
-        optimize=search,
-        frequencies=options.get("frequencies", False),
-        gas=gas,
-        allow_gradient=options.get("allow_gradient", False),
-    )
-    return reaction_energy(species, level, computed, **_carrying_out(options, "dfmp2.reaction"))
-
-
-def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
-    """Coefficients and what they belong to, for one side."""
-    option = Option(side)
-    if isinstance(written, str):
-        return parse_terms(written, option)
-    terms: list[Term] = []
-    for term in written:
-        if isinstance(term, str):
-            terms += parse_terms(term, option)
-            continue
-        number = 1
-        molecule = term
-        if isinstance(term, tuple) and len(term) == 2:
-            number, molecule = term
-        if not isinstance(molecule, str | os.PathLike | Molecule):
-            molecule = read_molecule(molecule, {})
-        terms.append((make_coefficient(number, option.of(number)), molecule))
-    return terms
+    if moving is not None:
+        raise InputError(
+            "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', "
+            "'0.8:1.2:9')"
+        )
 
 
 def _frames(source: Any, keywords: Mapping[str, Any]) -> list[Molecule]:
-    """The geometries of a scan without a coordinate: the frames of a file, or several molecules."""
-    if not isinstance(source, str | os.PathLike):
-        molecules = [source] if not isinstance(source, Sequence) else source
-        return [read_molecule(molecule, keywords) for molecule in molecules]
-    field = read_point_charges(
-        keywords.get("point_charges"), keywords.get("point_charge_units", "angstrom")
-    )
-    frames = read_frames(
-        Path(source),
-        units=_units(keywords),
-        charge=keywords.get("charge"),
-        multiplicity=keywords.get("multiplicity"),
-    )
-    return [frame.in_field(field) for frame in frames]
+    """The geometries of a scan without a coordinate: the frames of a file, or several molecules.
+
+    Raises
+    ------
+    InputError : there is only one
+    """
+    if isinstance(source, str | os.PathLike):
+        field = read_point_charges(
+            keywords.get("point_charges"), keywords.get("point_charge_units", "angstrom")
+        )
+        frames = read_frames(
+            Path(source),
+            units=units_of(keywords),
+            charge=keywords.get("charge"),
+            multiplicity=keywords.get("multiplicity"),
+        )
+        molecules = [frame.in_field(field) for frame in frames]
+    elif isinstance(source, Sequence):
+        molecules = [read_molecule(molecule, keywords) for molecule in source]
+    else:
+        molecules = [read_molecule(source, keywords)]
+    if len(molecules) < 2:
+        raise InputError(
+            "one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give several"
+        )
+    return molecules
 
 
-def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords:
+def carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords:
     """Keeper, listener, command and workers of a study, from its keywords."""
     output = keywords.get("output")
     resume = keywords.get("resume", False)
@@ -623,7 +538,7 @@ def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords
     }
     workers = keywords.get("workers")
     if workers is not None:
-        carrying_out["elsewhere"] = partial(steps, number_of_workers(workers))
+        carrying_out["elsewhere"] = StepWorkers(number_of_workers(workers))
     return carrying_out
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -143,7 +144,7 @@ _STATEMENT = re.compile(
     rf"|(?:\s*[,(\[|]\s*|\s+(?:is|of|was|equals|equal\s+to|set\s+to)\s+|\s+)"
     rf"(?:(?P<beside>{_NUMBER})(?:e(?!\w))?{_END}|(?P<spelt>(?:minus|plus|negative|positive|zero"
     rf"|one|two|three|four|five|six)\b))"
-    rf"|(?P<joined>[_-]*[+-]?\d+|[^\w]{{2,6}}\d+(?:\.\d*)?)(?![a-z0-9*]|[.+-]\w)"
+    rf"|(?P<joined>[_-]*[+-]?\d+|[^\w]{{1,6}}\d+(?:\.\d*)?)(?![a-z0-9*]|[.+-]\w)"
     rf"|(?P<place>\s(?:of|on|for|in)(?:\s[a-z]+){{1,4}}?)(?:\s?[=:]\s?|\sis\s)(?P<there>{_NUMBER}){_END}"
     rf"|(?P<behind>(?:[_-][a-z]{{1,20}}){{1,3}})\s*[=:]\s*(?P<its>{_NUMBER}){_END})",
     re.ASCII,
@@ -160,6 +161,16 @@ _AHEAD = re.compile(  # -1 charge; 3 unpaired electrons
     r"|(?P<count>\d+)\s+unpaired\b|(?P<electrons>\d+)\selectrons\b)",
     re.ASCII,
 )
+_BEHIND_CHARGE = re.compile(  # charge 0 3
+    rf"{_BEFORE}(?:{_CHARGE})(?:\s*[:=]\s*|\s+){_NUMBER}(?:\s*[,;/|]\s*|\s+)(?P<number>[1-9])$",
+    re.ASCII,
+)
+_FORMULA_WITH_CHARGE = re.compile(  # SO4 2-, [NH4]+, Fe2+
+    r"(?<![\w+-])[\[(]?(?P<formula>(?:[A-Z][a-z]?[0-9]{0,3}){1,20})[\])]?"
+    r"(?:\s?\^?[({]{0,2}(?P<size>[0-9]))?\^?[({]{0,2}(?P<signs>[+-]{1,4})[)}]{0,2}(?![\w.+-])",
+    re.ASCII,
+)
+_ELEMENT = re.compile("([A-Z][a-z]?)([0-9]*)")
 _STATE_WORD = re.compile(rf"{_BEFORE}({'|'.join(SPIN_STATES)})s?(?![a-z0-9])")
 _ION = re.compile(rf"{_BEFORE}({'|'.join(IONS)})?-?(an|cat)ion(?:s|ic)?(?![a-z0-9])")
 _UNNUMBERED = {
@@ -292,6 +303,44 @@ def require_electrons(listed: list[Statement], nuclear_charge: int, charge: int)
             )
 
 
+def charges_of_formulas(comment: str, symbols: Sequence[str]) -> list[Statement]:
+    """Statements made by the formula of the molecule with a charge, such as "SO4 2-".
+
+    Parameters
+    ----------
+    symbols : of the atoms of the file; other formulas state nothing about them
+    """
+    listed = []
+    atoms = Counter(symbol.capitalize() for symbol in symbols)
+    for match in _FORMULA_WITH_CHARGE.finditer(comment.translate(MINUS)):
+        formula, size, signs = match["formula"], match["size"], match["signs"]
+        if size is None and _atoms_of(formula) != atoms and formula[-1].isdigit():
+            formula, size = formula[:-1], formula[-1]  # Fe2+ is one atom
+        if _atoms_of(formula) != atoms or len(set(signs)) > 1:
+            continue
+        charge = int(size or len(signs))
+        if signs[0] == "-":
+            charge = -charge
+        listed.append(
+            Statement(
+                quantity="charge",
+                words=match[0],
+                meanings=frozenset({charge}),
+                certain=False,
+                why="may be a charge",
+            )
+        )
+    return listed
+
+
+def _atoms_of(formula: str) -> Counter[str]:
+    """How many atoms of each element a formula without brackets has."""
+    atoms: Counter[str] = Counter()
+    for symbol, number in _ELEMENT.findall(formula):
+        atoms[symbol] += int(number or 1)
+    return atoms
+
+
 def numbers_alone(comment: str) -> tuple[int, int] | None:
     """Charge and multiplicity of a line such as "-1 2" or "-1 2 HO", which other programs write."""
     match = _NUMBERS_ALONE.fullmatch(_plain(comment))
@@ -323,6 +372,15 @@ def _statements(text: str) -> Iterator[Statement]:
             yield from _of_a_word(f"{word}={number}")
     yield from _of_a_word(left)
     yield from _ahead(left)
+    behind = _BEHIND_CHARGE.search(left)
+    if behind is not None:
+        yield Statement(
+            quantity="multiplicity",
+            words=behind[0],
+            meanings=frozenset({int(behind["number"])}),
+            certain=False,
+            why="may state a multiplicity",
+        )
     for match in _STATE_WORD.finditer(left):
         yield Statement("multiplicity", match[0], frozenset({SPIN_STATES[match[1]]}))
     for match in _ION.finditer(left):
@@ -339,45 +397,49 @@ def _statements(text: str) -> Iterator[Statement]:
 def _of_a_word(text: str) -> Iterator[Statement]:
     """Statements made by a word followed by a number."""
     for match in _STATEMENT.finditer(text):
-        kind = next(name for name in KINDS if match[name] is not None)
-        quantity = KINDS[kind]
-        word = match[kind]
-        words = match[0].strip(" ,;(")
-        before = text[max(0, match.start() - 32) : match.start()]
-        if match["behind"] is not None:
-            if not OTHER_QUANTITIES & set(re.split("[_-]", match["behind"])):
-                yield _unread(quantity, words, "is a name that is not known")
-            continue
-        number = match["value"] or match["beside"]
-        has_other_uses = len(word) == 1 or word in ("ms", "sz", "uhf", "nuhf", "2s")
-        if has_other_uses and not _is_symbol_of_state(word, number, match, text):
-            continue
-        joined = re.search(r"([a-z0-9]+)[_-]+$", before)
-        apart = re.search(r"([a-z0-9]+)\s+$", before)
-        if joined and joined[1] in OTHER_QUANTITIES | {"surface"}:
-            continue
-        strange = (joined and joined[1] not in OF_THE_MOLECULE and not joined[1].isdigit()) or (
-            apart and apart[1] in OF_SOMETHING_ELSE
+        statement = _of_a_match(match, text)
+        if statement is not None:
+            yield statement
+
+
+def _of_a_match(match: re.Match[str], text: str) -> Statement | None:
+    """What a word states of the molecule, None if it is about something else."""
+    kind = next(name for name in KINDS if match[name] is not None)
+    quantity, word, words = KINDS[kind], match[kind], match[0].strip(" ,;(")
+    if match["behind"] is not None:
+        if OTHER_QUANTITIES & set(re.split("[_-]", match["behind"])):
+            return None
+        return _unread(quantity, words, "is a name that is not known")
+    number = match["value"] or match["beside"]
+    has_other_uses = len(word) == 1 or word in ("ms", "sz", "uhf", "nuhf", "2s")
+    if has_other_uses and not _is_symbol_of_state(word, number, match, text):
+        return None
+    before = text[max(0, match.start() - 32) : match.start()]
+    joined = re.search(r"([a-z0-9]+)[_-]+$", before)
+    apart = re.search(r"([a-z0-9]+)\s+$", before)
+    if joined and joined[1] in OTHER_QUANTITIES | {"surface"}:
+        return None
+    if number is None and match["other"] is not None:
+        return _of_a_text(kind, word, words, match)
+    if number is None:
+        return _unread(quantity, words, f"does not say clearly which {quantity}")
+    of_another = bool(apart and apart[1] in OF_SOMETHING_ELSE)
+    if joined and joined[1] not in OF_THE_MOLECULE and not joined[1].isdigit():
+        of_another = True
+    if of_another and (match["equals"] or apart):
+        ahead = before.rstrip().rsplit(" ", 1)[-1] + before[len(before.rstrip()) :]
+        return _unread(quantity, ahead + words, NOT_OF_THE_MOLECULE)
+    if word == "q" and match["equals"] is None:
+        return _unread(quantity, words, "may be a charge")
+    if word == "m":
+        return Statement(
+            quantity=quantity,
+            words=words,
+            meanings=_meanings(kind, number)[0],
+            certain=False,
+            why="may be a multiplicity",
         )
-        if number is None and match["other"] is not None:
-            yield from _of_a_text(kind, word, words, match)
-        elif number is None:
-            yield _unread(quantity, words, f"does not say clearly which {quantity}")
-        elif strange and (match["equals"] or apart):
-            ahead = before.rstrip().rsplit(" ", 1)[-1] + before[len(before.rstrip()) :]
-            yield _unread(quantity, ahead + words, NOT_OF_THE_MOLECULE)
-        elif word == "q" and match["equals"] is None:
-            yield _unread(quantity, words, "may be a charge")
-        elif word == "m":
-            yield Statement(
-                quantity=quantity,
-                words=words,
-                meanings=_meanings(kind, number)[0],
-                certain=False,
-                why="may be a multiplicity",
-            )
-        else:
-            yield _statement(kind, words, number)
+    return _statement(kind, words, number)
 
 
 KINDS = {
@@ -410,17 +472,18 @@ def _is_symbol_of_state(word: str, number: str | None, match: re.Match[str], tex
         return False
 
 
-def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Iterator[Statement]:
+def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Statement | None:
     """The statement made by `charge=neutral`, `spin: doublet` or `charge=`."""
     other = match["other"].strip("()[].|")
     if kind == "charge" and other in ("neutral", "none", "zero"):
-        yield Statement("charge", words, frozenset({0}))
-    elif KINDS[kind] == "multiplicity" and other in SPIN_STATES:
-        return  # found under its own name
-    elif "=" in match["equals"] or not re.match("[a-z_]{2}", other) or other in SPELT:
+        return Statement("charge", words, frozenset({0}))
+    if KINDS[kind] == "multiplicity" and other in SPIN_STATES:
+        return None  # found under its own name
+    if "=" in match["equals"] or not re.match("[a-z_]{2}", other) or other in SPELT:
         raise InputError(
             f"{word}={shown(other)}: expected a whole number; ", _spelling(KINDS[kind])
         )
+    return None
 
 
 SPELT = {"minus", "plus", "negative", "positive", "one", "two", "three", "four"}
@@ -446,28 +509,21 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
     if kind == "spin":
         return _meanings_of_spin(number)
     if kind == "moment":
-        if _is_decimal(number):
-            moment = abs(float(number))
-        else:
-            moment = 0.5
-        if abs(moment - round(moment)) > 0.05:
-            return frozenset(), "is not a whole number of unpaired electrons"
-        return frozenset({round(moment) + 1}), ""
-    trailing = number[-1] if number[-1] in "+-" else ""
-    if trailing and number[0] in "+-":
-        return frozenset(), "has two signs"
-    if trailing:
-        number = trailing + number.removesuffix(trailing)
+        return _meanings_of_moment(number)
+    if number[-1] in "+-":
+        if number[0] in "+-":
+            return frozenset(), "has two signs"
+        number = number[-1] + number[:-1]
     if not _WHOLE.fullmatch(number):
         raise InputError(
             f"{NAMES[kind]}={shown(number)}: expected a whole number; ", _spelling(KINDS[kind])
         )
     value = int(float(number))
-    if kind == "unpaired":
-        if value < 0:
-            raise InputError(f"unpaired={number}: expected 0 or more electrons")
-        return frozenset({value + 1}), ""
-    return frozenset({value}), ""
+    if kind != "unpaired":
+        return frozenset({value}), ""
+    if value < 0:
+        raise InputError(f"unpaired={number}: expected 0 or more electrons")
+    return frozenset({value + 1}), ""
 
 
 NAMES = {
@@ -478,12 +534,16 @@ NAMES = {
 }
 
 
-def _is_decimal(number: str) -> bool:
+def _meanings_of_moment(number: str) -> tuple[frozenset[int], str]:
+    """The multiplicity that a magnetic moment means, if it is nearly whole."""
+    unknown = frozenset[int](), "is not a whole number of unpaired electrons"
     try:
-        float(number)
+        moment = abs(float(number))
     except ValueError:
-        return False
-    return True
+        return unknown
+    if abs(moment - round(moment)) > 0.05:
+        return unknown
+    return frozenset({round(moment) + 1}), ""
 
 
 def _meanings_of_spin(number: str) -> tuple[frozenset[int], str]:

@@ -402,42 +402,50 @@ def unit_doubt(
     real = np.flatnonzero(~np.array(ghost))
     if real.size < 2:
         return ""
-    points = positions[real]
-    reach = np.array([radius(symbols[atom]) for atom in real])
-    # Nearest atom, in sums of the radii
-    near = np.empty(real.size, dtype=np.intp)
-    length = np.empty(real.size)
-    for start in range(0, real.size, ROWS):
-        rows = slice(start, start + ROWS)
-        ratio = np.linalg.norm(points[rows, None] - points, axis=2) / (reach[rows, None] + reach)
-        ratio[np.arange(len(ratio)), np.arange(len(ratio)) + start] = np.inf
-        near[rows] = ratio.argmin(axis=1)
-        length[rows] = ratio.min(axis=1)
-    bound = np.array([symbols[atom] not in UNBOUND for atom in real])
-    if length.min() < SHORTEST:
-        first = int(length.argmin())
-        so = Message(
+    near, length = _nearest(positions[real], np.array([radius(symbols[atom]) for atom in real]))
+    bound = np.flatnonzero([symbols[atom] not in UNBOUND for atom in real])
+    first = int(length.argmin())
+    advice = None
+    if length[first] < SHORTEST:
+        advice = Message(
             "if the file was read in bohr and is in angstrom, leave out ",
             Option("units", "bohr"),
         )
-    elif bound.any() and LONGEST < length[bound].min() < LONGEST * BOHR_PER_ANGSTROM:
-        first = int(np.flatnonzero(bound)[length[bound].argmin()])
-        so = Message(
-            "no atom is bonded; if the file was read in angstrom and is in bohr, give ",
-            Option("units", "bohr"),
-        )
-    elif bound.any() and SHORTEST < length[bound].min() / PM_PER_ANGSTROM < LONGEST:
-        first = int(np.flatnonzero(bound)[length[bound].argmin()])
-        so = Message("no atom is bonded; if the file is in pm, divide its coordinates by 100")
-    else:
+    elif bound.size:
+        first = int(bound[length[bound].argmin()])
+        if LONGEST < length[first] < LONGEST * BOHR_PER_ANGSTROM:
+            advice = Message(
+                "no atom is bonded; if the file was read in angstrom and is in bohr, give ",
+                Option("units", "bohr"),
+            )
+        elif SHORTEST < length[first] / PM_PER_ANGSTROM < LONGEST:
+            advice = Message(
+                "no atom is bonded; if the file is in pm, divide its coordinates by 100"
+            )
+    if advice is None:
         return ""
     i, j = sorted((int(real[first]), int(real[near[first]])))
     return Message(
         f"atoms {i + 1} {symbols[i]} and {j + 1} {symbols[j]} are "
         f"{np.linalg.norm(positions[i] - positions[j]):.3f} angstrom apart, {length[first]:.2f} "
         "times the sum of their covalent radii: ",
-        so,
+        advice,
     )
+
+
+def _nearest(
+    points: NDArray[np.float64], radii: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The nearest other atom of each one, and its distance, both in sums of covalent radii."""
+    near = np.empty(len(points), dtype=np.intp)
+    length = np.empty(len(points))
+    for start in range(0, len(points), ROWS):
+        rows = slice(start, start + ROWS)
+        ratio = np.linalg.norm(points[rows, None] - points, axis=2) / (radii[rows, None] + radii)
+        ratio[np.arange(len(ratio)), np.arange(len(ratio)) + start] = np.inf
+        near[rows] = ratio.argmin(axis=1)
+        length[rows] = ratio.min(axis=1)
+    return near, length
 
 
 def internal_coordinate(points: NDArray[np.float64]) -> float:

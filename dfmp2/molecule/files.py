@@ -12,6 +12,11 @@ Frames count from 1. Those of a database (`ase.db`, .db) are its rows by their `
 row is its key `total_charge` or `charge`, or the `charge` of its data, the multiplicity its key or
 data of that name; else the initial charges and magnetic moments of the atoms add up to both. A row
 may have a `name`.
+
+A file of point charges has one line for each:
+
+    # water 2 of the cluster          a comment, also after numbers; blank lines are skipped
+    2.9117  0.0000  0.0592  -0.834    x, y, z, charge in e
 """
 
 from __future__ import annotations
@@ -26,23 +31,34 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dfmp2.errors import BackendUnavailable, InputError, Option
+from dfmp2.molecule.comment import shown
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, require_space, state
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.text import printable, read_text
+from dfmp2.molecule.point_charges import checked
+from dfmp2.molecule.text import name_of_file, printable, read_text
 from dfmp2.molecule.xyz import (
     MAX_BYTES,
+    MAX_LINE,
     MORE,
     MOST_FRAMES,
     TOO_LARGE,
+    UNITS,
     XyzFile,
     frames_of,
     parse_xyz,
+    read_number,
+    unix_lines,
 )
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 FORMATS = {".mol": "mol", ".sdf": "sdf", ".pdb": "proteindatabank"}  # file ending -> ASE's name
+MOST_CHARGES = 1_000_000
+CHARGES = "a file of point charges"
 ENDS = {".sdf": r"^\$\$\$\$.*\n?", ".pdb": r"^ENDMDL.*\n?"}  # end of a molecule or model
 
 
@@ -153,35 +169,28 @@ def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> 
         if kind == "proteindatabank":
             _require_elements(text)
             charged = _state_of_pdb(text, charge)
-            if multiplicity is None:
-                coupled = (1, "default")
-            else:
-                coupled = (multiplicity, "option")
+            coupled = (1, "default") if multiplicity is None else (multiplicity, "option")
+            atoms = _atoms(text, kind)
+            _require_some_hydrogens(atoms.get_chemical_symbols())
         else:
             block = read_mol_block(text)
             charged, coupled = state(block, charge, multiplicity)
             require_hydrogens(block, charge, multiplicity)
-        atoms = _atoms(text, kind)
-        if kind == "proteindatabank":
-            _require_some_hydrogens(atoms.get_chemical_symbols())
-        else:
+            atoms = _atoms(text, kind)
             require_space(block, atoms.get_positions()[:, 2])
-        name = (
-            "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem)
-            or "molecule"
-        )
         molecule = Molecule(
             symbols=tuple(atoms.get_chemical_symbols()),
             coordinates=atoms.get_positions() * BOHR_PER_ANGSTROM,
             ghost=(),
             charge=charged[0],
             multiplicity=coupled[0],
+            name=name_of_file(file),
+            source=printable(file),
+            text=text,
         )
     except InputError as error:
         raise error.placed(file=file, line=error.line) from error
-    return XyzFile(
-        replace(molecule, name=name, source=printable(file), text=text), charged[1], coupled[1]
-    )
+    return XyzFile(molecule, charged[1], coupled[1])
 
 
 def _state_of_pdb(text: str, charge: int | None) -> tuple[int, str]:
@@ -234,8 +243,11 @@ def _require_elements(text: str) -> None:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith(("ATOM", "HETATM")):
             continue
-        if line[76:78].strip().capitalize() in SYMBOLS:
+        element = line[76:78].strip()
+        if element.capitalize() in SYMBOLS:
             continue
+        if element in ("D", "T"):
+            raise InputError(f"{element} is an isotope of hydrogen: write H", line=number)
         name = line[12:16].strip()
         letters = re.sub("[0-9]", "", name)
         if len(letters) != 1 or letters.upper() not in SYMBOLS:
@@ -456,3 +468,56 @@ def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
     if not stated:
         return None
     return int(next(iter(stated.values())))
+
+
+def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
+    """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None if
+    `given` is None.
+
+    Parameters
+    ----------
+    given : path of a file with lines of x, y, z and charge, or rows of these numbers
+    units : unit of x, y, z: "angstrom" or "bohr"
+
+    Raises
+    ------
+    InputError : the file cannot be read or has another content; names file and line
+    """
+    if units not in UNITS:
+        raise InputError(Option("point_charge_units", units), ": expected angstrom or bohr")
+    if given is None:
+        return None
+    file = None
+    try:
+        if isinstance(given, str | Path):
+            file, text = read_text(
+                given, MAX_BYTES, f"{MORE}: expected the point charges around one molecule", CHARGES
+            )
+            given = _charges(unix_lines(text))
+        return checked(given, UNITS[units])
+    except InputError as error:
+        if file is None:  # numbers, or a file already named by `read_text`
+            raise
+        raise error.placed(file=file, line=error.line) from error
+
+
+def _charges(text: str) -> list[tuple[float, ...]]:
+    rows: list[tuple[float, ...]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            if len(words) != 4 or len(line) > MAX_LINE:
+                raise InputError(
+                    f"{shown(line.strip())}: expected x, y, z and charge, four numbers with spaces "
+                    "between them, and # before a comment"
+                )
+            rows.append(tuple(map(read_number, words)))
+        except InputError as error:
+            raise error.placed(line=number) from error
+    if not rows:
+        raise InputError("no point charge: expected lines of x, y, z and charge")
+    if len(rows) > MOST_CHARGES:
+        raise InputError(f"more than {MOST_CHARGES} charges: leave out those far away")
+    return rows

@@ -202,44 +202,46 @@ def _geometry(given: Any, natom: int) -> Any:
 
 def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
     """Charge and multiplicity; fragments that consist of ghosts have neither."""
-    try:
-        fragments = [[int(atom) for atom in fragment] for fragment in given["fragments"] or ()]
-    except (TypeError, ValueError) as error:
-        raise InputError("molecule.fragments: expected lists of atom numbers, from 0") from error
-    if fragments and sorted(atom for fragment in fragments for atom in fragment) != list(
-        range(len(ghost))
-    ):
-        raise InputError(
-            f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one "
-            "of them"
-        )
-    real = [any(not ghost[atom] for atom in fragment) for fragment in fragments]
-    numbers = {}
-    for name, default in (("fragment_charges", 0), ("fragment_multiplicities", 1)):
-        listed = _list(given, name, len(fragments), int | float) or [default] * len(fragments)
-        numbers[name] = [
-            _whole(name, value) for value, here in zip(listed, real, strict=True) if here
-        ]
-    total = sum(numbers["fragment_charges"])
-    spins = [m for m in numbers["fragment_multiplicities"] if m != 1]
-    charge, multiplicity = given["molecular_charge"], given["molecular_multiplicity"]
-    if charge is None:
-        charge = total
-    else:
-        charge = _whole("molecular_charge", charge)
+    real = _real_fragments(given, ghost)
+    total = sum(_of_fragments(given, "fragment_charges", 0, real))
+    spins = [m for m in _of_fragments(given, "fragment_multiplicities", 1, real) if m != 1]
+    charge = total
+    if given["molecular_charge"] is not None:
+        charge = _whole("molecular_charge", given["molecular_charge"])
     if given["fragment_charges"] and charge != total:
         raise InputError(
             f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: "
             "correct one"
         )
-    if multiplicity is not None:
-        return charge, _whole("molecular_multiplicity", multiplicity)
+    if given["molecular_multiplicity"] is not None:
+        return charge, _whole("molecular_multiplicity", given["molecular_multiplicity"])
     if len(spins) > 1:
         raise InputError(
             f"molecule.molecular_multiplicity was not given, and {len(spins)} fragments are open "
             "shells, which couple in several ways: give it"
         )
     return charge, spins[0] if spins else 1
+
+
+def _real_fragments(given: Mapping[str, Any], ghost: list[bool]) -> list[bool]:
+    """Whether each fragment has an atom that is not a ghost."""
+    try:
+        fragments = [[int(atom) for atom in fragment] for fragment in given["fragments"] or ()]
+    except (TypeError, ValueError) as error:
+        raise InputError("molecule.fragments: expected lists of atom numbers, from 0") from error
+    atoms = sorted(atom for fragment in fragments for atom in fragment)
+    if fragments and atoms != list(range(len(ghost))):
+        raise InputError(
+            f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one "
+            "of them"
+        )
+    return [any(not ghost[atom] for atom in fragment) for fragment in fragments]
+
+
+def _of_fragments(given: Mapping[str, Any], name: str, default: int, real: list[bool]) -> list[int]:
+    """The values of a field of fragments, for those that are not ghosts."""
+    values = _list(given, name, len(real), int | float) or [default] * len(real)
+    return [_whole(name, value) for value, here in zip(values, real, strict=True) if here]
 
 
 def _list(given: Mapping[str, Any], name: str, length: int, kind: Any) -> list[Any] | None:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dfmp2.errors import InputError, Option
+from dfmp2.errors import Command, InputError, Option
 from dfmp2.molecule.comment import Statement, settle, statements
 from dfmp2.molecule.elements import SYMBOLS, atomic_number
 
@@ -52,6 +52,10 @@ VALENCES = {
 }
 TETRAHEDRAL = ("B", "C", "N", "Si", "P", "Ge")  # with four neighbours
 PERIOD_2 = ("B", "C", "N", "O", "F")  # have no more bonds than the first of their valences
+NO_ISOTOPES = (
+    ": isotopes have the same electronic energy: remove it, and give masses to ",
+    Command("thermo"),
+)
 DATA_OF_STATE = re.compile(
     r"(?:.*[\s_-])?(?:charge|multiplicity|mult|spin|unpaired[\s_-]?electrons|uhf)", re.IGNORECASE
 )
@@ -123,6 +127,8 @@ def read_mol_block(text: str) -> MolBlock:
         for number, line in enumerate(lines[4 + natom : 4 + natom + nbond], 5 + natom)
     ]
     rest = lines[4 + natom + nbond :]
+    if _read_property(rest, "ISO", natom):
+        raise InputError("M  ISO", *NO_ISOTOPES)
     charges = _read_property(rest, "CHG", natom)
     radicals = _read_property(rest, "RAD", natom)
     if charges or radicals:
@@ -257,31 +263,30 @@ def unfilled(block: MolBlock) -> dict[int, int]:
     """
     if (len(block.atoms) > 1 and not block.bonds) or block.written_by == "ASE":
         return {}  # ASE writes every bond as a single bond
-    reach: list[list[tuple[int, int]]] = [[] for _ in block.atoms]
+    bonds_of: list[list[tuple[int, int]]] = [[] for _ in block.atoms]
     for first, second, order in block.bonds:
-        reach[first].append((second, order))
-        reach[second].append((first, order))
-    missing: dict[int, int] = {}
-    surplus: set[int] = set()
-    for place, atom in enumerate(block.atoms):
-        near = reach[place]
-        if any(order not in (*ORDERS, AROMATIC) for _, order in near):
-            continue
-        if any(_valences(block.atoms[other]) is None for other, _ in near):
-            continue
-        lack = _lack(atom, [order for _, order in near])
-        if lack > 0:
-            missing[place] = lack
-        elif lack < 0 and atom.symbol in PERIOD_2:
-            surplus.add(place)
-    for place in sorted(surplus):
-        for other, _ in reach[place]:
-            if other in missing:
+        bonds_of[first].append((second, order))
+        bonds_of[second].append((first, order))
+    lacks = [
+        _lack(atom, [order for _, order in bonds]) if _is_informative(block, bonds) else 0
+        for atom, bonds in zip(block.atoms, bonds_of, strict=True)
+    ]
+    missing = {place: lack for place, lack in enumerate(lacks) if lack > 0}
+    for place, lack in enumerate(lacks):
+        if lack < 0 and block.atoms[place].symbol in PERIOD_2:
+            other = next((other for other, _ in bonds_of[place] if missing.get(other)), None)
+            if other is not None:
                 missing[other] -= 1
-                if not missing[other]:
-                    del missing[other]
-                break
-    return missing
+    return {place: lack for place, lack in missing.items() if lack}
+
+
+def _is_informative(block: MolBlock, bonds: list[tuple[int, int]]) -> bool:
+    """Whether the orders of an atom's bonds, (neighbour, order), are known and none is to a
+    metal."""
+    return all(
+        order in (*ORDERS, AROMATIC) and _valences(block.atoms[other]) is not None
+        for other, order in bonds
+    )
 
 
 def _lack(atom: Atom, orders: list[int]) -> int:
@@ -324,6 +329,8 @@ def _read_atom(line: str, number: int) -> Atom:
     words = line.split()
     if len(words) < 4:
         raise InputError(f"{line[:40]!a}: expected x, y, z and a symbol", line=number)
+    if len(words) > 4 and _whole(words[4], "mass difference", number):
+        raise InputError(f"mass difference {words[4]}", *NO_ISOTOPES, line=number)
     if len(words) > 5:
         code = _whole(words[5], "charge code", number)
     else:

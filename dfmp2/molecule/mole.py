@@ -210,29 +210,23 @@ def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
         from pyscf.scf import addons
         from pyscf.scf.hf import init_guess_by_atom
 
-        numbers = [gto.charge(mole.atom_pure_symbol(atom)) for atom in range(mole.natm)]
-        if max(numbers) > LAST_ANO_ELEMENT:
+        real = [atom for atom in range(mole.natm) if gto.charge(mole.atom_pure_symbol(atom))]
+        if any(gto.charge(mole.atom_pure_symbol(atom)) > LAST_ANO_ELEMENT for atom in real):
             return _tagged(init_guess_by_atom(mole), mole, kind)
-        atoms, basis, occupations = [], {}, []
-        for atom, number in enumerate(numbers):
-            if number == 0:  # ghost
-                continue
-            symbol = mole.atom_symbol(atom)
+        basis = {}
+        occupations = []
+        for atom in real:
             core = mole.atom_nelec_core(atom)
             shells, occupation = _valence(mole.atom_pure_symbol(atom), core)
-            basis[symbol] = shells
+            basis[mole.atom_symbol(atom)] = shells
             occupations.append(occupation)
-            atoms.append(mole._atom[atom])
         ano = gto.Mole()
-        ano._atm, ano._bas, ano._env = ano.make_env(atoms, basis, [])
+        ano._atm, ano._bas, ano._env = ano.make_env([mole._atom[atom] for atom in real], basis, [])
         ano._built = True
-        orbitals = addons.project_mo_nr2nr(ano, np.eye(ano.nao), mole)
+        coeff = addons.project_mo_nr2nr(ano, np.eye(ano.nao), mole)
         occupied = np.hstack(occupations)
-        return _tagged(
-            lib.tag_array((orbitals * occupied) @ orbitals.T, mo_coeff=orbitals, mo_occ=occupied),
-            mole,
-            kind,
-        )
+        density = lib.tag_array((coeff * occupied) @ coeff.T, mo_coeff=coeff, mo_occ=occupied)
+        return _tagged(density, mole, kind)
 
 
 def _tagged(density: Any, mole: Any, kind: str) -> NDArray[np.float64]:

@@ -315,8 +315,12 @@ class Molecule:
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
-    def with_state(self, charge: int, multiplicity: int) -> Molecule:
-        """The same geometry with another charge and multiplicity."""
+    def with_state(self, charge: int | None, multiplicity: int | None) -> Molecule:
+        """The same geometry with another charge and multiplicity; None keeps that of this one."""
+        if charge is None:
+            charge = self.charge
+        if multiplicity is None:
+            multiplicity = self.multiplicity
         return dataclasses.replace(self, charge=charge, multiplicity=multiplicity)
 
     def in_field(self, point_charges: Any) -> Molecule:

@@ -87,3 +87,9 @@ def printable(text: str) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def name_of_file(file: str) -> str:
+    """The name of a molecule from that of its file."""
+    stem = Path(file).stem
+    return "".join(letter if letter.isprintable() else "_" for letter in stem) or "molecule"

@@ -11,11 +11,7 @@ initial_charges and initial_magmoms are among them, their sums give the charge a
 electrons. Text is never evaluated; size, number of atoms and line lengths are bounded before
 parsing.
 
-Trajectories and scans contain several frames, one after another. A file of point charges has one
-line for each:
-
-    # water 2 of the cluster          a comment, also after numbers; blank lines are skipped
-    2.9117  0.0000  0.0592  -0.834    x, y, z, charge in e
+Trajectories and scans contain several frames, one after another.
 """
 
 from __future__ import annotations
@@ -32,6 +28,7 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import (
     Statement,
+    charges_of_formulas,
     numbers_alone,
     require_electrons,
     settle,
@@ -40,8 +37,7 @@ from dfmp2.molecule.comment import (
 from dfmp2.molecule.comment import shown as _show
 from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol
 from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
-from dfmp2.molecule.point_charges import checked
-from dfmp2.molecule.text import printable, read_text
+from dfmp2.molecule.text import name_of_file, printable, read_text
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 MAX_BYTES = 64 * 10**6
@@ -49,12 +45,17 @@ MORE = f"more than {MAX_BYTES // 10**6} MB"
 TOO_LARGE = f"{MORE}: expected the xyz file of one molecule; extract it first"
 MAX_ATOMS = 100_000
 MOST_FRAMES = 10_000
-MOST_CHARGES = 1_000_000
-CHARGES = "a file of point charges"
 MAX_COMMENT = 100_000  # characters; extended xyz puts whole arrays there
 MAX_LINE = 4096  # characters of an atom line
 UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
 DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
+
+_UNIT = re.compile(  # units=bohr; coordinates in a.u.
+    r"(?<![\w-])(?<!energy )(?:units?|coord(?:inate)?s?|geometry|positions?)\s*[:=]?\s*"
+    r"(?:(?:are|is|given|in)\s+)*[\"'(\[]*(?:(?P<bohr>bohrs?|a\.u\.|(?<=units[=:])au|(?<=units[=:][ ])au"
+    r"|atomic[ _]units)|(?P<angstrom>angstroms?|ang))(?![\w/])",
+    re.ASCII | re.IGNORECASE,
+)
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eEdD][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -159,6 +160,7 @@ def parse_xyz(
         raise InputError(f"units {units!r}: expected angstrom or bohr")
     try:
         lines = _split_frame(text)
+        _require_units(lines[1], units)
         pairs = _read_pairs(lines[1])
         columns = _read_columns(pairs)
         listed, states = _read_states(lines, pairs, charge, multiplicity)
@@ -168,17 +170,13 @@ def parse_xyz(
             for number, line in enumerate(lines[2:], start=3)
         ]
         symbols, ghost, points = zip(*atoms, strict=True)
-        name = (
-            "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem)
-            or "molecule"
-        )
         molecule = Molecule(
             symbols=symbols,
             coordinates=np.array(points),
             ghost=ghost,
             charge=charge,
             multiplicity=multiplicity,
-            name=name,
+            name=name_of_file(file),
             source=printable(file),
             text=text,
         )
@@ -214,7 +212,7 @@ def parse_text(
         raise InputError(
             f"the molecule is a {type(text).__name__}: expected text, as in 'O 0 0 0; H 0 0 0.96'"
         )
-    atoms = [line for line in re.split("[;\n]", _unix_lines(text)) if line.strip()]
+    atoms = [line for line in re.split("[;\n]", unix_lines(text)) if line.strip()]
     if not atoms or len(atoms[0].split()) < 2:
         return replace(parse_xyz(text, **given).molecule, name="molecule", source="python")
     try:
@@ -239,7 +237,7 @@ def write_xyz(molecule: Molecule) -> str:
     return "\n".join([str(molecule.natom), comment, *rows]) + "\n"
 
 
-def _unix_lines(text: str) -> str:
+def unix_lines(text: str) -> str:
     """The text with Unix line ends, and no blank lines at its end."""
     return text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
 
@@ -247,7 +245,7 @@ def _unix_lines(text: str) -> str:
 def _split_frame(text: str) -> list[str]:
     """Count, comment and exactly the announced number of atom lines; nothing is split until the
     counts agree."""
-    body = _unix_lines(text)
+    body = unix_lines(text)
     if not body:
         raise InputError("empty: expected the number of atoms, a comment line and the atoms")
     natom = _read_count(body.partition("\n")[0])
@@ -272,23 +270,28 @@ def _split_frame(text: str) -> list[str]:
         )
     lines = body.split("\n", natom + 2)
     if present > natom:
-        rest = lines.pop()
-        extra = rest.lstrip()
-        number = natom + 3 + rest[: len(rest) - len(extra)].count("\n")
-        extra = extra.partition("\n")[0]
-        if _INTEGER.fullmatch(extra[:MAX_LINE].strip()):
-            raise InputError(
-                "a second frame: multi-frame files are not accepted; keep one frame per file",
-                line=number,
-            )
-        raise InputError(
-            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or "
-            "remove it",
-            line=number,
-        )
+        raise _too_many_lines(lines[-1], natom)
     if len(lines[1]) > MAX_COMMENT:
         raise InputError(f"comment longer than {MAX_COMMENT} characters: shorten it", line=2)
     return lines
+
+
+def _too_many_lines(rest: str, natom: int) -> InputError:
+    """The error for text behind the announced number of atoms; names its first line that is not
+    blank."""
+    extra = rest.lstrip()
+    number = natom + 3 + rest[: len(rest) - len(extra)].count("\n")
+    extra = extra.partition("\n")[0]
+    if _INTEGER.fullmatch(extra[:MAX_LINE].strip()):
+        return InputError(
+            "a second frame: multi-frame files are not accepted; keep one frame per file",
+            line=number,
+        )
+    return InputError(
+        f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or "
+        "remove it",
+        line=number,
+    )
 
 
 def _read_count(header: str) -> int:
@@ -327,6 +330,19 @@ def _read_pairs(comment: str) -> dict[str, list[str]]:
     return pairs
 
 
+def _require_units(comment: str, units: str) -> None:
+    """Raise for a comment such as `units=bohr` that names another unit of the coordinates."""
+    for match in _UNIT.finditer(comment[:MAX_COMMENT]):
+        stated = "bohr" if match["bohr"] else "angstrom"
+        if stated != units:
+            raise InputError(
+                f"{_show(match[0])} contradicts coordinates in {units}: pass ",
+                Option("units", stated),
+                ", or correct the comment",
+                line=2,
+            )
+
+
 def _read_states(
     lines: list[str], pairs: dict[str, list[str]], charge: int | None, multiplicity: int | None
 ) -> tuple[list[Statement], tuple[tuple[int, str], tuple[int, str]]]:
@@ -339,7 +355,12 @@ def _read_states(
     charge, multiplicity : options, which take precedence if not None
     """
     try:
-        listed = _read_state(lines[1]) + _read_sums(pairs, lines[2:])
+        symbols = [line.split(maxsplit=1)[0] for line in lines[2:] if line.strip()]
+        listed = [
+            *_read_state(lines[1]),
+            *_read_sums(pairs, lines[2:]),
+            *charges_of_formulas(lines[1], symbols),
+        ]
         charged = settle("charge", listed, charge, default=0)
         coupled = settle("multiplicity", listed, multiplicity, default=1)
         if "default" in (charged[1], coupled[1]):
@@ -371,38 +392,26 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
     for name, (place, width) in _column_places(pairs).items():
         if name not in SUMS or width != 1:
             continue
-        quantity, exact = SUMS[name]
         words = [row.split()[place : place + 1] for row in rows]
         total = sum(float(word[0]) for word in words if word and _NUMBER.fullmatch(word[0]))
-        if abs(total) < 1e-6:
-            continue
-        whole = round(total)
-        if quantity == "multiplicity":
-            meaning = abs(whole) + 1
-        else:
-            meaning = whole
-        said = f"column {name}, which adds up to {total:.6g},"
-        if abs(total - whole) <= 1e-6 and exact:
-            listed.append(Statement(quantity, said, frozenset({meaning})))
-        elif abs(total - whole) < 0.1:
-            why = f"does not match the {quantity} used"
-            listed.append(
-                Statement(
-                    quantity=quantity,
-                    words=said,
-                    meanings=frozenset({meaning}),
-                    certain=False,
-                    why=why,
-                )
-            )
-        else:
-            why = "is not a whole number"
-            listed.append(
-                Statement(
-                    quantity=quantity, words=said, meanings=frozenset(), certain=False, why=why
-                )
-            )
+        if abs(total) >= 1e-6:
+            listed.append(_of_a_sum(name, total))
     return listed
+
+
+def _of_a_sum(name: str, total: float) -> Statement:
+    """What the sum of a column states."""
+    quantity, set_by_user = SUMS[name]
+    words = f"column {name}, which adds up to {total:.6g},"
+    whole = round(total)
+    distance = abs(total - whole)
+    meanings = frozenset({abs(whole) + 1 if quantity == "multiplicity" else whole})
+    if distance <= 1e-6 and set_by_user:
+        return Statement(quantity, words, meanings)
+    why = f"does not match the {quantity} used"
+    if distance >= 0.1:
+        meanings, why = frozenset(), "is not a whole number"
+    return Statement(quantity, words, meanings, certain=False, why=why)
 
 
 def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
@@ -456,17 +465,7 @@ def _read_atom(
 ) -> tuple[str, bool, tuple[float, ...]]:
     """Symbol, ghost flag and coordinates in bohr of one atom line."""
     try:
-        if len(line) > MAX_LINE or not line.isascii():
-            strange = next((c for c in line[:MAX_LINE] if not c.isascii()), "")
-            if strange in _LOOKALIKES:
-                named = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -"
-            else:
-                named = ""
-            raise InputError(
-                f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, "
-                f"z{named}"
-            )
-        words = line.split()
+        words = _words_of_atom(line)
         if columns is not None and len(words) != columns[2]:
             raise InputError(
                 f"{len(words)} columns, but Properties= on line 2 announces {columns[2]}"
@@ -483,11 +482,25 @@ def _read_atom(
                 f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and "
                 "units"
             )
-        for word in words[4:] if columns is None else ():
-            read_number(word)  # text here means that the columns are shifted
+        if columns is None:
+            for word in words[4:]:
+                read_number(word)  # text here means that the columns are shifted
     except InputError as error:
         raise error.placed(line=number) from error
     return symbol, ghost, point
+
+
+def _words_of_atom(line: str) -> list[str]:
+    """The words of an atom line, which must be short and ASCII."""
+    if len(line) <= MAX_LINE and line.isascii():
+        return line.split()
+    strange = next((letter for letter in line[:MAX_LINE] if not letter.isascii()), "")
+    advice = ""
+    if strange in _LOOKALIKES:
+        advice = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -"
+    raise InputError(
+        f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{advice}"
+    )
 
 
 def _is_atom(line: str) -> bool:
@@ -537,7 +550,7 @@ def read_number(word: str) -> float:
 
 def frames_of(text: str) -> Iterator[tuple[int, str]]:
     """Number of the first line, from 1, and text of each frame of an xyz file."""
-    lines = _unix_lines(text).split("\n")
+    lines = unix_lines(text).split("\n")
     place = 0
     while place < len(lines):
         word = lines[place].strip()
@@ -548,56 +561,3 @@ def frames_of(text: str) -> Iterator[tuple[int, str]]:
         count = int(word) if re.fullmatch("[0-9]{1,9}", word) else 0
         yield place + 1, "\n".join(lines[place : place + count + 2])
         place += count + 2
-
-
-def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
-    """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None if
-    `given` is None.
-
-    Parameters
-    ----------
-    given : path of a file with lines of x, y, z and charge, or rows of these numbers
-    units : unit of x, y, z: "angstrom" or "bohr"
-
-    Raises
-    ------
-    InputError : the file cannot be read or has another content; names file and line
-    """
-    if units not in UNITS:
-        raise InputError(Option("point_charge_units", units), ": expected angstrom or bohr")
-    if given is None:
-        return None
-    file = None
-    try:
-        if isinstance(given, str | Path):
-            file, text = read_text(
-                given, MAX_BYTES, f"{MORE}: expected the point charges around one molecule", CHARGES
-            )
-            given = _charges(_unix_lines(text))
-        return checked(given, UNITS[units])
-    except InputError as error:
-        if file is None:  # numbers, or a file already named by `read_text`
-            raise
-        raise error.placed(file=file, line=error.line) from error
-
-
-def _charges(text: str) -> list[tuple[float, ...]]:
-    rows: list[tuple[float, ...]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        try:
-            if len(words) != 4 or len(line) > MAX_LINE:
-                raise InputError(
-                    f"{_show(line.strip())}: expected x, y, z and charge, four numbers with spaces "
-                    "between them, and # before a comment"
-                )
-            rows.append(tuple(map(read_number, words)))
-        except InputError as error:
-            raise error.placed(line=number) from error
-    if not rows:
-        raise InputError("no point charge: expected lines of x, y, z and charge")
-    if len(rows) > MOST_CHARGES:
-        raise InputError(f"more than {MOST_CHARGES} charges: leave out those far away")
-    return rows

@@ -19,18 +19,17 @@ from dfmp2.backends.base import Backend, PairTerms
 from dfmp2.errors import Message, Option, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.provenance import Storage
 from dfmp2.host.resources import few_collections
 from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.mp2.diagnostics import Metric
-from dfmp2.mp2.dispersion import dispersion_energy
+from dfmp2.mp2.dispersion import Dispersion, dispersion_energy
 from dfmp2.mp2.identity import identity
 from dfmp2.mp2.pairs import TileKey
-from dfmp2.mp2.result import Dispersion
 from dfmp2.options import Options
-from dfmp2.planning.memory import Storage
 from dfmp2.planning.plan import Plan, PlannedRun, prepare_programs, settle_plan
 from dfmp2.planning.system import Setup, System, set_up_run, useful_threads
 from dfmp2.planning.time import STAGES, TimeLeft, Timings

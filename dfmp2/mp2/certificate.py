@@ -49,8 +49,8 @@ from dfmp2.backends import registry
 from dfmp2.backends.base import Backend, Tile, TileSource
 from dfmp2.errors import Message, NumericalError, Option
 from dfmp2.mp2.operands import PairOperands
-from dfmp2.mp2.pairs import Elsewhere, TileStore, evaluate, pair_energies
-from dfmp2.mp2.result import Certificate, PairEnergies
+from dfmp2.mp2.pairs import Elsewhere, PairEnergies, TileStore, evaluate, pair_energies
+from dfmp2.mp2.result import Certificate
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.progress import Listener
 
@@ -111,28 +111,8 @@ def pair_energies_to_tolerance(
         f"the precision error may be {certificate.correlation_error:.1e} Eh, which exceeds the "
         f"tolerance {tolerance:.1e} Eh"
     )
-    if host is not backend:
-        route = Message()
-        if operands.on_device:
-            route = Message(Option("transform", "host"), ", ")
-        raise NumericalError(
-            f"{excess}, and ",
-            Option("backend", backend.name),
-            " has no float64: use ",
-            route,
-            Option("backend", "cpu"),
-            " or a larger ",
-            Option("tolerance"),
-        )
-    if precision == "mixed":
-        raise NumericalError(
-            f"{excess}: use ",
-            Option("precision", "auto"),
-            " (repeats in float64), ",
-            Option("precision", "fp64"),
-            " or a larger ",
-            Option("tolerance"),
-        )
+    if host is not backend or precision == "mixed":
+        raise _too_imprecise(excess, operands, backend, alone=host is not backend)
     largest = largest_pairs(pairs, certificate)
     if largest is not None:
         count = sum(int(chosen.sum()) for chosen in largest.values())
@@ -146,6 +126,34 @@ def pair_energies_to_tolerance(
     listener.warning(f"{excess}: the pair energies are repeated in float64")
     pairs = pair_energies(exact, backend, progress, 1, store, elsewhere)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
+
+
+def _too_imprecise(
+    excess: str, operands: PairOperands, backend: Backend, *, alone: bool
+) -> NumericalError:
+    """The error for pair energies that may not be repeated in float64; `alone` if the backend has
+    none."""
+    if not alone:
+        return NumericalError(
+            f"{excess}: use ",
+            Option("precision", "auto"),
+            " (repeats in float64), ",
+            Option("precision", "fp64"),
+            " or a larger ",
+            Option("tolerance"),
+        )
+    route = Message()
+    if operands.on_device:
+        route = Message(Option("transform", "host"), ", ")
+    return NumericalError(
+        f"{excess}, and ",
+        Option("backend", backend.name),
+        " has no float64: use ",
+        route,
+        Option("backend", "cpu"),
+        " or a larger ",
+        Option("tolerance"),
+    )
 
 
 SEED = 1946  # of every first draw, so that the same pair energies always get the same certificate

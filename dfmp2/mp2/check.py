@@ -20,9 +20,10 @@ import numpy as np
 from dfmp2.errors import NumericalError, Option
 from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.result import Certificate, Check, NativeEnergies, PairEnergies
-from dfmp2.planning.memory import CHECK_MODULES, FLOAT64, SCF_MATRICES
-from dfmp2.planning.sizes import Sizes
+from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.result import Certificate, Check, NativeEnergies
+from dfmp2.planning.memory import CHECK_MODULES, SCF_MATRICES
+from dfmp2.planning.sizes import FLOAT64, Sizes
 from dfmp2.scf.reference import Reference
 
 
@@ -51,47 +52,45 @@ def native_energies(
         from pyscf import scf
         from pyscf.mp import dfmp2_native, dfump2_native
 
-        restricted = reference.kind == "rhf"
-        mf = scf.RHF(mole) if restricted else scf.UHF(mole)
         kept = reference.mo_energy.shape[1] - frozen_virtual
-        parts = (
-            reference.mo_coeff[:, :, :kept],
-            reference.mo_energy[:, :kept],
-            reference.mo_occ[:, :kept],
-        )
-        if restricted:
-            mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts)
+        coeff = reference.mo_coeff[:, :, :kept]
+        energy = reference.mo_energy[:, :kept]
+        occ = reference.mo_occ[:, :kept]
+        if reference.kind == "rhf":
+            mf = scf.RHF(mole)
+            mf.mo_coeff, mf.mo_energy, mf.mo_occ = coeff[0], energy[0], occ[0]
+            name, solver_class = "dfmp2_native", dfmp2_native.DFRMP2
         else:
-            mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
+            mf = scf.UHF(mole)
+            mf.mo_coeff, mf.mo_energy, mf.mo_occ = coeff, energy, occ
+            name, solver_class = "dfump2_native", dfump2_native.DFUMP2
         mf.e_tot = reference.scf_total_energy
-        program = f"PySCF {pyscf.__version__} {'dfmp2_native' if restricted else 'dfump2_native'}"
-        solver = (dfmp2_native.DFRMP2 if restricted else dfump2_native.DFUMP2)(
-            mf, frozen=frozen_core, auxbasis=fitting
-        )
+        program = f"PySCF {pyscf.__version__} {name}"
+        solver = solver_class(mf, frozen=frozen_core, auxbasis=fitting)
         solver.verbose = 0
         # PySCF compares it with the memory in use besides the metric and its factor
         if held is not None:
             resident = resident_memory() + 2 * int(solver.auxmol.nao) ** 2 * FLOAT64
             solver.max_memory = (resident + held + CHECK_MODULES) / 1e6
         energies = []
-        with solver:
-            for solver.ps, solver.pt in ((0.0, 1.0), (1.0, 0.0)):
-                try:
+        try:
+            with solver:
+                for solver.ps, solver.pt in ((0.0, 1.0), (1.0, 0.0)):
                     energies.append(float(solver.kernel()))
-                except np.linalg.LinAlgError as error:
-                    raise NumericalError(
-                        (
-                            f"{program} cannot factorise the fitting metric ({error}), so there is "
-                            "nothing to compare with: choose another "
-                        ),
-                        Option("auxbasis"),
-                    ) from error
-        return NativeEnergies(
-            program=program,
-            scf_total_energy=reference.scf_total_energy,
-            same_spin=energies[0],
-            opposite_spin=energies[1],
-        )
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                (
+                    f"{program} cannot factorise the fitting metric ({error}), so there is nothing "
+                    "to compare with: choose another "
+                ),
+                Option("auxbasis"),
+            ) from error
+    return NativeEnergies(
+        program=program,
+        scf_total_energy=reference.scf_total_energy,
+        same_spin=energies[0],
+        opposite_spin=energies[1],
+    )
 
 
 def exact_energies(

@@ -34,8 +34,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.result import CoupledCluster, MP2Result
 from dfmp2.options import Options
-from dfmp2.planning.memory import FLOAT64
-from dfmp2.planning.sizes import Workload
+from dfmp2.planning.sizes import FLOAT64, Workload
 from dfmp2.planning.system import resolve, set_up_run
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
@@ -162,32 +161,10 @@ def coupled_cluster_bytes(work: Workload) -> int:
 
 def _by_pyscf(result: MP2Result) -> CoupledCluster:
     """CCSD(T) with fitted integrals on the orbitals of a result."""
-    options, reference = result.options, result.reference
-    system = resolve(result.molecule, set_up_run(options, ""), Silent(), doubt_units=False)
     with shielded():
         import pyscf
-        from pyscf import df
-        from pyscf.cc import dfccsd, dfuccsd
 
-        mf = hamiltonian.mean_field(
-            system.mole, reference.kind, options.relativity, result.molecule.point_charges
-        )
-        if system.jk_auxmole is not None:
-            mf = mf.density_fit(auxbasis=system.jk_auxmole.basis)
-        parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)
-        if reference.nspin == 1:
-            parts = (parts[0][0], parts[1][0], parts[2][0])
-            solver_class = dfccsd.RCCSD
-        else:
-            solver_class = dfuccsd.UCCSD
-        mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
-        mf.e_tot = reference.scf_total_energy
-        mf.converged = True
-        solver = solver_class(mf, frozen=result.sizes.frozen_core)
-        solver.with_df = df.DF(system.mole, auxbasis=system.auxmole.basis)
-        solver.conv_tol, solver.conv_tol_normt = CONVERGED, AMPLITUDES
-        solver.max_cycle = MOST_CYCLES
-        solver.max_memory = result.memory.budget / 1e6
+        solver = _pyscf_solver(result)
         integrals = solver.ao2mo()
         mp2, singles, doubles = solver.init_amps(integrals)
         ccsd = float(solver.kernel(singles, doubles, eris=integrals)[0])
@@ -201,7 +178,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
             )
         triples = float(solver.ccsd_t(eris=integrals))
         t1 = d1 = None
-        if reference.nspin == 1:
+        if result.reference.nspin == 1:
             t1 = float(solver.get_t1_diagnostic())
             d1 = float(solver.get_d1_diagnostic())
     if not abs(mp2 - result.mp2_correlation_energy) <= SAME_MP2:
@@ -219,6 +196,33 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         t1_diagnostic=t1,
         d1_diagnostic=d1,
     )
+
+
+def _pyscf_solver(result: MP2Result) -> Any:
+    """PySCF's density-fitted CCSD for the orbitals of a result."""
+    from pyscf import df
+    from pyscf.cc import dfccsd, dfuccsd
+
+    options, reference = result.options, result.reference
+    system = resolve(result.molecule, set_up_run(options, ""), Silent(), doubt_units=False)
+    mf = hamiltonian.mean_field(
+        system.mole, reference.kind, options.relativity, result.molecule.point_charges
+    )
+    if system.jk_auxmole is not None:
+        mf = mf.density_fit(auxbasis=system.jk_auxmole.basis)
+    mf.mo_coeff, mf.mo_energy, mf.mo_occ = reference.mo_coeff, reference.mo_energy, reference.mo_occ
+    mf.e_tot = reference.scf_total_energy
+    mf.converged = True
+    if reference.nspin == 1:
+        mf.mo_coeff, mf.mo_energy, mf.mo_occ = mf.mo_coeff[0], mf.mo_energy[0], mf.mo_occ[0]
+        solver = dfccsd.RCCSD(mf, frozen=result.sizes.frozen_core)
+    else:
+        solver = dfuccsd.UCCSD(mf, frozen=result.sizes.frozen_core)
+    solver.with_df = df.DF(system.mole, auxbasis=system.auxmole.basis)
+    solver.conv_tol, solver.conv_tol_normt = CONVERGED, AMPLITUDES
+    solver.max_cycle = MOST_CYCLES
+    solver.max_memory = result.memory.budget / 1e6
+    return solver
 
 
 def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:

@@ -21,7 +21,8 @@ from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.dispersion import dispersion_energy
-from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies
+from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import (
     CUSTOM,
@@ -88,59 +89,16 @@ def derive(
     if not isinstance(result, MP2Result):
         raise InputError(f"derive takes a result, not {result!r}: read a file with dfmp2.read")
     listener = Collector(listener or Listener())
-    changes = {name: value for name, value in changes.items() if value is not None}
-    for name, value in changes.items():
-        _require_derivable(result, name, value)
-    _require_pairs_of(result, changes)
-    if {"os_scale", "ss_scale", "method"} & changes.keys():
-        unchanged = _unchanged_method(result.options)
-        if changes.get("method") in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
-            del changes["method"]
-        changes = unchanged | changes
-    options = replace(
-        result.options, **{name: changes[name] for name in DERIVABLE if name in changes}
-    )
+    changes = _derivable_changes(result, changes)
+    options = replace(result.options, **changes)
     notes = [
         result.frozen_core_note,
         f"derived from {origin or 'a result of ' + result.provenance.created}",
     ]
     derived = result
-    if "frozen_core" in changes and result.quadrature is not None:
-        raise InputError(
-            Option("frozen_core"),
-            f" cannot be derived from {result.method}, which has no pair energies. Run it again",
-        )
     if "frozen_core" in changes:
-        result.require_kept("another frozen core")
-        core = _core(result, options, listener)
-        more = core.orbitals - result.sizes.frozen_core
-        derived = _cut(result, more)
-        certificate = widened(result, more)
-        if more:
-            notes.append(f"pairs of {counted_text(more, 'more orbital')} per spin left out")
-        if more and certificate is not None:
-            notes.append(
-                "certificate of all pairs, widened by a limit on the error of those left out"
-            )
-        if more and result.check is not None:
-            notes.append("the check of the original does not apply and was dropped")
-        if more and result.fitting_certificate is not None:
-            notes.append(
-                "the fitting certificate of the original covers all its pairs and was dropped"
-            )
-        notes.append(core.note)
-        if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
-            listener.warning(
-                Message(
-                    (
-                        "the precision error of the remaining pairs may be "
-                        f"{certificate.correlation_error:.1e} Eh, above the tolerance "
-                        f"{certificate.tolerance:.1e} Eh: a run with "
-                    ),
-                    Option("frozen_core", core.orbitals),
-                    " bounds it better",
-                )
-            )
+        derived, more_notes = _with_larger_core(result, options, listener)
+        notes += more_notes
     if result.properties is not None:
         notes.append("gradient and properties of the original do not apply and were dropped")
     dispersion = result.dispersion
@@ -167,6 +125,73 @@ def derive(
         ),
         frozen_core_note="; ".join(note for note in notes if note),
     )
+
+
+def _derivable_changes(result: MP2Result, asked: dict[str, Any]) -> dict[str, Any]:
+    """The options that change, from those asked for.
+
+    Raises
+    ------
+    InputError : a change does not follow from pair energies
+    """
+    changes = {name: value for name, value in asked.items() if value is not None}
+    for name, value in changes.items():
+        _require_derivable(result, name, value)
+    _require_pairs_of(result, changes)
+    if {"os_scale", "ss_scale", "method"} & changes.keys():
+        unchanged = _unchanged_method(result.options)
+        if changes.get("method") in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
+            del changes["method"]
+        changes = unchanged | changes
+    return {name: changes[name] for name in DERIVABLE if name in changes}
+
+
+def _with_larger_core(
+    result: MP2Result, options: Options, listener: Listener
+) -> tuple[MP2Result, list[str]]:
+    """The result without the pairs of the orbitals that are frozen now, and notes on its frozen
+    core and on what was dropped.
+
+    Raises
+    ------
+    InputError : the result has no pair energies
+    """
+    if result.quadrature is not None:
+        raise InputError(
+            Option("frozen_core"),
+            f" cannot be derived from {result.method}, which has no pair energies. Run it again",
+        )
+    result.require_kept("another frozen core")
+    core = _core(result, options, listener)
+    more = core.orbitals - result.sizes.frozen_core
+    derived = _cut(result, more)
+    certificate = widened(result, more)
+    notes = []
+    if more:
+        notes.append(f"pairs of {counted_text(more, 'more orbital')} per spin left out")
+        if certificate is not None:
+            notes.append(
+                "certificate of all pairs, widened by a limit on the error of those left out"
+            )
+        if result.check is not None:
+            notes.append("the check of the original does not apply and was dropped")
+        if result.fitting_certificate is not None:
+            notes.append(
+                "the fitting certificate of the original covers all its pairs and was dropped"
+            )
+    if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
+        listener.warning(
+            Message(
+                (
+                    "the precision error of the remaining pairs may be "
+                    f"{certificate.correlation_error:.1e} Eh, above the tolerance "
+                    f"{certificate.tolerance:.1e} Eh: a run with "
+                ),
+                Option("frozen_core", core.orbitals),
+                " bounds it better",
+            )
+        )
+    return derived, [*notes, core.note]
 
 
 def widened(result: MP2Result, more: int) -> Certificate | None:

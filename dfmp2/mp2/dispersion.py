@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata, resources
 from typing import Any
 
@@ -23,11 +24,28 @@ from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.errors import InputError, Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Dispersion
+from dfmp2.units import quantity as _q
 
 PACKAGES = {"d3bj": "dftd3", "d4": "dftd4"}
 # File of parameters in each package
 TABLES = {"d3bj": ("d3", "bj"), "d4": ("d4", "bj-eeq-atm")}
+
+
+@dataclass(frozen=True, slots=True)
+class Dispersion:
+    """A dispersion correction, D3 with Becke-Johnson damping or D4, computed by its authors'
+    package."""
+
+    correction: str = _q("", "d3bj or d4")
+    energy: float = _q("hartree", "dispersion energy")
+    functional: str = _q("", "name of the functional in the package")
+    program: str = _q("", "package and version")
+    s6: float = _q("", "factor of the terms with 1/r^6")
+    s8: float = _q("", "factor of the terms with 1/r^8")
+    s9: float = _q("", "factor of the three-body terms")
+    a1: float = _q("", "damping: factor of the radii")
+    a2: float = _q("bohr", "damping: length added to them")
+    doi: str = _q("", "DOI of the publication of these parameters")
 
 
 def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> Dispersion:

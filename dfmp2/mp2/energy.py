@@ -25,6 +25,7 @@ import numpy as np
 from dfmp2.backends.untransformed import made_on_device
 from dfmp2.host import provenance, resources
 from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.provenance import Memory
 from dfmp2.host.scratch import Room
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise, fit
@@ -54,11 +55,10 @@ from dfmp2.mp2.calculation import (
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.operands import PairOperands
-from dfmp2.mp2.pairs import Elsewhere
-from dfmp2.mp2.result import NO_PAIRS, Certificate, MP2Result, PairEnergies, Quadrature
+from dfmp2.mp2.pairs import NO_PAIRS, Elsewhere, PairEnergies
+from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
 from dfmp2.options import Options
 from dfmp2.options.combinations import require_energy_check
-from dfmp2.planning.memory import Memory
 from dfmp2.planning.system import resolve, system_sizes
 from dfmp2.progress import Listener, counted_blocks
 from dfmp2.scf.hamiltonian import Environment
@@ -253,50 +253,44 @@ def build_b(
         As in `fitted_integrals`.
     """
     spaces = calculation.spaces(reference)
-    system = calculation.system
-    setup = calculation.setup
-    held = calculation.plan.memory
-    clock = calculation.clock
-    mole, auxmole, threads = system.mole, system.auxmole, setup.active
+    mole, auxmole = calculation.system.mole, calculation.system.auxmole
+    setup, memory, clock = calculation.setup, calculation.plan.memory, calculation.clock
     with clock("fit"):
         factor = factorise(three_center.coulomb_metric(auxmole), overwrite=True)  # Eq. 2
     calculation.listener.stage("three-centre integrals, transformation and fit")
-    shapes = [(s.nocc, s.nvir) for s in (*spaces, *frontier)]
     stored: list[StoredTensor] = []
-    if not held.mp2_fits_in_core:
-        on_disk = shapes[: len(spaces)]
-        if place:
-            stored = place(on_disk, auxmole.nao)
-        else:
-            stored = room_for_b(calculation, on_disk)
-    fits = setup.options.transform == "device" and setup.backend.limits.fits
-    if setup.options.transform == "device" and not fits:
-        a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
-    else:
-        a = None
+    if not memory.mp2_fits_in_core:
+        on_disk = [(s.nocc, s.nvir) for s in spaces]
+        stored = place(on_disk, auxmole.nao) if place else room_for_b(calculation, on_disk)
+    on_device = setup.options.transform == "device"
+    packed = None
+    if on_device and not setup.backend.limits.fits:  # the host fits all integrals in place
+        packed = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     # (Q|mu nu) in blocks of Q
-    blocks = three_center.packed_blocks(mole, auxmole, a, held.integral_bytes)
+    blocks = three_center.packed_blocks(mole, auxmole, packed, memory.integral_bytes)
     blocks = counted_blocks(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
-    if a is not None:
-        with shielded():
-            from dfmp2.scf.jk import fit_columns
+    if packed is not None:
         for _ in blocks:
             pass
+        with shielded():
+            from dfmp2.scf.jk import fit_columns
         with clock("fit"):
-            a = fit_columns(a, factor, [a.shape[1]], threads)
+            packed = fit_columns(packed, factor, [packed.shape[1]], setup.active)
         with clock("transform"):
-            b = made_on_device(a, spaces, list(frontier), setup.backend)
-    elif fits:
+            b = made_on_device(packed, spaces, list(frontier), setup.backend)
+    elif on_device:
         with clock("transform"):
             b = setup.backend.make_b(blocks, factor.of_rows(), spaces, list(frontier))
     else:
+        every = [*spaces, *frontier]
         transformed = clock.during(
-            "transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads)
+            "transform", three_center.transformed_blocks(blocks, every, setup.active)
         )
+        shapes = [(s.nocc, s.nvir) for s in every]
         with clock("fit"):
-            b = fit(transformed, factor, shapes, auxmole.nao, threads, stored)  # Eq. 3
+            b = fit(transformed, factor, shapes, auxmole.nao, setup.active, stored)  # Eq. 3
         del transformed
-    del blocks, a
+    del blocks, packed
     metric = Metric(factor.condition, factor.dropped, factor.threshold)
     del factor
     resources.return_memory()

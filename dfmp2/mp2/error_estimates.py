@@ -10,7 +10,8 @@
     fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
     basis set              only a study of several basis sets can tell
 
-    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS
+    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS,
+                                                    MARGINAL_SOFTNESS for UHF of marginal stability
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
@@ -67,6 +68,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SOFTNESS = 3.0  # 1/Eh
 UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh, if the iterations do not show it
+MARGINAL_SOFTNESS = 50.0  # 1/Eh, the least of UHF where a rotation costs no energy
 FIRST_ORDER = 0.04  # Eh
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
 BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
@@ -338,37 +340,43 @@ def _pair_precision(result: MP2Result) -> Share:
 def _convergence(result: MP2Result) -> tuple[Share, Share]:
     """Shares of an unconverged SCF, from the norm of its last orbital gradient in the history, or
     else from the tolerance."""
-    reference, tolerance = result.reference, result.options.scf_gradient_tol
-    given = reference.ladder == GIVEN
-    if given and reference.history is None:
+    reference = result.reference
+    elsewhere = reference.ladder == GIVEN
+    if elsewhere and reference.history is None:
         share = Share(None, UNKNOWN, "the SCF was done elsewhere and its gradient is not recorded")
         return share, share
-    if reference.history is None:
-        gradient = tolerance
-        known = f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
-    elif not len(reference.history):
-        gradient, known = 0.0, "0: one diagonalisation solves this SCF"
-    else:
-        gradient = float(reference.history[-1, 2])
-        known = f"{gradient:.1e} Eh, the last orbital gradient"
+    gradient, known = _last_gradient(result)
     second = _softness(result)
-    if given:
+    if elsewhere:
         second *= GIVEN_TIMES
     first = FIRST_ORDER * second
     correlation = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}")
-    found = result.gradient_certificate
-    if found is not None and found.scf_convergence_error is not None and _unscaled(result):
-        how = (
-            "relaxed density times the remaining error of the Fock matrix: "
-            f"{found.scf_convergence_error:+.1e} Eh"
-        )
-        correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
+    certificate = result.gradient_certificate
+    if (
+        certificate is not None
+        and certificate.scf_convergence_error is not None
+        and _unscaled(result)
+    ):
+        error = certificate.scf_convergence_error
+        how = f"relaxed density times the remaining error of the Fock matrix: {error:+.1e} Eh"
+        correlation = Share(abs(error), MEASURED, how)
     stationary = reference.xc is None
     if result.options.correlation.double_hybrid:
         stationary = result.functional_energy is None
     if not stationary:  # the determinant minimises the energy of another functional
         return correlation, correlation
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
+
+
+def _last_gradient(result: MP2Result) -> tuple[float, str]:
+    """Norm of the last orbital gradient of the SCF, Eh, and how it is known."""
+    history, tolerance = result.reference.history, result.options.scf_gradient_tol
+    if history is None:
+        return tolerance, f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
+    if not len(history):
+        return 0.0, "0: one diagonalisation solves this SCF"
+    gradient = float(history[-1, 2])
+    return gradient, f"{gradient:.1e} Eh, the last orbital gradient"
 
 
 def _softness(result: MP2Result) -> float:
@@ -378,6 +386,8 @@ def _softness(result: MP2Result) -> float:
     It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
     are large even if the gradient is small. Energies of float32 products or of a coarser grid do
     not show it: a large molecule, or an SCF of fewer than two iterations, has a constant instead.
+    UHF solutions of marginal stability often have a second soft rotation that the iterations do not
+    reach (NO near its equilibrium, where spin polarisation sets in).
     """
     reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
     history = reference.history
@@ -385,6 +395,9 @@ def _softness(result: MP2Result) -> float:
     if history is None or len(history) < 2 or coarse or uses_single(precision, nao):
         return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
     softness = SOFTNESS
+    stability = reference.stability
+    if reference.kind == "uhf" and stability and stability.verdict.startswith("marginal"):
+        softness = MARGINAL_SOFTNESS
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):

@@ -49,7 +49,7 @@ from dfmp2.mp2.error_estimates import (
     signed_source,
 )
 from dfmp2.options.methods import MP2
-from dfmp2.units import counted_text
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
@@ -90,36 +90,37 @@ def combined(
         result.fitting_certificate is not None and result.options.correlation is MP2
         for _, result in parts
     )
-    budgets = [(weights, result.error_budget.sources) for weights, result in parts]
+    budgets = [(weights, dict(result.error_budget.sources)) for weights, result in parts]
     if not measured:  # errors measured in some runs say nothing about the others
-        estimates = [fitting_shares(replace(r, fitting_certificate=None)) for _, r in parts]
-        fitted = [
-            {
-                key: Source(SOURCES[key], finite_share(scf), finite_share(correlation))
-                for key, (scf, correlation) in one.items()
-            }
-            for one in estimates
-        ]
-        budgets = [
-            (weights, {**sources, **own})
-            for (weights, sources), own in zip(budgets, fitted, strict=True)
-        ]
-    sources = {}
+        for (_, sources), (_, result) in zip(budgets, parts, strict=True):
+            sources.update(_estimated_fitting(result))
+    by_grid = all(grid_changes(result) is not None for _, result in parts)
+    combination = {}
     for key in budgets[0][1]:
         fitting = key.endswith("fitting")
-        if key == "grid" and all(grid_changes(result) is not None for _, result in parts):
-            sources[key] = _combined_grid(parts)
+        shares: tuple[Share | None, Share | None]
+        if key == "grid" and by_grid:
+            combination[key] = _combined_grid(parts)
             continue
         if key == "basis_set":
-            shares: tuple[Share | None, Share | None] = basis_set
+            shares = basis_set
         elif fitting and measured:
             shares = _with_signs(parts, key)
         elif fitting and cancelling < 1.0:
             shares = _cancelled(parts, budgets, key, cancelling)
         else:
             shares = _added(budgets, key, 0), _added(budgets, key, 1)
-        sources[key] = Source(SOURCES[key], *shares)
-    return ErrorBudget(sources, energy, exact)
+        combination[key] = Source(SOURCES[key], *shares)
+    return ErrorBudget(combination, energy, exact)
+
+
+def _estimated_fitting(result: MP2Result) -> dict[str, Source]:
+    """The fitting errors of a run by source, estimated as if none were measured."""
+    estimates = fitting_shares(replace(result, fitting_certificate=None))
+    return {
+        key: Source(SOURCES[key], finite_share(scf), finite_share(correlation))
+        for key, (scf, correlation) in estimates.items()
+    }
 
 
 def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]:
@@ -265,3 +266,24 @@ def _with_signs(
     if which == 0:
         return (share, None)
     return (None, share)
+
+
+def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
+    """Expected errors of the energies relative to the lowest one, kJ/mol; NaN if unknown."""
+    finished = [run for run in runs if run is not None]
+    if not finished:
+        return (math.nan,) * len(runs)
+    lowest = min(finished, key=lambda run: run.total_energy)
+    errors = []
+    for run in runs:
+        error: float | None = None
+        if run is lowest:
+            error = 0.0
+        elif run is not None:
+            parts = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
+            error = combined(parts, "the relative energy").total
+        if error is None:
+            errors.append(math.nan)
+        else:
+            errors.append(error * KJ_PER_MOL_PER_HARTREE)
+    return tuple(errors)

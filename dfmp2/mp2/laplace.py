@@ -169,44 +169,58 @@ def _fitted(length: float) -> Iterator[tuple[Array, float]]:
     previous rule stretched to k points. These values are then moved until the error between them is
     about equally large everywhere, as in the best rule.
     """
-    places, p, found = _spread(2), np.empty((2, 0)), np.inf
+    places, rule, smallest = _spread(2), np.empty((2, 0)), np.inf
     for k in range(1, MOST_POINTS + 1):
-        if k == 1:  # two equations with a closed-form solution
-            (x, y), start = np.exp(length * places), np.empty((2, 1))
-            t = math.log(y / x) / (y - x)
-            start[:, 0] = math.log(t), t * x - math.log(x)
-        elif p.shape[1] == 1:
-            shift = (length / 4 + 0.5) * np.linspace(-1.0, 1.0, k)
-            start = p + shift - np.array([[0.0], [0.5]])
-        else:
-            start = np.array([_stretched(row, k) for row in p])
-            start[1] += math.log(p.shape[1] / k)
-        moved = np.interp(
+        start = _guess(rule, k, length, places)
+        more_places = np.interp(
             _spread(2 * k), np.r_[0.0, _spread(places.size), 1.0], np.r_[0.0, places, 1.0]
         )
-        best = np.inf
-        for _ in range(4):
-            start, residual = _newton(np.exp(length * moved), start)
-            ends = np.r_[0.0, moved, 1.0]
-            seen = np.exp(length * np.linspace(ends[:-1], ends[1:], SEEN))
-            errors = (
-                np.abs(1.0 - _terms(seen.T.ravel(), start).sum(axis=1))
-                .reshape(-1, SEEN)
-                .max(axis=1)
-            )
-            largest = float(errors.max())
-            if not residual < 0.1 * largest:
-                break
-            if largest < best:
-                best, kept = largest, (start, moved)
-            if largest < LEVEL * errors.min() or largest < CLOSEST:
-                break
-            widths = np.diff(ends) * (np.exp(np.log(errors).mean()) / errors) ** 0.4
-            moved = np.cumsum(widths / widths.sum())[:-1]
-        if best < found:
-            (p, places), found = kept, best
+        best, levelled, levelled_places = _levelled(start, more_places, length)
+        if best < smallest:
+            smallest, rule, places = best, levelled, levelled_places
             # Between the evaluated points it is slightly larger
-            yield (p, max(1.01 * found, CLOSEST))
+            yield (rule, max(1.01 * smallest, CLOSEST))
+
+
+def _guess(rule: Array, k: int, length: float, places: Array) -> Array:
+    """A rule of k points to start from, (2, k), from the previous one.
+
+    Parameters
+    ----------
+    places : (2,) values of ln x / length at which a rule of one point is exact
+    """
+    if k == 1:  # two equations with a closed-form solution
+        x, y = np.exp(length * places)
+        t = math.log(y / x) / (y - x)
+        return np.array([[math.log(t)], [t * x - math.log(x)]])
+    if rule.shape[1] == 1:
+        shift = (length / 4 + 0.5) * np.linspace(-1.0, 1.0, k)
+        return np.asarray(rule + shift - np.array([[0.0], [0.5]]))
+    start = np.array([_stretched(row, k) for row in rule])
+    start[1] += math.log(rule.shape[1] / k)
+    return start
+
+
+def _levelled(start: Array, places: Array, length: float) -> tuple[float, Array, Array]:
+    """The smallest error of a rule whose exact values are moved to level its errors, the rule and
+    these values, as ln x / length; infinite if Newton's method fails."""
+    best = np.inf, start, places
+    for _ in range(4):
+        start, residual = _newton(np.exp(length * places), start)
+        ends = np.r_[0.0, places, 1.0]
+        seen = np.exp(length * np.linspace(ends[:-1], ends[1:], SEEN))
+        deviations = np.abs(1.0 - _terms(seen.T.ravel(), start).sum(axis=1))
+        errors = deviations.reshape(-1, SEEN).max(axis=1)
+        largest = float(errors.max())
+        if not residual < 0.1 * largest:
+            break
+        if largest < best[0]:
+            best = largest, start, places
+        if largest < LEVEL * errors.min() or largest < CLOSEST:
+            break
+        widths = np.diff(ends) * (np.exp(np.log(errors).mean()) / errors) ** 0.4
+        places = np.cumsum(widths / widths.sum())[:-1]
+    return best
 
 
 def _newton(x: Array, p: Array) -> tuple[Array, float]:

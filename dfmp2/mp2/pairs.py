@@ -12,20 +12,69 @@ Chem. Phys. Lett. 294, 143 (1998).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import as_completed
 from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.arrays import Array
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, TileSource
 from dfmp2.errors import NumericalError
 from dfmp2.host.threads import worker_pool
-from dfmp2.mp2.result import PairEnergies
+
+
+@dataclass(frozen=True, eq=False)
+class PairEnergies:
+    """Unscaled pair energies of the active occupied orbitals, Eh; each component is the sum of its
+    matrix.
+
+    opposite_spin : (nocc_alpha, nocc_beta)
+    same_spin : one (nocc, nocc) matrix (restricted) or two (alpha-alpha, beta-beta)
+    summed : whether both are (1, 1) sums, because no pairs were kept
+    """
+
+    opposite_spin: Array
+    same_spin: tuple[Array, ...]
+    summed: bool = False
+
+    @cached_property
+    def opposite_spin_energy(self) -> float:
+        """E_OS, Eh."""
+        return math.fsum(self.opposite_spin.flat)
+
+    @cached_property
+    def same_spin_energy(self) -> float:
+        """E_SS, Eh."""
+        return math.fsum(value for matrix in self.same_spin for value in matrix.flat)
+
+    @property
+    def correlation_energy(self) -> float:
+        """E_OS + E_SS, Eh."""
+        return self.same_spin_energy + self.opposite_spin_energy
+
+    def channels(self) -> dict[str, Array]:
+        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; empty
+        for NO_PAIRS, or if only sums are known."""
+        if not self.same_spin or self.summed:
+            return {}
+        names = ["same_spin"]
+        if len(self.same_spin) == 2:
+            names = ["same_spin_alpha", "same_spin_beta"]
+        return {
+            "opposite_spin": self.opposite_spin,
+            **dict(zip(names, self.same_spin, strict=True)),
+        }
+
+
+NO_PAIRS = PairEnergies(np.empty((0, 0)), ())  # for a method whose energy is a `Quadrature`
 
 
 def evaluate(
@@ -145,14 +194,7 @@ def pair_energies(
     NumericalError
         A pair term is NaN or infinite; the pair is named.
     """
-    sizes = [operand.eps_occ.size for operand in operands]
-    channels = [(s, s) for s in range(len(sizes))] + [(0, 1)] * (len(sizes) - 1)
-    matrices = {}
-    for i, j in channels:
-        exchange = None
-        if i == j:
-            exchange = np.zeros((sizes[i], sizes[j]))
-        matrices[i, j] = PairTerms(np.zeros((sizes[i], sizes[j])), exchange)
+    matrices = _empty_matrices([operand.eps_occ.size for operand in operands])
     shapes = [(operand.eps_occ.size, *operand.b.shape[1:3]) for operand in operands]
     left = dict.fromkeys(tile_keys(shapes, backend.limits, number))
     total = sum(tiling.pairs_in(key[3]) for key in left)
@@ -177,6 +219,17 @@ def pair_energies(
         return _checked(PairEnergies(_unsigned(matrices[0, 0].direct), (same_spin,)))
     both = tuple(_same_spin(matrices[s, s], 0.5) for s in (0, 1))
     return _checked(PairEnergies(_unsigned(matrices[0, 1].direct), both))
+
+
+def _empty_matrices(sizes: Sequence[int]) -> dict[tuple[int, int], PairTerms]:
+    """Zero terms of all pairs of each channel (spins of i and j), from the numbers of occupied
+    orbitals."""
+    matrices = {}
+    for spin, nocc in enumerate(sizes):
+        matrices[spin, spin] = PairTerms(np.zeros((nocc, nocc)), np.zeros((nocc, nocc)))
+    if len(sizes) == 2:
+        matrices[0, 1] = PairTerms(np.zeros(tuple(sizes)), None)
+    return matrices
 
 
 def _place(matrices: PairTerms, terms: PairTerms, tile: Tile) -> None:

@@ -19,7 +19,7 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import Command, InputError, Message, Option, ResultFileError
 from dfmp2.host import provenance
 from dfmp2.host.arrays_on_disk import StoredTensor
-from dfmp2.host.provenance import Preparation
+from dfmp2.host.provenance import Preparation, Storage
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
@@ -44,8 +44,8 @@ from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.options import BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.options.methods import CUSTOM, canonical_method, functionals_of
-from dfmp2.planning.memory import FLOAT64, Storage
 from dfmp2.planning.plan import PlannedRun, make_plan, settle_plan
+from dfmp2.planning.sizes import FLOAT64
 from dfmp2.planning.system import Setup, System, frozen_core, resolve
 from dfmp2.progress import Collector, Listener
 from dfmp2.scf.hartree_fock import reference_kind

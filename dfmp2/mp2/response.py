@@ -18,7 +18,8 @@ from dfmp2.arrays import Array
 from dfmp2.host import threads
 from dfmp2.host.blas import add_square
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.planning.memory import FLOAT64, group_bytes
+from dfmp2.planning.memory import group_bytes
+from dfmp2.planning.sizes import FLOAT64
 
 STRIP = 64  # columns of X that are mirrored at its diagonal at a time
 

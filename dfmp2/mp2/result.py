@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.arrays import Array
 from dfmp2.errors import ComparisonFailed, InputError, Option
 from dfmp2.host.deferred import presentation
-from dfmp2.host.provenance import Preparation, Provenance
+from dfmp2.host.provenance import Memory, Preparation, Provenance, Storage
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.dispersion import Dispersion
 from dfmp2.mp2.error_budget import ErrorBudget
+from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
 from dfmp2.options import ALL, Options
 from dfmp2.options.methods import CUSTOM, SCS, SOS
-from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference
@@ -40,52 +40,6 @@ OF_THE_METHOD = (
 )
 OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
 OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PairEnergies:
-    """Unscaled pair energies of the active occupied orbitals, Eh; each component is the sum of its
-    matrix.
-
-    opposite_spin : (nocc_alpha, nocc_beta)
-    same_spin : one (nocc, nocc) matrix (restricted) or two (alpha-alpha, beta-beta)
-    summed : whether both are (1, 1) sums, because no pairs were kept
-    """
-
-    opposite_spin: Array
-    same_spin: tuple[Array, ...]
-    summed: bool = False
-
-    @property
-    def opposite_spin_energy(self) -> float:
-        """E_OS, Eh."""
-        return math.fsum(self.opposite_spin.flat)
-
-    @property
-    def same_spin_energy(self) -> float:
-        """E_SS, Eh."""
-        return math.fsum(value for matrix in self.same_spin for value in matrix.flat)
-
-    @property
-    def correlation_energy(self) -> float:
-        """E_OS + E_SS, Eh."""
-        return self.same_spin_energy + self.opposite_spin_energy
-
-    def channels(self) -> dict[str, Array]:
-        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; empty
-        for NO_PAIRS, or if only sums are known."""
-        if not self.same_spin or self.summed:
-            return {}
-        names = ["same_spin"]
-        if len(self.same_spin) == 2:
-            names = ["same_spin_alpha", "same_spin_beta"]
-        return {
-            "opposite_spin": self.opposite_spin,
-            **dict(zip(names, self.same_spin, strict=True)),
-        }
-
-
-NO_PAIRS = PairEnergies(np.empty((0, 0)), ())  # for a method whose energy is a `Quadrature`
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,23 +209,6 @@ class Diagnostics:
     mp2_fitting_error: float | None = _q(
         "hartree", "error of the MP2 fitting set, sum over atoms measured alone", None
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Dispersion:
-    """A dispersion correction, D3 with Becke-Johnson damping or D4, computed by its authors'
-    package."""
-
-    correction: str = _q("", "d3bj or d4")
-    energy: float = _q("hartree", "dispersion energy")
-    functional: str = _q("", "name of the functional in the package")
-    program: str = _q("", "package and version")
-    s6: float = _q("", "factor of the terms with 1/r^6")
-    s8: float = _q("", "factor of the terms with 1/r^8")
-    s9: float = _q("", "factor of the three-body terms")
-    a1: float = _q("", "damping: factor of the radii")
-    a2: float = _q("bohr", "damping: length added to them")
-    doi: str = _q("", "DOI of the publication of these parameters")
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def correlation_energy(
     if not spins:
         return Quadrature(energy=0.0, points=0, lowest=0.0, highest=0.0, error=0.0)
     gaps = [orbital_energy_differences(space) for _, space in spins]
-    lowest, highest = (float(end([float(end(gap)) for gap in gaps])) for end in (np.min, np.max))
+    lowest = float(np.min([np.min(gap) for gap in gaps]))
     if lowest <= 0.0:
         raise NumericalError(
             f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for ",
@@ -102,18 +102,19 @@ def correlation_energy(
     scale, enough, envelope = _grid(spins, gaps, tolerance)
     occupation = _occupation(b)
     total = 0.0
-    before = math.inf
-    change = math.inf
+    before = change = math.inf
     points = enough // STEP
     angles = np.arange(1, points + 1) * (math.pi / (2 * points))
     while points <= LAST:
         total += _weighted_sum(spins, occupation, angles, scale, held, workers, listener)
         energy = total / (4 * points)  # steps of pi / (2 n), and 1/(2 pi) of Eq. 2
-        change, earlier = abs(energy - before), change
+        earlier = change
+        change = abs(energy - before)
         error = change
         if math.isfinite(earlier):
             error = SAFETY * max(
-                d * _fallen(envelope, points, points // k) for d, k in ((change, 2), (earlier, 4))
+                change * _fallen(envelope, points, points // 2),
+                earlier * _fallen(envelope, points, points // 4),
             )
         if not math.isfinite(energy):
             break
@@ -122,11 +123,12 @@ def correlation_energy(
                 energy=energy,
                 points=points,
                 lowest=lowest,
-                highest=highest,
+                highest=float(np.max([np.max(gap) for gap in gaps])),
                 error=error,
                 scale=scale,
             )
-        before, points = energy, 2 * points
+        before = energy
+        points *= 2
         angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those already used
     raise NumericalError(
         (

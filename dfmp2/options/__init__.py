@@ -19,7 +19,6 @@ from dfmp2.options.calculation import (
     ScfKeywords,
     default_backend,
     make_options,
-    require_known_option,
 )
 from dfmp2.options.values import (
     ALL,
@@ -55,5 +54,4 @@ __all__ = [
     "dielectric_constant",
     "make_options",
     "parse_bytes",
-    "require_known_option",
 ]

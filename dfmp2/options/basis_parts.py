@@ -285,13 +285,10 @@ def common_basis(texts: Iterable[str]) -> str | None:
     if len(different) == 1:
         return different[0]
     bases = [parse_parts(text) for text in different]
-    special: dict[str, str] = {}
-    for basis in bases:
-        if basis.default != bases[0].default or any(key.isdigit() for key in basis.special):
-            return None
-        for key, value in basis.special.items():
-            if special.setdefault(key, value) != value:
-                return None
-    if not bases:
+    sets = {(key, value) for basis in bases for key, value in basis.special.items()}
+    special = dict(item for basis in bases for item in basis.special.items())
+    if len({basis.default for basis in bases}) != 1 or len(special) != len(sets):
+        return None
+    if any(key.isdigit() for key in special):
         return None
     return BasisParts(bases[0].default, special).text

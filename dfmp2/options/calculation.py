@@ -10,17 +10,15 @@ them. `tests/test_python.py` compares them with the fields of `Options`.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
-from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, with_dispersion
 from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.errors.messages import plain
-from dfmp2.errors.wishes import way_out_of_option
+from dfmp2.errors.wishes import require_known_option
 from dfmp2.options.basis_parts import with_hashes
 from dfmp2.options.combinations import require_compatible
 from dfmp2.options.methods import (
@@ -312,32 +310,34 @@ class Options:
         """The requested correlation energy: that of `method`, or with the user's own factors."""
         if self.method in METHODS:
             return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
-        row = self.double_hybrid
-        factors = self.os_scale, self.ss_scale
         kind = "laplace" if self.laplace else "pairs"
+        row = self.double_hybrid
         if row is None:
-            opposite, same = (0.0 if factor is None else factor for factor in factors)
             return Method(
-                CUSTOM_DOUBLE_HYBRID,
-                "double hybrid",
-                opposite,
-                same,
-                "user",
+                name=CUSTOM_DOUBLE_HYBRID,
+                title="double hybrid",
+                opposite_spin=self.os_scale or 0.0,
+                same_spin=self.ss_scale or 0.0,
+                source="user",
                 kind=kind,
                 double_hybrid=True,
             )
-        name, title, source = row.name, row.title, f"doi {row.doi}"
-        if factors != (None, None):
-            name, title = CUSTOM_DOUBLE_HYBRID, f"scaled {row.title}"
-            source = f"user; functional: {source}"
-        return Method(
-            name,
-            title,
-            row.opposite_spin if self.os_scale is None else self.os_scale,
-            row.same_spin if self.ss_scale is None else self.ss_scale,
-            source,
+        method = Method(
+            name=row.name,
+            title=row.title,
+            opposite_spin=row.opposite_spin if self.os_scale is None else self.os_scale,
+            same_spin=row.same_spin if self.ss_scale is None else self.ss_scale,
+            source=f"doi {row.doi}",
             kind=kind,
             double_hybrid=True,
+        )
+        if self.os_scale is None and self.ss_scale is None:
+            return method
+        return replace(
+            method,
+            name=CUSTOM_DOUBLE_HYBRID,
+            title=f"scaled {row.title}",
+            source=f"user; functional: {method.source}",
         )
 
     def level_in(self, basis: str, method: Method | None = None) -> str:
@@ -397,29 +397,33 @@ def default_backend() -> str:
 
 def _require_allowed(value: Any, option: Field[Any]) -> None:
     """Raise for a value of the wrong type for the option, or beyond its bounds."""
-    choices = option.metadata["choices"]
-    least = option.metadata["least"]
-    kind = str(option.type)
-    named = Option(option.name, value)
-    optional = "None" in kind
-    if value is None and optional:
+    if value is None and "None" in str(option.type):
         return
+    expected = _expected(value, option)
+    if expected:
+        raise InputError(Option(option.name, value), f": expected {expected}")
+
+
+def _expected(value: Any, option: Field[Any]) -> str:
+    """What is expected of the option instead of this value; "" if it is allowed."""
+    choices, least = option.metadata["choices"], option.metadata["least"]
+    kind = str(option.type)
+    is_truth = isinstance(value, bool)
     if choices and option.name != "method":  # which also accepts double hybrids
-        if value not in choices:
-            raise InputError(named, f": expected one of {', '.join(choices)}")
-    elif kind.startswith("str") and not isinstance(value, str):
-        raise InputError(named, ": expected text")
-    elif kind == "bool" and not isinstance(value, bool):
-        raise InputError(named, ": expected true or false")
-    elif least is not None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(named, f": expected a whole number, {least} or more")
-    elif kind.startswith("float"):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value):
-            raise InputError(named, ": expected a finite number")
+        return "" if value in choices else f"one of {', '.join(choices)}"
+    if kind.startswith("str"):
+        return "" if isinstance(value, str) else "text"
+    if kind == "bool":
+        return "" if is_truth else "true or false"
+    if least is not None:
+        allowed = isinstance(value, int) and not is_truth and value >= least
+        return "" if allowed else f"a whole number, {least} or more"
+    if kind.startswith("float"):
+        if is_truth or not isinstance(value, int | float) or not math.isfinite(value):
+            return "a finite number"
         if option.metadata["positive"] and value <= 0:
-            raise InputError(named, ": expected a number above zero")
+            return "a number above zero"
+    return ""
 
 
 # --- the keywords of the Python interface ---------------------------------------------------------
@@ -584,25 +588,3 @@ WHOLE_RUN = tuple(WholeRunKeywords.__annotations__)
 NEEDS_WHOLE_RUN = Message(
     " needs the integrals of the SCF again, which no prepared file holds: use ", Command("run")
 )
-
-
-def require_known_option(
-    given: Iterable[str], known: Iterable[str], shown: Iterable[str] | None = None
-) -> None:
-    """Raise for an unknown keyword, and suggest the one that may be meant.
-
-    Parameters
-    ----------
-    known : names that are accepted
-    shown : those listed if none of them is similar; None for all
-    """
-    names = set(known)
-    for name in given:
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            advice = way_out_of_option(name)
-            if close and not advice:
-                advice = Message(f"did you mean {close[0]}?")
-            if not advice:
-                advice = Message(f"the options are {', '.join(sorted(shown or names))}")
-            raise InputError(f"unknown option {name!r}: ", advice)

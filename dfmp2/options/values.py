@@ -76,10 +76,9 @@ def parse_grid(given: object) -> str:
     InputError
         It is none of these, or the level or sphere does not exist.
     """
+    text = str(given)
     if isinstance(given, list | tuple):
         text = ",".join(str(part) for part in given)
-    else:
-        text = str(given)
     parts = [part.strip() for part in text.split(",")]
     whole = all(re.fullmatch("[0-9]{1,6}", part) for part in parts)
     if isinstance(given, bool | float) or not whole or len(parts) > 2:
@@ -104,14 +103,12 @@ def parse_grid(given: object) -> str:
             "as 99,590",
         )
     if angular not in LEBEDEV_POINTS:
-        near = [
-            *[number for number in LEBEDEV_POINTS if number < angular][-1:],
-            *[number for number in LEBEDEV_POINTS if number > angular][:1],
-        ]
+        smaller = [number for number in LEBEDEV_POINTS if number < angular]
+        larger = [number for number in LEBEDEV_POINTS if number > angular]
+        near = [f"{radial},{number}" for number in (*smaller[-1:], *larger[:1])]
         raise InputError(
             Option("grid", f"{radial},{angular}"),
-            f": there is no Lebedev sphere of {angular} points; use "
-            f"{' or '.join(f'{radial},{number}' for number in near)}",
+            f": there is no Lebedev sphere of {angular} points; use {' or '.join(near)}",
         )
     return f"{radial},{angular}"
 

@@ -29,14 +29,8 @@ from numpy.typing import NDArray
 from dfmp2.errors import Command, InputError, Option, ResultFileError
 from dfmp2.errors.messages import Placeholder
 from dfmp2.host.files import write_atomically
-from dfmp2.mp2.result import (
-    NO_PAIRS,
-    OF_MP2,
-    OF_SCALED_MP2,
-    OF_THE_METHOD,
-    MP2Result,
-    PairEnergies,
-)
+from dfmp2.mp2.pairs import NO_PAIRS, PairEnergies
+from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result
 from dfmp2.options import ALL, KEPT, Options
 from dfmp2.output.hdf5_datasets import (
     RECORDS_PATH,

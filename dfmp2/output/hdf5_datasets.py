@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ResultFileError
-from dfmp2.mp2.result import MP2Result, PairEnergies
+from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import ALL, KEPT
 from dfmp2.output.safe_hdf5 import content, datasets
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
@@ -170,16 +170,11 @@ def plan_text(outlook: Outlook) -> str:
     seconds = {
         name: value for name, value in facts["seconds"].items() if value or name not in without_work
     }
-    stages = [
-        (
-            TIMES.get(name, name),
-            f"{value:.2f}",
-            f"{operations[name]:.2e}" if name in operations else "",
-        )
-        for name, value in sorted(
-            seconds.items(), key=lambda stage: stage[0] in ("total", "command")
-        )
-    ]
+    stages = []
+    # sums last
+    for name in sorted(seconds, key=lambda name: name in ("total", "command")):
+        count = f"{operations[name]:.2e}" if name in operations else ""
+        stages.append((TIMES.get(name, name), f"{seconds[name]:.2f}", count))
     subject = (
         f"{molecule.name}: {molecule.formula}, {counted_text(sizes['nelectron'], 'electron')}, "
         f"{counted_text(sizes['nao'], 'function')}"
@@ -217,29 +212,31 @@ def plan_text(outlook: Outlook) -> str:
         f"{format_bytes(scratch['free_bytes'])} free ({', '.join(places)})",
     ]
     if scratch["bytes"]:
-        speed = scratch["bytes_per_second"]
-        source = "cached" if scratch["cached"] else "read"
-        if scratch["cached"]:
-            where = "it stays in the system's memory"
-        else:
-            where = "the system has no memory free for it"
-        lines.append(
-            f"traffic: {format_bytes(scratch['written_bytes'])} written at "
-            f"{format_bytes(speed['write'])}/s, {format_bytes(scratch['read_bytes'])} read at "
-            f"{format_bytes(speed[source])}/s, partly while computing "
-            f"({speed['date'][:10] or 'built-in rates'}; {where})"
-        )
+        lines.append(_traffic(scratch))
     if outlook.trainium is not None:
         lines += [
             "",
             *_trainium(outlook.trainium),
             f"B is made on the {facts['transform']['place']}",
         ]
-    if facts["fits"]:
-        verdict = "fits"
-    else:
+    verdict = "fits"
+    if not facts["fits"]:
         verdict = f"does not fit: use {facts['change']}"
     return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
+
+
+def _traffic(scratch: Mapping[str, Any]) -> str:
+    """What is written to the scratch folder and read from it, and how fast."""
+    speed = scratch["bytes_per_second"]
+    reading, where = "read", "the system has no memory free for it"
+    if scratch["cached"]:
+        reading, where = "cached", "it stays in the system's memory"
+    return (
+        f"traffic: {format_bytes(scratch['written_bytes'])} written at "
+        f"{format_bytes(speed['write'])}/s, {format_bytes(scratch['read_bytes'])} read at "
+        f"{format_bytes(speed[reading])}/s, partly while computing "
+        f"({speed['date'][:10] or 'built-in rates'}; {where})"
+    )
 
 
 def _of_spins(numbers: Sequence[int]) -> str:

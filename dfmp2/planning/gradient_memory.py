@@ -19,18 +19,17 @@ recomputed, and integrals of the occupied orbitals are held during their iterati
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dfmp2.integrals.basis_on_grid import values_bytes
 from dfmp2.planning.memory import (
-    FLOAT32,
-    FLOAT64,
     LEFT_BEHIND,
     POINT_BYTES,
     GradientMemory,
     MemoryPlan,
     of_occupied_bytes,
 )
-from dfmp2.planning.sizes import Workload
+from dfmp2.planning.sizes import FLOAT32, FLOAT64, Workload
 from dfmp2.scf.functional_kernel import COARSER
 
 TILE_ELEMENTS = 1 << 22  # amplitudes of a block, of one j with all i and a and some b
@@ -151,10 +150,10 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
             coarse = work.coarse_grid or work.grid // COARSER
             kernel_values = values_bytes(coarse, nao, derivatives=True, single=True)
     return _GradientArrays(
-        b=work.elements * naux * FLOAT64,
+        b=work.b_bytes,
         half=half,
         fixed=fixed,
-        metric=METRICS * naux**2 * FLOAT64,
+        metric=METRICS * work.metric_bytes,
         jk_metric=METRICS * naux_scf**2 * FLOAT64,
         mean_field_work=mean_field_work,
         two_center=two_center,
@@ -187,148 +186,157 @@ def gradient_memory(
         Workers.
     """
     arrays = _gradient_arrays(work, widest, threads)
+    response = _response(work, energy, arrays)
     room, least_block = energy.room, arrays.least_block
-    purpose = "gradient" if work.task == "gradient" else "relaxed densities"
 
     # Amplitudes, with B in memory or streamed from disk.
     amplitudes_streamed = _amplitudes(work, threads, threads * min(STREAM_BYTES, arrays.b))
     amplitudes_in_memory = _amplitudes(work, threads, arrays.b)
-    amplitudes = amplitudes_streamed
-    if energy.mp2_fits_in_core:
-        amplitudes = amplitudes_in_memory
-
-    # The Z-vector equations, with the integrals of the SCF in memory or on disk.
-    fit, read = energy.scf_fit, energy.scf_read
-    response_in_memory = arrays.vectors + energy.scf_in_core
-    response_on_disk = arrays.vectors + max(fit.needed, read.needed)
-    if not work.naux:  # plain Kohn-Sham has no response
-        response_in_memory = response_on_disk = 0
-    disk_is_smaller = response_on_disk < response_in_memory
-    scf_on_disk = disk_is_smaller and response_in_memory > room
-    response_held = False
-    pair_bytes = read_bytes = 0
-    if scf_on_disk:
-        pair_bytes = fit.blocks(room - arrays.vectors)
-        read_bytes = read.blocks(room - arrays.vectors)
-        response = arrays.vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
-    else:
-        response = response_in_memory
-        response_held = bool(arrays.of_occupied) and response + arrays.of_occupied <= room
-        if response_held:
-            response += arrays.of_occupied
-    kernel_values = max(0, min(arrays.kernel_values, room - response))
+    amplitudes = amplitudes_in_memory if energy.mp2_fits_in_core else amplitudes_streamed
 
     # Z, and the half-transformed integrals of the mean field.
-    z_in_memory = max(amplitudes + arrays.b, arrays.fitted_integrals(arrays.b, least_block)) <= room
-    half_in_memory = arrays.mean_field(arrays.half, least_block) <= room
-    z = z_on_disk = 0
-    if z_in_memory:
-        z = arrays.b
-    else:
-        z_on_disk = arrays.b
-    half = half_on_disk = 0
-    if half_in_memory:
-        half = arrays.half
-    else:
-        half_on_disk = arrays.half
+    z_needs = max(amplitudes + arrays.b, arrays.fitted_integrals(arrays.b, least_block))
+    z = arrays.b if z_needs <= room else 0
+    half_needs = arrays.mean_field(arrays.half, least_block)
+    half = arrays.half if half_needs <= room else 0
 
     # Blocks of integrals take the remaining memory.
     rest = room - max(arrays.fitted_integrals(z, 0), arrays.fixed + arrays.jk_metric + half)
     at_once = arrays.block(min(PACKED_MOST // arrays.packed, rest // arrays.per_function))
     block = at_once * arrays.per_function
+    comfortable_block = arrays.block(PACKED_MOST // arrays.packed) * arrays.per_function
 
-    # The SCF integrals are kept until the Z-vector equations if there is room beside everything
-    # before.
+    # The SCF integrals are kept if there is room beside everything before the Z-vector equations.
     kept = work.operators * work.naux_scf * work.kept_pairs * FLOAT64
-    peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
+    before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
     scf_kept = (
         work.naux_scf > 0
         and work.naux > 0
         and energy.scf_fits_in_core
         and energy.certificate is None
-        and peak_before_response + kept <= room
+        and before_response + kept <= room
     )
     if scf_kept:
-        peak_before_response += kept
+        before_response += kept
 
-    response_least = min(response_in_memory, response_on_disk)
-    comfortable_block = arrays.block(PACKED_MOST // arrays.packed) * arrays.per_function
-    scf_disk = energy.scf_disk if scf_on_disk else 0
+    derivatives = max(arrays.two_center, arrays.functional)
     return GradientMemory(
-        purpose=purpose,
-        z_on_disk=not z_in_memory,
-        half_on_disk=not half_in_memory,
-        scf_on_disk=scf_on_disk,
+        purpose="gradient" if work.task == "gradient" else "relaxed densities",
+        z_on_disk=z_needs > room,
+        half_on_disk=half_needs > room,
+        scf_on_disk=response.on_disk,
         scf_kept=scf_kept,
-        response_held=response_held,
-        pair_bytes=pair_bytes,
-        read_bytes=read_bytes,
+        response_held=response.held,
+        pair_bytes=response.pair_bytes,
+        read_bytes=response.read_bytes,
         packed_bytes=at_once * arrays.packed,
-        kernel_values=kernel_values,
+        kernel_values=response.kernel_values,
         peak=max(
-            peak_before_response,
+            before_response,
             arrays.mean_field(half, block),
-            response + kernel_values,
-            arrays.two_center,
-            arrays.functional,
+            response.needed + response.kernel_values,
+            derivatives,
         ),
-        disk=max(z_on_disk, half_on_disk, scf_disk),
+        disk=max(arrays.b - z, arrays.half - half, energy.scf_disk if response.on_disk else 0),
         needed=max(
             amplitudes + z,
             arrays.fitted_integrals(z, least_block),
             arrays.mean_field(half, least_block),
-            response,
-            arrays.two_center,
-            arrays.functional,
+            response.needed,
+            derivatives,
         ),
         least=max(
             amplitudes_streamed,
             arrays.fitted_integrals(0, least_block),
             arrays.mean_field(0, least_block),
-            response_least,
-            arrays.two_center,
-            arrays.functional,
+            response.least,
+            derivatives,
         ),
         comfortable=max(
             energy.mp2_in_core + kept,
             amplitudes_in_memory + arrays.b + kept,
             arrays.fitted_integrals(arrays.b, comfortable_block) + kept,
             arrays.mean_field(arrays.half, comfortable_block),
-            response_in_memory + arrays.of_occupied + arrays.kernel_values,
-            arrays.two_center,
-            arrays.functional,
+            response.comfortable,
+            derivatives,
         ),
+    )
+
+
+class _Response(NamedTuple):
+    """How the Z-vector equations are solved; `on_disk` to `kernel_values` as `scf_on_disk` to
+    `kernel_values` of `GradientMemory`, and bytes: needed, with the smallest budget, and with
+    everything in memory."""
+
+    on_disk: bool
+    held: bool
+    pair_bytes: int
+    read_bytes: int
+    kernel_values: int
+    needed: int
+    least: int
+    comfortable: int
+
+
+def _response(work: Workload, energy: MemoryPlan, arrays: _GradientArrays) -> _Response:
+    """The Z-vector equations, with the integrals of the SCF in memory or on disk."""
+    room, fit, read = energy.room, energy.scf_fit, energy.scf_read
+    in_memory = arrays.vectors + energy.scf_in_core
+    on_disk = arrays.vectors + max(fit.needed, read.needed)
+    if not work.naux:  # plain Kohn-Sham has no response
+        in_memory = on_disk = 0
+    least = min(in_memory, on_disk)
+    uses_disk = least < in_memory and in_memory > room
+    held = False
+    pair_bytes = read_bytes = 0
+    if uses_disk:
+        pair_bytes = fit.blocks(room - arrays.vectors)
+        read_bytes = read.blocks(room - arrays.vectors)
+        needed = arrays.vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
+    else:
+        needed = in_memory
+        held = 0 < arrays.of_occupied <= room - needed
+        if held:
+            needed += arrays.of_occupied
+    return _Response(
+        on_disk=uses_disk,
+        held=held,
+        pair_bytes=pair_bytes,
+        read_bytes=read_bytes,
+        kernel_values=max(0, min(arrays.kernel_values, room - needed)),
+        needed=needed,
+        least=least,
+        comfortable=in_memory + arrays.of_occupied + arrays.kernel_values,
     )
 
 
 def gradient_with_b(work: Workload, threads: int) -> int:
     """Bytes in addition to the program while amplitudes are made from B in memory, with everything
     else on disk."""
-    return _amplitudes(work, threads, work.elements * work.naux * FLOAT64)
+    return _amplitudes(work, threads, work.b_bytes)
 
 
 def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
     """Bytes of modules and remains of earlier stages, without and with matrices over basis
     functions."""
-    whole = work.elements * work.naux * FLOAT64
     half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
-    left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, whole + half))
-    return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(
-        LEFT_BEHIND * threads, whole
-    )
+    left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, work.b_bytes + half))
+    matrices = MATRICES * work.nao**2 * FLOAT64 * len(work.spins)
+    return left, left + matrices + min(LEFT_BEHIND * threads, work.b_bytes)
 
 
 def _amplitudes(work: Workload, threads: int, b: int) -> int:
     """Bytes while amplitudes are made, without Z, while `b` bytes of B are held."""
-    naux = work.naux
     nvir = max(spin.nvir for spin in work.spins)
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
-    number = FLOAT64 if work.precision == "fp64" else FLOAT32
+    number = FLOAT64
+    single = 0
+    if work.precision != "fp64":
+        number = FLOAT32
+        single = b // 2  # the same in float32
     tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
     cached = max(AMPLITUDE_BYTES // FLOAT64, nvir * nvir) * number
     tiles += min(CACHE_ARRAYS * cached, 2 * tiles)
-    workers = threads * (tiles + (3 * nvir * naux + naux * naux) * FLOAT64)
-    single = 0 if work.precision == "fp64" else b // 2  # the same in float32
-    return (
-        _gradient_always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers
-    )
+    workers = threads * (tiles + 3 * work.row_bytes + work.metric_bytes)
+    always = _gradient_always(work, threads)[1]
+    return always + METRICS * work.metric_bytes + b + single + workers

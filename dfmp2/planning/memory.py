@@ -11,6 +11,7 @@ The additional memory of a gradient is planned in `dfmp2.planning.gradient_memor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
@@ -18,12 +19,10 @@ from dfmp2.backends.torch_b import device_bytes
 from dfmp2.backends.transfers import STAGE_BYTES
 from dfmp2.errors import Option, ResourceError
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
-from dfmp2.planning.sizes import Workload
+from dfmp2.planning.sizes import FLOAT32, FLOAT64, Workload
 from dfmp2.scf.solvent import surface_bytes
 from dfmp2.units import format_bytes
-from dfmp2.units import quantity as _q
 
-FLOAT64, FLOAT32 = 8, 4
 # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
 SCF_MATRICES = 30
 START_MATRICES = 10  # of these at the first iteration, when the integrals are made
@@ -67,27 +66,6 @@ CERTIFICATE_LEFT = 24 * 10**6
 MOST_MATRICES = 16  # over fitting functions, served by one pass over B on disk
 GROUP_BYTES = 16 * 10**6  # of B taken at a time to compute them
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Resident memory of the process, byte."""
-
-    budget: int = _q("byte", "memory the run was allowed to use")
-    predicted_peak: int = _q("byte", "predicted peak resident memory")
-    measured_peak: int = _q("byte", "measured peak resident memory")
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """The locations of the large arrays."""
-
-    scf_integrals: str = _q("", "fitted SCF integrals: memory, disk, or none")
-    fitted_tensor: str = _q("", "B of the MP2 step: memory or disk")
-    folder: str = _q("", "folder scratch files were in, empty when there were none")
-    predicted: int = _q("byte", "scratch space planned")
-    written: int = _q("byte", "bytes written to scratch files")
-    read: int = _q("byte", "bytes read from scratch files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,10 +335,9 @@ class MemoryPlan:
         ResourceError : with the bytes required and available, and advice on what would fit
         """
         if not self.fits:
+            purpose = ""
             if self.gradient.purpose:
                 purpose = f" for the {self.gradient.purpose}"
-            else:
-                purpose = ""
             raise ResourceError(
                 (
                     f"not enough memory{purpose}: {format_bytes(self.least)} are required even "
@@ -398,26 +375,14 @@ def memory_plan(
         buffers are reused
     """
     workers = max(limits.workers, threads)
-    program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
-    scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, workers)
-    mp2_in_core, mp2_integrals, mp2_solve, mp2_pairs, mp2_disk = _mp2(work, workers, limits)
-    response = 0
-    if work.examined:
-        response = work.operators * of_occupied_bytes(work)
+    reused = SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers))
     return MemoryPlan(
-        program=program,
+        program=program - min(grown, reused),
         budget=budget,
-        scf_in_core=scf_in_core,
-        scf_fit=scf_fit,
-        scf_read=scf_read,
-        scf_disk=scf_disk,
-        mp2_in_core=mp2_in_core,
-        mp2_integrals=mp2_integrals,
-        mp2_solve=mp2_solve,
-        mp2_pairs=mp2_pairs,
-        mp2_disk=mp2_disk,
+        **_scf(work, workers),
+        **_mp2(work, workers, limits),
         integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
-        scf_response=response,
+        scf_response=work.operators * of_occupied_bytes(work) if work.examined else 0,
         scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
         grid_values=_grid_values(work),
     )
@@ -431,48 +396,62 @@ def _grid_values(work: Workload) -> int:
     return values_bytes(work.grid, work.nao, derivatives=True, single=False)
 
 
-def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
-    """Stages of the SCF as in `MemoryPlan`: everything in memory, making and reading integrals on
-    disk, and disk space."""
+def _scf(work: Workload, workers: int) -> dict[str, Any]:
+    """Fields of `MemoryPlan` for the SCF."""
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
-    x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
-    matrices = (
-        SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
-    )
-    surface, in_solvent = surface_bytes(work.surface, n)
-    x2c = max(x2c, surface)  # so are the matrices for the response of a solvent
-    matrices += in_solvent
-    points = work.grid + work.finer_grid  # both exist while the error of the first is measured
-    if points:
-        block = min(points, BLOCK_POINTS) * n * XC_VALUES + XC_MATRICES * n * n * len(work.spins)
-        matrices += workers * block * FLOAT64 + points * POINT_BYTES
-    if work.examined:
-        matrices += work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
+    of_surface, in_solvent = surface_bytes(work.surface, n)
+    # Freed before the SCF integrals are made: X2C, and matrices for the response of a solvent.
+    before = max(X2C_MATRICES * work.x2c_functions**2 * FLOAT64, of_surface)
+    matrices = _scf_matrices(work, workers) + in_solvent
     if not naux:
         everything = work.operators * pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers
-        return max(matrices + everything, x2c), NOTHING, Stage(max(matrices + again, x2c)), 0
+        return {
+            "scf_in_core": max(matrices + everything, before),
+            "scf_fit": NOTHING,
+            "scf_read": Stage(max(matrices + again, before)),
+            "scf_disk": 0,
+        }
     columns = work.kept_pairs
     whole = naux * columns * FLOAT64  # for one operator; on disk only one is read at a time
     metric = naux * naux * FLOAT64
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
     widest = work.widest_shell * n * naux * FLOAT64
-    # A nearly singular metric is diagonalised before the integrals are made
-    least = max(widest, metric)
-    fit = Stage(
-        max(start + metric + FIT_WORKER_BYTES * workers, x2c),
-        least,
-        min(PAIR_BLOCK_MOST, 2 * whole),
-    )
     occupied = sum(spin.occupied for spin in work.spins)
-    streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole) + min(
-        HALF_BYTES * workers, naux * occupied * n * FLOAT64
-    )
-    least = 2 * workers * max(CACHE_BYTES, columns * FLOAT64)  # dfmp2.scf.jk
-    read = Stage(matrices + streaming, min(least, 2 * whole), min(READ_MOST, 2 * whole))
+    streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole)
+    streaming += min(HALF_BYTES * workers, naux * occupied * n * FLOAT64)
+    cached = 2 * workers * max(CACHE_BYTES, columns * FLOAT64)  # dfmp2.scf.jk
     in_core = matrices + work.operators * whole + 2 * metric + buffers
-    return max(in_core, x2c), fit, read, work.operators * whole
+    return {
+        "scf_in_core": max(in_core, before),
+        "scf_fit": Stage(
+            fixed=max(start + metric + FIT_WORKER_BYTES * workers, before),
+            # A nearly singular metric is diagonalised before the integrals are made.
+            least=max(widest, metric),
+            most=min(PAIR_BLOCK_MOST, 2 * whole),
+        ),
+        "scf_read": Stage(
+            fixed=matrices + streaming,
+            least=min(cached, 2 * whole),
+            most=min(READ_MOST, 2 * whole),
+        ),
+        "scf_disk": work.operators * whole,
+    }
+
+
+def _scf_matrices(work: Workload, workers: int) -> int:
+    """Bytes of matrices over basis functions during the SCF, and of a functional's points."""
+    n, nspin = work.nao, len(work.spins)
+    matrices = SCF_MATRICES * n * n * nspin + 2 * (work.pairs_of_functions + n * n) * workers
+    total = matrices * FLOAT64
+    points = work.grid + work.finer_grid  # both exist while the error of the first is measured
+    if points:
+        block = min(points, BLOCK_POINTS) * n * XC_VALUES + XC_MATRICES * n * n * nspin
+        total += workers * block * FLOAT64 + points * POINT_BYTES
+    if work.examined:
+        total += work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
+    return total
 
 
 def of_occupied_bytes(work: Workload) -> int:
@@ -481,54 +460,52 @@ def of_occupied_bytes(work: Workload) -> int:
     return number * work.naux_scf * work.nao * sum(spin.occupied for spin in work.spins)
 
 
-def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stage, Stage, int]:
-    """Stages of MP2 as in `MemoryPlan`: everything in memory; integrals, fit and pairs on disk;
-    disk space."""
-    pairs, naux = work.pairs_of_functions, work.naux
-    whole = work.elements * naux * FLOAT64
-    if work.precision == "fp64":
-        single = 0
-    else:
-        single = work.elements * naux * FLOAT32
-    metric = naux * naux * FLOAT64
-    frontier = work.frontier_elements * naux * FLOAT64
-    rotations = [occupied * virtual for occupied, virtual in work.frontier]
-    hessian = (sum(rotations) ** 2 + 3 * max(rotations, default=0) ** 2) * FLOAT64
-    nvir = max((s.nvir for s in work.spins), default=0)
-    row = nvir * naux * FLOAT64
-    edge = max(tiling.edge(spin.nocc, limits, nvir * naux) for spin in work.spins)
-    if limits.memory is None:
-        tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
-    else:  # they are in the device's memory; the host has the buffers for sending B
-        tiles = min(2 * STAGE_BYTES, 2 * whole)
-    per_function = (
-        pairs + 2 * work.elements + work.frontier_elements
-    ) * FLOAT64  # once more, to be written to disk
-    # For all workers: half-transformed integrals, buffers of BLAS, triangles and virtuals.
-    half = work.block_functions * work.half_transformed * work.nao * FLOAT64
-    solved = workers * min(max(SOLVE_BYTES, row), whole)
+def _mp2(work: Workload, workers: int, limits: Limits) -> dict[str, Any]:
+    """Fields of `MemoryPlan` for MP2."""
+    whole, row, metric = work.b_bytes, work.row_bytes, work.metric_bytes
+    frontier, hessian = work.frontier_bytes, work.hessian_bytes
+    single = single_row = 0
+    if work.precision != "fp64":
+        single, single_row = whole // 2, row // 2
     left = _blas_buffers(work, workers)
-    fixed = (
-        metric
-        + frontier
-        + workers * work.nao * sum(work.nao + spin.nvir for spin in work.spins) * FLOAT64
-    )
-    if half > workers * HALF_BYTES:
-        half = workers * HALF_BYTES
-        fixed += half + left
-    else:  # smaller blocks make them smaller
-        per_function += 2 * work.half_transformed * work.nao * FLOAT64
+    edge = max(tiling.edge(s.nocc, limits, work.row_bytes // FLOAT64) for s in work.spins)
+    tiles = 2 * STAGE_BYTES  # in the device's memory; the host has the buffers for sending B
+    if limits.memory is None:
+        nvir = max((s.nvir for s in work.spins), default=0)
+        tiles = workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64
+    tiles = min(tiles, 2 * whole)
+    fixed, per_function = _transformation(work, workers)
     block = work.block_functions * per_function
-    in_core = whole + max(
-        metric + fixed + block, left + frontier + hessian, left + single + metric + tiles
-    )
-    integrals = Stage(fixed, min(block, LEAST_FUNCTIONS * per_function), block)
+    solved = workers * min(max(SOLVE_BYTES, row), whole)
     pieces = workers * min(PIECE_BYTES, whole)
-    solve = Stage(left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric))
     rows = sum(s.nocc for s in work.spins)
-    rounding = 0 if work.precision == "fp64" else row // 2
-    streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
-    return in_core, integrals, solve, streamed, whole
+    return {
+        "mp2_in_core": whole
+        + max(metric + fixed + block, left + frontier + hessian, left + single + metric + tiles),
+        "mp2_integrals": Stage(fixed, min(block, LEAST_FUNCTIONS * per_function), block),
+        "mp2_solve": Stage(
+            left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric)
+        ),
+        "mp2_pairs": Stage(
+            left + tiles + row + single_row, 3 * edge * row, (rows + 2 * edge) * row
+        ),
+        "mp2_disk": whole,
+    }
+
+
+def _transformation(work: Workload, workers: int) -> tuple[int, int]:
+    """Bytes while integrals of MP2 are transformed: in any case, and per fitting function of a
+    block."""
+    triangles = work.nao * sum(work.nao + spin.nvir for spin in work.spins) * FLOAT64
+    fixed = work.metric_bytes + work.frontier_bytes + workers * triangles
+    # elements once more, to be written to disk
+    per_function = work.pairs_of_functions + 2 * work.elements + work.frontier_elements
+    per_function *= FLOAT64
+    half = work.block_functions * work.half_transformed * work.nao * FLOAT64
+    if half > workers * HALF_BYTES:
+        return fixed + workers * HALF_BYTES + _blas_buffers(work, workers), per_function
+    # Smaller blocks make the half-transformed integrals smaller.
+    return fixed, per_function + 2 * work.half_transformed * work.nao * FLOAT64
 
 
 def exact_rows_stage(work: Workload, workers: int, count: int) -> Stage:
@@ -550,26 +527,17 @@ def exact_rows_stage(work: Workload, workers: int, count: int) -> Stage:
 def _blas_buffers(work: Workload, workers: int) -> int:
     """Bytes kept by BLAS: its copies of half-transformed integrals and of right-hand sides."""
     half = work.block_functions * work.half_transformed * work.nao * FLOAT64
-    solved = min(
-        workers * SOLVE_BYTES, (work.elements + work.frontier_elements) * work.naux * FLOAT64
-    )
+    solved = min(workers * SOLVE_BYTES, work.b_bytes + work.frontier_bytes)
     return min(workers * LEFT_BEHIND, half + solved * BLAS_DEPTH // max(work.naux, BLAS_DEPTH))
 
 
 def check_stage(work: Workload, workers: int) -> Stage:
     """Bytes for PySCF's own DF-MP2 on the orbitals of the run: B by rows, read a few at a time."""
-    row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
+    row = work.row_bytes
     rows = max((s.nocc for s in work.spins), default=0)
-    whole = work.elements * work.naux * FLOAT64
     shell = 2 * CHECK_SHELL * work.nao**2 * FLOAT64
-    fixed = (
-        CHECK_MODULES
-        + min(workers * LEFT_BEHIND, 2 * whole)
-        + 3 * work.naux**2 * FLOAT64
-        + 4 * row
-        + shell
-    )
-    return Stage(fixed, row, rows * row)
+    left = min(workers * LEFT_BEHIND, 2 * work.b_bytes)
+    return Stage(CHECK_MODULES + left + 3 * work.metric_bytes + 4 * row + shell, row, rows * row)
 
 
 def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
@@ -591,17 +559,15 @@ def group_bytes(naux: int) -> int:
     return max(GROUP_BYTES, naux**2 * FLOAT64)
 
 
-def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
+def without_pairs(plan: MemoryPlan, work: Workload) -> MemoryPlan:
     """The plan of a method that needs matrices over fitting functions (`dfmp2.mp2.response`)
     instead of tiles."""
-    matrices = len(work.spins) * work.naux**2 * FLOAT64
-    row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
-    whole = work.elements * work.naux * FLOAT64
-    group = min(max(row, group_bytes(work.naux)), whole)
+    matrices = len(work.spins) * work.metric_bytes
+    group = min(max(work.row_bytes, group_bytes(work.naux)), work.b_bytes)
     scaled = 2 * group  # with the previous one
-    in_core = max(found.mp2_in_core, whole + matrices + scaled)
-    streamed = Stage(found.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
-    return replace(found, mp2_in_core=in_core, mp2_pairs=streamed)
+    in_core = max(plan.mp2_in_core, work.b_bytes + matrices + scaled)
+    streamed = Stage(plan.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
+    return replace(plan, mp2_in_core=in_core, mp2_pairs=streamed)
 
 
 def stays_on_card(work: Workload, limits: Limits) -> bool:
@@ -615,12 +581,9 @@ def card_host_bytes(work: Workload) -> int:
     """Bytes held by the host if a card computes B and keeps it: the metric and its inverse, a block
     of integrals with the returned frontier orbitals, the matrix of the stability check, and
     transfer buffers."""
-    metric = 2 * work.naux**2 * FLOAT64
     block = work.block_functions * (work.pairs_of_functions + work.frontier_elements) * FLOAT64
-    frontier = 2 * work.frontier_elements * work.naux * FLOAT64
-    rotations = [occupied * virtual for occupied, virtual in work.frontier]
-    hessian = (sum(rotations) ** 2 + 3 * max(rotations, default=0) ** 2) * FLOAT64
-    return frontier + max(metric + 2 * SOLVE_BYTES + block, hessian) + 2 * STAGE_BYTES
+    integrals = 2 * work.metric_bytes + 2 * SOLVE_BYTES + block
+    return 2 * work.frontier_bytes + max(integrals, work.hessian_bytes) + 2 * STAGE_BYTES
 
 
 def device_host_bytes(work: Workload) -> int:
@@ -630,9 +593,8 @@ def device_host_bytes(work: Workload) -> int:
     tiles = -(-work.nao // DEVICE_TILE)
     groups = -(-work.naux // DEVICE_TILE)
     integrals = work.naux * work.pairs_of_functions * FLOAT64
-    metric = 2 * work.naux**2 * FLOAT64 + work.block_functions * work.pairs_of_functions * FLOAT64
+    metric = 2 * work.metric_bytes + work.block_functions * work.pairs_of_functions * FLOAT64
     packed = DEVICE_TILE * (tiles * DEVICE_TILE) ** 2 * FLOAT32  # of a slice of fitting functions
     piece = DEVICE_TILE * work.nao**2 * FLOAT64 + max(packed, min(groups * packed, DEVICE_PIECE))
-    b = work.elements * work.naux * FLOAT64
-    frontier = 2 * work.frontier_elements * work.naux * FLOAT64
-    return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, frontier)
+    b = work.b_bytes
+    return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, 2 * work.frontier_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,27 @@ from dfmp2.errors import KernelError, Message, Option, ResourceError, Unsupporte
 from dfmp2.host import resources, threads
 from dfmp2.host.deferred import presentation
 from dfmp2.integrals import three_center
-from dfmp2.integrals.grid import coarse_name, count_points, finer_name, grid_name, make_grid
 from dfmp2.molecule.frozen_core import FrozenCore
-from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import NOTHING
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, exact_row_shares, scf_cycles
-from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, resolve, set_up_run
+from dfmp2.planning.sizes import Workload, exact_row_shares
+from dfmp2.planning.system import (
+    Setup,
+    System,
+    densely_fitted,
+    frozen_core,
+    resolve,
+    set_up_run,
+    with_kept_pairs,
+    workload,
+)
 from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
-from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind
-from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange, functional_variables
-from dfmp2.scf.ladder import begins_coarse, uses_single
-from dfmp2.scf.solvent import surface_points
 from dfmp2.units import format_bytes
 
 
@@ -134,7 +138,7 @@ PARTS: dict[
         {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
     ),
 }
-USUAL_POINTS = {"laplace": 12, "rpa": 56}  # of a quadrature with the default tolerance
+SMALL = 30.0  # s, of calculations that may be shared by processes without being asked
 
 
 def make_plan(
@@ -154,38 +158,52 @@ def make_plan(
     part : part of the run, a key of PARTS; B takes no scratch space if it is made in, or read from,
         its file
     """
-    work = replace(_workload(system, setup.options, core, kind), task=task)
-    work = replace(work, precision=setup.backend.limits.settled(work.precision))
+    limits = setup.backend.limits
+    work = workload(system, setup.options, core, kind)
+    work = replace(work, task=task, precision=limits.settled(work.precision))
     if part in ("all", "up to b") or task != "energy":
-        work = _with_columns(work, system)
+        work = with_kept_pairs(work, system)
     if part == "up to b":
         work = replace(work, precision="fp64")
     if part == "from b":
         work = replace(work, frontier=())
         if not work.finer_grid:
             work = replace(work, block_functions=0)
-    known = rates.load_rates(setup.backend.name, setup.threads) or Rates()
-    disk = rates.load_disk(setup.scratch)
-    held = _memory(work, setup, part)
+    planned = _memory(work, setup, part)
     certificate = None
     if setup.options.certify_fit:
         certificate = _certificate(system, setup, work)
-        held = replace(held, certificate=certificate.memory)
+        planned = replace(planned, certificate=certificate.memory)
     if task != "energy":
-        fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
-        widest = max(int(np.diff(aux.ao_loc_nr()).max(initial=1)) for aux in fitting)
-        held = replace(held, mp2_in_core=max(held.mp2_in_core, gradient_with_b(work, setup.active)))
-        if part == "all":
-            whole = held
-        else:
-            whole = replace(_memory(work, setup, "all"), mp2_in_core=held.mp2_in_core)
-        held = replace(held, gradient=gradient_memory(work, whole, widest, setup.active))
-    moved = replace(
-        time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup)
+        planned = _with_gradient(planned, system, setup, work, part)
+    traffic = time.traffic(work, planned, limits)
+    known = rates.load_rates(setup.backend.name, setup.threads) or Rates()
+    plan = Plan(
+        work=work,
+        memory=planned,
+        timings=NO_TIME,
+        pace=time.pace(work, known),
+        rates=known,
+        tiles=sum(cuts.tiles for cuts in time.cuts_of(work, limits).values()),
+        traffic=replace(traffic, cached=_stays_cached(planned, setup)),
+        disk=rates.load_disk(setup.scratch),
+        certificate=certificate,
     )
-    tiles = sum(cuts.tiles for cuts in time.cuts_of(work, setup.backend.limits).values())
-    plan = Plan(work, held, NO_TIME, time.pace(work, known), known, tiles, moved, disk, certificate)
     return replace(plan, timings=_seconds(setup, plan).only(PARTS[part][0]))
+
+
+def _with_gradient(
+    energy: memory.MemoryPlan, system: System, setup: Setup, work: Workload, part: str
+) -> memory.MemoryPlan:
+    """The plan of a part of a run, with the gradient or the relaxed densities that follow it."""
+    fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
+    widest = max(int(np.diff(aux.ao_loc_nr()).max(initial=1)) for aux in fitting)
+    in_core = max(energy.mp2_in_core, gradient_with_b(work, setup.active))
+    energy = replace(energy, mp2_in_core=in_core)
+    whole = energy
+    if part != "all":
+        whole = replace(_memory(work, setup, "all"), mp2_in_core=in_core)
+    return replace(energy, gradient=gradient_memory(work, whole, widest, setup.active))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,7 +287,7 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
     UnsupportedByBackend, ResourceError : B is to be computed on the device but cannot be
     """
     options = setup.options
-    work = _workload(system, setup.options, core, kind)
+    work = workload(system, setup.options, core, kind)
     if (
         options.correlation.plain
         and options.backend == "auto"
@@ -393,10 +411,9 @@ def foresee(
     setup = set_up_run(
         options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count)
     )
+    timed = setup.backend
     if setup.backend_reason.startswith("not on this host"):
         timed = select_backend("cpu", "auto", setup.threads)[0]
-    else:
-        timed = setup.backend
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener)
         kind = reference_kind(options, molecule.multiplicity)
@@ -404,30 +421,47 @@ def foresee(
         setup = settle_backend(setup, system, core, kind)
         # Before measuring, which leaves memory allocated
         plan = make_plan(system, setup, core, kind, task=task)
-        known = rates.load_rates(timed.name, setup.threads) or plan.rates
+        measured = _measured_rates(timed, setup.threads, plan.rates, listener, calibrate=calibrate)
         disk = plan.disk
-        if calibrate or not known.date:
-            listener.stage("measuring the rates of this host, once")
-            known = rates.measure_rates(timed, setup.threads)
-        elif known.disturbed:
-            listener.stage(
-                "measuring the rates of this host again: others used it when they were measured"
-            )
-            known = rates.refreshed(timed, setup.threads, known)
         if calibrate or (plan.memory.scratch and disk is None):
             disk = _measured_disk(setup, listener)
         predicted = predictions(setup.backend, trainium_shapes(plan.work))
-        plan = replace(plan, rates=known, disk=disk)
-        plan = replace(plan, timings=_seconds(setup, plan))
-        # Neither a frozen core nor fewer virtuals reduce the needs of the SCF and one tile: only
-        # more memory helps.
-        if plan.memory.fits:
-            change = Message()
-        else:
-            change = Message(Option("memory", f"{-(-plan.memory.least // 10**6)}MB"))
-        return Outlook(
-            system=system, setup=setup, core=core, plan=plan, change=change, trainium=predicted
+    plan = replace(plan, rates=measured, disk=disk)
+    # Neither a frozen core nor fewer virtuals reduce the needs of the SCF and one tile: only more
+    # memory helps.
+    change = Message()
+    if not plan.memory.fits:
+        change = Message(Option("memory", f"{-(-plan.memory.least // 10**6)}MB"))
+    return Outlook(
+        system=system,
+        setup=setup,
+        core=core,
+        plan=replace(plan, timings=_seconds(setup, plan)),
+        change=change,
+        trainium=predicted,
+    )
+
+
+def _measured_rates(
+    backend: Backend, count: int, planned: Rates, listener: Listener, *, calibrate: bool
+) -> Rates:
+    """The rates of this host, measured if that is requested or necessary.
+
+    Parameters
+    ----------
+    count : number of threads
+    planned : rates used if none of this backend are stored; without a date, they are built-in
+    """
+    known = rates.load_rates(backend.name, count) or planned
+    if calibrate or not known.date:
+        listener.stage("measuring the rates of this host, once")
+        return rates.measure_rates(backend, count)
+    if known.disturbed:
+        listener.stage(
+            "measuring the rates of this host again: others used it when they were measured"
         )
+        return rates.refreshed(backend, count, known)
+    return known
 
 
 def workload_sizes(
@@ -442,10 +476,8 @@ def workload_sizes(
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
     import_pyscf()
-    options, count = (
-        options.settled(molecule.multiplicity),
-        options.threads or resources.usable_cores(),
-    )
+    options = options.settled(molecule.multiplicity)
+    count = options.threads or resources.usable_cores()
     setup = Setup(
         options=options,
         backend=CpuBackend(count),
@@ -459,10 +491,32 @@ def workload_sizes(
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener, doubt_units=False)
         kind = reference_kind(options, molecule.multiplicity)
-        work = _workload(system, options, frozen_core(system, options, listener), kind)
+        work = workload(system, options, frozen_core(system, options, listener), kind)
         if scf:
-            return _with_columns(work, system)
+            return with_kept_pairs(work, system)
         return work
+
+
+def process_count(seconds: Sequence[float], memory: int, limit: int | None, cores: int) -> int:
+    """The number of processes that should share independent calculations; 1 if these are better
+    divided among threads.
+
+    Small calculations leave cores idle however many threads they have. The number is such that the
+    longest one does not keep the others waiting.
+
+    Parameters
+    ----------
+    seconds : predicted times of the calculations
+    memory : bytes of the largest one with everything in memory
+    limit : bytes for all processes and this one, None for most of the free memory
+    cores : cores that may be used
+    """
+    longest = max(seconds)
+    if not 0 < longest <= SMALL:
+        return 1
+    count = min(cores, len(seconds), round(sum(seconds) / longest))
+    room = (limit or resources.usable_memory()) // memory - 1
+    return max(1, min(count, room))
 
 
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
@@ -488,111 +542,37 @@ def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
         return None
 
 
-def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
-    """Sizes of the run; nvir is derived from nao, an upper bound."""
-    mole = system.mole
-    if kind != "rhf":
-        spins = mole.nelec
-    else:
-        spins = mole.nelec[:1]
-    nao = int(mole.nao)
-    frontier: tuple[tuple[int, int], ...] = ()
-    if options.stability == "auto":
-        from dfmp2.scf.stability import frontier_window
-
-        frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
-    exact = HARTREE_FOCK
-    points = finer_points = coarse_points = kernel = 0
-    if options.functional is not None:
-        exact = exact_exchange(options.functional)
-        grid = grid_name(options.grid, options.functional)
-        points = count_points(mole, grid)
-        kernel = (len(spins) * functional_variables(options.functional)) ** 2
-        finer_points = count_points(mole, finer_name(mole, grid, options.functional))
-        if begins_coarse(options.precision, nao):
-            coarse_points = count_points(mole, coarse_name(make_grid(mole, grid)))
-    return Workload(
-        nao=nao,
-        naux_scf=system.naux_scf,
-        naux=int(system.auxmole.nao),
-        spins=tuple(
-            Spin(
-                int(n),
-                max(0, int(n) - core.orbitals),
-                max(0, nao - int(n) - options.frozen_virtual),
-            )
-            for n in spins
-        ),
-        precision=options.precision if options.correlation.kind == "pairs" else "fp64",
-        block_functions=three_center.block_functions(system.auxmole, nao),
-        widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
-        frontier=frontier,
-        single_exchange=uses_single(options.precision, nao),
-        x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
-        starts=options.scf_starts,
-        examined=options.stability in ("full", "follow"),
-        primitives=primitive_functions(mole),
-        potentials=sum(mole.atom_nelec_core(atom) > 0 for atom in range(mole.natm)),
-        cycles=scf_cycles(
-            options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None
-        ),
-        checked=options.pair_check,
-        atoms=int(mole.natm),
-        in_fields=IN_FIELDS if options.polarizability else 0,
-        points=USUAL_POINTS.get(options.correlation.kind, 0),
-        grid=points,
-        finer_grid=finer_points,
-        coarse_grid=coarse_points,
-        exchange=exact.full or exact.separated,
-        operators=2 if exact.separated else 1,
-        surface=surface_points(mole, options),
-        kernel=kernel,
-    )
-
-
-def _with_columns(work: Workload, system: System) -> Workload:
-    """The sizes with the pairs of functions that the SCF keeps."""
-    if not system.naux_scf:
-        return work
-    from dfmp2.integrals.screening import pair_count
-
-    columns, rectangles = pair_count(system.mole)
-    if not (work.single_exchange and work.exchange):
-        rectangles = 0
-    return replace(work, scf_columns=columns, rectangles=rectangles)
-
-
 _program: int | None = None  # bytes, from the previous plan in this process
 
 
 def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     """Bytes of every stage of one part of a run."""
     global _program
-    limits = setup.backend.limits
+    limits, options = setup.backend.limits, setup.options
     resident = resources.resident_memory()
-    if _program is None:
-        grown = 0
-    else:
+    grown = 0
+    if _program is not None:
         grown = max(0, resident - _program)
-    found = memory.memory_plan(
+    plan = memory.memory_plan(
         work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown
     )
-    _program = found.program
-    if setup.options.correlation.kind != "pairs":
-        found = memory.without_pairs(found, work)
-    if setup.options.pair_check:
-        found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
-    if setup.options.transform == "device" and not limits.fits:
-        found = replace(found, mp2_in_core=memory.device_host_bytes(work))
-    pairs = part == "all" and work.task == "energy" and setup.options.correlation.kind == "pairs"
-    if pairs and setup.options.transform == "device" and memory.stays_on_card(work, limits):
-        found = replace(found, mp2_in_core=min(found.mp2_in_core, memory.card_host_bytes(work)))
-    if not work.finer_grid or part == "up to b":
-        return replace(found, **PARTS[part][1])
-    again = found.mp2_disk  # for B with orbitals of a finer grid
-    if part == "from b":
-        return replace(found, **NO_SCF, mp2_disk=0, grid_disk=again)
-    return replace(found, **PARTS[part][1], grid_disk=again)
+    _program = plan.program
+    if options.correlation.kind != "pairs":
+        plan = memory.without_pairs(plan, work)
+    if options.pair_check:
+        plan = replace(plan, mp2_check=memory.check_stage(work, setup.threads))
+    if options.transform == "device":
+        if not limits.fits:
+            plan = replace(plan, mp2_in_core=memory.device_host_bytes(work))
+        pairs = part == "all" and work.task == "energy" and options.correlation.kind == "pairs"
+        if pairs and memory.stays_on_card(work, limits):
+            plan = replace(plan, mp2_in_core=min(plan.mp2_in_core, memory.card_host_bytes(work)))
+    missing = PARTS[part][1]
+    if work.finer_grid and part != "up to b":  # B again, with orbitals of a finer grid
+        plan = replace(plan, grid_disk=plan.mp2_disk)
+        if part == "from b":
+            missing = {**NO_SCF, "mp2_disk": 0}
+    return replace(plan, **missing)
 
 
 def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:
@@ -601,27 +581,33 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
     counts = [spin.nocc for spin in work.spins]
     shares = [sum(parts) for parts in exact_row_shares(counts)]
     if not work.scf_columns:
-        work = _with_columns(work, system)
+        work = with_kept_pairs(work, system)
     work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False, rectangles=0)
-    dense: Workload | None = None
-    unused: dict[str, Any] = {
-        "mp2_in_core": 0,
-        **dict.fromkeys(("mp2_integrals", "mp2_solve", "mp2_pairs"), NOTHING),
-    }
+    dense = None
     if sum(shares) < sum(counts):
         auxmole = densely_fitted(system).auxmole
         functions = three_center.block_functions(auxmole, work.nao)
         dense = replace(work, naux=int(auxmole.nao), block_functions=functions)
-        unused = {}
     left = memory.CERTIFICATE_LEFT + memory.LEFT_BEHIND * setup.threads
-    fixed = {"program": resources.resident_memory() + left, "budget": setup.budget}
-    held = memory.memory_plan(dense or work, setup.backend.limits, setup.threads, **fixed)
+    planned = memory.memory_plan(
+        dense or work,
+        setup.backend.limits,
+        setup.threads,
+        program=resources.resident_memory() + left,
+        budget=setup.budget,
+    )
+    if dense is None:
+        planned = replace(
+            planned, mp2_in_core=0, mp2_integrals=NOTHING, mp2_solve=NOTHING, mp2_pairs=NOTHING
+        )
+    if not work.naux_scf:
+        planned = replace(planned, **NO_SCF)
     rows = memory.exact_rows_stage(work, setup.threads, max(shares))
-    held = replace(held, **({} if work.naux_scf else NO_SCF), **unused, exact_rows=rows)
-    at_once = max(1, held.row_bytes // rows.least)
+    planned = replace(planned, exact_rows=rows)
+    at_once = max(1, planned.row_bytes // rows.least)
     return CertificatePlan(
         dense=dense,
-        memory=held,
+        memory=planned,
         rows=sum(shares),
         passes=sum(-(-share // at_once) for share in shares),
     )

@@ -16,6 +16,7 @@ import numpy as np
 from dfmp2.molecule.elements import fills_inner_shell
 from dfmp2.units import quantity as _q
 
+FLOAT64, FLOAT32 = 8, 4
 LEAST_SAMPLED = 48  # pairs per channel that the certificate recomputes; all if there are fewer
 # fraction of the pairs of a channel, which keeps the uncertainty of the certificate constant as
 # molecules grow
@@ -192,6 +193,32 @@ class Workload:
         """Number of elements (i, a), (i, j) and (a, b) of the frontier orbitals of all spins, for
         which the check holds B."""
         return sum(o * v + o**2 + v**2 for o, v in self.frontier)
+
+    @property
+    def b_bytes(self) -> int:
+        """Bytes of B of all spins in float64."""
+        return self.elements * self.naux * FLOAT64
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of B of one occupied orbital, (nvir, naux) float64, of the wider spin."""
+        return max((s.nvir for s in self.spins), default=0) * self.naux * FLOAT64
+
+    @property
+    def metric_bytes(self) -> int:
+        """Bytes of a matrix over MP2 fitting functions in float64."""
+        return self.naux**2 * FLOAT64
+
+    @property
+    def frontier_bytes(self) -> int:
+        """Bytes of B of the frontier orbitals in float64."""
+        return self.frontier_elements * self.naux * FLOAT64
+
+    @property
+    def hessian_bytes(self) -> int:
+        """Bytes of the orbital Hessian of the frontier orbitals, and of its blocks."""
+        rotations = [occupied * virtual for occupied, virtual in self.frontier]
+        return (sum(rotations) ** 2 + 3 * max(rotations, default=0) ** 2) * FLOAT64
 
     @property
     def half_transformed(self) -> int:

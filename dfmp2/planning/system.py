@@ -16,19 +16,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dfmp2.backends.base import Backend
 from dfmp2.backends.registry import select_backend
 from dfmp2.errors import InputError, Message, Option
 from dfmp2.fitting.sets import dense_fitting, resolve_fitting
 from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
+from dfmp2.integrals.grid import coarse_name, count_points, finer_name, grid_name, make_grid
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.integrals.three_center import block_functions
 from dfmp2.molecule.basis import NO_FUNCTIONS, BasisSet, ElementBasis, is_mp2_fitting_set
 from dfmp2.molecule.basis_files import parse_basis_file
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import normalise_symbol, unit_doubt
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
-from dfmp2.molecule.mole import build_auxiliary, build_mole
+from dfmp2.molecule.mole import build_auxiliary, build_mole, primitive_functions
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.point_charges import SUSPICIOUS_DISTANCE, too_near
 from dfmp2.molecule.pyscf_shield import import_pyscf
@@ -41,15 +45,18 @@ from dfmp2.options.basis_parts import (
     read_basis_file,
     title_of,
 )
-from dfmp2.planning.sizes import Sizes
+from dfmp2.planning.sizes import IN_FIELDS, Sizes, Spin, Workload, scf_cycles
 from dfmp2.progress import Listener
-from dfmp2.scf.kohn_sham import require_functional
+from dfmp2.scf.hamiltonian import uncontracted_functions
+from dfmp2.scf.kohn_sham import exact_exchange, functional_variables, require_functional
+from dfmp2.scf.ladder import begins_coarse, uses_single
 from dfmp2.scf.reference import Reference
-from dfmp2.scf.solvent import find_solvent, require_solvable
+from dfmp2.scf.solvent import find_solvent, require_solvable, surface_points
 from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
 # basis functions; below, OpenMP threads and our own would only wait for each other
 SINGLE_THREADED = 64
+USUAL_POINTS = {"laplace": 12, "rpa": 56}  # of a quadrature with the default tolerance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,6 +233,87 @@ def densely_fitted(system: System) -> System:
     return replace(
         system, mp2_fitting=dense, auxmole=build_auxiliary(system.mole, system.molecule, dense)
     )
+
+
+def workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
+    """Sizes of a run of kind "rhf", "uhf" or "rohf"; nvir is derived from nao, an upper bound.
+
+    The pairs of functions that the SCF keeps are missing (`with_kept_pairs`).
+    """
+    mole = system.mole
+    nao = int(mole.nao)
+    electrons = [int(count) for count in mole.nelec]
+    if kind == "rhf":
+        electrons = electrons[:1]
+    work = Workload(
+        nao=nao,
+        naux_scf=system.naux_scf,
+        naux=int(system.auxmole.nao),
+        spins=tuple(
+            Spin(
+                occupied=count,
+                nocc=max(0, count - core.orbitals),
+                nvir=max(0, nao - count - options.frozen_virtual),
+            )
+            for count in electrons
+        ),
+        precision=options.precision if options.correlation.kind == "pairs" else "fp64",
+        block_functions=block_functions(system.auxmole, nao),
+        widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
+        single_exchange=uses_single(options.precision, nao),
+        x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
+        starts=options.scf_starts,
+        examined=options.stability in ("full", "follow"),
+        primitives=primitive_functions(mole),
+        potentials=sum(mole.atom_nelec_core(atom) > 0 for atom in range(mole.natm)),
+        cycles=scf_cycles(
+            options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None
+        ),
+        checked=options.pair_check,
+        atoms=int(mole.natm),
+        in_fields=IN_FIELDS if options.polarizability else 0,
+        points=USUAL_POINTS.get(options.correlation.kind, 0),
+        surface=surface_points(mole, options),
+    )
+    if options.stability == "auto":
+        from dfmp2.scf.stability import frontier_window
+
+        window = tuple(frontier_window(count, nao - count) for count in electrons)
+        work = replace(work, frontier=window)
+    if options.functional is not None:
+        return _with_functional(work, mole, options)
+    return work
+
+
+def _with_functional(work: Workload, mole: Any, options: Options) -> Workload:
+    """The sizes with those of the functional and its integration grids."""
+    functional = str(options.functional)
+    exact = exact_exchange(functional)
+    grid = grid_name(options.grid, functional)
+    coarse_points = 0
+    if begins_coarse(options.precision, work.nao):
+        coarse_points = count_points(mole, coarse_name(make_grid(mole, grid)))
+    return replace(
+        work,
+        grid=count_points(mole, grid),
+        finer_grid=count_points(mole, finer_name(mole, grid, functional)),
+        coarse_grid=coarse_points,
+        kernel=(len(work.spins) * functional_variables(functional)) ** 2,
+        exchange=exact.full or exact.separated,
+        operators=2 if exact.separated else 1,
+    )
+
+
+def with_kept_pairs(work: Workload, system: System) -> Workload:
+    """The sizes with the pairs of functions that the SCF keeps."""
+    if not system.naux_scf:
+        return work
+    from dfmp2.integrals.screening import pair_count
+
+    columns, rectangles = pair_count(system.mole)
+    if not (work.single_exchange and work.exchange):
+        rectangles = 0
+    return replace(work, scf_columns=columns, rectangles=rectangles)
 
 
 def _require_hamiltonian(

@@ -32,15 +32,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
-from dfmp2.planning.memory import FLOAT32, FLOAT64, GradientMemory, MemoryPlan
+from dfmp2.planning.memory import GradientMemory, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import EXACT_BUILDS, Workload
+from dfmp2.planning.sizes import EXACT_BUILDS, FLOAT32, FLOAT64, Workload
 from dfmp2.progress import Stopwatch
 from dfmp2.scf.solvent import KEPT_BYTES
 from dfmp2.units import quantity as _q
@@ -249,23 +249,22 @@ def time_text(
     gradient : locations of the arrays of a gradient, None for memory
     """
     flops = work.flops()
-    built = work.elements * work.naux * FLOAT64  # bytes of B
-    frontier = work.frontier_elements * work.naux * FLOAT64
     pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed
     if work.points:
         pairs *= WEIGHED
-    rounding = 0.0 if work.precision == "fp64" else built / REORDERED
+    rounding = 0.0 if work.precision == "fp64" else work.b_bytes / REORDERED
     metric = work.naux**2 * METRIC_SECONDS
     read = disk.cached if moved.cached else disk.read
     if moved.fit_written:
         reordering = moved.fit_written / disk.write + moved.fit_read / read
     else:
-        reordering = built / REORDERED
+        reordering = work.b_bytes / REORDERED
     stages = {
         "scf": _scf(work, rates, moved, disk),
         "integrals": work.integrals()["integrals"] / rates.integrals,
         "fit": metric + flops["fit"] / rates.solve + reordering,
-        "transform": flops["transform"] / rates.transform + (built + frontier) / REORDERED,
+        "transform": flops["transform"] / rates.transform
+        + (work.b_bytes + work.frontier_bytes) / REORDERED,
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
     if work.finer_grid:  # E(corr) is computed with the orbitals of both grids
@@ -348,39 +347,40 @@ def _functional(work: Workload, rates: Rates) -> float:
 
 def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
     """Predicted time of the Z-vector equations, s."""
-    n = work.nao
-    p = work.naux_scf
-    occupied = sum(s.occupied for s in work.spins)
     if not work.naux:  # Kohn-Sham alone
         return 0.0
+    if not work.naux_scf:
+        return _conventional_response(work, rates, held)
     functional = KERNEL_BUILDS * _functional(work, rates)
-    if not p:
-        builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
-        if held is not None and held.scf_on_disk:
-            again = builds / 2
-        else:
-            again = 1
-        made = functional + again * work.operators * work.integrals()["scf"] / rates.four_centre
-        return made + 4 * builds * work.pairs_of_functions**2 / rates.exact_exchange
+    n, p, nspin = work.nao, work.naux_scf, len(work.spins)
+    occupied = sum(s.occupied for s in work.spins)
     kept = work.kept_pairs / work.pairs_of_functions
 
-    def build(orbitals: int, densities: int) -> float:
-        return p * n * n * (1 + 2 * kept) * orbitals + 4 * densities * p * work.kept_pairs
+    def build(orbitals: int) -> float:
+        return p * n * n * (1 + 2 * kept) * orbitals + 4 * 2 * nspin * p * work.kept_pairs
 
-    rate = rates.exchange_single if work.single_exchange else rates.exchange
-    double = build(n * len(work.spins), 2 * len(work.spins)) + Z_CHECKS * build(
-        2 * occupied, 2 * len(work.spins)
-    )
+    double = build(n * nspin) + Z_CHECKS * build(2 * occupied)
+    quick = Z_CYCLES * build(2 * occupied)
     if held is None or held.response_held:
         rest = sum(2 * s.occupied * s.occupied * (3 * n - s.occupied) for s in work.spins)
         hold = 2 * p * n * n * (1 + kept) * occupied
         quick = hold + Z_CYCLES * p * (2 * n * n * kept * occupied + rest)
-    else:
-        quick = Z_CYCLES * build(2 * occupied, 2 * len(work.spins))
     made = 0.0
     if held is not None and not held.scf_kept:
         made = work.integrals()["scf"] / rates.integrals + p * p * work.kept_pairs / rates.solve
+    rate = rates.exchange_single if work.single_exchange else rates.exchange
     return functional + work.operators * (made + double / rates.exchange + quick / rate)
+
+
+def _conventional_response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
+    """Predicted time of the Z-vector equations with four-centre integrals, s."""
+    builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
+    times_made: float = 1
+    if held is not None and held.scf_on_disk:
+        times_made = builds / 2
+    made = times_made * work.operators * work.integrals()["scf"] / rates.four_centre
+    products = 4 * builds * work.pairs_of_functions**2 / rates.exact_exchange
+    return KERNEL_BUILDS * _functional(work, rates) + made + products
 
 
 def pace(work: Workload, rates: Rates) -> Pace:
@@ -607,20 +607,25 @@ class TimeLeft:
             left = foreseen * ratio - self._clock.elapsed("scf")
             return left if left > 0 else None
         recent = self._cycles[-RECENT:]
+        cycles = self._cycles_left(recent)
+        if cycles is None:
+            return None
         seconds = (recent[-1][0] - recent[0][0]) / (len(recent) - 1)
-        if len(self._cycles) <= RECENT:
-            cycles = max(1.0, float(pace.cycles - len(self._cycles)))
-        else:
-            first, last, end = (
-                math.log10(max(g, 1e-99)) for g in (recent[0][1], recent[-1][1], self._tolerance)
-            )
-            speed = (first - last) / (len(recent) - 1)
-            if speed < SLOWEST and last > end:
-                return None
-            cycles = max(0.0, last - end) / min(max(speed, SLOWEST), FASTEST)
         since = time.perf_counter() - recent[-1][0]
         present = max(0.0, cycles * seconds + pace.examined * ratio - since)
         return present + max(0, pace.starts - self._solved) * (foreseen / pace.starts) * ratio
+
+    def _cycles_left(self, recent: Sequence[tuple[float, float]]) -> float | None:
+        """Expected further iterations of this SCF, None if it hardly converges."""
+        if len(self._cycles) <= RECENT:
+            return max(1.0, float(self._pace.cycles - len(self._cycles)))
+        first, last, end = (
+            math.log10(max(g, 1e-99)) for g in (recent[0][1], recent[-1][1], self._tolerance)
+        )
+        speed = (first - last) / (len(recent) - 1)
+        if speed < SLOWEST and last > end:
+            return None
+        return max(0.0, last - end) / min(max(speed, SLOWEST), FASTEST)
 
     def _of_phase(self, ratio: float) -> float | None:
         """Seconds left of the current phase after the SCF."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.double_hybrids import DoubleHybrid, look_up
 from dfmp2.errors import ConvergenceError, InputError, Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
@@ -175,48 +176,69 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         )
         if auxmole is not None:
             plain = plain.density_fit(auxbasis=auxmole.basis)
-        restricted = reference.kind == "rhf"
-        orbitals = np.asarray(mf.mo_coeff)
-        occupations = np.asarray(mf.mo_occ)
-        overlap, core = plain.get_ovlp(), plain.get_hcore()
-        density = plain.make_rdm1(orbitals, occupations)
-        potential = plain.get_veff(mole, density)
-        energy = float(plain.energy_tot(density, core, potential))
-        fock = np.asarray(core + potential)
-        if restricted:
-            spins = [(orbitals, mf.mo_energy, fock)]
-        else:
-            spins = list(zip(orbitals, mf.mo_energy, fock, strict=True))
-        unit = max(float(np.abs(c.T @ overlap @ c - np.eye(c.shape[1])).max()) for c, _, _ in spins)
-        gap = float(mf.e_tot) - energy
-        if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
-            raise InputError(
-                f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets "
-                f"and orbitals{'' if reference.xc is None else ', functional and grid'}: "
-                f"{_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: "
-                f"{TAKEN}"
-            )
-        matrices = [(c.T @ f @ c, np.asarray(e)) for c, e, f in spins]
-        shift = max(float(np.abs(m.diagonal() - e).max()) for m, e in matrices)
-        mixed = max(float(np.abs(m - np.diag(m.diagonal())).max()) for m, _ in matrices)
-        allowed = max(CANONICAL, 3 * (mf.conv_tol_grad or math.sqrt(mf.conv_tol)))
-        if max(shift, mixed) > allowed:
-            raise InputError(
-                f"the orbitals of the mean field are not canonical: mo_energy is up to {shift:.1e} "
-                f"Eh off the Fock matrix, whose elements between orbitals reach {mixed:.1e} Eh "
-                "(level_shift, localised or rotated orbitals?): run it again without these, or set "
-                "mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, mf.mo_occ)"
-            )
-        gradient = np.linalg.norm(plain.get_grad(orbitals, occupations, fock))
+        plain.mo_coeff, plain.mo_occ = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
+        density = plain.make_rdm1()
+        fock = _require_same_energy(mf, plain, reference, density)
+        _require_canonical(mf, reference, fock)
+        gradient = np.linalg.norm(plain.get_grad(plain.mo_coeff, plain.mo_occ, fock))
         between = None
         if auxmole is not None:
             squares = sum(column_squares(block) for block in plain.with_df.loop())
             between = between_atoms(mole, density, np.asarray(squares))
         if reference.xc is not None:
-            plain.mo_coeff, plain.mo_occ = orbitals, occupations
             reference = with_grid_error(plain, reference, of_orbitals=True)
     history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
     return replace(reference, history=history, interatomic_fitting_error=between)
+
+
+def _require_same_energy(mf: Any, plain: Any, reference: Reference, density: Any) -> Array:
+    """The Fock matrix of a density for the recorded Hamiltonian, whose mean field is `plain`.
+
+    Raises
+    ------
+    InputError : the orbitals are not orthonormal, or their energy is not that of the mean field
+    """
+    overlap, core = plain.get_ovlp(), plain.get_hcore()
+    potential = plain.get_veff(plain.mol, density)
+    gap = float(mf.e_tot) - float(plain.energy_tot(density, core, potential))
+    coefficients = np.reshape(mf.mo_coeff, reference.mo_coeff.shape)
+    unit = max(float(np.abs(c.T @ overlap @ c - np.eye(c.shape[1])).max()) for c in coefficients)
+    if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
+        also = "" if reference.xc is None else ", functional and grid"
+        raise InputError(
+            f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets "
+            f"and orbitals{also}: {_differences(mf, plain, core, overlap)}. It cannot be recorded "
+            f"and repeated: {TAKEN}"
+        )
+    return np.asarray(core + potential)
+
+
+def _require_canonical(mf: Any, reference: Reference, fock: Array) -> None:
+    """Raise unless the orbitals diagonalise the Fock matrix, with their energies.
+
+    Raises
+    ------
+    InputError
+    """
+    nspin, nao, nmo = reference.mo_coeff.shape
+    shift = mixed = 0.0
+    for c, energy, f in zip(  # in the order of the mean field
+        np.reshape(mf.mo_coeff, (nspin, nao, nmo)),
+        np.reshape(mf.mo_energy, (nspin, nmo)),
+        np.reshape(fock, (nspin, nao, nao)),
+        strict=True,
+    ):
+        in_orbitals = c.T @ f @ c
+        diagonal = in_orbitals.diagonal()
+        shift = max(shift, float(np.abs(diagonal - energy).max()))
+        mixed = max(mixed, float(np.abs(in_orbitals - np.diag(diagonal)).max()))
+    if max(shift, mixed) > max(CANONICAL, 3 * (mf.conv_tol_grad or math.sqrt(mf.conv_tol))):
+        raise InputError(
+            f"the orbitals of the mean field are not canonical: mo_energy is up to {shift:.1e} "
+            f"Eh off the Fock matrix, whose elements between orbitals reach {mixed:.1e} Eh "
+            "(level_shift, localised or rotated orbitals?): run it again without these, or set "
+            "mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, mf.mo_occ)"
+        )
 
 
 def _kind(mf: Any, scf: Any) -> str:

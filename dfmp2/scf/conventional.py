@@ -88,29 +88,10 @@ def conventional_scf(
     ConvergenceError
         The builds do not approach a conventional solution, or approach a different one.
     """
-    tight = replace(options, precision="fp64", scf_max_cycles=max(100, options.scf_max_cycles))
-    restricted = reference.kind == "rhf"
     with shielded():
-        from pyscf.scf import hf
-
-        exact = hamiltonian.mean_field(
-            mole,
-            reference.kind,
-            options.relativity,
-            charges,
-            xc=reference.xc,
-            grid=reference.grid_name,
-        )
-        share = exact_exchange_of(exact)
-        if functional_of(exact) is not None:
-            exact.on_grid.threads = integrals.threads
-            exact.on_grid.room = integrals.grid_room
-        screen = exact.init_direct_scf(mole)
-        core = exact.get_hcore()
-        overlap = exact.get_ovlp()
-        nuclear = float(exact.energy_nuc())
+        exact = _ExactFock(mole, reference, options, integrals, charges)
         fitted = integrals.builder(mole)
-        fields = exact.copy().density_fit(with_df=fitted)
+        fields = exact.mf.copy().density_fit(with_df=fitted)
         coeff, occupations = reference.mo_coeff, reference.mo_occ
         for build in range(1, MOST_BUILDS + 1):
             listener.stage(f"exact Fock matrix {build}: four-centre integrals")
@@ -118,43 +99,21 @@ def conventional_scf(
                 c[:, n > 0] * np.sqrt(n[n > 0]) for c, n in zip(coeff, occupations, strict=True)
             ]
             density = np.stack([c @ c.T for c in occupied])
-            coulomb, exchange = hf.get_jk(mole, density, 1, screen)
-            exchange = share.short_range * exchange
-            if share.separated:
-                factor = share.long_range - share.short_range
-                exchange += factor * hf.get_jk(mole, density, 1, omega=share.omega)[1]
-            potential = _two_electron(coulomb, exchange)
-            of_functional, in_fock = _of_functional(exact, density, restricted=restricted)
-            energy = nuclear + float(np.vdot(density, core + potential / 2)) + of_functional
-            fock = core + potential + in_fock
+            energy, potential, fock = exact(density)
             coupling, below = _coupling(fock, coeff, occupations)
             if coupling <= COUPLED or build == MOST_BUILDS:
                 break
-            correction = potential - _two_electron(*coulomb_exchange(fields, occupied, share))
-            mf = hamiltonian.with_one_electron(
-                exact.copy(), (core + correction)[0 if restricted else slice(None)], nuclear
-            )
-            mf = mf.density_fit(with_df=fitted)
-            mf.verbose = 0
-            mf.chkfile = None
-            mf.conv_check = False
-            mf.conv_tol = CHANGE
-            mf.conv_tol_grad = GRADIENT
-            ladder = Ladder(mf, tight, Silent())
-            mf = ladder.climb(density[0] if restricted else density)
-            stacked = [np.asarray(x) for x in (mf.mo_coeff, mf.mo_occ)]
-            if restricted:
-                coeff, occupations = [x[None] for x in stacked]
-            else:
-                coeff, occupations = stacked
+            of_fit = _two_electron(*coulomb_exchange(fields, occupied, exact.share))
+            core = exact.core + (potential - of_fit)
+            coeff, occupations = exact.fitted_orbitals(fitted, core, density, options)
         fitted.discard()
     if coupling > COUPLED:
         raise ConvergenceError(
             f"after {MOST_BUILDS} exact Fock matrices occupied and virtual orbitals still couple "
             f"by {coupling:.1e} Eh (needed {COUPLED:.0e})"
         )
-    mo_coeff, mo_energy, mo_occ = _canonical(fock, overlap, coeff, occupations)
-    found = replace(
+    mo_coeff, mo_energy, mo_occ = _canonical(fock, exact.overlap, coeff, occupations)
+    conventional = replace(
         reference,
         scf_type="conventional",
         scf_total_energy=energy - below,
@@ -165,13 +124,91 @@ def conventional_scf(
         solutions=None,
         history=None,
     )
-    common = common_orbitals(reference, found, overlap)
+    common = common_orbitals(reference, conventional, exact.overlap)
     if common < SAME_OCCUPIED:
         raise ConvergenceError(
             "the conventional SCF leaves the fitted solution for another one (smallest cosine "
             f"between the occupied spaces {common:.2f})"
         )
-    return Conventional(found, below, coupling)
+    return Conventional(conventional, below, coupling)
+
+
+class _ExactFock:
+    """The energy and the Fock matrices of a density, from four-centre integrals.
+
+    Parameters
+    ----------
+    mole, reference, options, integrals, charges : as in `conventional_scf`
+
+    Attributes
+    ----------
+    mf : PySCF mean field without fitting
+    share : its exact exchange
+    core, overlap : (nao, nao), Eh and none
+    """
+
+    def __init__(
+        self,
+        mole: Any,
+        reference: Reference,
+        options: Options,
+        integrals: ScfIntegrals,
+        charges: Array | None,
+    ) -> None:
+        self.mf = hamiltonian.mean_field(
+            mole,
+            reference.kind,
+            options.relativity,
+            charges,
+            xc=reference.xc,
+            grid=reference.grid_name,
+        )
+        if functional_of(self.mf) is not None:
+            self.mf.on_grid.threads = integrals.threads
+            self.mf.on_grid.room = integrals.grid_room
+        self.share = exact_exchange_of(self.mf)
+        self.core = self.mf.get_hcore()
+        self.overlap = self.mf.get_ovlp()
+        self._screen = self.mf.init_direct_scf(mole)
+        self._nuclear = float(self.mf.energy_nuc())
+        self._restricted = reference.kind == "rhf"
+
+    def __call__(self, density: Array) -> tuple[float, Array, Array]:
+        """E(SCF), Eh, the two-electron potential and the Fock matrix of each spin, (nspin, nao,
+        nao) Eh, of densities in that shape."""
+        from pyscf.scf import hf
+
+        coulomb, exchange = hf.get_jk(self.mf.mol, density, 1, self._screen)
+        exchange = self.share.short_range * exchange
+        if self.share.separated:
+            factor = self.share.long_range - self.share.short_range
+            exchange += factor * hf.get_jk(self.mf.mol, density, 1, omega=self.share.omega)[1]
+        potential = _two_electron(coulomb, exchange)
+        of_functional, in_fock = _of_functional(self.mf, density, restricted=self._restricted)
+        energy = self._nuclear + float(np.vdot(density, self.core + potential / 2)) + of_functional
+        return energy, potential, self.core + potential + in_fock
+
+    def fitted_orbitals(
+        self, fitted: Any, core: Array, density: Array, options: Options
+    ) -> tuple[Array, Array]:
+        """Orbitals and occupations of the fitted SCF with another one-electron part, (nspin, nao,
+        nao) Eh, from a density."""
+        if self._restricted:
+            core, density = core[0], density[0]
+        mf = hamiltonian.with_one_electron(self.mf.copy(), core, self._nuclear)
+        mf = mf.density_fit(with_df=fitted)
+        mf.verbose = 0
+        mf.chkfile = None
+        mf.conv_check = False
+        mf.conv_tol = CHANGE
+        mf.conv_tol_grad = GRADIENT
+        cycles = max(100, options.scf_max_cycles)
+        tight = replace(options, precision="fp64", scf_max_cycles=cycles)
+        mf = Ladder(mf, tight, Silent()).climb(density)
+        coeff, occupations = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
+        if self._restricted:
+            return coeff[None], occupations[None]
+        return coeff, occupations
 
 
 def _of_functional(mf: Any, density: Array, *, restricted: bool) -> tuple[float, Any]:

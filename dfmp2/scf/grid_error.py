@@ -18,7 +18,7 @@ docs/project/validation/kohn-sham.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,29 +54,35 @@ def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Refe
             exx_error=None,
             coupling=None,
         )
-        if not of_orbitals:
-            density, energy = _latest(mf)
-            error = energy - of_mean_field(mf, finer).energy(mf._numint, mf.xc, density)
-            return replace(reference, grid_error=replace(measured, scf_error=error))
-        density = mf.make_rdm1()
-        energy, potential = integrate_functional(mf, mf.grids, density)
-        finer_energy, finer_potential = integrate_functional(mf, finer, density)
-        del finer
-        differences = finer_potential - potential
-        if reference.nspin == 1:
-            differences = differences[None]
-        coupling = np.stack(
+        if of_orbitals:
+            return _with_orbital_error(mf, replace(reference, grid_error=measured), finer)
+        density, energy = _latest(mf)
+        error = energy - of_mean_field(mf, finer).energy(mf._numint, mf.xc, density)
+    return replace(reference, grid_error=replace(measured, scf_error=error))
+
+
+def _with_orbital_error(mf: Any, reference: Reference, finer: Any) -> Reference:
+    """The reference with the error of its grid in E(SCF), and by Eqs. 2 and 3 through its
+    orbitals; `finer` is the finer grid."""
+    density = mf.make_rdm1()
+    energy, potential = integrate_functional(mf, mf.grids, density)
+    finer_energy, finer_potential = integrate_functional(mf, finer, density)
+    differences = np.reshape(finer_potential - potential, (reference.nspin, *potential.shape[-2:]))
+    measured = replace(
+        cast(GridError, reference.grid_error),
+        scf_error=energy - finer_energy,
+        coupling=np.stack(
             [c.T @ dv @ c for c, dv in zip(reference.mo_coeff, differences, strict=True)]
-        )
-        measured = replace(measured, scf_error=energy - finer_energy, coupling=coupling)
-        moved = on_finer_grid(replace(reference, grid_error=measured))
-        before, after = _densities(reference), _densities(moved)
-        mean = (before + after) / 2
-        if reference.nspin == 1:
-            mean = mean[0]
-        error = 0.0
-        for fock, change in zip(exact_exchange_matrices(mf, mean), after - before, strict=True):
-            error -= float(np.vdot(fock, change))
+        ),
+    )
+    moved = on_finer_grid(replace(reference, grid_error=measured))
+    before, after = _densities(reference), _densities(moved)
+    mean = (before + after) / 2
+    if reference.nspin == 1:
+        mean = mean[0]
+    error = 0.0
+    for fock, change in zip(exact_exchange_matrices(mf, mean), after - before, strict=True):
+        error -= float(np.vdot(fock, change))
     return replace(reference, grid_error=replace(measured, exx_error=error))
 
 

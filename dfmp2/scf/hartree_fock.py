@@ -7,7 +7,7 @@ energy; the error describes its last iteration.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.hamiltonian import VACUUM, Environment
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.interatomic_fitting import between_atoms
-from dfmp2.scf.ladder import Ladder, diagonalise, uses_single
+from dfmp2.scf.ladder import Iteration, Ladder, diagonalise, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 from dfmp2.scf.solvent import in_solvent, solvent_potential, solvent_record
@@ -130,27 +130,9 @@ def run_scf(
 
     with shielded():
         mf = _unconverged(mole, kind, options, integrals, environment, listener)
+        solve = _Solver(mf, kind, options, listener, store)
         single = uses_single(options.precision, int(mole.nao))
         examine = partial(lowest_rotations, single=single, held=integrals.response_in_memory)
-
-        def solve(
-            density: Any, *, orbitals: Any = None, first: bool = False, turned: bool = False
-        ) -> Any:
-            copy = mf.copy()
-            on_iteration = None
-            if first and store is not None:
-                on_iteration = store.add_orbitals
-                if store.orbitals is not None:
-                    density = _from_orbitals(store.orbitals, mole, mf, kind)
-            if orbitals is not None:
-                copy.mo_coeff, copy.mo_occ = orbitals
-            ladder = Ladder(copy, options, listener, on_iteration, turned=turned)
-            try:
-                converged = ladder.climb(density, second_order=orbitals is not None)
-            finally:
-                mf._eri = copy._eri  # the next SCF reuses four-centre integrals in memory
-            return converged, ladder.rungs, ladder.history
-
         try:
             if start is None:
                 density = guess_density(options.guess, mf, kind)
@@ -172,35 +154,69 @@ def run_scf(
                 Option("basis"),
                 " and the geometry",
             ) from error
-        history = np.array(solution.history).reshape(-1, 3)
         reference = record(
             solution.mf,
             kind,
             integrals.auxmole is not None,
             solution.ladder,
-            cycles=len(history),
+            cycles=len(solution.history),
             start=solution.origin,
             energy_xc=options.energy_functional,
         )
         if options.functional is not None:
-            from dfmp2.scf.grid_error import with_grid_error
-
-            listener.stage("error of the integration grid, on a finer one")
-            reference = with_grid_error(
-                solution.mf, reference, of_orbitals=options.correlation.kind == "rpa"
-            )
-            on_grid = vars(solution.mf).get("on_grid")
-            if on_grid is not None:
-                on_grid.discard()
+            reference = _with_grid_error(solution.mf, reference, options, listener)
         if integrals.auxmole is not None and not integrals.native:
             reference = _with_fitting(solution.mf, reference)
-        reference = replace(
-            reference,
-            history=history,
-            stability=solution.stability,
-            solutions=solutions,
-        )
-        return solution.mf, reference
+    reference = replace(
+        reference,
+        history=np.array(solution.history).reshape(-1, 3),
+        stability=solution.stability,
+        solutions=solutions,
+    )
+    return solution.mf, reference
+
+
+@dataclass(frozen=True, slots=True)
+class _Solver:
+    """`dfmp2.scf.following.Solve` for a mean field; attributes as the parameters of `run_scf`."""
+
+    mf: Any
+    kind: str
+    options: Options
+    listener: Listener
+    store: OrbitalStore | None
+
+    def __call__(
+        self, density: Any, *, orbitals: Any = None, first: bool = False, turned: bool = False
+    ) -> tuple[Any, list[str], list[Iteration]]:
+        mf = self.mf.copy()
+        on_iteration = None
+        if first and self.store is not None:
+            on_iteration = self.store.add_orbitals
+            if self.store.orbitals is not None:
+                density = _from_orbitals(self.store.orbitals, mf.mol, self.mf, self.kind)
+        if orbitals is not None:
+            mf.mo_coeff, mf.mo_occ = orbitals
+        ladder = Ladder(mf, self.options, self.listener, on_iteration, turned=turned)
+        try:
+            converged = ladder.climb(density, second_order=orbitals is not None)
+        finally:
+            self.mf._eri = mf._eri  # the next SCF reuses four-centre integrals in memory
+        return converged, ladder.rungs, ladder.history
+
+
+def _with_grid_error(
+    mf: Any, reference: Reference, options: Options, listener: Listener
+) -> Reference:
+    """The record with the error of its integration grid, whose values are no longer needed."""
+    from dfmp2.scf.grid_error import with_grid_error
+
+    listener.stage("error of the integration grid, on a finer one")
+    reference = with_grid_error(mf, reference, of_orbitals=options.correlation.kind == "rpa")
+    on_grid = vars(mf).get("on_grid")
+    if on_grid is not None:
+        on_grid.discard()
+    return reference
 
 
 def _unconverged(

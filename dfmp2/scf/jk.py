@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
 from dfmp2.host.blas import add_projection, multiply_columns
-from dfmp2.host.threads import worker_pool
+from dfmp2.host.threads import shares, worker_pool
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
@@ -185,7 +185,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
             return None
         if self._rectangles is None:
             b = self.build()._cderi
-            self._rectangles = ClusterRectangles(b, self.pairs, shares(len(b), self.threads))
+            self._rectangles = ClusterRectangles(b, self.pairs, self.threads)
         return self._rectangles
 
     def stop_gathering(self) -> None:
@@ -414,7 +414,7 @@ def coulomb_exchange_of_b(
     rectangles : ClusterRectangles or None
         All of B for the float32 products, None to gather it block by block.
     """
-    ranges = list(pairwise(shares(len(b), threads)))
+    ranges = shares(len(b), threads)
     parts = [b[start:stop] for start, stop in ranges]
     gathered = None
     if rectangles is not None:
@@ -422,11 +422,6 @@ def coulomb_exchange_of_b(
     if how is None:
         how = ExchangeProducts()
     return accumulated([parts], len(b), pairs, occupied, threads, how, gathered=gathered)
-
-
-def shares(naux: int, threads: int) -> list[int]:
-    """The first fitting function of each worker, and the end of the last share."""
-    return [int(x) for x in np.linspace(0, naux, threads + 1).round()]
 
 
 def rows_at_a_time(pairs: PairList, occupied: list[Array]) -> tuple[int, int]:
@@ -470,7 +465,7 @@ def accumulated(
             [lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density]
         )
     workers = []
-    for worker, (start, stop) in enumerate(pairwise(shares(naux, threads))):
+    for worker, (start, stop) in enumerate(shares(naux, threads)):
         rectangles = gathered[worker] if gathered is not None else None
         workers.append(
             WorkerMatrices(folded, pairs, occupied, how.of_share(start, stop), rectangles)

@@ -20,7 +20,7 @@ from dfmp2.arrays import Array
 from dfmp2.host.arrays_on_disk import FLOAT64
 from dfmp2.host.resources import return_memory
 from dfmp2.host.scratch import Room, ScratchArray
-from dfmp2.host.threads import prefetched
+from dfmp2.host.threads import prefetched, shares
 from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.three_center import coulomb_metric, pair_integrals
@@ -34,7 +34,6 @@ from dfmp2.scf.jk import (
     fit_columns,
     pair_groups,
     rows_at_a_time,
-    shares,
 )
 
 BUFFERS = 2  # blocks of P in memory: one in use and one being read
@@ -117,14 +116,14 @@ class DiskIntegrals(JKFitting):
         self.build()
         how = self._products(exchange)
         self._count(occupied, how)
-        bounds = shares(self._naux, self.threads)
+        ranges = shares(self._naux, self.threads)
         few, _ = rows_at_a_time(self.pairs, occupied)
         step = max(few, self._most() // self.threads // few * few)
-        count = max(-(-(stop - start) // step) for start, stop in pairwise(bounds))
+        count = max(-(-(stop - start) // step) for start, stop in ranges)
         cuts = [
             [
                 (min(start + k * step, stop), min(start + (k + 1) * step, stop))
-                for start, stop in pairwise(bounds)
+                for start, stop in ranges
             ]
             for k in range(count)
         ]
@@ -146,29 +145,30 @@ class DiskIntegrals(JKFitting):
     def _read(self, cuts: list[list[tuple[int, int]]]) -> Iterator[list[Array]]:
         """Ranges of fitting functions, several at a time, (n, ncolumn) each; valid until the next
         are requested."""
-        stored: ScratchArray = self._cderi
         most = max((sum(p1 - p0 for p0, p1 in ranges) for ranges in cuts), default=0)
         widest = max((block.c1 - block.c0 for block in self._blocks), default=0)
         buffers = [np.empty((most, len(self.pairs.columns))) for _ in range(BUFFERS)]
         piece = np.empty(min(most, PIECE_ROWS) * widest)
 
-        def fill(target: Array, p0: int) -> None:
-            for block in self._blocks:
-                columns = block.c1 - block.c0
-                for start in range(0, len(target), PIECE_ROWS):
-                    rows = min(PIECE_ROWS, len(target) - start)
-                    part = piece[: rows * columns].reshape(rows, columns)
-                    stored.read(self._naux * block.c0 + (p0 + start) * columns, part)
-                    target[start : start + rows, block.c0 : block.c1] = part
-
         def load(number: int) -> list[Array]:
             ends = np.cumsum([0, *(p1 - p0 for p0, p1 in cuts[number])])
             targets = [buffers[number % BUFFERS][begin:end] for begin, end in pairwise(ends)]
             for target, (p0, _) in zip(targets, cuts[number], strict=True):
-                fill(target, p0)
+                self._fill(target, p0, piece)
             return targets
 
         yield from prefetched(load, len(cuts))
+
+    def _fill(self, target: Array, p0: int, piece: Array) -> None:
+        """Read B of fitting functions from p0 on, (n, ncolumn), through a small buffer."""
+        stored: ScratchArray = self._cderi
+        for block in self._blocks:
+            columns = block.c1 - block.c0
+            for start in range(0, len(target), PIECE_ROWS):
+                rows = min(PIECE_ROWS, len(target) - start)
+                part = piece[: rows * columns].reshape(rows, columns)
+                stored.read(self._naux * block.c0 + (p0 + start) * columns, part)
+                target[start : start + rows, block.c0 : block.c1] = part
 
 
 PIECE_ROWS = 16  # of B read at a time: long runs, small buffer

@@ -125,25 +125,7 @@ def require_functional(xc: str) -> None:
             nonlocal_part = libxc.is_nlc(code)
             libxc.rsh_coeff(code)
         except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError) as error:
-            term, kind = _unknown_term(xc)
-            near = get_close_matches(term.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)
-            if near:
-                names = ", ".join(dict.fromkeys(name.lower() for name in near))
-                suggestion = f"; similar names: {names}"
-            else:
-                suggestion = ""
-            if term != xc:
-                subject = f"{kind} {term}"
-            elif PARAMETERS.search(xc):
-                subject = "such functional or parameter"
-            else:
-                subject = "such functional"
-            raise InputError(
-                Option("xc", xc),
-                f": libxc has no {subject}{suggestion}. Name one as PySCF does: pbe, tpss, "
-                "pbe0, b3lyp, or exchange and correlation with a comma between them such as "
-                "b88,lyp",
-            ) from error
+            raise _unknown_functional(xc) from error
     without = "a functional without it, such as pbe, tpss, pbe0 or camb3lyp"
     corrected = re.fullmatch(r"(.+)-d[34]\w*", xc)
     parts = {
@@ -157,6 +139,28 @@ def require_functional(xc: str) -> None:
             raise InputError(
                 Option("xc", xc), f" has {part}, which is not available: use {instead}"
             )
+
+
+def _unknown_functional(xc: str) -> InputError:
+    """The error for a functional that libxc does not know; names similar ones."""
+    from pyscf.dft import libxc
+
+    term, kind = _unknown_term(xc)
+    near = get_close_matches(term.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)
+    suggestion = ""
+    if near:
+        names = ", ".join(dict.fromkeys(name.lower() for name in near))
+        suggestion = f"; similar names: {names}"
+    subject = "such functional"
+    if term != xc:
+        subject = f"{kind} {term}"
+    elif PARAMETERS.search(xc):
+        subject = "such functional or parameter"
+    return InputError(
+        Option("xc", xc),
+        f": libxc has no {subject}{suggestion}. Name one as PySCF does: pbe, tpss, pbe0, b3lyp, or "
+        "exchange and correlation with a comma between them such as b88,lyp",
+    )
 
 
 def _unknown_term(xc: str) -> tuple[str, str]:

@@ -416,18 +416,8 @@ class SingleSchedule:
         gradient = float(envs["norm_gorb"])
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
         self._best = min(self._best, gradient)
-        if self._single and self._on_grid is None:
-            if gradient < CORRECTED_UNTIL or (self._fitted.corrected and stalled):
-                self._leave_single()
-                self._mf.products_were_single = True
-            elif self._fitted.single and (gradient < SINGLE_UNTIL or stalled):
-                self._fitted.single = False
-                self._fitted.corrected = True
-                self._best = float("inf")
-            return False
         if self._single:
-            if gradient < SINGLE_UNTIL or stalled:
-                self._leave_single()
+            self._advance(gradient, stalled=stalled)
             return False
         self._in_double += 1
         done = self._in_double > 1 and converged(envs)
@@ -441,6 +431,19 @@ class SingleSchedule:
             return True
         self._on_grid.renew = stalled or (not near and gradient < enough)
         return False
+
+    def _advance(self, gradient: float, *, stalled: bool) -> None:
+        """Leave float32, with a step of corrected products in between if there is no grid."""
+        if self._on_grid is not None:
+            if gradient < SINGLE_UNTIL or stalled:
+                self._leave_single()
+        elif gradient < CORRECTED_UNTIL or (self._fitted.corrected and stalled):
+            self._leave_single()
+            self._mf.products_were_single = True
+        elif self._fitted.single and (gradient < SINGLE_UNTIL or stalled):
+            self._fitted.single = False
+            self._fitted.corrected = True
+            self._best = float("inf")
 
     def _leave_single(self) -> None:
         """Use float64 from now on, and anchors on the final grid."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.arrays import Array
+from dfmp2.errors import NumericalError, Option
 from dfmp2.units import quantity as _q
 
 GIVEN = ("given",)  # the ladder of a mean field converged elsewhere
@@ -220,6 +221,24 @@ class Reference:
     def nspin(self) -> int:
         """1 for a restricted, 2 for an unrestricted reference."""
         return int(self.mo_energy.shape[0])
+
+    def require_complete(self) -> None:
+        """Raise unless the orbitals span the basis: the response of missing orbitals is unknown.
+
+        Raises
+        ------
+        NumericalError
+        """
+        _, nao, nmo = self.mo_coeff.shape
+        if nmo < nao:
+            raise NumericalError(
+                (
+                    f"{nao - nmo} of {nao} basis functions were dropped because they are linearly "
+                    "dependent: the energy has no gradient where their number may change; use a "
+                    "smaller "
+                ),
+                Option("basis"),
+            )
 
 
 def common_orbitals(first: Reference, second: Reference, overlap: Array) -> float:

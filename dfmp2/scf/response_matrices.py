@@ -16,14 +16,14 @@ added (`dfmp2.scf.functional_kernel`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.host.threads import each
+from dfmp2.host.threads import each_share
 from dfmp2.integrals.transform import HalfTransform, half_transform
-from dfmp2.scf.jk import shares
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.rotations import Product, RotatedSpin, fitting_object, hessian_product
 
@@ -95,37 +95,40 @@ def _exchange_hessian(
     """The function of x and weight as in `orbital_hessian`, without a kernel."""
     fitted = fitting_object(mf)
     if fitted is not None and held:
-        matrices = ResponseMatrices(fitted, spins, exact.short_range, single=single)
-        long_range = None
-        if exact.separated:
-            long_range = ResponseMatrices(
-                fitted.at_long_range(exact.omega),
-                spins,
-                exact.long_range - exact.short_range,
-                single=single,
-            )
+        return _hessian_in_memory(fitted, spins, exact, single=single)
+    if not (single and hasattr(fitted, "single")):  # PySCF's own object has no such switch
+        return lambda x, weight: hessian_product(mf, spins, x, weight, exact)
 
-        def from_held(x: Sequence[Array], weight: float) -> list[Array]:
-            images = [
-                spin.differences * part + g
-                for spin, part, g in zip(spins, x, matrices(x, weight), strict=True)
-            ]
-            if long_range is not None:
-                for image, exchange in zip(images, long_range(x, 0.0), strict=True):
-                    image += exchange
-            return images
-
-        return from_held
-    switched = single and hasattr(fitted, "single")  # PySCF's own object has no such switch
-
-    def product(x: Sequence[Array], weight: float) -> list[Array]:
-        if switched:
-            fitted.single = True
+    def in_single(x: Sequence[Array], weight: float) -> list[Array]:
+        fitted.single = True
         try:
             return hessian_product(mf, spins, x, weight, exact)
         finally:
-            if switched:
-                fitted.single = False
+            fitted.single = False
+
+    return in_single
+
+
+def _hessian_in_memory(
+    fitted: Any, spins: Sequence[RotatedSpin], exact: ExactExchange, *, single: bool
+) -> Product:
+    """The same with integrals of the occupied orbitals in memory."""
+    matrices = ResponseMatrices(fitted, spins, exact.short_range, single=single)
+    long_range = None
+    if exact.separated:
+        factor = exact.long_range - exact.short_range
+        at_long_range = fitted.at_long_range(exact.omega)
+        long_range = ResponseMatrices(at_long_range, spins, factor, single=single)
+
+    def product(x: Sequence[Array], weight: float) -> list[Array]:
+        images = [
+            spin.differences * part + g
+            for spin, part, g in zip(spins, x, matrices(x, weight), strict=True)
+        ]
+        if long_range is not None:
+            for image, exchange in zip(images, long_range(x, 0.0), strict=True):
+                image += exchange
+        return images
 
     return product
 
@@ -168,28 +171,22 @@ class ResponseMatrices:
         self._step = max(
             1, HALF_BYTES // (np.dtype(self._dtype).itemsize * max(1, self._pairs.nao * width))
         )
-        self._bounds = shares(naux, self._threads)
         shapes = self._shapes = [(spin.occupied.shape[1], spin.virtual.shape[1]) for spin in spins]
         self._ia = [np.empty((naux, nocc, nvir), self._dtype) for nocc, nvir in shapes]
         self._ij = [np.empty((naux, nocc, nocc), self._dtype) for nocc, _ in shapes]
-        each(self._threads, self._hold, self._threads)
+        each_share(naux, self._hold, self._threads)
         self._count([2 * self._pairs.nao * (nocc + nvir) for nocc, nvir in shapes])
 
     def __call__(self, x: Sequence[Array], weight: float) -> list[Array]:
         """G of each spin, (nvir, nocc) float64 Eh, for x (nvir, nocc) per spin, with weight w of J
         summed over spins."""
-        found: list[Any] = [None] * self._threads
-
-        def share(worker: int) -> None:
-            found[worker] = self._share(worker, x)
-
-        each(self._threads, share, self._threads)
+        parts = each_share(len(self._b), partial(self._share, x), self._threads)
         self._count(
             [2 * self._pairs.nao * nocc + 4 * nvir * (1 + nocc) for nocc, nvir in self._shapes]
         )
         result = []
         for s, spin in enumerate(self._spins):
-            coulomb, half, other = (sum(parts[k][s] for parts in found) for k in range(3))
+            coulomb, half, other = (np.add.reduce([part[k][s] for part in parts]) for k in range(3))
             exchange = spin.virtual[self._order].T @ half + other
             result.append(weight * coulomb.reshape(other.shape[::-1]).T - self._exchange * exchange)
         return result
@@ -203,59 +200,57 @@ class ResponseMatrices:
         )
         self._operations[self._single] += len(self._b) * counted
 
-    def _hold(self, worker: int) -> None:
-        """Compute B_P,ia and B_P,ij for a worker's share of the fitting functions."""
+    def _hold(self, first: int, last: int) -> None:
+        """Compute B_P,ia and B_P,ij for a range of the fitting functions."""
         orbitals = [np.ascontiguousarray(spin.occupied) for spin in self._spins]
-        transform = self._half_transform(orbitals, worker)
+        transform = self._half_transform(orbitals, first, last)
         others = [
             [c[self._order].astype(self._dtype) for c in (spin.occupied, spin.virtual)]
             for spin in self._spins
         ]
-        for p0, p1 in self._cuts(worker):
-            transform.put(0, self._b[p0:p1], p0 - self._bounds[worker])
+        for p0 in range(first, last, self._step):
+            p1 = min(p0 + self._step, last)
+            transform.put(0, self._b[p0:p1], p0 - first)
             for s, half in enumerate(transform.halves(p1 - p0)):
                 flat = half.reshape(-1, half.shape[2])
-                for held, other in zip((self._ij[s], self._ia[s]), others[s], strict=True):
-                    np.matmul(flat, other, out=held[p0:p1].reshape(len(flat), other.shape[1]))
+                for target, other in zip((self._ij[s], self._ia[s]), others[s], strict=True):
+                    np.matmul(flat, other, out=target[p0:p1].reshape(len(flat), other.shape[1]))
 
     def _share(
-        self, worker: int, x: Sequence[Array]
+        self, x: Sequence[Array], first: int, last: int
     ) -> tuple[list[Array], list[Array], list[Array]]:
-        """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, from a
-        worker's share."""
+        """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, from a range
+        of the fitting functions."""
         turned = [
             np.ascontiguousarray(spin.virtual @ part)
             for spin, part in zip(self._spins, x, strict=True)
         ]
-        transform = self._half_transform(turned, worker)
+        transform = self._half_transform(turned, first, last)
         rows = [np.ascontiguousarray(part.T, dtype=self._dtype) for part in x]  # (nocc, nvir)
         coulomb = [np.zeros(part.size) for part in x]
         half = [np.zeros(a.shape) for a in turned]
         other = [np.zeros(part.shape) for part in x]
-        for p0, p1 in self._cuts(worker):
-            transform.put(0, self._b[p0:p1], p0 - self._bounds[worker])
+        for p0 in range(first, last, self._step):
+            p1 = min(p0 + self._step, last)
+            transform.put(0, self._b[p0:p1], p0 - first)
             flat = [ia[p0:p1].reshape(p1 - p0, -1) for ia in self._ia]
             r = 2 * sum(part @ row.ravel() for part, row in zip(flat, rows, strict=True))
-            for s, made in enumerate(transform.halves(p1 - p0)):
+            for s, halves in enumerate(transform.halves(p1 - p0)):
                 nocc, nvir = rows[s].shape
                 ia = self._ia[s][p0:p1]
+                ij = self._ij[s][p0:p1].reshape((p1 - p0) * nocc, nocc)
                 coulomb[s] += r @ flat[s]
-                half[s] += made.reshape(-1, made.shape[2]).T @ self._ij[s][p0:p1].reshape(
-                    (p1 - p0) * nocc, nocc
-                )
+                half[s] += halves.reshape(-1, halves.shape[2]).T @ ij
                 both = np.matmul(rows[s], ia.transpose(0, 2, 1))  # (P, j, i)
                 other[s] += ia.reshape(-1, nvir).T @ both.reshape((p1 - p0) * nocc, nocc)
         return coulomb, half, other
 
-    def _half_transform(self, orbitals: list[Array], worker: int) -> HalfTransform:
-        """The half transformation of a worker's share to orbitals (nao, n) of each spin."""
-        share = None
+    def _half_transform(self, orbitals: list[Array], first: int, last: int) -> HalfTransform:
+        """The half transformation of a range of the fitting functions to orbitals (nao, n) of each
+        spin."""
+        rectangles = None
         if self._rectangles is not None:
-            share = self._rectangles.share(self._bounds[worker], self._bounds[worker + 1])
+            rectangles = self._rectangles.share(first, last)
         return half_transform(
-            orbitals, self._step, self._pairs, single=self._single, rectangles=share
+            orbitals, self._step, self._pairs, single=self._single, rectangles=rectangles
         )
-
-    def _cuts(self, worker: int) -> list[tuple[int, int]]:
-        begin, end = self._bounds[worker : worker + 2]
-        return [(p0, min(p0 + self._step, end)) for p0 in range(begin, end, self._step)]

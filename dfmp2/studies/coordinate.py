@@ -24,8 +24,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.elements import bonds, internal_coordinate
@@ -71,6 +69,11 @@ class Coordinate:
         """A readable name, e.g. "bond 1-2"."""
         return f"{self.kind} {'-'.join(str(atom + 1) for atom in self.atoms)}"
 
+    @property
+    def period(self) -> float | None:
+        """Its period, in its unit; None if it has none."""
+        return 360.0 if self.kind == "dihedral" else None
+
     def same_place(self, other: Coordinate) -> bool:
         """Whether it is the same coordinate, regardless of its values."""
         return self.kind == other.kind and self.atoms in (other.atoms, other.atoms[::-1])
@@ -92,6 +95,8 @@ class Coordinate:
         ------
         InputError : two atoms come too close, or the coordinate is undefined at this geometry
         """
+        from scipy.spatial.transform import Rotation  # 0.2 s, which most studies do not need
+
         points = np.array(molecule.coordinates)
         place = list(self.atoms)
         moving = list(self.moving)
@@ -288,6 +293,8 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
 
 def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, ...]:
     """The atoms that move, by connectivity; empty if no side can move alone."""
+    from scipy.sparse.csgraph import connected_components
+
     if kind == "bond":
         still, first = (place[0], place[1])
     else:

@@ -15,6 +15,10 @@ import numpy as np
 from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 
+from dfmp2.output.hdf5_datasets import Dataset
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE
+
+FITS = {"parabola": 3, "quartic": 5}  # points through which a polynomial goes
 SAME_PLACE = 1e-6  # rounding error of a period, in the unit of the coordinate
 
 
@@ -228,3 +232,99 @@ def find_minimum(
         return None
     best = min(inside, key=lambda r: float(curve(r)))
     return Minimum(float(xs[lowest] + best), float(low + curve(best)), float(bend(best)))
+
+
+def numbers_of_curve(
+    curve: Sampled, units: str
+) -> tuple[dict[str, Dataset], dict[str, Dataset], list[str]]:
+    """The values, arrays and remarks of a study of a curve whose places are in `units`."""
+    values = _minima(curve, units)
+    extrema = find_extrema(curve)
+    arrays = _of_extrema(extrema, units) | _of_barriers(curve, extrema, units)
+    return values, arrays, _without_minimum(values, extrema)
+
+
+def _minima(curve: Sampled, units: str) -> dict[str, Dataset]:
+    """Position, energy and curvature of the lowest minimum by parabola and quartic, if available.
+
+    Not available across a failed point, whose energy is NaN.
+    """
+    values: dict[str, Dataset] = {}
+    if np.isnan(curve.energies).all():
+        return values
+    lowest = int(np.nanargmin(curve.energies))
+    for name, count in FITS.items():
+        window = curve.window(lowest, count)
+        if window is None:
+            continue
+        found = find_minimum(window[0], window[1], count)
+        if found is None:
+            continue
+        how = f"{name} through {count} points"
+        values[f"minimum_{name}"] = Dataset(curve.inside(found.position), units, how)
+        values[f"minimum_{name}_energy"] = Dataset(found.energy, "hartree", f"{how}, total energy")
+        values[f"minimum_{name}_curvature"] = Dataset(
+            found.curvature, f"hartree/{units}^2", f"{how}, second derivative"
+        )
+    return values
+
+
+def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) -> list[str]:
+    """Remarks if the lowest point is not a minimum."""
+    if minima:
+        return []
+    if any(one.curvature > 0 for one in extrema):
+        return [
+            "the lowest point is at an end, or next to a failed one: there are minima inside, and "
+            "lower energies outside of them"
+        ]
+    return [
+        "no minimum inside: the lowest point is at an end, next to a failed one, or there are "
+        "fewer than three"
+    ]
+
+
+def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
+    """Arrays with one element per extremum; empty if there are none."""
+    if not extrema:
+        return {}
+    about = "of every minimum and maximum between the points, by rising position"
+    return {
+        "extrema_position": Dataset(np.array([one.position for one in extrema]), units, about),
+        "extrema_energy": Dataset(np.array([one.energy for one in extrema]), "hartree", about),
+        "extrema_curvature": Dataset(
+            np.array([one.curvature for one in extrema]),
+            f"hartree/{units}^2",
+            f"second derivative {about}: positive at a minimum, negative at a maximum",
+        ),
+        "extrema_points": Dataset(
+            np.array([float(one.points) for one in extrema]),
+            "",
+            "of the polynomial: 3, a parabola, or 5, a quartic",
+        ),
+    }
+
+
+def _of_barriers(curve: Sampled, extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
+    """Arrays with one element per maximum between two minima; empty if there are none."""
+    found = barriers(curve, extrema)
+    if not found:
+        return {}
+    rows = [
+        (
+            before.position,
+            top.position,
+            after.position,
+            (top.energy - before.energy) * KJ_PER_MOL_PER_HARTREE,
+            (top.energy - after.energy) * KJ_PER_MOL_PER_HARTREE,
+        )
+        for before, top, after in found
+    ]
+    columns = np.array(rows).T
+    return {
+        "barrier_from": Dataset(columns[0], units, "position of the minimum before"),
+        "barrier_position": Dataset(columns[1], units, "position of the maximum"),
+        "barrier_to": Dataset(columns[2], units, "position of the minimum after"),
+        "barrier_forward": Dataset(columns[3], "kJ/mol", "maximum above the minimum before"),
+        "barrier_backward": Dataset(columns[4], "kJ/mol", "maximum above the minimum after"),
+    }

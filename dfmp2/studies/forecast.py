@@ -7,16 +7,20 @@ import math
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError, Message, ResourceError
 from dfmp2.molecule.frozen_core import FrozenCore
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
 from dfmp2.options.methods import MP2
 from dfmp2.planning import plan, system
 from dfmp2.planning import time as time_plan
-from dfmp2.planning.memory import FLOAT64, MemoryPlan
+from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
+from dfmp2.planning.sizes import FLOAT64
 from dfmp2.progress import Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.studies.composite import CompositeOptions
@@ -77,13 +81,23 @@ def _alike(step: Step) -> Hashable:
     return step.molecule.labels, step.molecule.charge, step.molecule.multiplicity, step.options
 
 
+@lru_cache(maxsize=32)
+def _resolved(molecule: Molecule, options: Options) -> tuple[system.System, FrozenCore]:
+    """Basis sets and frozen core of a run, which is planned several times before it begins."""
+    resolved = system.resolve(molecule, system.set_up_run(options, ""), Silent())
+    return resolved, system.frozen_core(resolved, options, Silent())
+
+
+def forget_systems() -> None:
+    """Forget the planned runs, whose basis sets may be in files that change."""
+    _resolved.cache_clear()
+
+
 def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
     options = step.options.settled(step.molecule.multiplicity)
-    setup = system.set_up_run(options, "")
-    resolved = system.resolve(step.molecule, setup, Silent())
+    resolved, core = _resolved(step.molecule, replace(options, certify_fit=False))
     kind = reference_kind(options, step.molecule.multiplicity)
-    core = system.frozen_core(resolved, options, Silent())
-    return core, plan.make_plan(resolved, setup, core, kind, task=task)
+    return core, plan.make_plan(resolved, system.set_up_run(options, ""), core, kind, task=task)
 
 
 class Certified(NamedTuple):
@@ -154,6 +168,23 @@ def _certificate_seconds(step: Step) -> float:
         return math.inf
     return time_plan.certificate_seconds(
         planned.work, certificate.dense, certificate.rows, len(planned.work.spins), Rates()
+    )
+
+
+def processes(steps: Sequence[Step], task: str, cores: int) -> int:
+    """The number of processes that should share independent runs of one study, on `cores` cores."""
+    if cores == 1 or len(steps) < 2 or any(step.optimised for step in steps):
+        return 1
+    different = {_alike(step): step for step in steps}
+    try:
+        plans = {alike: _planned(step, task)[1] for alike, step in different.items()}
+    except Dfmp2Error:  # the run itself will report the error
+        return 1
+    return plan.process_count(
+        [plans[_alike(step)].timings.total for step in steps],
+        max(planned.memory.comfortable for planned in plans.values()),
+        steps[0].options.memory,
+        cores,
     )
 
 

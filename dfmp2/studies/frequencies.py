@@ -24,9 +24,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.errors import Command, InputError, Message, NumericalError, Option
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.errors.messages import plain
-from dfmp2.gradients.gradient import GradientResult, certified_gradient
+from dfmp2.gradients.gradient import certified_gradient
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import rotation_onto
 from dfmp2.mp2.result import MP2Result
@@ -47,7 +48,9 @@ from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.studies.vibrations import (
     Vibrations,
     masses,
+    no_stationary_point,
     on_a_line,
+    require_stationary,
     symmetry_number,
     vibrations,
 )
@@ -55,7 +58,6 @@ from dfmp2.units import ANGSTROM_PER_BOHR
 
 DISPLACEMENT = 0.005  # bohr
 LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1
-LARGEST_GRADIENT = 1e-3  # Eh/bohr, on an atom at an accepted stationary point
 SMALL_ENOUGH = 1e-11  # Eh; SCF convergence, because errors are divided by the displacement
 REFERENCE = "reference"
 
@@ -143,41 +145,6 @@ def _require_vibrations(molecule: Molecule) -> None:
             f"most {MOST_RUNS}: compute a smaller molecule, of up to {(MOST_RUNS - 1) // 6} atoms"
         )
     masses(molecule)
-
-
-def require_stationary(result: MP2Result) -> None:
-    """Raise unless the geometry is a stationary point.
-
-    Raises
-    ------
-    NumericalError : an atom has a large gradient
-    """
-    largest = largest_gradient(result)
-    if not largest <= LARGEST_GRADIENT:
-        raise NumericalError(
-            (
-                f"the gradient of an atom is {largest:.1e} Eh/bohr, more than "
-                f"{LARGEST_GRADIENT:g}: frequencies are those of a stationary point: give the "
-                "geometry that "
-            ),
-            Command("optimize"),
-            " has found, or ",
-            Option("allow_gradient", True),
-        )
-
-
-def largest_gradient(result: MP2Result) -> float:
-    """Length of the largest gradient of an atom, Eh/bohr."""
-    return float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
-
-
-def no_stationary_point(result: MP2Result) -> list[str]:
-    """A sentence on a geometry that is not a stationary point; empty if it may be one."""
-    if result.gradient is None or largest_gradient(result) <= LARGEST_GRADIENT:
-        return []
-    return [
-        f"NO STATIONARY POINT: the gradient of an atom is {largest_gradient(result):.1e} Eh/bohr"
-    ]
 
 
 # --- differences ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError, Option
 from dfmp2.errors.messages import plain
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
@@ -79,7 +79,7 @@ class Search:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", plain(self.max_steps))
-        if self.convergence.upper() not in CONVERGENCE:
+        if str(self.convergence).upper() not in CONVERGENCE:
             raise InputError(
                 Option("convergence", self.convergence),
                 f": expected one of {', '.join(CONVERGENCE)}",
@@ -164,6 +164,83 @@ def quiet() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
+def _engine(atoms: Any, found: Sequence[MP2Result]) -> Any:
+    """geomeTRIC's engine, which takes energy and gradient from the last of the runs."""
+    from geometric.engine import Engine
+
+    class LastRun(Engine):  # type: ignore[misc] # its types are not followed
+        """Energy and gradient of the run at the optimiser's geometry."""
+
+        def calc(self, *_: Any, **__: Any) -> dict[str, Any]:
+            gradient = GradientResult(found[-1]).gradient.ravel().copy()
+            return {"energy": found[-1].total_energy, "gradient": gradient}
+
+        def save_guess_files(self, _: str) -> None:
+            pass
+
+        load_guess_files = save_guess_files
+
+    return LastRun(atoms)
+
+
+def _coordinates(
+    molecule: Molecule, atoms: Any, frozen: Any, constraints: str, *, connect: bool
+) -> Any:
+    """Internal coordinates of geomeTRIC, with our model of their Hessian.
+
+    Parameters
+    ----------
+    atoms, frozen : geometric.molecule.Molecule
+        The geometry, and the one whose coordinates are frozen.
+    constraints : str
+        In geomeTRIC's format, "" for none.
+    connect : bool
+        Connect all atoms by bonds.
+    """
+    from geometric.internal import DelocalizedInternalCoordinates, Dihedral
+    from geometric.prepare import parse_constraints
+
+    class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
+        """geomeTRIC's coordinates, with a different model Hessian for torsions (Eq. 1) and between
+        fragments."""
+
+        def guess_hessian(self, place: Any) -> Any:
+            return self.model_hessian(place, BETWEEN_FRAGMENTS, {})
+
+        def softest_hessian(self, place: Any, between: float) -> Any:
+            """The model Hessian of the softest conceivable molecule: SOFTEST, and `between`
+            fragments, Eh/bohr^2."""
+            return self.model_hessian(place, between, SOFTEST)
+
+        def model_hessian(self, place: Any, between: float, factors: Mapping[str, float]) -> Any:
+            """The model with `between` fragments, Eh/bohr^2, and factors by kind of coordinate."""
+            model = self.Prims.guess_hessian(place)
+            for k, primitive in enumerate(self.Prims.Internals):
+                kind = type(primitive).__name__
+                if type(primitive) is Dihedral:
+                    model[k, k] = torsional_constant(
+                        molecule, place.reshape(-1, 3), primitive.b, primitive.c
+                    )
+                if len(self.Prims.frags) > 1 and kind.startswith(("Translation", "Rotation")):
+                    model[k, k] = between
+                else:
+                    model[k, k] *= factors.get(kind, 1.0)
+            return self.Vecs.T @ model @ self.Vecs
+
+    objects, values = None, [None]
+    if constraints.strip():
+        objects, values = parse_constraints(frozen, constraints)
+    return Coordinates(
+        atoms,
+        build=True,
+        connect=connect,
+        addcart=False,
+        constraints=objects,
+        cvals=values[0],
+        conmethod=0,
+    )
+
+
 class GeomeTRIC:
     """The optimiser of geomeTRIC, called for one geometry at a time.
 
@@ -188,14 +265,11 @@ class GeomeTRIC:
         downhill: str = "",
     ) -> None:
         geometric_library()
-        from geometric.engine import Engine
         from geometric.errors import Error
-        from geometric.internal import DelocalizedInternalCoordinates, Dihedral
         from geometric.molecule import Molecule as Geometry
         from geometric.nifty import bohr2ang
         from geometric.optimize import OPT_STATE, Optimizer
         from geometric.params import OptParams
-        from geometric.prepare import parse_constraints
         from geometric.step import calc_drms_dmax, get_delta_prime, update_hessian
 
         self._states = OPT_STATE
@@ -211,69 +285,13 @@ class GeomeTRIC:
         frozen = deepcopy(atoms)
         if origin is not None:
             frozen.xyzs = [origin.coordinates * bohr2ang]
-
-        class Given(Engine):  # type: ignore[misc] # its types are not followed
-            """Energy and gradient of the run at the optimiser's geometry."""
-
-            def calc(engine, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N805 - `self` is the optimiser here
-                found = self._found[-1]
-                return {
-                    "energy": found.total_energy,
-                    "gradient": GradientResult(found).gradient.ravel().copy(),
-                }
-
-            def save_guess_files(engine, _: str) -> None:  # noqa: N805
-                pass
-
-            load_guess_files = save_guess_files
-
-        class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
-            """geomeTRIC's coordinates, with a different model Hessian for torsions (Eq. 1) and
-            between fragments."""
-
-            def guess_hessian(own, place: Any) -> Any:  # noqa: N805
-                model = own.Prims.guess_hessian(place)
-                for k, primitive in enumerate(own.Prims.Internals):
-                    if type(primitive) is Dihedral:
-                        model[k, k] = torsional_constant(
-                            molecule, place.reshape(-1, 3), primitive.b, primitive.c
-                        )
-                    elif own.is_between_fragments(primitive):
-                        model[k, k] = BETWEEN_FRAGMENTS
-                return own.Vecs.T @ model @ own.Vecs
-
-            def softest_hessian(own, place: Any, between: float) -> Any:  # noqa: N805
-                """The model Hessian of the softest conceivable molecule: SOFTEST, and `between`
-                fragments, Eh/bohr^2."""
-                model = own.Prims.guess_hessian(place)
-                for k, primitive in enumerate(own.Prims.Internals):
-                    if type(primitive) is Dihedral:
-                        model[k, k] = torsional_constant(
-                            molecule, place.reshape(-1, 3), primitive.b, primitive.c
-                        )
-                    if own.is_between_fragments(primitive):
-                        model[k, k] = between
-                    else:
-                        model[k, k] *= SOFTEST.get(type(primitive).__name__, 1.0)
-                return own.Vecs.T @ model @ own.Vecs
-
-            def is_between_fragments(own, primitive: Any) -> bool:  # noqa: N805
-                """Whether a coordinate translates or rotates one of several fragments."""
-                kind = type(primitive).__name__
-                return len(own.Prims.frags) > 1 and kind.startswith(("Translation", "Rotation"))
-
-        objects, values = None, [None]
         try:
-            if constraints.strip():
-                objects, values = parse_constraints(frozen, constraints)
-            coordinates = Coordinates(
+            coordinates = _coordinates(
+                molecule,
                 atoms,
-                build=True,
+                frozen,
+                constraints,
                 connect=bool(downhill) and len(atoms.molecules) == 1,  # as in geomeTRIC's command
-                addcart=False,
-                constraints=objects,
-                cvals=values[0],
-                conmethod=0,
             )
         except (*self._errors, LookupError, np.linalg.LinAlgError) as error:
             raise InputError(
@@ -290,8 +308,9 @@ class GeomeTRIC:
             irc_direction=downhill or "both",
             subfrctor=1 if molecule.point_charges is None else 0,
         )
-        given, self._max_steps = molecule.coordinates.flatten(), search.max_steps
-        self._judged, self._constrained = given, bool(constraints.strip())
+        self._max_steps = search.max_steps
+        self._judged = molecule.coordinates.flatten()
+        self._constrained = bool(constraints.strip())
         self._in_field = molecule.point_charges is not None
         self._started_from_hessian = False
         self._probes = 0  # at the current geometry
@@ -302,8 +321,9 @@ class GeomeTRIC:
         self._masses = masses(molecule)
         if downhill:  # masses used for frequencies, instead of isotope averages
             coordinates.mass = np.repeat(self._masses, 3)
+        engine = _engine(atoms, self._found)
         self._optimizer = Optimizer(
-            given, atoms, coordinates, Given(atoms), None, parameters, print_info=False
+            self._judged, atoms, coordinates, engine, None, parameters, print_info=False
         )
 
     @property

@@ -64,7 +64,8 @@ HIGHEST_TEMPERATURE = 1e5  # K
 HIGHEST_PRESSURE = 1e12  # Pa
 MOST_VALUES = 1000
 LARGEST_SYMMETRY = 60  # that of an icosahedron
-SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: s1, p3, d5
+SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: filled, s1, p3, d5
+    1: (2, 4, 10, 12, 18, 20, 28, 30, 36, 38, 46, 48, 54, 56, 70, 78, 80, 86),
     2: (1, 3, 11, 19, 29, 37, 47, 55, 79),
     4: (7, 15, 33, 51, 83),
     6: (25, 43, 75),
@@ -521,12 +522,12 @@ def too_cold(molecule: Molecule, weights: Array, temperatures: Sequence[float]) 
 
 
 def may_be_degenerate(molecule: Molecule) -> bool:
-    """Whether an open shell may be degenerate in space: an atom not known to be in an S state, or
-    a linear molecule."""
-    if molecule.multiplicity == 1 or not on_a_line(molecule):
+    """Whether the state may be degenerate in space: an atom not known to be in an S state, or a
+    linear molecule with unpaired electrons."""
+    if not on_a_line(molecule):
         return False
     if molecule.natom > 1:
-        return True
+        return molecule.multiplicity > 1
     electrons = molecule.nuclear_charge - molecule.charge
     return electrons not in SPHERICAL.get(molecule.multiplicity, ())
 

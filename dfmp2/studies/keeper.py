@@ -22,7 +22,6 @@ import numpy as np
 from dfmp2.errors import ForeignCheckpoint, InputError, Option, ResultFileError
 from dfmp2.host.files import OUTPUT, locked, require_writable
 from dfmp2.host.provenance import blas_and_kernels
-from dfmp2.host.resources import usable_cores
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
@@ -91,6 +90,7 @@ class Keeper:
         self,
         steps: Sequence[Step],
         listener: Listener,
+        threads: int,
         free: tuple[str, ...] = (),
         chosen: tuple[str, ...] = (),
         *,
@@ -100,6 +100,7 @@ class Keeper:
 
         Parameters
         ----------
+        threads : number of threads of missing runs
         free, chosen : as in Task
         follow : the steps depend on other results; a run at another geometry is ignored
 
@@ -130,7 +131,6 @@ class Keeper:
                 step.options, **{name: getattr(run.options, name) for name in settable}
             )
             different = changed(question(run.molecule, run.options), question(molecule, options))
-            threads = options.threads or usable_cores()
             if not follow and some_missing and run.provenance.threads != threads:
                 different.append(f"threads: {run.provenance.threads} there, {threads} here")
             if different and self._discards:
@@ -144,8 +144,9 @@ class Keeper:
                     Option("overwrite", True),
                 )
             recalled[step.name] = run
-        for name, run in recalled.items():
-            self._writer.add(name, run)
+        for step in stored:
+            if step.name in recalled:
+                self._writer.add(step.name, recalled[step.name], packed=step.passing)
         products = blas_and_kernels()
         if any(run.provenance.blas != products for run in recalled.values()):
             listener.note(
@@ -269,11 +270,11 @@ class Keeper:
         if isinstance(checkpoint, FileCheckpoint) and checkpoint.saved:
             checkpoint.complete()
 
-    def keep(self, name: str, result: MP2Result, study: Callable[[], Study]) -> None:
+    def keep(self, step: Step, result: MP2Result, study: Callable[[], Study]) -> None:
         """Put a finished run into the file, with a delay if writing takes longer than the runs."""
         if self._writer is not None:
             with self._undisturbed():
-                self._writer.add(name, result)
+                self._writer.add(step.name, result, packed=step.passing)
                 self._behind = True
             if time.monotonic() >= self._next:
                 self.write(study())

@@ -19,7 +19,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import Command, InputError, NumericalError, Option
-from dfmp2.gradients.gradient import GradientResult, certified_gradient
+from dfmp2.gradients.gradient import certified_gradient
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
@@ -333,30 +334,14 @@ class Course:
         }
         if self._stored is not None:
             settings["start_hessian"] = self._stored.path
-        notes = [
-            f"geometries by geomeTRIC {geometric_library().__version__}, convergence "
-            f"{search.convergence.upper()}",
-            CITATION,
-        ]
-        if self._stored is not None:
-            notes.append(f"start Hessian: {self._stored.path}, {self._stored.result.level}")
         what = f"{settings['stationary_point']} of {self._molecule.name} ({self._molecule.formula})"
         if search.transition_state and self.verified is None:
             what = f"{what}, sought as a transition state"
+        notes = self._notes_on_method()
         if not points:
             return Numbers(settings, notes, what=what)
         last = runs[-1]
-        if last.gradient is not None and last.gradient.scaling != MP2.title:
-            notes.append(f"energy and gradient of {last.gradient.scaling}")
-        notes += [f"constraint: {line}" for line in constraint_lines(self._text, last.molecule)]
-        notes += self.remarks
-        if self.verified is not None:
-            notes += self.verified.lines[1:]
-        elif complete:
-            notes.append(NOT_VERIFIED.format(sought=search.sought))
-        kept = symmetry_kept(self._molecule)
-        if kept and self.verified is None:
-            notes.append(_may_be_a_saddle(kept))
+        notes += self._notes_on_outcome(last, complete=complete)
         if len(points) < len(self.path) or not self._method.converged:
             notes.append("NOT CONVERGED: the last geometry is only the last")
         if complete and self._foreseen:
@@ -369,6 +354,33 @@ class Course:
             arrays=self._arrays(last.molecule),
             what=what,
         )
+
+    def _notes_on_method(self) -> list[str]:
+        """How the geometries are found."""
+        notes = [
+            f"geometries by geomeTRIC {geometric_library().__version__}, convergence "
+            f"{self._search.convergence.upper()}",
+            CITATION,
+        ]
+        if self._stored is not None:
+            notes.append(f"start Hessian: {self._stored.path}, {self._stored.result.level}")
+        return notes
+
+    def _notes_on_outcome(self, last: MP2Result, *, complete: bool) -> list[str]:
+        """What is known of the last geometry."""
+        notes = []
+        if last.gradient is not None and last.gradient.scaling != MP2.title:
+            notes.append(f"energy and gradient of {last.gradient.scaling}")
+        notes += [f"constraint: {line}" for line in constraint_lines(self._text, last.molecule)]
+        notes += self.remarks
+        if self.verified is not None:
+            return notes + self.verified.lines[1:]
+        if complete:
+            notes.append(NOT_VERIFIED.format(sought=self._search.sought))
+        kept = symmetry_kept(self._molecule)
+        if kept:
+            notes.append(_may_be_a_saddle(kept))
+        return notes
 
     def _kind(self) -> dict[str, Any]:
         """What is known about the stationary point, by key of the settings."""

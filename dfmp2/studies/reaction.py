@@ -46,8 +46,6 @@ from dfmp2.studies.frequencies import (
     displaced,
     gradient_alone,
     hessian,
-    no_stationary_point,
-    require_stationary,
     rotational_symmetry,
 )
 from dfmp2.studies.geometric_search import Search
@@ -69,6 +67,8 @@ from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,
     NOISE,
     masses,
+    no_stationary_point,
+    require_stationary,
     vibrations,
 )
 from dfmp2.units import counted_text
@@ -278,41 +278,46 @@ def _require_comparable(
             Option("frequencies", True),
         )
     methods: dict[str, dict[str, str]] = {}
-    basis = with_contents(options.basis)
     by_options = method_of(options)
     if asked and all_stored:
         methods["the options"] = by_options
     for one in species:
+        methods[one.label] = by_options
         if one.stored is not None:
-            its = method(one.stored.result)
-            if its["basis"] == with_contents(for_elements(options.basis, one.molecule.elements)):
-                its["basis"] = basis  # only the part that the molecule needs
-            methods[one.label] = its
-        else:
-            methods[one.label] = by_options
+            methods[one.label] = _method_of_stored(one.stored.result, options)
     different = method_differences(methods)
     if different:
         raise InputError(
             f"species of different levels of theory, {different}: compute all of them at one level"
         )
-    gas_of_all = plan.frequencies or any(
-        one.stored is not None and one.stored.hessian is not None for one in species
-    )
-    without = [
-        one.label
-        for one in species
-        if one.stored is not None and one.stored.hessian is None and one.molecule.natom > 1
-    ]
-    if plan.frequencies and without:
-        raise InputError(
-            f"{without[0]} is a stored energy without a Hessian: name its file of ",
-            Command("frequencies"),
-            ", or its geometry",
-        )
-    if gas_of_all:
-        scale_factor(plan.gas.scale, options.correlation.name, options.basis, options.frozen_core)
-        for one in species:
-            masses(one.molecule)
+    _require_hessians(options, species, plan)
+
+
+def _method_of_stored(result: MP2Result, options: Options) -> dict[str, str]:
+    """The method of a stored result, with the basis of the options if it is their part for this
+    molecule."""
+    its = method(result)
+    if its["basis"] == with_contents(for_elements(options.basis, result.molecule.elements)):
+        its["basis"] = with_contents(options.basis)
+    return its
+
+
+def _require_hessians(options: Options, species: Sequence[Species], plan: ReactionPlan) -> None:
+    """Raise if thermochemistry lacks a stored Hessian, a scale factor or a mass."""
+    stored = [one.stored for one in species if one.stored is not None]
+    if not plan.frequencies and all(one.hessian is None for one in stored):
+        return
+    for one in species:
+        without = one.stored is not None and one.stored.hessian is None
+        if plan.frequencies and without and one.molecule.natom > 1:
+            raise InputError(
+                f"{one.label} is a stored energy without a Hessian: name its file of ",
+                Command("frequencies"),
+                ", or its geometry",
+            )
+    scale_factor(plan.gas.scale, options.correlation.name, options.basis, options.frozen_core)
+    for one in species:
+        masses(one.molecule)
 
 
 def _require_same_core(
@@ -707,48 +712,57 @@ def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
 
 
 def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[str]:
+    """What the numbers are, and what to know of each species."""
     notes = ["products minus reactants: negative if energy is released"]
     if plan.optimize is not None:
         notes.append(f"geometries optimised to {plan.optimize.convergence.upper()}")
     for one in found:
-        label = one.species.label
         if one.species.stored is not None:
-            notes.append(f"{label} is a stored result, computed before")
-        if one.hessian is None or one.wavenumbers is None:
-            continue
-        imaginary = [f"{-x:.1f}i" for x in one.wavenumbers if x < 0][: one.imaginary]
-        if one.imaginary == 1:
-            notes.append(
-                f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
-                "out of its thermochemistry; its energies above the reactants are barriers"
-            )
-        elif one.imaginary:
-            notes.append(
-                f"{label} is NO MINIMUM and no transition state: "
-                f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1, "
-                "left out of its thermochemistry"
-            )
-        if one.species.transition_state and one.imaginary == 0:
-            notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
-        notes += [f"{label} is at {text}" for text in no_stationary_point(one.result)]
+            notes.append(f"{one.species.label} is a stored result, computed before")
+        if one.hessian is not None and one.wavenumbers is not None:
+            notes += _notes_on_modes(one, one.wavenumbers)
     if gas:
-        for one in found:
-            molecule = one.result.molecule
-            cold = too_cold(molecule, masses(molecule), plan.gas.temperatures)
-            notes += [f"{one.species.label} is {text}" for text in cold]
-        degenerate = [one.species.label for one in found if may_be_degenerate(one.result.molecule)]
-        if degenerate:
-            notes.append(f"{', '.join(degenerate)}: {DEGENERATE}")
-        state = plan.gas.standard_state
-        if state == "1M":
-            state = "1 mol/l"
-        if state is None:
-            state = f"{plan.gas.pressure:g} Pa"
+        notes += _notes_on_gas(found, plan.gas)
+    return notes
+
+
+def _notes_on_modes(one: _Found, wavenumbers: Array) -> list[str]:
+    """What a Hessian says of the kind of a stationary point, if that is worth a word."""
+    label = one.species.label
+    notes = []
+    imaginary = [f"{-x:.1f}i" for x in wavenumbers if x < 0][: one.imaginary]
+    if one.imaginary == 1:
         notes.append(
-            f"H, S and G of ideal gases at {plan.gas.temperature:g} K, standard state {state}"
+            f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
+            "out of its thermochemistry; its energies above the reactants are barriers"
         )
-        if plan.gas.scale != 1.0:
-            notes.append(f"wavenumbers scaled ({plan.gas.scale})")
-        if plan.gas.low_modes.note:
-            notes.append(plan.gas.low_modes.note)
+    elif one.imaginary:
+        notes.append(
+            f"{label} is NO MINIMUM and no transition state: "
+            f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1, "
+            "left out of its thermochemistry"
+        )
+    elif one.species.transition_state:
+        notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
+    return notes + [f"{label} is at {text}" for text in no_stationary_point(one.result)]
+
+
+def _notes_on_gas(found: Sequence[_Found], gas: GasConditions) -> list[str]:
+    """The conditions of the gas, and species for which its equations hold less well."""
+    notes = []
+    for one in found:
+        molecule = one.result.molecule
+        cold = too_cold(molecule, masses(molecule), gas.temperatures)
+        notes += [f"{one.species.label} is {text}" for text in cold]
+    degenerate = [one.species.label for one in found if may_be_degenerate(one.result.molecule)]
+    if degenerate:
+        notes.append(f"{', '.join(degenerate)}: {DEGENERATE}")
+    state = gas.standard_state or f"{gas.pressure:g} Pa"
+    if state == "1M":
+        state = "1 mol/l"
+    notes.append(f"H, S and G of ideal gases at {gas.temperature:g} K, standard state {state}")
+    if gas.scale != 1.0:
+        notes.append(f"wavenumbers scaled ({gas.scale})")
+    if gas.low_modes.note:
+        notes.append(gas.low_modes.note)
     return notes

@@ -22,7 +22,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import Command, InputError, NumericalError, Option
-from dfmp2.gradients.gradient import GradientResult, certified_gradient, require_gradient
+from dfmp2.gradients.gradient import certified_gradient, require_gradient
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import bonds
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto
@@ -33,18 +34,22 @@ from dfmp2.output.study import Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.frequencies import (
     DISPLACEMENT,
-    LARGEST_GRADIENT,
     SMALL_ENOUGH,
     StoredHessian,
     displaced,
     hessian,
-    largest_gradient,
 )
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
 from dfmp2.studies.optimize import CITATION, Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
-from dfmp2.studies.vibrations import StationaryPoint, masses, stationary_point
+from dfmp2.studies.vibrations import (
+    LARGEST_GRADIENT,
+    StationaryPoint,
+    largest_gradient,
+    masses,
+    stationary_point,
+)
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
     KCAL_PER_MOL_PER_HARTREE,
@@ -233,22 +238,7 @@ class _Descent:
             "path": names,
             "start_hessian": self._stored.path if self._stored is not None else None,
         }
-        notes = [
-            f"intrinsic reaction coordinate by geomeTRIC {geometric_library().__version__}: "
-            f"{IRC_CITATION}",
-            CITATION,
-            f"minima optimised with convergence {settings['convergence']}",
-        ]
-        if self._stored is not None:
-            notes.append(f"Hessian: {self._stored.path}, {self._stored.result.level}")
-            away = self._stored.distance(self._top.molecule) * ANGSTROM_PER_BOHR
-            if away > AT_THIS_GEOMETRY:
-                notes.append(
-                    f"that Hessian, and with it the wavenumbers, are of a geometry {away:.4f} "
-                    "angstrom away from the transition state"
-                )
-        if self._point is not None:
-            notes += self._point.lines
+        notes = self._notes()
         if not names:
             return Numbers(settings, notes)
         table = _table(names, [results[name] for name in names], names.index(TOP))
@@ -275,6 +265,26 @@ class _Descent:
             table=table,
             arrays=arrays,
         )
+
+    def _notes(self) -> list[str]:
+        """How the path is found, and what is known of the transition state."""
+        notes = [
+            f"intrinsic reaction coordinate by geomeTRIC {geometric_library().__version__}: "
+            f"{IRC_CITATION}",
+            CITATION,
+            f"minima optimised with convergence {self._search.convergence.upper()}",
+        ]
+        if self._stored is not None:
+            notes.append(f"Hessian: {self._stored.path}, {self._stored.result.level}")
+            away = self._stored.distance(self._top.molecule) * ANGSTROM_PER_BOHR
+            if away > AT_THIS_GEOMETRY:
+                notes.append(
+                    f"that Hessian, and with it the wavenumbers, are of a geometry {away:.4f} "
+                    "angstrom away from the transition state"
+                )
+        if self._point is not None:
+            notes += self._point.lines
+        return notes
 
 
 def _require_small_gradient(result: MP2Result) -> None:

@@ -11,14 +11,17 @@ points at the same distance from the corner are independent (`Relaxation.fronts`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from dfmp2.errors import InputError, NumericalError, Option
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.coordinate import Constraints, Coordinate
@@ -218,3 +221,45 @@ def _slopes(
             ends.append(_deviations(replace(molecule, coordinates=places), coordinates, values))
         columns.append((ends[1] - ends[0]) / (2 * SHIFT))
     return np.array(columns).T
+
+
+class Outcome(NamedTuple):
+    """The outcome of a point.
+
+    Attributes
+    ----------
+    number : int
+        Number of the point, from 0.
+    runs : dict of str to MP2Result
+        Results by name of the run: one, or those of both passes.
+    codes : dict of str to int
+        Exit codes of the failed runs, by name.
+    """
+
+    number: int
+    runs: Mapping[str, MP2Result]
+    codes: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """Name of the run with the lowest energy, "" if all failed."""
+        if not self.runs:
+            return ""
+        return min(self.runs, key=lambda name: self.runs[name].total_energy)
+
+    @property
+    def run(self) -> MP2Result | None:
+        """The run with the lowest energy."""
+        return self.runs.get(self.name)
+
+    @property
+    def exit_code(self) -> float:
+        """0, or the code of the first error if all runs failed."""
+        if self.runs:
+            return 0.0
+        return float(next(iter(self.codes.values())))
+
+    def energy(self, direction: str) -> float:
+        """Total energy in one pass, Eh; NaN if it failed or is still to come."""
+        run = self.runs.get(run_name(direction, self.number))
+        return math.nan if run is None else run.total_energy

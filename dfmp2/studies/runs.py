@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dfmp2.errors import (
     Message,
     ResourceError,
 )
+from dfmp2.host.resources import pinning, usable_cores
 from dfmp2.mp2 import energy
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.result import MP2Result
@@ -32,7 +33,7 @@ from dfmp2.output.study import MOST_RUNS, Study
 from dfmp2.progress import Collector, Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions
-from dfmp2.studies.forecast import Series, examine_steps
+from dfmp2.studies.forecast import Series, examine_steps, forget_systems, processes
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.task import Step, Task, Unfinished, expanded, wholes
 
@@ -59,8 +60,17 @@ class Unit:
     tolerant: bool = False
 
 
-# The steps with their results, in order of completion.
-Elsewhere = Callable[[Sequence[Unit]], Iterable[tuple[Step, MP2Result | Dfmp2Error]]]
+class Elsewhere(Protocol):
+    """Other processes that compute steps."""
+
+    @property
+    def workers(self) -> int | None:
+        """Number of processes, None for one per core if the runs are small."""
+
+    def steps(
+        self, units: Sequence[Unit], count: int, threads: int
+    ) -> Iterable[tuple[Step, MP2Result | Dfmp2Error]]:
+        """The steps with their results, in order of completion, from `count` processes."""
 
 
 class CarryOutKeywords(TypedDict, total=False):
@@ -95,7 +105,7 @@ def carry_out(
     ----------
     keeper : stores finished runs; None to store nothing
     command : recorded as provenance
-    elsewhere : computes the steps of a group in other processes
+    elsewhere : processes that may share the steps of a group
 
     Raises
     ------
@@ -104,7 +114,10 @@ def carry_out(
     """
     examine_steps([step for step in task.steps if step.name not in task.stored])
     runs = _StudyRuns(task, keeper or Keeper(), Collector(listener or Listener()), command)
-    return runs.carry_out(elsewhere)
+    try:
+        return runs.carry_out(elsewhere)
+    finally:
+        forget_systems()
 
 
 class _StudyRuns:
@@ -141,6 +154,7 @@ class _StudyRuns:
         self.steps: list[Step] = []
         self.results: dict[str, MP2Result] = {}
         self.failures: dict[str, Dfmp2Error] = {}
+        self._kind = "gradient" if task.compute is not None else "energy"
         self.composite = isinstance(task.options, CompositeOptions)
         self.asked: dict[str, MP2Result] = self.results
         if self.composite:
@@ -190,20 +204,37 @@ class _StudyRuns:
             Whether the steps depend on results.
         """
         group = [run for step in steps for run in expanded(step)]
-        waiting = self._waiting(group, follow=follow)
+        count, threads = self._division(group, elsewhere)
+        waiting = self._waiting(group, threads, follow=follow)
         total = ""
         if len(group) > 1 or self.task.then is None:
             total = f"/{len(self.steps)}"
-        if elsewhere is not None and len(waiting) > 1:
+        if elsewhere is not None and count > 1 and waiting:
             self.number += len(group) - len(waiting)
-            self._run_elsewhere(waiting, elsewhere, total)
+            shared = elsewhere.steps(self._units(waiting), min(count, len(waiting)), threads)
+            self._take(shared, total)
         else:
             self._run_here(group, waiting, total)
         if self.composite:
             self.asked |= wholes(group, self.results)
 
-    def _waiting(self, group: Sequence[Step], *, follow: bool) -> list[Step]:
-        """The steps of a group still to be computed, after recalling the others."""
+    def _division(self, group: Sequence[Step], elsewhere: Elsewhere | None) -> tuple[int, int]:
+        """The number of processes for a group of steps, and of the threads of each."""
+        given = self.task.options.threads
+        cores = given or usable_cores()
+        if elsewhere is None:
+            return 1, cores
+        if elsewhere.workers is not None:
+            count = max(1, min(elsewhere.workers, len(group)))
+            return count, given or max(1, cores // count)
+        if self.task.chained or pinning(self.task.options.backend, 0, 1):
+            return 1, cores
+        count = processes(group, self._kind, cores)
+        return count, cores // count
+
+    def _waiting(self, group: Sequence[Step], threads: int, *, follow: bool) -> list[Step]:
+        """The steps of a group still to be computed with `threads` threads, after recalling the
+        others."""
         task = self.task
         self.steps.extend(group)
         if len(self.steps) > MOST_RUNS:
@@ -211,17 +242,16 @@ class _StudyRuns:
                 f"{len(self.steps)} runs: at most {MOST_RUNS} go into one study; split it"
             )
         self.results |= self.keeper.recall(
-            group, self.listener, task.free, task.chosen, follow=follow
+            group, self.listener, threads, task.free, task.chosen, follow=follow
         )
         for step in group:
             if step.name in task.stored and step.name not in self.results:
                 self._keep(step, task.stored[step.name])
         return [step for step in group if step.name not in self.results]
 
-    def _run_elsewhere(self, waiting: Sequence[Step], elsewhere: Elsewhere, total: str) -> None:
-        """Compute steps in other processes."""
-        self.keeper.wait_for_no_run()
-        units = [
+    def _units(self, waiting: Sequence[Step]) -> list[Unit]:
+        """Steps for other processes."""
+        return [
             Unit(
                 step=step,
                 compute=self._function_of(step),
@@ -231,7 +261,11 @@ class _StudyRuns:
             )
             for step in waiting
         ]
-        for step, result in elsewhere(units):
+
+    def _take(self, shared: Iterable[tuple[Step, MP2Result | Dfmp2Error]], total: str) -> None:
+        """Keep the results of other processes."""
+        self.keeper.wait_for_no_run()
+        for step, result in shared:
             self.number += 1
             if isinstance(result, Dfmp2Error):
                 self._fail(step, result)
@@ -241,8 +275,7 @@ class _StudyRuns:
 
     def _run_here(self, group: Sequence[Step], waiting: Sequence[Step], total: str) -> None:
         """Compute steps in this process, one after the other."""
-        task = "gradient" if self.task.compute is not None else "energy"
-        series = Series(self.listener, waiting, task)
+        series = Series(self.listener, waiting, self._kind)
         for step in group:
             self.number += 1
             announced = f"[{self.number}{total}] {step.who}"
@@ -311,7 +344,7 @@ class _StudyRuns:
                     self.keeper.replace(before.name, self.results[before.name])
                     break
         self.results[step.name] = result
-        self.keeper.keep(step.name, result, self.study)
+        self.keeper.keep(step, result, self.study)
 
     def _ends(self, error: Dfmp2Error) -> bool:
         """Whether the error of a step ends the study."""

@@ -11,18 +11,18 @@ coordinate, all minima, maxima and barriers between the points are found (`dfmp2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from dfmp2.errors import InputError, Option
 from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.error_of_difference import combined
+from dfmp2.mp2.error_of_difference import relative_errors
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
@@ -30,18 +30,11 @@ from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
 from dfmp2.studies.coordinate import Constraints, Coordinate, make_coordinate, show_atoms
-from dfmp2.studies.extrema import (
-    Extremum,
-    Sampled,
-    barriers,
-    find_extrema,
-    find_minimum,
-    make_curve,
-)
+from dfmp2.studies.extrema import make_curve, numbers_of_curve
 from dfmp2.studies.forecast import certified, examine_steps
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import CITATION, relaxed_point
-from dfmp2.studies.relaxed import PASSES, Relaxation, run_name
+from dfmp2.studies.relaxed import PASSES, Outcome, Relaxation, run_name
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
@@ -83,7 +76,6 @@ METHOD_NUMBERS: dict[
         lambda r: r.total_energy,
     ),
 }
-FITS = {"parabola": 3, "quartic": 5}
 MOST_COORDINATES = 2
 AT_ITS_VALUE = 1e-6  # bohr or radian
 DISAGREE = 1e-5  # Eh; passes that differ by more have reached different minima
@@ -444,43 +436,6 @@ def _question(scan: Scan, relaxed: Relaxation) -> dict[str, Any]:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
-    """The outcome of a point.
-
-    Attributes
-    ----------
-    number : int
-        Number of the point, from 0.
-    runs : dict of str to MP2Result
-        Results by name of the run: one, or those of both passes.
-    codes : dict of str to int
-        Exit codes of the failed runs, by name.
-    """
-
-    number: int
-    runs: Mapping[str, MP2Result]
-    codes: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        """Name of the run with the lowest energy, "" if all failed."""
-        if not self.runs:
-            return ""
-        return min(self.runs, key=lambda name: self.runs[name].total_energy)
-
-    @property
-    def run(self) -> MP2Result | None:
-        """The run with the lowest energy."""
-        return self.runs.get(self.name)
-
-    @property
-    def exit_code(self) -> float:
-        """0, or the code of the first error if all runs failed."""
-        if self.runs:
-            return 0.0
-        return float(next(iter(self.codes.values())))
-
-
 def _numbers(
     scan: Scan,
     names: Sequence[Sequence[str]],
@@ -513,37 +468,38 @@ def _numbers(
         "coordinates": list(scan.names),
         "grid": [list(coordinate.values) for coordinate in scan.coordinates],
     }
-    if scan.chained:
-        chain = "the converged orbitals of the point before"
-    else:
-        chain = "atomic densities"
-    notes = [f"start orbitals: {chain}"]
     if scan.relaxed is not None:
         settings |= _question(scan, scan.relaxed)
         settings["path"] = [outcome.name for outcome in outcomes if outcome.runs]
-        notes += [*scan.relaxed.notes(), CITATION]
-        notes += _disagreements(scan, outcomes)
-    else:
+    notes = _notes(scan, outcomes, failures)
+    values: dict[str, Dataset] = {}
+    arrays: dict[str, Dataset] = {}
+    energies = table.get("total_energy", table["mp2_total_energy"]).values
+    if complete and len(scan.coordinates) == 1:
+        places = [scan.values[outcome.number][0] for outcome in outcomes]
+        curve = make_curve(places, energies, scan.coordinates[0].period)
+        values, arrays, remarks = numbers_of_curve(curve, scan.units[0])
+        notes += remarks
+    elif complete and len(scan.coordinates) == 2:
+        values, arrays = _map(scan, np.array(energies))
+    return Numbers(settings=settings, notes=notes, values=values, table=table, arrays=arrays)
+
+
+def _notes(scan: Scan, outcomes: Sequence[Outcome], failures: Failures) -> list[str]:
+    """How the points were computed, and which of them failed."""
+    start = "the converged orbitals of the point before" if scan.chained else "atomic densities"
+    notes = [f"start orbitals: {start}"]
+    if scan.relaxed is None:
         notes += [f"atoms that move: {show_atoms(one.moving)}" for one in scan.coordinates]
+    else:
+        notes += [*scan.relaxed.notes(), CITATION, *_disagreements(scan, outcomes)]
     for outcome in outcomes:
         for name, code in outcome.codes.items():
             where = scan.point(outcome.number)
             if scan.relaxed is not None:
                 where = f"{where}, {name.partition('-')[0]}"
             notes.append(f"{where}: failed with code {code}: {failures[name]}")
-    values: dict[str, Dataset] = {}
-    arrays: dict[str, Dataset] = {}
-    energies = table.get("total_energy", table["mp2_total_energy"]).values
-    if complete and len(scan.coordinates) == 1:
-        places = [scan.values[outcome.number][0] for outcome in outcomes]
-        curve = make_curve(places, energies, _period(scan.coordinates[0]))
-        values = _minima(curve, scan.units[0])
-        extrema = find_extrema(curve)
-        arrays = _of_extrema(extrema, scan.units[0]) | _of_barriers(curve, extrema, scan.units[0])
-        notes += _without_minimum(values, extrema)
-    elif complete and len(scan.coordinates) == 2:
-        values, arrays = _map(scan, np.array(energies))
-    return Numbers(settings=settings, notes=notes, values=values, table=table, arrays=arrays)
+    return notes
 
 
 def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[str, Column]:
@@ -576,7 +532,7 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
         )
     if scan.relaxed is not None:
         for direction in PASSES:
-            energies = tuple(_energy_of(outcome, direction) for outcome in outcomes)
+            energies = tuple(outcome.energy(direction) for outcome in outcomes)
             table[f"{direction}_energy"] = Column(
                 energies, "hartree", f"total energy of the {direction} pass"
             )
@@ -586,17 +542,11 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
     return table
 
 
-def _energy_of(outcome: Outcome, direction: str) -> float:
-    """Total energy of a point in one pass, Eh; NaN if it failed or is still to come."""
-    run = outcome.runs.get(run_name(direction, outcome.number))
-    return math.nan if run is None else run.total_energy
-
-
 def _disagreements(scan: Scan, outcomes: Sequence[Outcome]) -> list[str]:
     """A line for each point at which the passes reached different minima."""
     lines = []
     for outcome in outcomes:
-        forward, backward = (_energy_of(outcome, direction) for direction in PASSES)
+        forward, backward = (outcome.energy(direction) for direction in PASSES)
         difference = backward - forward
         if not abs(difference) > DISAGREE:
             continue
@@ -644,115 +594,3 @@ def _map(scan: Scan, energies: Any) -> tuple[dict[str, Dataset], dict[str, Datas
         ),
     }
     return values, arrays
-
-
-def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
-    """Expected errors of the energies relative to the lowest one, kJ/mol; NaN if unknown."""
-    finished = [run for run in runs if run is not None]
-    if not finished:
-        return (math.nan,) * len(runs)
-    lowest = min(finished, key=lambda run: run.total_energy)
-    errors = []
-    for run in runs:
-        error: float | None = None
-        if run is lowest:
-            error = 0.0
-        elif run is not None:
-            parts = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
-            error = combined(parts, "the relative energy").total
-        if error is None:
-            errors.append(math.nan)
-        else:
-            errors.append(error * KJ_PER_MOL_PER_HARTREE)
-    return tuple(errors)
-
-
-def _minima(curve: Sampled, units: str) -> dict[str, Dataset]:
-    """Position, energy and curvature of the lowest minimum by parabola and quartic, if available.
-
-    Not available across a failed point, whose energy is NaN.
-    """
-    values: dict[str, Dataset] = {}
-    if np.isnan(curve.energies).all():
-        return values
-    lowest = int(np.nanargmin(curve.energies))
-    for name, count in FITS.items():
-        window = curve.window(lowest, count)
-        if window is None:
-            continue
-        found = find_minimum(window[0], window[1], count)
-        if found is None:
-            continue
-        how = f"{name} through {count} points"
-        values[f"minimum_{name}"] = Dataset(curve.inside(found.position), units, how)
-        values[f"minimum_{name}_energy"] = Dataset(found.energy, "hartree", f"{how}, total energy")
-        values[f"minimum_{name}_curvature"] = Dataset(
-            found.curvature, f"hartree/{units}^2", f"{how}, second derivative"
-        )
-    return values
-
-
-def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) -> list[str]:
-    """Remarks if the lowest point is not a minimum."""
-    if minima:
-        return []
-    if any(one.curvature > 0 for one in extrema):
-        return [
-            "the lowest point is at an end, or next to a failed one: there are minima inside, and "
-            "lower energies outside of them"
-        ]
-    return [
-        "no minimum inside: the lowest point is at an end, next to a failed one, or there are "
-        "fewer than three"
-    ]
-
-
-def _period(coordinate: Coordinate) -> float | None:
-    """Period of a coordinate, in its unit; None if it has none."""
-    return 360.0 if coordinate.kind == "dihedral" else None
-
-
-def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
-    """Arrays with one element per extremum; empty if there are none."""
-    if not extrema:
-        return {}
-    about = "of every minimum and maximum between the points, by rising position"
-    return {
-        "extrema_position": Dataset(np.array([one.position for one in extrema]), units, about),
-        "extrema_energy": Dataset(np.array([one.energy for one in extrema]), "hartree", about),
-        "extrema_curvature": Dataset(
-            np.array([one.curvature for one in extrema]),
-            f"hartree/{units}^2",
-            f"second derivative {about}: positive at a minimum, negative at a maximum",
-        ),
-        "extrema_points": Dataset(
-            np.array([float(one.points) for one in extrema]),
-            "",
-            "of the polynomial: 3, a parabola, or 5, a quartic",
-        ),
-    }
-
-
-def _of_barriers(curve: Sampled, extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
-    """Arrays with one element per maximum between two minima; empty if there are none."""
-    found = barriers(curve, extrema)
-    if not found:
-        return {}
-    rows = [
-        (
-            before.position,
-            top.position,
-            after.position,
-            (top.energy - before.energy) * KJ_PER_MOL_PER_HARTREE,
-            (top.energy - after.energy) * KJ_PER_MOL_PER_HARTREE,
-        )
-        for before, top, after in found
-    ]
-    columns = np.array(rows).T
-    return {
-        "barrier_from": Dataset(columns[0], units, "position of the minimum before"),
-        "barrier_position": Dataset(columns[1], units, "position of the maximum"),
-        "barrier_to": Dataset(columns[2], units, "position of the minimum after"),
-        "barrier_forward": Dataset(columns[3], "kJ/mol", "maximum above the minimum before"),
-        "barrier_backward": Dataset(columns[4], "kJ/mol", "maximum above the minimum after"),
-    }

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dfmp2.errors import InputError, Option
 from dfmp2.molecule.files import read_file
@@ -171,7 +171,7 @@ def read_reaction(path: str | Path) -> Reaction:
     sides = {}
     for side in SIDES:
         terms = table.get(side)
-        if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        if not _is_list_of_texts(terms):
             raise InputError(f'{side}: expected a list such as ["ch4.xyz", "2*o2.xyz"]', file=file)
         pairs = [parse_term(term, Option(side)) for term in terms]
         folder = Path(path).parent
@@ -182,7 +182,7 @@ def read_reaction(path: str | Path) -> Reaction:
         if not whole:
             raise InputError(f"{name}: expected a table such as {{ oh = 1 }}", file=file)
     names = table.get("transition_states", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not _is_list_of_texts(names):
         raise InputError('transition_states: expected a list such as ["ts"]', file=file)
     return Reaction(
         reactants=sides["reactants"],
@@ -192,6 +192,10 @@ def read_reaction(path: str | Path) -> Reaction:
         symmetry_numbers=table.get("symmetry_numbers", {}),
         transition_states=names,
     )
+
+
+def _is_list_of_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def parse_numbers(text: str | None, option: Option) -> dict[str, int]:
@@ -260,34 +264,21 @@ def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
     else:
         name = Path(given).stem.removesuffix(".dfmp2")
     name = re.sub(r"[^\w.+-]+", "_", name).strip(".") or "molecule"
-    state = {
-        "charge": reaction.charges.get(name),
-        "multiplicity": reaction.multiplicities.get(name),
-    }
+    charge = reaction.charges.get(name)
+    multiplicity = reaction.multiplicities.get(name)
     symmetry = reaction.symmetry_numbers.get(name)
     require_symmetry_number(symmetry, Option("symmetry_numbers", f"{name}={symmetry}"))
     stored = None
     if isinstance(given, Molecule):
-        charge, multiplicity = state["charge"], state["multiplicity"]
-        if charge is None:
-            charge = given.charge
-        if multiplicity is None:
-            multiplicity = given.multiplicity
         molecule = given.with_state(charge, multiplicity)
     elif os.fspath(given).endswith(STORED):
         stored = read_candidate(given)
         molecule = stored.result.molecule
-        for what, number in state.items():
-            there = getattr(molecule, what)
-            if number is not None and number != there:
-                raise InputError(f"{given} is a result with {what} {there}, not {number}")
+        _require_state(given, "charge", molecule.charge, charge)
+        _require_state(given, "multiplicity", molecule.multiplicity, multiplicity)
     else:
-        molecule = read_file(
-            given,
-            units=units,
-            charge=state["charge"],
-            multiplicity=state["multiplicity"],
-        ).molecule
+        file = read_file(given, units=units, charge=charge, multiplicity=multiplicity)
+        molecule = file.molecule
     if any(molecule.ghost):
         raise InputError(
             f"{name} has ghost atoms, which take no part in a reaction: leave them out"
@@ -302,6 +293,12 @@ def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
         symmetry=symmetry,
         transition_state=name in reaction.transition_states,
     )
+
+
+def _require_state(file: Any, name: str, number: int, wanted: int | None) -> None:
+    """Raise if the charge or multiplicity of a result is not the one that is wanted."""
+    if wanted is not None and wanted != number:
+        raise InputError(f"{file} is a result with {name} {number}, not {wanted}")
 
 
 def _add(found: list[Species], species: Species) -> None:

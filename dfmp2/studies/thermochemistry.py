@@ -31,7 +31,6 @@ from dfmp2.output.study import Column, Study
 from dfmp2.studies.frequencies import (
     REFERENCE,
     StoredHessian,
-    no_stationary_point,
     rotational_symmetry,
 )
 from dfmp2.studies.ideal_gas import (
@@ -43,7 +42,7 @@ from dfmp2.studies.ideal_gas import (
     thermochemistry,
     too_cold,
 )
-from dfmp2.studies.vibrations import Vibrations, on_a_line
+from dfmp2.studies.vibrations import Vibrations, no_stationary_point, on_a_line
 
 
 def make_thermochemistry(

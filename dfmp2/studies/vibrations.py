@@ -33,8 +33,11 @@ from typing import Any
 import numpy as np
 
 from dfmp2.arrays import Array
+from dfmp2.errors import Command, NumericalError, Option
+from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
 from dfmp2.units import BOHR_PER_ANGSTROM, WAVENUMBER_PER_HARTREE, counted_text, quantity
 
 # CODATA 2018
@@ -247,6 +250,7 @@ def _maps(weights: Array, places: Array, moved: Array) -> bool:
 # --- kinds of stationary points -------------------------------------------------------------------
 
 NOISE = 1e-5  # Eh/bohr^2
+LARGEST_GRADIENT = 1e-3  # Eh/bohr, on an atom at an accepted stationary point
 AWAY = 0.1 * BOHR_PER_ANGSTROM  # bohr; largest displacement of an atom along imaginary modes
 IN_A_PLANE = 0.01  # bohr; largest distance from the plane in a planar molecule
 
@@ -347,6 +351,41 @@ def stationary_point(
     multipliers = np.linalg.lstsq(first.T, gradient.ravel(), rcond=None)[0]
     along = hessian - np.einsum("c,cij->ij", multipliers, second)  # Eq. 1
     return StationaryPoint(molecule, along, vibrations(molecule, along, none, first))
+
+
+def require_stationary(result: MP2Result) -> None:
+    """Raise unless the geometry is a stationary point.
+
+    Raises
+    ------
+    NumericalError : an atom has a large gradient
+    """
+    largest = largest_gradient(result)
+    if not largest <= LARGEST_GRADIENT:
+        raise NumericalError(
+            (
+                f"the gradient of an atom is {largest:.1e} Eh/bohr, more than "
+                f"{LARGEST_GRADIENT:g}: frequencies are those of a stationary point: give the "
+                "geometry that "
+            ),
+            Command("optimize"),
+            " has found, or ",
+            Option("allow_gradient", True),
+        )
+
+
+def largest_gradient(result: MP2Result) -> float:
+    """Length of the largest gradient of an atom, Eh/bohr."""
+    return float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
+
+
+def no_stationary_point(result: MP2Result) -> list[str]:
+    """A sentence on a geometry that is not a stationary point; empty if it may be one."""
+    if result.gradient is None or largest_gradient(result) <= LARGEST_GRADIENT:
+        return []
+    return [
+        f"NO STATIONARY POINT: the gradient of an atom is {largest_gradient(result):.1e} Eh/bohr"
+    ]
 
 
 def symmetry_kept(molecule: Molecule) -> str:

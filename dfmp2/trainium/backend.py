@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -224,18 +225,19 @@ class NkiBackend(Backend):
         if not left.eps_vir.size or not right.eps_vir.size:
             return PairTerms(direct, exchange)
         above, beside = left.b.edge, right.b.edge
-        for row in range(i0 // above, -(-i1 // above)):
-            for column in range(j0 // beside, -(-j1 // beside)):
-                if diagonal and column < row:
-                    continue
-                block: tuple[Any, ...]
-                if same:
-                    block = self._same(left, row, column)
-                else:
-                    block = self._cross(left, right, row, column)
-                for matrix, values in zip((direct, exchange), block, strict=False):
-                    if matrix is not None:
-                        _cut(matrix, -values, tile, row * above, column * beside)
+        rows = range(i0 // above, -(-i1 // above))
+        columns = range(j0 // beside, -(-j1 // beside))
+        for row, column in product(rows, columns):
+            if diagonal and column < row:
+                continue
+            block: tuple[Any, ...]
+            if same:
+                block = self._same(left, row, column)
+            else:
+                block = self._cross(left, right, row, column)
+            for matrix, values in zip((direct, exchange), block, strict=False):
+                if matrix is not None:
+                    _cut(matrix, -values, tile, row * above, column * beside)
         if diagonal:
             direct = np.triu(direct)
             if exchange is not None:

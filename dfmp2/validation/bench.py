@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -148,15 +149,13 @@ def measure_shape(
     found = []
     with threads.limited(count):
         b, space = entries.make_synthetic(task.kernel, count)
-        for number in range(1, repeats + 1):
-            for backend in chosen:
-                for precision in precisions:
-                    one = _measure(task, b, space, backend, precision)
-                    rate = task.operations / one["pairs"] / 1e9
-                    shown = f"{backend.name} {precision}: {one['pairs']:.2f} s, {rate:.0f} GF/s"
-                    listener.stage(f"[{number}/{repeats}] {shown}")
-                    lanes.setdefault((backend.name, precision), []).append(one)
-                    found.append({"backend": backend.name, "precision": precision, **one})
+        for number, backend, precision in product(range(1, repeats + 1), chosen, precisions):
+            one = _measure(task, b, space, backend, precision)
+            rate = task.operations / one["pairs"] / 1e9
+            shown = f"{backend.name} {precision}: {one['pairs']:.2f} s, {rate:.0f} GF/s"
+            listener.stage(f"[{number}/{repeats}] {shown}")
+            lanes.setdefault((backend.name, precision), []).append(one)
+            found.append({"backend": backend.name, "precision": precision, **one})
     return {
         "mode": "shape",
         **meter.record(),
@@ -398,12 +397,9 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
             f"[{number}/{repeats}] square products of "
             f"{', '.join(LIBRARIES[name] for name in usable)}"
         )
-        for n in counts:
-            for name, make in usable.items():
-                for precision in PRECISIONS:
-                    found.setdefault((LIBRARIES[name], precision, n), []).append(
-                        square_rate(make(n), precision, n)
-                    )
+        for n, (name, make), precision in product(counts, usable.items(), PRECISIONS):
+            rate = square_rate(make(n), precision, n)
+            found.setdefault((LIBRARIES[name], precision, n), []).append(rate)
     listener.stage("rates of the stages of a run, for dfmp2 plan")
     plan = {name: rates.measure_rates(make(count), count) for name, make in usable.items()}
     record = meter.record()

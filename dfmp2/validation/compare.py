@@ -20,7 +20,7 @@ from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.mp2 import check
 from dfmp2.mp2.result import MP2Result, NativeEnergies
 from dfmp2.options.methods import MP2
-from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.sizes import FLOAT64
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian, hartree_fock
 from dfmp2.scf.hamiltonian import Environment

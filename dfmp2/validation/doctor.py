@@ -394,10 +394,7 @@ def check_module_path(s: Surroundings) -> Diagnosis:
     )
     on_path = any(entry == "" or Path(entry).resolve() == here for entry in s.path)
     if shadows:
-        if on_path:
-            danger = "is"
-        else:
-            danger = "would be, with PYTHONPATH=. or python -c,"
+        danger = "is" if on_path else "would be, with PYTHONPATH=. or python -c,"
         detail = (
             f"{', '.join(shadows[:5])} in the working directory {danger} imported in place "
             "of a library"
@@ -431,21 +428,7 @@ def check_threads(s: Surroundings) -> Diagnosis:
         usable = min(s.cores, max(1, int(share)))
         limit = f"quota {share:g}"
     detail = f"{usable} usable ({s.cores} by affinity, {limit})"
-    problems: list[tuple[str, str]] = []
-    asked = s.environ.get("OMP_NUM_THREADS")  # which a run uses as its number of threads
-    if asked is not None:
-        first = asked.split(",")[0].strip()
-        if not first.isdigit() or int(first) < 1:
-            problems.append((f"OMP_NUM_THREADS={asked} is no number", "unset OMP_NUM_THREADS"))
-        elif int(first) > usable:
-            problems.append(
-                (f"OMP_NUM_THREADS={asked} is more", f"export OMP_NUM_THREADS={usable}")
-            )
-        elif int(first) < usable:
-            fix = f"unset OMP_NUM_THREADS, or run with --threads {usable}"
-            problems.append((f"OMP_NUM_THREADS={asked} is fewer", fix))
-    elif usable < s.cores and not s.words(QUOTA):
-        problems.append((f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}"))
+    problems = _threads_asked_for(s, usable)
     # Workers inherit the single core to which OpenMP binds the main thread.
     bound = [
         name
@@ -465,6 +448,24 @@ def check_threads(s: Surroundings) -> Diagnosis:
         return warn(f"{detail}; {'; '.join(texts)}", "; ".join(fixes))
     set_to = [f"{name}={s.environ[name]}" for name in OVERRIDDEN if s.environ.get(name, "1") != "1"]
     return ok(detail + (f"; a run overrides {', '.join(set_to)}" if set_to else ""))
+
+
+def _threads_asked_for(s: Surroundings, usable: int) -> list[tuple[str, str]]:
+    """What is wrong with the number of threads of a run, and how to mend it."""
+    asked = s.environ.get("OMP_NUM_THREADS")  # which a run uses as its number of threads
+    if asked is None:
+        if usable < s.cores and not s.words(QUOTA):
+            return [(f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}")]
+        return []
+    first = asked.split(",")[0].strip()
+    if not first.isdigit() or int(first) < 1:
+        return [(f"OMP_NUM_THREADS={asked} is no number", "unset OMP_NUM_THREADS")]
+    if int(first) > usable:
+        return [(f"OMP_NUM_THREADS={asked} is more", f"export OMP_NUM_THREADS={usable}")]
+    if int(first) < usable:
+        fix = f"unset OMP_NUM_THREADS, or run with --threads {usable}"
+        return [(f"OMP_NUM_THREADS={asked} is fewer", fix)]
+    return []
 
 
 def _stubborn_blas() -> list[str]:

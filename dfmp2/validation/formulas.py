@@ -28,7 +28,7 @@ import scipy.linalg
 
 from dfmp2.arrays import Array
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.sizes import FLOAT64
 
 # s, i, t -> (ia|jb) for all a, j, b: (nvir_s, nocc_t, nvir_t)
 Rows = Callable[[int, int, int], Array]

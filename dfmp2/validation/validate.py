@@ -320,37 +320,54 @@ def _rows(entry: ReferenceEntry, session: Session, other: Other | None) -> list[
 
 
 def _judged(entry: ReferenceEntry, session: Session, other: Other | None) -> list[QuantityRow]:
+    """The rows of an entry: ours beside the published values, or beside another program's."""
     if entry.kernel is not None:
-        [quantity], (value, mixed, said) = entry.quantities, session.evaluate(entry)
-        reason = "; ".join(text for text in (said, entry.tolerance_reason) if text)
-        return [_compared(entry, quantity, value, quantity.value, _limit(entry, mixed), reason)]
+        return [_judged_kernel(entry, session)]
     ours = [session.calculate(calculation) for calculation in entry.calculations]
-    if other is None:
-        theirs = []
-    else:
-        theirs = [other.calculate(calculation) for calculation in entry.calculations]
+    if other is not None:
+        return _judged_by(other, entry, ours)
     rows = []
     for quantity in entry.quantities:
         value = combined_value([found.values for found in ours], quantity)
-        of_pairs = quantity.of.endswith("_energy") and quantity.of not in OF_SCF
-        mixed = of_pairs and any(found.mixed for found in ours)
-        if other is None:
-            rows.append(_compared(entry, quantity, value, quantity.value, _limit(entry, mixed)))
-        elif quantity.of in theirs[0].values:  # no nuclear repulsion is reported
-            maker, _, version = theirs[0].program.partition(" ")
-            limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + MIXED * mixed
-            if entry.published is not None and entry.tolerance is not None:
-                limit = entry.tolerance
-            row = _compared(
-                entry,
-                quantity,
-                value,
-                combined_value([f.values for f in theirs], quantity),
-                limit,
-                AGAINST_REASON,
-            )
-            rows.append(replace(row, maker=maker, version=version, source="recomputed now"))
+        limit = _limit(entry, _in_mixed_precision(quantity, ours))
+        rows.append(_compared(entry, quantity, value, quantity.value, limit))
     return rows
+
+
+def _judged_kernel(entry: ReferenceEntry, session: Session) -> QuantityRow:
+    """The row of an entry without a molecule."""
+    [quantity] = entry.quantities
+    value, mixed, remark = session.evaluate(entry)
+    reason = "; ".join(text for text in (remark, entry.tolerance_reason) if text)
+    return _compared(entry, quantity, value, quantity.value, _limit(entry, mixed), reason)
+
+
+def _judged_by(
+    other: Other, entry: ReferenceEntry, ours: Sequence[ProgramEnergies]
+) -> list[QuantityRow]:
+    """The rows of an entry for what another program reports of it."""
+    theirs = [other.calculate(calculation) for calculation in entry.calculations]
+    maker, _, version = theirs[0].program.partition(" ")
+    rows = []
+    for quantity in entry.quantities:
+        if quantity.of not in theirs[0].values:  # no nuclear repulsion is reported
+            continue
+        limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors)))
+        if _in_mixed_precision(quantity, ours):
+            limit += MIXED
+        if entry.published is not None and entry.tolerance is not None:
+            limit = entry.tolerance
+        value = combined_value([found.values for found in ours], quantity)
+        reference = combined_value([found.values for found in theirs], quantity)
+        row = _compared(entry, quantity, value, reference, limit, AGAINST_REASON)
+        rows.append(replace(row, maker=maker, version=version, source="recomputed now"))
+    return rows
+
+
+def _in_mixed_precision(quantity: Quantity, ours: Sequence[ProgramEnergies]) -> bool:
+    """Whether pair energies in mixed precision enter a quantity."""
+    of_pairs = quantity.of.endswith("_energy") and quantity.of not in OF_SCF
+    return of_pairs and any(found.mixed for found in ours)
 
 
 def combined_value(values: list[Values], quantity: Quantity) -> float:

@@ -207,7 +207,7 @@ for number in range({count}):
         settings="reference uhf",
         state=(1, 2),
     )
-    found = [
+    return [
         Kind("RHF", "cc-pvtz", glycine),
         uhf,
         replace(uhf, name="UHF cation, stability off", ours=(*uhf.ours, "--stability", "off")),
@@ -363,12 +363,6 @@ for number in range({count}):
             psi4=each_file_psi4.replace("{count}", "100") + "value = len(found)\n",
         ),
     ]
-    shared = [
-        replace(kind, name=f"{kind.name}, 2 workers", ours=(*kind.ours, "--workers", "2"))
-        for kind in found
-        if kind.name in ("counterpoise", "frequencies", "batch of 100")
-    ]
-    return found + shared
 
 
 def our_command(kind: Kind, threads: int) -> list[str]:

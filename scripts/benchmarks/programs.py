@@ -18,9 +18,12 @@ from typing import Any
 # Each command is started by a program that uses only the standard library: children inherit the
 # peak memory of their parent, so a peak measured from a process with NumPy loaded would never be
 # below NumPy's. `foreign` are the processor seconds that everything else on the machine used
-# meanwhile (including those taken away by a host).
+# meanwhile (including those taken away by a host). The launcher also waits for workers that a
+# process of the command has started, so that they are counted.
 LAUNCHER = """
-import json, os, sys, time
+import ctypes, json, os, resource, sys, time
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 def busy():
     try:
         fields = [int(word) for word in open("/proc/stat").readline().split()[1:]]
@@ -29,8 +32,15 @@ def busy():
     return (sum(fields[:8]) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")
 before, start = busy(), time.perf_counter()
 pid = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ)
-_, status, usage = os.wait4(pid, 0)
-wall, others, cpu = time.perf_counter() - start, busy() - before, usage.ru_utime + usage.ru_stime
+_, status, _ = os.wait4(pid, 0)
+wall, others = time.perf_counter() - start, busy() - before
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+cpu = usage.ru_utime + usage.ru_stime
 facts = {"wall": wall, "cpu": cpu, "foreign": max(0.0, others - cpu), "code": os.waitstatus_to_exitcode(status)}
 facts["peak"] = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 json.dump(facts, open(sys.argv[1], "w"))

@@ -6,11 +6,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,36 @@ def forget() -> None:
     toolchain._foreign_versions.cache_clear()
 
 
+# Outcomes of imports in processes of their own (0.25 s each), which machines with the same packages
+# and variables share.
+IMPORTS: dict[Any, str | None] = {}
+
+
+def imported_once(folder: Path) -> Callable[..., str | None]:
+    """The toolchain's import in a process of its own, by the content of the site's files."""
+    asked = toolchain._import_error
+
+    def ask(
+        python: str, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+    ) -> str | None:
+        files = sorted((folder / "site").rglob("*.py"))
+        contents = tuple(
+            (str(file.relative_to(folder)), file.read_text().replace(str(folder), "FOLDER"))
+            for file in files
+        )
+        shared = tuple(
+            (name, value.replace(str(folder), "FOLDER"))
+            for name, value in variables
+            if name != "PYTEST_CURRENT_TEST"
+        )
+        case = (python, modules, shared, contents)
+        if case not in IMPORTS:
+            IMPORTS[case] = asked(python, modules, variables)
+        return IMPORTS[case]
+
+    return ask
+
+
 @contextmanager
 def planted(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A machine without any of it, to which a test adds what it needs."""
@@ -146,6 +177,7 @@ def planted(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Site]:
     (folder / "root").mkdir()
     object.__setattr__(HERE, "root", folder / "root")
     forget()
+    patch.setattr(toolchain, "_import_error", imported_once(folder))
     try:
         yield Site(folder, patch)
     finally:

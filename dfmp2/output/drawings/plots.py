@@ -112,14 +112,12 @@ def curves(
     ys = _without_overshoot(items) or ys
     pad = 0.08 * (max(xs) - min(xs)) or 0.5
     if x_labels:
-        x_ticks = []
+        span = (min(xs) - pad, max(xs) + pad)
+        named = x_labels
     else:
         x_ticks = ticks(min(xs), max(xs), 7)
-    if x_labels:
-        span = (min(xs) - pad, max(xs) + pad)
-    else:
         span = (x_ticks[0], x_ticks[-1])
-    named = x_labels or [(tick, f"{tick:g}") for tick in x_ticks]
+        named = [(tick, f"{tick:g}") for tick in x_ticks]
     parts, to_x, to_y, data = _axes(
         (x_name, span, named), (y_name, ticks(min(ys), max(ys))), top, bottom
     )

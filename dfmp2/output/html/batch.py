@@ -89,87 +89,92 @@ def batch_page(source: Path, title: str | None) -> str:
     """
     items, remarks = _read(source)
     folder = (source if source.is_dir() else source.parent).resolve().name
-    counts = Counter(item.state for item in items)
-    spent = sum(item.seconds or 0.0 for item in items if item.state == "complete")
     done = [item for item in items if item.state == "complete"]
-    methods = list(dict.fromkeys(item.asked for item in done))
-    warned = sum(int(item.cells[-1]) for item in done)
+    failed = [item for item in items if item.state in ("failed", "damaged")]
+    anchors = {
+        item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)
+    }
+    sections = [Section("overview", "Overview", [_all_items(items, anchors)])]
+    blocks: list[Block] = [*_longest(done), *_remarks(items, done, remarks)]
+    if failed:
+        sections += _failures(failed, anchors)
+        blocks += [_by_code(failed), _first_failures(failed)]
+    subtitle = f"{counted_text(len(items), 'item')} of {folder}"
+    summary = Summary(title or f"Batch: {folder}", subtitle, _tiles(items, done), blocks)
+    return render(summary, sections, f"the folder {folder}")
+
+
+def _tiles(items: Sequence[BatchRow], done: Sequence[BatchRow]) -> list[SummaryTile]:
+    """The states of the items, their method, and the number of warnings."""
+    spent = sum(item.seconds or 0.0 for item in done)
     tiles = [
         SummaryTile("complete", f"{len(done)} of {len(items)}", f"wall time {spent:.1f} s in all")
     ]
+    counts = Counter(item.state for item in items)
     for state in STATES[1:]:
         if counts[state]:
             tiles.append(SummaryTile(state, counts[state], "", MOODS.get(state, "")))
+    methods = list(dict.fromkeys(item.asked for item in done))
     if len(methods) == 1:
         tiles.append(SummaryTile("method", *methods[0]))
     elif methods:
         levels = "; ".join(level for level, _ in methods[:3])
         tiles.append(SummaryTile("methods", len(methods), levels))
+    warned = sum(int(item.cells[-1]) for item in done)
     mood = "warning" if warned else ""
-    tiles.append(SummaryTile("warnings", warned, "of complete items", mood))
-    failed = [item for item in items if item.state in ("failed", "damaged")]
-    anchors = {
-        item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)
-    }
-    sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
-    subtitle = f"{counted_text(len(items), 'item')} of {folder}"
-    overview = sections[0]
-    tables = [block for block in overview.blocks if isinstance(block, Table)]
-    sections[0] = overview._replace(blocks=tables)
-    blocks: list[Block] = [
-        block for block in overview.blocks if not isinstance(block, Table | Figure)
-    ]
-    if failed:
-        blocks += [_by_code(failed), _first_failures(failed)]
-    drawing = [block for block in overview.blocks if isinstance(block, Figure)]
-    summary = Summary(title or f"Batch: {folder}", subtitle, tiles, [*drawing, *blocks])
-    return render(summary, sections, f"the folder {folder}")
+    return [*tiles, SummaryTile("warnings", warned, "of complete items", mood)]
 
 
-def _overview(
-    items: Sequence[BatchRow], remarks: Sequence[str], anchors: Mapping[str, str]
-) -> Section:
-    done = [item for item in items if item.state == "complete"]
+def _remarks(
+    items: Sequence[BatchRow], done: Sequence[BatchRow], remarks: Sequence[str]
+) -> list[Block]:
+    """Remarks on the folder, the method of the complete items, and whether all are complete."""
     blocks: list[Block] = [Note("warning", text) for text in remarks]
     methods = with_common_basis(item.method for item in done)
     different = method_differences(
         {item.name: its for item, its in zip(done, methods, strict=True)}
     )
     if different:
-        said = (
+        text = (
             "The items were computed with different methods, so their energies cannot be "
             f"compared: {different}"
         )
-        blocks.append(Note("warning", said))
+        blocks.append(Note("warning", text))
     elif done:
         known = {name: methods[0][name] for name in METHOD if methods[0][name] != "default"}
         if "solvent" not in known:
             known.pop("solvent_model", None)
         chosen = (f"{name.replace('_', ' ')} {value}" for name, value in known.items())
         blocks.append(f"All complete items: {', '.join(chosen)}.")
-    if len(done) == len(items):
-        if len(items) == 1:
-            said = "The only item is complete."
-        else:
-            said = f"All {len(items)} items are complete."
-        blocks.append(Note("ok", said))
+    if len(done) < len(items):
+        return blocks
+    if len(items) == 1:
+        return [*blocks, Note("ok", "The only item is complete.")]
+    return [*blocks, Note("ok", f"All {len(items)} items are complete.")]
+
+
+def _all_items(items: Sequence[BatchRow], anchors: Mapping[str, str]) -> Table:
+    """A row for each item, which links to its failure."""
     rows = []
     for item in items:
-        if item.code is None:
-            state = item.state
-        else:
+        state = item.state
+        if item.code is not None:
             state = f"{item.state} ({item.code})"
         name = (item.name, anchors.get(item.name, ""))
         rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
     sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
     heads = ("item", "state", "formula", *sizes, "backend", "#warnings")
-    blocks.append(Table("All items; the headings sort", heads, rows, sortable=True))
+    return Table("All items; the headings sort", heads, rows, sortable=True)
+
+
+def _longest(done: Sequence[BatchRow]) -> list[Block]:
+    """A drawing of the items that took longest, if there are two."""
     slowest = sorted(done, key=lambda item: -(item.seconds or 0.0))[:SLOWEST]
-    if len(slowest) > 1:
-        drawn = [Bar(i.name, (i.seconds or 0.0,), f"{fixed(i.seconds or 0.0)} s") for i in slowest]
-        caption = f"Wall time of the {len(slowest)} longest items."
-        blocks.append(Figure(partial(bars, "Longest items", drawn), caption))
-    return Section("overview", "Overview", blocks)
+    if len(slowest) < 2:
+        return []
+    drawn = [Bar(i.name, (i.seconds or 0.0,), f"{fixed(i.seconds or 0.0)} s") for i in slowest]
+    caption = f"Wall time of the {len(slowest)} longest items."
+    return [Figure(partial(bars, "Longest items", drawn), caption)]
 
 
 def _by_code(failed: Sequence[BatchRow]) -> Table:
@@ -203,22 +208,14 @@ def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Se
         )
     sections = [Section("failures", "Failures", blocks)]
     for item in failed[:MOST_FAILURES]:
-        if item.code is None:
-            code = ""
-        else:
-            code = f", exit code {item.code} ({EXIT_CODES.get(item.code, 'unknown')})"
-        said: list[Block] = [Note("failure", item.message or "no message was written")]
+        title = f"{item.name}: {item.state}"
+        if item.code is not None:
+            title += f", exit code {item.code} ({EXIT_CODES.get(item.code, 'unknown')})"
+        messages: list[Block] = [Note("failure", item.message or "no message was written")]
         if item.traceback:
-            said.append(
-                Code(
-                    "Traceback, its end",
-                    without_folders(item.traceback[-LONGEST_TRACEBACK:]),
-                    folded=True,
-                )
-            )
-        sections.append(
-            Section(anchors[item.name], f"{item.name}: {item.state}{code}", said, level=3)
-        )
+            end = without_folders(item.traceback[-LONGEST_TRACEBACK:])
+            messages.append(Code("Traceback, its end", end, folded=True))
+        sections.append(Section(anchors[item.name], title, messages, level=3))
     return sections
 
 
@@ -238,18 +235,18 @@ def _read(source: Path) -> tuple[list[BatchRow], list[str]]:
         ) from error
     files = [path for path in found if path.is_file() and not path.is_symlink()]
     links = [path.name for path in found if path.is_symlink()]
+    remarks = []
     if links:
-        remarks = [f"not followed, because they are links: {', '.join(links[:5])}"]
-    else:
-        remarks = []
+        remarks.append(f"not followed, because they are links: {', '.join(links[:5])}")
     items = {path.stem: _complete(path) for path in files if path.suffix == ".h5"}
     for path in files:
-        if path.name.endswith(ERROR_SUFFIX):
-            name = path.name.removesuffix(ERROR_SUFFIX)
-            if name in items and items[name].state == "complete":
-                remarks.append(f"{name} has a result and an error file: the result counts")
-            else:
-                items[name] = _failed(name, path)
+        if not path.name.endswith(ERROR_SUFFIX):
+            continue
+        name = path.name.removesuffix(ERROR_SUFFIX)
+        if name in items and items[name].state == "complete":
+            remarks.append(f"{name} has a result and an error file: the result counts")
+        else:
+            items[name] = _failed(name, path)
     rows = read_rows(folder)
     if not rows and any(is_index(path.name) for path in files):
         remarks.append("the index holds no list of items: only the files in the folder are shown")

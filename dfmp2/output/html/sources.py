@@ -321,55 +321,55 @@ def _common(entries: Sequence[Entry]) -> list[SummaryTile]:
 def _answers(study: Study) -> list[SummaryTile]:
     """The main results of a study."""
     tiles = []
-    for said, names in FOUND[study.kind].items():
+    if "stationary_point" in study.settings:
+        tiles.append(_kind_of_point(study))
+    if "wavenumber" in study.table:
+        tiles.append(_imaginary_modes(study.table["wavenumber"].values))
+    for words, names in FOUND[study.kind].items():
         item = next((study.values[name] for name in names.split() if name in study.values), None)
         if item is not None:
+            value = cell(item.value, item.units)
             if item.units in ("angstrom", "degree"):
                 value = f"{item.value:.6g}"
-            else:
-                value = cell(item.value, item.units)
-            tiles.append(
-                SummaryTile(
-                    f"{said} / {item.units.replace('hartree', 'Eh')}", value, item.description
-                )
-            )
-    if "wavenumber" in study.table:
-        found = study.table["wavenumber"].values
-        imaginary = sum(wavenumber < 0 for wavenumber in found)
-        if found:
-            lowest = f"lowest {cell(min(found), 'cm^-1')} cm^-1"
-        else:
-            lowest = ""
-        tiles.insert(0, SummaryTile("imaginary modes", imaginary, f"of {len(found)}, {lowest}"))
-    if "stationary_point" in study.settings:
-        tiles.insert(0, _kind_of_point(study))
+            units = item.units.replace("hartree", "Eh")
+            tiles.append(SummaryTile(f"{words} / {units}", value, item.description))
+    if study.kind == "scan":
+        tiles += _turns_of_scan(study, found_minimum=bool(tiles))
+    return tiles
+
+
+def _imaginary_modes(wavenumbers: Sequence[float]) -> SummaryTile:
+    """The number of imaginary modes, of all modes."""
+    lowest = ""
+    if wavenumbers:
+        lowest = f"lowest {cell(min(wavenumbers), 'cm^-1')} cm^-1"
+    imaginary = sum(wavenumber < 0 for wavenumber in wavenumbers)
+    return SummaryTile("imaginary modes", imaginary, f"of {len(wavenumbers)}, {lowest}")
+
+
+def _turns_of_scan(study: Study, *, found_minimum: bool) -> list[SummaryTile]:
+    """The minima and maxima between the points of a scan, else its lowest point."""
     bends = study.arrays.get("extrema_curvature")
-    if study.kind == "scan" and bends is not None:
+    if bends is not None:
         minima = int((bends.value > 0).sum())
         maxima = len(bends.value) - minima
         words = (
             f"{counted_text(minima, 'minimum', 'minima')}, "
             f"{counted_text(maxima, 'maximum', 'maxima')}"
         )
-        tiles.append(SummaryTile("between the points", words, ""))
-    elif study.kind == "scan" and not tiles:
-        coordinate, above = list(study.table.values())[:2]
-        points = [
-            (gap, x)
-            for x, gap in zip(coordinate.values, above.values, strict=True)
-            if math.isfinite(gap)
-        ]
-        if points:
-            if coordinate.units:
-                said = f"lowest point / {coordinate.units}"
-            else:
-                said = "lowest point"
-            tiles.append(
-                SummaryTile(
-                    said, f"{min(points)[1]:.6g}", "of those computed: no minimum inside was found"
-                )
-            )
-    return tiles
+        return [SummaryTile("between the points", words, "")]
+    if found_minimum:
+        return []
+    coordinate, above = list(study.table.values())[:2]
+    pairs = zip(coordinate.values, above.values, strict=True)
+    points = [(gap, x) for x, gap in pairs if math.isfinite(gap)]
+    if not points:
+        return []
+    name = "lowest point"
+    if coordinate.units:
+        name = f"lowest point / {coordinate.units}"
+    about = "of those computed: no minimum inside was found"
+    return [SummaryTile(name, f"{min(points)[1]:.6g}", about)]
 
 
 def _kind_of_point(study: Study) -> SummaryTile:
@@ -377,10 +377,9 @@ def _kind_of_point(study: Study) -> SummaryTile:
     imaginary = study.settings["imaginary_modes"]
     if imaginary is None:
         return SummaryTile("geometry", "stationary point", "its Hessian was not computed: --verify")
+    mood = "failure"
     if imaginary == int(study.settings["transition_state"]):
         mood = ""
-    else:
-        mood = "failure"
     modes = counted_text(imaginary, "imaginary mode")
     return SummaryTile(
         "geometry", study.settings["stationary_point"], f"{modes}, by its Hessian", mood
@@ -401,21 +400,12 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         tiles.append(
             SummaryTile("good to", _about(budget), f"{budget.energy}, from {budget.exact}")
         )
-    shown = runs
-    if study.kind == "optimization":  # the last step is the answer
-        steps = [entry for entry in runs if entry.name in study.path]
-        shown = [*steps[-1:], *steps[:-1]]
-    elif study.kind in ("frequencies", "irc"):  # the displaced geometries all look alike
-        shown = runs[:1]
-    elif study.kind == "reaction":  # skip intermediate steps and displaced geometries
-        final = [one["run"] for one in study.settings["species"]]
-        shown = [entry for entry in runs if entry.name in final] or runs[:1]
+    shown = _shown_in_full(study, runs)
     # The energies of a scan belong to different geometries, of which the lowest is drawn; other
     # studies have a single one.
+    drawn = shown[0]
     if study.kind == "scan":
         drawn = min(shown, key=lambda entry: entry.result.total_energy)
-    else:
-        drawn = shown[0]
     results, listed = of_study(study, anchors(shown))
     settings = json.dumps(dict(study.settings), indent=1, ensure_ascii=False)
     given = (
@@ -430,17 +420,16 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
             figures, molecule = _taken_out(molecule)
         molecules.append(molecule._replace(title=f"Molecule ({drawn.name})"))
     formulas = [entry.result.molecule.formula.partition(" + ghost ")[0] for entry in runs]
-    said_blocks = [
+    worded = [
         with_formulas(block, formulas) if isinstance(block, str) else block
         for block in results.blocks
     ]
     sections = [
-        results._replace(blocks=[*said_blocks, *given]),
+        results._replace(blocks=[*worded, *given]),
         *molecules,
         listed,
         *each_in_full(shown),
     ]
-    said = title if title else study.title
     subtitle = (
         f"{study.kind} of {counted_text(len(runs), 'run')}; computed {study.created} by "
         f"dfmp2 {study.version}"
@@ -454,8 +443,21 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         Facts(_origin(Entry(file, drawn.result, drawn.content), study.command)),
     ]
     warnings = study_warnings(study)
-    summary = Summary(with_formulas(said, formulas), subtitle, tiles, blocks, warnings)
-    return render(summary, sections, file)
+    heading = with_formulas(title or study.title, formulas)
+    return render(Summary(heading, subtitle, tiles, blocks, warnings), sections, file)
+
+
+def _shown_in_full(study: Study, runs: Sequence[Entry]) -> Sequence[Entry]:
+    """The runs of a study that are worth a section each, the most important one first."""
+    if study.kind == "optimization":  # the last step is the answer
+        steps = [entry for entry in runs if entry.name in study.path]
+        return [*steps[-1:], *steps[:-1]]
+    if study.kind in ("frequencies", "irc"):  # the displaced geometries all look alike
+        return runs[:1]
+    if study.kind == "reaction":  # skip intermediate steps and displaced geometries
+        final = [one["run"] for one in study.settings["species"]]
+        return [entry for entry in runs if entry.name in final] or runs[:1]
+    return runs
 
 
 def _main_values(results: Section, kind: str) -> list[Block]:

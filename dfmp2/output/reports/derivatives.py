@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.mp2.properties import DENSITIES, GradientCertificate, Polarizability, Properties
+from dfmp2.mp2.properties import (
+    DENSITIES,
+    Gradient,
+    GradientCertificate,
+    Polarizability,
+    Properties,
+)
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
     Block,
@@ -25,66 +31,69 @@ from dfmp2.units import DEBYE
 def derivative_sections(result: MP2Result) -> list[Section]:
     """Sections on gradient, properties and polarizability, if computed, with their certificate."""
     sections = []
-    found, proof, own = result.gradient, result.gradient_certificate, result.properties
-    if found is not None:
-        heads = ("atom", "#x", "#y", "#z")
-        labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
-        blocks: list[Block] = [
-            _vectors(
-                f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.total_gradient
-            )
-        ]
-        if found.point_charge_gradient is not None:
-            numbers = [str(k) for k in range(1, 1 + len(found.point_charge_gradient))]
-            heads = ("charge", *heads[1:])
-            blocks.append(
-                _vectors(
-                    "On the point charges, Eh/bohr", heads, numbers, found.point_charge_gradient
-                )
-            )
-        facts = [
-            ("norm", f"{found.norm:.10f} Eh/bohr"),
-            ("largest component", f"{found.largest:.10f} Eh/bohr"),
-        ]
-        blocks.append(Facts([*facts, *record_facts(found, leave=("scaling",))]))
+    proof = result.gradient_certificate
+    if result.gradient is not None:
+        blocks = _gradient(result, result.gradient)
         if proof is not None:
             blocks += _certified(proof)
         sections.append(Section("gradient", "Gradient", blocks))
-    if own is not None:
-        kinds = {
-            "reference": own.scf_dipole,
-            "unrelaxed": own.unrelaxed_dipole,
-            "relaxed": own.relaxed_dipole,
-        }
-        rows = [
-            (name, *(f"{x:z.6f}" for x in dipole), f"{DEBYE * float(np.linalg.norm(dipole)):.4f}")
-            for name, dipole in kinds.items()
-        ]
-        columns = ("density", "#x", "#y", "#z", "#debye")
-        caption = "Dipole moment, e bohr, origin of the coordinates"
-        charged = f"{caption}, on which that of a charged molecule depends"
-        blocks = [
-            Table(charged if result.molecule.charge else caption, columns, rows),
-            *_charges(result, own),
-        ]
-        occupied = own.relaxed_occupations
-        facts = [
-            (
-                "natural occupations, relaxed",
-                f"largest {occupied.max():.6f}, smallest {occupied.min():.6f}",
-            ),
-            (
-                "electrons outside the reference",
-                f"{_excited(result, occupied):.6f} (relaxed natural occupations)",
-            ),
-        ]
-        blocks.append(Facts(facts))
-        if found is None and proof is not None:
+    if result.properties is not None:
+        blocks = _properties(result, result.properties)
+        if result.gradient is None and proof is not None:
             blocks += _certified(proof)
         sections.append(Section("properties", "Properties", blocks))
     if result.polarizability is not None:
         sections.append(_polarizability(result.polarizability))
     return sections
+
+
+def _gradient(result: MP2Result, found: Gradient) -> list[Block]:
+    """The gradient of each atom and point charge, and its size."""
+    labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
+    title = f"Gradient of E({found.scaling}), Eh/bohr"
+    blocks: list[Block] = [
+        _vectors(title, ("atom", "#x", "#y", "#z"), labels, found.total_gradient)
+    ]
+    if found.point_charge_gradient is not None:
+        numbers = [str(k) for k in range(1, 1 + len(found.point_charge_gradient))]
+        heads = ("charge", "#x", "#y", "#z")
+        title = "On the point charges, Eh/bohr"
+        blocks.append(_vectors(title, heads, numbers, found.point_charge_gradient))
+    facts = [
+        ("norm", f"{found.norm:.10f} Eh/bohr"),
+        ("largest component", f"{found.largest:.10f} Eh/bohr"),
+        *record_facts(found, leave=("scaling",)),
+    ]
+    return [*blocks, Facts(facts)]
+
+
+def _properties(result: MP2Result, own: Properties) -> list[Block]:
+    """Dipole moments, charges and natural occupations."""
+    kinds = {
+        "reference": own.scf_dipole,
+        "unrelaxed": own.unrelaxed_dipole,
+        "relaxed": own.relaxed_dipole,
+    }
+    rows = [
+        (name, *(f"{x:z.6f}" for x in dipole), f"{DEBYE * float(np.linalg.norm(dipole)):.4f}")
+        for name, dipole in kinds.items()
+    ]
+    caption = "Dipole moment, e bohr, origin of the coordinates"
+    if result.molecule.charge:
+        caption = f"{caption}, on which that of a charged molecule depends"
+    occupied = own.relaxed_occupations
+    facts = [
+        (
+            "natural occupations, relaxed",
+            f"largest {occupied.max():.6f}, smallest {occupied.min():.6f}",
+        ),
+        (
+            "electrons outside the reference",
+            f"{_excited(result, occupied):.6f} (relaxed natural occupations)",
+        ),
+    ]
+    columns = ("density", "#x", "#y", "#z", "#debye")
+    return [Table(caption, columns, rows), *_charges(result, own), Facts(facts)]
 
 
 def _certified(proof: GradientCertificate) -> list[Block]:

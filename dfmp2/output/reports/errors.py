@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dfmp2.mp2.error_budget import ErrorBudget, Share
-from dfmp2.mp2.result import FittingCertificate, MP2Result
+from dfmp2.mp2.result import Certificate, Check, FittingCertificate, MP2Result
 from dfmp2.output.document import (
     ABSENT,
     Block,
@@ -58,68 +58,70 @@ def _share(share: Share | None) -> str:
 
 
 def trust_section(result: MP2Result) -> Section:
-    certificate, check, warnings = result.certificate, result.check, result.diagnostics.warnings
     facts = [
         ("backend", f"{result.backend}: {result.backend_reason}"),
         ("device and libraries", ", ".join(result.provenance.backend_details) or "not recorded"),
         ("precision", f"{result.precision} (asked for: {result.options.precision})"),
     ]
-    blocks: list[Block] = [Note("warning", text) for text in warnings] or [
+    blocks: list[Block] = [Note("warning", text) for text in result.diagnostics.warnings] or [
         Note("ok", "The run gave no warning.")
     ]
     blocks += [*budget_blocks(result.error_budget), Facts(facts)]
-    if certificate is None:
-        if result.precision == "fp64":
-            reason = "nothing is computed in reduced precision"
-        else:
-            reason = "not recorded"
-        blocks.append(f"Precision certificate: none; {reason}.")
+    if result.certificate is not None:
+        blocks += _certified_precision(result.certificate)
+    elif result.precision == "fp64":
+        blocks.append("Precision certificate: none; nothing is computed in reduced precision.")
     else:
-        if certificate.repeated_in_fp64:
-            note = Note(
-                "info",
-                "The bound exceeded the tolerance, so the pair energies were repeated in float64.",
-            )
-        elif certificate.accepted:
+        blocks.append("Precision certificate: none; not recorded.")
+    if result.fitting_certificate is not None:
+        blocks.append(Facts(certified_fit(result.fitting_certificate)))
+    if result.check is None:
+        blocks.append(_not_checked(result))
+    else:
+        blocks += _checked(result.check)
+    return Section("trust", "Errors, precision and backend", blocks)
+
+
+def _certified_precision(certificate: Certificate) -> list[Block]:
+    """The verdict of the certificate of the precision, and its numbers."""
+    left_out: tuple[str, ...] = OF_CERTIFICATE
+    if certificate.repeated_in_fp64:
+        note = Note(
+            "info",
+            "The bound exceeded the tolerance, so the pair energies were repeated in float64.",
+        )
+    else:
+        left_out = (*OF_CERTIFICATE, "correlation_error")
+        note = Note("failure", "The bound on the precision error of E(corr) exceeds the tolerance.")
+        if certificate.accepted:
             note = Note(
                 "ok", "The bound on the precision error of E(corr) is within the tolerance."
             )
-        else:
-            note = Note(
-                "failure", "The bound on the precision error of E(corr) exceeds the tolerance."
-            )
-        sampled = (
-            "certificate",
-            f"{certificate.sampled} of {counted_text(certificate.pairs, 'pair')} redone in float64",
-        )
-        budgeted = [] if certificate.repeated_in_fp64 else ["correlation_error"]
-        found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
-        if certificate.seed is None:  # estimates from versions that did not sample at random
-            found = [
-                (name.replace("95 % bound on the error", "estimated error"), value)
-                for name, value in found
-            ]
-        blocks += [note, Facts([sampled, *found])]
-    if result.fitting_certificate is not None:
-        blocks.append(Facts(certified_fit(result.fitting_certificate)))
-    if check is None:
-        blocks.append(_not_checked(result))
-    else:
-        verdict = (
-            f"{'agrees' if check.passed else 'differs'}: largest difference "
-            f"{size(check.largest_difference)} Eh"
-        )
-        shared = "check, same orbitals and fitting set (whose errors it cannot see)"
+    pairs = counted_text(certificate.pairs, "pair")
+    facts = [
+        ("certificate", f"{certificate.sampled} of {pairs} redone in float64"),
+        *record_facts(certificate, leave=left_out),
+    ]
+    if certificate.seed is None:  # estimates from versions that did not sample at random
         facts = [
-            (shared, "passed" if check.passed else "FAILED"),
-            *record_facts(check, leave=SCF_OF_CHECK),
-            ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
+            (name.replace("95 % bound on the error", "estimated error"), value)
+            for name, value in facts
         ]
-        blocks += [
-            Note("ok" if check.passed else "failure", f"{check.program} {verdict}"),
-            Facts(facts),
-        ]
-    return Section("trust", "Errors, precision and backend", blocks)
+    return [note, Facts(facts)]
+
+
+def _checked(check: Check) -> list[Block]:
+    """The verdict of PySCF's check, and its numbers."""
+    mood, verdict, outcome = "ok", "agrees", "passed"
+    if not check.passed:
+        mood, verdict, outcome = "failure", "differs", "FAILED"
+    facts = [
+        ("check, same orbitals and fitting set (whose errors it cannot see)", outcome),
+        *record_facts(check, leave=SCF_OF_CHECK),
+        ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
+    ]
+    largest = f"largest difference {size(check.largest_difference)} Eh"
+    return [Note(mood, f"{check.program} {verdict}: {largest}"), Facts(facts)]
 
 
 def _not_checked(result: MP2Result) -> str:

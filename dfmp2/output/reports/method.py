@@ -5,7 +5,8 @@ from __future__ import annotations
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Calculated, Dispersion, MP2Result
+from dfmp2.mp2.dispersion import Dispersion
+from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.output.document import (
     Block,
     Code,
@@ -104,7 +105,9 @@ def method_section(result: Calculated) -> Section:
         "SCF fitting": (result.scf_fitting, sizes.naux_scf),
         "MP2 fitting": (result.mp2_fitting, sizes.naux),
     }
-    facts, exponents, hashes = [], [], []
+    facts: list[tuple[str, str]] = []
+    exponents: list[str] = []
+    hashes: list[tuple[str, str, str]] = []
     for role, (basis, functions) in bases.items():
         if basis is None:
             facts.append((role, "none: conventional four-centre integrals"))
@@ -112,23 +115,9 @@ def method_section(result: Calculated) -> Section:
         if not basis.elements:
             facts.append((role, "none: a functional alone has no second-order energy"))
             continue
-        first, *others = basis.describe()
-        facts += [
-            (role, f"{first}, {functions} spherical functions"),
-            *((role, line) for line in others),
-        ]
-        for symbol, element in basis.elements.items():
-            hashes.append((role, symbol, element.sha256))
-            if element.ecp is not None:
-                core = (
-                    f"core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
-                )
-                facts.append((f"{role}, {symbol}", core))
-            if "even-tempered" in element.source:
-                exponents += [
-                    f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2"
-                    for shell in element.shells
-                ]
+        facts += _facts_of_set(role, basis, functions)
+        exponents += _even_tempered(basis)
+        hashes += [(role, symbol, one.sha256) for symbol, one in basis.elements.items()]
     between = result.reference.interatomic_fitting_error
     lines = [
         *fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between),
@@ -154,6 +143,28 @@ def method_section(result: Calculated) -> Section:
         ),
     ]
     return Section("method", "Method and basis sets", blocks)
+
+
+def _facts_of_set(role: str, basis: BasisSet, functions: int) -> list[tuple[str, str]]:
+    """The names of a set, and the core potentials that belong to it."""
+    first, *others = basis.describe()
+    facts = [(role, f"{first}, {functions} spherical functions")]
+    facts += [(role, line) for line in others]
+    for symbol, element in basis.elements.items():
+        if element.ecp is not None:
+            core = f"core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
+            facts.append((f"{role}, {symbol}", core))
+    return facts
+
+
+def _even_tempered(basis: BasisSet) -> list[str]:
+    """A line for each function of a set made from the orbital exponents."""
+    return [
+        f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2"
+        for symbol, element in basis.elements.items()
+        if "even-tempered" in element.source
+        for shell in element.shells
+    ]
 
 
 def _orbital_classes(result: Calculated) -> Table:
