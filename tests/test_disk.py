@@ -479,6 +479,10 @@ def test_a_folder_in_memory_is_used_with_a_warning(call: Runner) -> None:
     assert not list(Path("/dev/shm").glob(f"{PREFIX}-*"))
 
 
+def test_a_folder_that_is_missing_is_not_in_memory(tmp_path: Path) -> None:
+    assert not scratch_folder.in_memory(tmp_path / "missing")
+
+
 def test_a_folder_that_is_none_is_refused_before_the_scf(call: Runner) -> None:
     for name in ("missing", "h2.xyz"):
         done = call("run", "h2.xyz", "--basis", "sto-3g", "--scratch", name)

@@ -12,6 +12,7 @@ import pytest
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
+from dfmp2.output.plan import _trainium
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import SHAPES, product_call, programs, transform_calls
 from dfmp2.trainium.costs import catalogue, model, text
@@ -374,6 +375,8 @@ def test_what_cannot_fit_is_refused_before_it_is_counted():
         catalogue.best(K3, Shape(500, 5000, 20_000), TRN1)
     trn1, _ = catalogue.predict((Shape(500, 5000, 20_000),))
     assert trn1.obstacle and trn1.device == 0.0
+    (row,) = _trainium((trn1,))[1:]
+    assert row.split() == f"trn1: {trn1.obstacle}".split()
 
 
 def test_prediction_of_an_open_shell_adds_three_channels():

@@ -169,6 +169,7 @@ CASES = [
     ("partition-start", "copy(u[8:16, :], s[0:8, :])", "move(u[8:16, :], a[8:16, :])"),
     ("partition-step", "w = s[0:128:2, :]", "w = s[:, 0:64:2]"),
     ("partition-match", "copy(u[0:32, :], s)", "copy(u[0:32, :], s[64:96, :])"),
+    ("partition-match", "plus(u64, s64, c[0:32, :])", "plus(u64, s64, c[0:64, :])"),
     ("tensor-rank", "w = new((128,))", "w = new((128, 2, 2, 2))"),
     ("tensor-rank", "w = new((128, 1, 1, 1, 1))", ""),
     ("tensor-shape", "w = new((128, 0))", ""),

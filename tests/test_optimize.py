@@ -32,6 +32,7 @@ from dfmp2.studies.geometric_search import Search, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
+from dfmp2.studies.task import Unfinished
 from dfmp2.studies.vibrations import (
     StationaryPoint,
     masses,
@@ -507,6 +508,14 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
         inverse = 1 / mass("H") + (1 + sign * cosine) / mass("O")
         expected.append(219474.6313632 * np.sqrt(0.5 * inverse / 1822.888486209))
     assert sorted(modes) == pytest.approx(sorted(expected), rel=2e-3)
+
+
+def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
+    on_springs(monkeypatch, STRAIGHT_WATER)
+    with pytest.raises(Unfinished) as caught:
+        optimized(start, Search(max_steps=1), ON_SPRINGS)
+    assert list(caught.value.study.runs) == ["step-000", "step-001"]
 
 
 # --- frequencies ----------------------------------------------------------------------------------

@@ -132,6 +132,8 @@ def test_an_optimisation_starts_from_a_hessian() -> None:
     scan = dfmp2.scan(h2, coordinate=("bond", "1,2", "0.66:0.80:8"), **given)
     assert length == pytest.approx(scan.values["minimum_quartic"].value, abs=1e-3)
     assert "start Hessian: x.h5, a spring" in study.notes
+    again = optimize_geometry(study.last, Options(**given), start_hessian=stored)
+    assert list(again.runs) == ["step-000"]  # its curvature is known
 
 
 @pytest.mark.slow

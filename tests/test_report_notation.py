@@ -7,6 +7,7 @@ import pytest
 from dfmp2.output.document import Facts, Figure, Note, Table
 from dfmp2.output.html.notation import formula, quantity, with_formulas, written
 from dfmp2.output.html.page import COLUMNS, arranged, spans
+from dfmp2.output.html.sources import first
 
 
 @pytest.mark.parametrize(
@@ -116,3 +117,7 @@ def test_no_block_stands_alone_in_half_of_a_row():
     assert {width for width, _ in placed[3:]} == {"wide"}  # facts found no partner
     halves = [width for width, _ in arranged([*blocks, narrow])].count("half")
     assert halves == 4
+
+
+def test_of_many_names_the_first_are_listed() -> None:
+    assert first(["a", "b"], 2) == "a, b" and first(["a", "b", "c"], 2) == "a, b, ..."

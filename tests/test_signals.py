@@ -239,6 +239,14 @@ def test_a_study_does_not_begin_another_run() -> None:
 
 
 @pytest.mark.usefixtures("listening")
+def test_a_signal_is_deferred_while_a_file_is_replaced_and_no_longer() -> None:
+    with signals.deferred("x.h5 is new"):
+        pass
+    with pytest.raises(Interrupted, match=r"x\.h5 is new"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("listening")
 def test_an_iteration_that_takes_too_long_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
