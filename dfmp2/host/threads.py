@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 from dfmp2.host.resources import gives_memory_back
@@ -143,8 +142,6 @@ class _LoadedObject(ctypes.Structure):
     _fields_: ClassVar = [("address", ctypes.c_void_p), ("path", ctypes.c_char_p)]
 
 
-_real_path = lru_cache(os.path.realpath)  # of libraries, which are asked for in every stage
-
 _Visitor = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p
 )
@@ -158,7 +155,7 @@ def _loaded(*names: str) -> list[str]:
         path = os.fsdecode(loaded.contents.path)
         file = path.rpartition("/")[2]
         if any(name in file for name in names):
-            paths.add(_real_path(path))
+            paths.add(os.path.realpath(path))
         return 0
 
     # Keep holding the GIL, because the system takes its own lock here, and a thread that imports a
