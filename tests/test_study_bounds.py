@@ -60,7 +60,7 @@ def planned_runs(count: int) -> Any:
     keeper = SimpleNamespace(recall=lambda *_, **__: {})
     runs = SimpleNamespace(task=task, keeper=keeper, steps=[], results={}, listener=None)
     steps = [SimpleNamespace(name=str(number)) for number in range(count)]
-    return _StudyRuns._waiting(runs, steps, follow=False)  # type: ignore[arg-type]
+    return _StudyRuns._waiting(runs, steps, 1, follow=False)  # type: ignore[arg-type]
 
 
 def degeneracy(number: Any) -> Any:
