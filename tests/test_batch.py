@@ -459,7 +459,9 @@ def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
 def test_a_second_signal_ends_it_at_once(folder):
     (folder / "chain.xyz").write_text(chain(8))
     running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
-    os.kill(worker_of(folder / "out" / "chain.h5"), signal.SIGSTOP)  # a worker that cannot answer
+    worker = worker_of(folder / "out" / "chain.h5")
+    time.sleep(0.3)  # it first tries with a file whether it can write into the folder
+    os.kill(worker, signal.SIGSTOP)  # a worker that cannot answer
     running.send_signal(signal.SIGINT)
     time.sleep(0.5)
     assert running.poll() is None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.execution.schedule import read_shard
@@ -279,3 +280,19 @@ def test_what_computes_a_step() -> None:
         part = Part("tz", scf, correlation)
         found = runs._function_of(SimpleNamespace(compute=None, part=part))
         assert found.func is whole and found.keywords == {"separate": scf != correlation}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "2\n\nH 0 0 0\nO 0 0 0.97\n",
+        "2\n\nS 0 0 0\nH 0 0 1.34\n",
+        "3\n\nO 0 0 0\nH 0 0 1\nH 0 1 0\n",
+    ],
+    ids=["another order", "another element", "another number of atoms"],
+)
+def test_frames_of_another_molecule_are_refused(second: str, tmp_path: Path) -> None:
+    path = tmp_path / "frames.xyz"
+    path.write_text("2\n\nO 0 0 0\nH 0 0 0.97\n" + second)
+    with pytest.raises(InputError, match=r"frame 2 is .* a scan needs geometries of one molecule"):
+        dfmp2.scan(path, "sto-3g", charge=-1, multiplicity=1)
