@@ -156,9 +156,9 @@ def batch_run(
     that is not complete.
 
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. With --workers, --threads are those
-    of each; --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within 10 s;
-    repeat the command to continue. Exit code 0 if all items are complete, 9 if items failed, 75 if
-    it was stopped, 7 if a device failed or --engine does not answer.
+    of each; --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops
+    within 10 s; repeat the command to continue. Exit code 0 if all items are complete, 9 if items
+    failed, 75 if it was stopped, 7 if a device failed or --engine does not answer.
     """
     explicit = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     options = {

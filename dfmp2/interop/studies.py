@@ -176,14 +176,14 @@ def _entries(name: str, given: Any, example: tuple[Any, ...]) -> tuple[Any, ...]
     ------
     InputError : it is something else, such as one tuple that is in no list
     """
-    entries = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
-    for entry in entries or ():
+    refusal = InputError(Option(name, given), f": expected a list such as [{example!r}]")
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise refusal
+    entries = tuple(given)
+    for entry in entries:
         shaped = isinstance(entry, Sequence) and len(entry) == len(example)
         if not shaped or not all(isinstance(part, str) for part in entry[:2]):
-            entries = None
-            break
-    if entries is None:
-        raise InputError(Option(name, given), f": expected a list such as [{example!r}]")
+            raise refusal
     return entries
 
 

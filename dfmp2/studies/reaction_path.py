@@ -44,10 +44,10 @@ from dfmp2.studies.optimize import CITATION, Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
 from dfmp2.studies.vibrations import (
-    LARGEST_GRADIENT,
     StationaryPoint,
     largest_gradient,
     masses,
+    require_stationary,
     stationary_point,
 )
 from dfmp2.units import (
@@ -64,6 +64,13 @@ AT_THIS_GEOMETRY = 1e-4  # angstrom
 # of the largest gradient on this side: below it the path is in the valley of the minimum
 VALLEY = 0.1
 IRC_CITATION = "C. Gonzalez, H. B. Schlegel, J. Phys. Chem. 94, 5523 (1990)"
+FOR_A_PATH = (
+    "a path begins at a transition state: give the geometry of ",
+    Command("optimize"),
+    " ",
+    Option("transition_state", True),
+    " with this method and basis",
+)
 
 
 def reaction_path(
@@ -164,7 +171,7 @@ class _Descent:
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
         """The steps that follow the transition state, as in Task."""
-        _require_small_gradient(results[TOP])
+        require_stationary(results[TOP], FOR_A_PATH)
         if self._hessian is None:
             yield displaced(self._top, DISPLACEMENT)
             self._hessian = hessian(self._top.molecule, results, DISPLACEMENT)
@@ -285,25 +292,6 @@ class _Descent:
         if self._point is not None:
             notes += self._point.lines
         return notes
-
-
-def _require_small_gradient(result: MP2Result) -> None:
-    """Raise if the gradient at the start is not small.
-
-    Raises
-    ------
-    NumericalError : an atom has a large gradient
-    """
-    largest = largest_gradient(result)
-    if not largest <= LARGEST_GRADIENT:
-        raise NumericalError(
-            f"the gradient of an atom is {largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}: a "
-            "path begins at a transition state: give the geometry of ",
-            Command("optimize"),
-            " ",
-            Option("transition_state", True),
-            " with this method and basis",
-        )
 
 
 def _table(names: Sequence[str], runs: Sequence[MP2Result], top: int) -> dict[str, Column]:

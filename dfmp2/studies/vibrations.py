@@ -353,8 +353,19 @@ def stationary_point(
     return StationaryPoint(molecule, along, vibrations(molecule, along, none, first))
 
 
-def require_stationary(result: MP2Result) -> None:
-    """Raise unless the geometry is a stationary point.
+FOR_FREQUENCIES = (
+    "frequencies are those of a stationary point: give the geometry that ",
+    Command("optimize"),
+    " has found, or ",
+    Option("allow_gradient", True),
+)
+
+
+def require_stationary(
+    result: MP2Result, advice: tuple[str | Command | Option, ...] = FOR_FREQUENCIES
+) -> None:
+    """Raise unless the geometry is a stationary point; `advice` says why it has to be one, and what
+    to do.
 
     Raises
     ------
@@ -362,16 +373,8 @@ def require_stationary(result: MP2Result) -> None:
     """
     largest = largest_gradient(result)
     if not largest <= LARGEST_GRADIENT:
-        raise NumericalError(
-            (
-                f"the gradient of an atom is {largest:.1e} Eh/bohr, more than "
-                f"{LARGEST_GRADIENT:g}: frequencies are those of a stationary point: give the "
-                "geometry that "
-            ),
-            Command("optimize"),
-            " has found, or ",
-            Option("allow_gradient", True),
-        )
+        limit = f"{largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}"
+        raise NumericalError(f"the gradient of an atom is {limit}: ", *advice)
 
 
 def largest_gradient(result: MP2Result) -> float:
