@@ -23,6 +23,8 @@ from dfmp2.cli.studies import (
     study_options,
 )
 from dfmp2.errors import Option
+from dfmp2.molecule.text import read_text
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
@@ -52,7 +54,6 @@ class ConstraintOptions:
         units : str
             Unit of the lengths of --set, "angstrom" or "bohr".
         """
-        from dfmp2.molecule.text import read_text
         from dfmp2.studies.coordinate import Constraints
 
         text = ""
@@ -187,7 +188,6 @@ def optimize_command(
         return [frames[-1], b"".join(frames)]
 
     def ending(study: Study) -> str:
-        from dfmp2.units import counted_text
 
         energy = study.values["optimized_total_energy"].value
         steps = study.settings["steps"]
@@ -256,7 +256,6 @@ def irc_command(
         return [study_csv(study).encode(), drawn.encode(), b"".join(frames)]
 
     def ending(study: Study) -> str:
-        from dfmp2.units import counted_text
 
         written = ", ".join(map(str, beside.values()))
         points = counted_text(len(study.path), "point")

@@ -23,6 +23,7 @@ from dfmp2.cli.studies import (
     study_options,
 )
 from dfmp2.errors import InputError, SomeFailed
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.options import Options
@@ -199,7 +200,6 @@ def _lowest(study: Study) -> str:
 def _extrema(study: Study) -> str:
     """The numbers of minima and maxima between the points of a scan, if there is more than one
     minimum."""
-    from dfmp2.units import counted_text
 
     bends = study.arrays.get("extrema_curvature")
     if bends is None:
