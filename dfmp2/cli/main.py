@@ -63,7 +63,7 @@ COMMANDS = {
         "Energy at the basis set limit from two basis sets.",
     ),
     "scan": (
-        "dfmp2.cli.scan:scan_command",
+        "dfmp2.cli.geometry:scan_command",
         "Energies along a coordinate, or of the frames of a file.",
     ),
     "reaction": (

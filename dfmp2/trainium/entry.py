@@ -23,11 +23,10 @@ from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.model import CHIPS
 from dfmp2.trainium.interpreter.rules import CHIP, GENERATION, Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
-from dfmp2.trainium.launch.compiler import NeffCache
+from dfmp2.trainium.launch.compiler import NeffCache, Proof
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.environment import HERE, cache_folder
 from dfmp2.trainium.launch.executors import InterpreterExecutor, XlaExecutor, executor
-from dfmp2.trainium.launch.proof import Proof
 from dfmp2.trainium.layout import padded_naux, padded_nvir
 from dfmp2.units import counted_text
 
@@ -195,7 +194,7 @@ def launch_ahead(spins: tuple[Shape, ...], nao: int = 0) -> Proof:
 
     Raises
     ------
-    BackendUnavailable : the device does not answer; KernelFailed and others : see `faults`
+    BackendUnavailable : the device does not answer; KernelFailed and others : see `launching`
     """
     made = XlaExecutor()
     for program in programs(spins, CHIP[made.target], nao):
