@@ -146,26 +146,17 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
     """
     target = toolchain.device_target()
     problems = {lane: toolchain.refusal(lane) for lane in ("nki", "nki-xla")}
-    lane = next((name for name, why in problems.items() if why is None), None)
-    if target is None or lane is None:
-        return (
-            None,
-            "auto: a Neuron device is present, but "
-            f"{'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}",
-        )
+    usable = [lane for lane, why in problems.items() if why is None]
+    if target is None or not usable:
+        why = "; ".join(f"{lane}: {why}" for lane, why in problems.items() if why)
+        return None, f"auto: a Neuron device is present, but {why}"
+    if not spins:
+        return None, "auto: a Neuron device is present, but there is nothing to do"
     cores = len(visible_cores())
-    found = next(iter(catalogue.predict(spins, chips=(target,), cores=cores)), None)
-    if found is None or found.obstacle:
-        return (
-            None,
-            "auto: a Neuron device is present, but "
-            f"{found.obstacle if found else 'there is nothing to do'}",
-        )
-    cache = NeffCache(cache_folder())
-    versions = compiler.compiler_versions()
-    missing = sum(
-        cache.find(program, target, versions) is None for program in programs(spins, target)
-    )
+    (found,) = catalogue.predict(spins, chips=(target,), cores=cores)
+    if found.obstacle:
+        return None, f"auto: a Neuron device is present, but {found.obstacle}"
+    missing = _missing_programs(spins, target)
     compiling = missing * COMPILE_SECONDS
     device = found.usual + found.dispatch + found.link + compiling
     told = (
@@ -178,8 +169,16 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
         f"({'rates measured here' if measured else 'built-in rates'})"
     )
     if device < host_seconds:
-        return (lane, f"auto: {told}")
-    return (None, f"auto: the host is faster: {told}")
+        return usable[0], f"auto: {told}"
+    return None, f"auto: the host is faster: {told}"
+
+
+def _missing_programs(spins: tuple[Shape, ...], target: str) -> int:
+    """Number of programs that these shapes need and that are not compiled yet."""
+    cache = NeffCache(cache_folder())
+    versions = compiler.compiler_versions()
+    needed = programs(spins, target)
+    return sum(cache.find(program, target, versions) is None for program in needed)
 
 
 def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
