@@ -210,7 +210,7 @@ def processes(steps: Sequence[Step], task: str, cores: int, *, chained: bool) ->
         return 1
     if chained and not all(_take_turns(planned) for planned in plans.values()):
         return 1
-    return plan.process_count(
+    return time_plan.process_count(
         [plans[_alike(step)].timings.total for step in steps],
         max(planned.memory.comfortable for planned in plans.values()),
         steps[0].options.memory,
