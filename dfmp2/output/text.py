@@ -129,8 +129,9 @@ def brief_study(study: Study, path: str | None) -> str:
     """One screen about a study; parameters as of `brief_report`."""
     tables = [_with_names(table) for table in main_tables(study)]
     texts: list[Block] = [*remarks(study), *_warnings(study)]
-    if study.error_budget is not None:
-        texts.append(study.error_budget.summary)
+    budget = study.error_budget
+    if budget is not None:
+        texts.append(budget.summary)
     subject = wrap(f"dfmp2 {study.version}: {study.title}", WIDEST, break_on_hyphens=False)
     return _screen(subject, tables, texts, cost_of_runs(study), path)
 
