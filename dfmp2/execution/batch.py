@@ -27,7 +27,7 @@ from dfmp2.execution.schedule import Work, arrange, memory_needed, works
 from dfmp2.host.files import discard_lock, make_folder, require_writable
 from dfmp2.options import ALL
 from dfmp2.output.batch_index import IndexWriter, index_name
-from dfmp2.planning.plan import process_count
+from dfmp2.planning.time import process_count
 from dfmp2.progress import Listener
 from dfmp2.units import counted_text
 

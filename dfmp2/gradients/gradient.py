@@ -80,9 +80,9 @@ from dfmp2.mp2.properties import Gradient, Polarizability, Properties
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.combinations import require_energy_check
+from dfmp2.planning.gradient import gradient_seconds
 from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve
-from dfmp2.planning.time import gradient_seconds
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import reference_kind
