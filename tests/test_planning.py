@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from dfmp2.planning import gradient, memory, rates, time
 from dfmp2.planning import plan as planning
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.system import with_kept_pairs
 from dfmp2.planning.time import Timings, Traffic
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
@@ -171,9 +173,10 @@ def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
 def test_built_in_rates_repeat_what_was_measured(name, basis, measured):
     """Seconds from docs/performance, on the idle machine whose rates are built in, 22 November
     2026."""
-    work = planning.workload_sizes(
-        read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis), Silent(), scf=True
-    )
+    molecule, options = read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis)
+    sizes = planning.workload_sizes(molecule, options, Silent())
+    system = SimpleNamespace(naux_scf=sizes.naux_scf, mole=mole_of(molecule, basis))
+    work = with_kept_pairs(sizes, system)
     assert time.time_text(work, Rates()).total == pytest.approx(measured, rel=0.2)
 
 

@@ -194,18 +194,17 @@ def fitted_integrals(
         kept = kept_b(calculation, spaces)
         if kept is not None:
             return reference, kept
-    if calculation.options.stability != "auto":
-        fitted = build_b(calculation, reference, place=place)
-    else:
-        from dfmp2.scf import stability
+    from dfmp2.scf import stability
 
+    frontier = []
+    if calculation.options.stability == "auto":
         frontier = stability.frontier_spaces(reference)
-        fitted = build_b(calculation, reference, frontier=frontier, place=place)
-        if frontier:
-            with calculation.clock("scf"):
-                found = stability.frontier_stability(reference, fitted.frontier)
-            reference = replace(reference, stability=found)
-            fitted = replace(fitted, frontier=[])
+    fitted = build_b(calculation, reference, frontier=frontier, place=place)
+    if frontier:
+        with calculation.clock("scf"):
+            found = stability.frontier_stability(reference, fitted.frontier)
+        reference = replace(reference, stability=found)
+        fitted = replace(fitted, frontier=[])
     if place is None:
         save_b(calculation, reference, fitted)
     else:

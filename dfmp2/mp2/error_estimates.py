@@ -212,7 +212,10 @@ def _grid(result: MP2Result) -> Source:
         of_scf = kohn_sham_grid_error(reference, atoms)
         double_hybrid = result.options.correlation.double_hybrid
         if double_hybrid and reference.functional_energy is None and of_scf is not None:
-            return Source(SOURCES["grid"], of_scf, _grid_of_second_order(of_scf))
+            # The orbitals feel the same change of V_xc as E(KS), but only through the small
+            # second-order part of the density.
+            second_order = replace(of_scf, how="no larger than that of E(KS), from finer grids")
+            return Source(SOURCES["grid"], of_scf, second_order)
     elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
         how = "its error was not measured, and no other is known for this functional and grid"
     else:
@@ -220,13 +223,6 @@ def _grid(result: MP2Result) -> Source:
         return Source(SOURCES["grid"], Share(GRID * atoms, ESTIMATED, how), None)
     unknown = Share(None, UNKNOWN, how)
     return Source(SOURCES["grid"], unknown, unknown)
-
-
-def _grid_of_second_order(of_scf: Share) -> Share:
-    """Grid error of the second-order energy of a double hybrid, estimated from that of E(KS): the
-    orbitals feel the same change of V_xc, but only through the small second-order part of the
-    density."""
-    return Share(of_scf.value, ESTIMATED, "no larger than that of E(KS), from finer grids")
 
 
 def grid_changes(result: MP2Result) -> tuple[float, float] | None:
