@@ -14,11 +14,10 @@ from dfmp2.backends.untransformed import unpacked
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.host.blas import multiply_rows
 from dfmp2.integrals import screening, three_center
-from dfmp2.integrals import transform as transformation
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.screening import every_pair, significant
 from dfmp2.integrals.spaces import ActiveSpace, active_space
-from dfmp2.integrals.transform import Transformation
+from dfmp2.integrals.three_center import Transformation
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
@@ -411,7 +410,7 @@ SPACES = {
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_block_is_transformed(spaces, threads, monkeypatch):
     # Two or so fitting functions at a time
-    monkeypatch.setattr(transformation, "HALF_BYTES", 8 * NAO * 7 * 2)
+    monkeypatch.setattr(three_center, "HALF_BYTES", 8 * NAO * 7 * 2)
     transform = Transformation(spaces, threads)
     for count in (3, 8, 5):  # larger and smaller than the block before
         full = RNG.standard_normal((count, NAO, NAO))
