@@ -81,12 +81,11 @@ NO_DIPOLE = 1e-8  # e bohr; smaller components are rounding errors
 def report(result: MP2Result) -> str:
     """The report of a result, one string ending in a newline."""
     parts = summary_blocks(result)
-    at = 1 + next(k for k, part in enumerate(parts) if part.anchor == "energies")
     orbitals = [*_dipole(result), *_frontier(result), *_strongest(result)]
     title = "Orbitals and pairs"
     if result.options.correlation.kind != "pairs":
         title = "Orbitals"
-    parts.insert(at, Section("orbitals", title, orbitals))
+    parts.insert(3, Section("orbitals", title, orbitals))  # after the energies
     return document_text([f"dfmp2 {result.provenance.version}: {heading(result)}"], parts)
 
 

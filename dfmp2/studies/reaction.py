@@ -409,8 +409,13 @@ def _numbers(
     *,
     complete: bool,
 ) -> Numbers:
-    gas = all(course.has_hessian or course.species.molecule.natom == 1 for course in courses)
-    gas = gas and (plan.frequencies or any(course.has_hessian for course in courses))
+    known = any(course.has_hessian for course in courses)
+    lacking = [
+        course.species.label
+        for course in courses
+        if not course.has_hessian and course.species.molecule.natom > 1
+    ]
+    gas = not lacking and (plan.frequencies or known)
     settings: dict[str, Any] = {
         "equation": equation([course.species for course in courses]),
         "optimized": plan.optimize is not None,
@@ -428,9 +433,8 @@ def _numbers(
         return Numbers(settings, notes)
     found = [_find(course, plan, results, gas=gas) for course in courses]
     notes += _notes(found, plan, gas=gas)
-    without = [course.species.label for course in courses if not course.has_hessian]
-    if not gas and len(without) < len(courses):
-        notes.append(f"no enthalpy and no Gibbs energy: {', '.join(without)} without a Hessian")
+    if lacking and known:
+        notes.append(f"no enthalpy and no Gibbs energy: {', '.join(lacking)} without a Hessian")
     return Numbers(
         settings=settings,
         notes=notes,
