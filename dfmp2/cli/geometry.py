@@ -28,10 +28,10 @@ from dfmp2.cli.studies import (
 )
 from dfmp2.errors import InputError, Option, SomeFailed
 from dfmp2.molecule.text import read_text
+from dfmp2.options import Options
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.options import Options
     from dfmp2.output.study import Study
     from dfmp2.studies.scan import Scan
 
