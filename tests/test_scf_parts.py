@@ -830,6 +830,8 @@ def test_common_orbitals_are_the_smallest_cosine_of_both_spins() -> None:
     second = reference(mo_coeff=coeff)
     assert common_orbitals(first, first, np.eye(4)) == pytest.approx(1.0)
     assert common_orbitals(first, second, np.eye(4)) == pytest.approx(math.cos(angle))
+    others = first.mo_occ[:, ::-1]
+    assert common_orbitals(first, reference(mo_occ=others), np.eye(4)) == pytest.approx(0.0)
     within = first.mo_coeff.copy()
     within[0][:, [0, 1]] = within[0][:, [0, 1]] @ turn
     assert common_orbitals(first, reference(mo_coeff=within), np.eye(4)) == pytest.approx(1.0)
