@@ -88,7 +88,7 @@ def start_workers(workers: int | None, threads: int | None) -> None:
     threads : value of --threads, which without --workers are those of all processes
     """
     if (workers or threads or usable_cores()) > 1:
-        start_server(["dfmp2.execution.preloaded"])
+        start_server(["dfmp2.execution.preloaded", "dfmp2.execution.parts", "dfmp2.studies.runs"])
 
 
 def among_workers(compute: Callable[..., Study], workers: int | None) -> Callable[..., Study]:

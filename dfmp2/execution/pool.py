@@ -48,10 +48,10 @@ LITTLE = 0.5  # of its share; a worker that used less was not killed for its mem
 # what the first calculation of a process would load
 LOADED = (
     "dfmp2.backends.cpu",
-    "dfmp2.execution.items",
     "dfmp2.gradients.gradient",
     "dfmp2.mp2.energy",
     "dfmp2.scf.following",
+    "dfmp2.scf.jk",
     "dfmp2.scf.stability",
     "pyscf.df",
     "pyscf.scf",
