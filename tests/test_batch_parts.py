@@ -173,14 +173,21 @@ def test_processes_and_threads_of_a_group(
 
 
 @pytest.mark.parametrize(
-    ("scf", "chained", "expected"),
-    [(0.89, True, 2), (0.91, True, 1), (0.91, False, 2)],
+    ("scf", "total", "chained", "expected"),
+    [
+        (8.9, 10.0, True, 2),
+        (9.1, 10.0, True, 1),  # less than 35 % of it can be done meanwhile
+        (9.1, 10.0, False, 2),
+        (2.6, 2.8, True, 2),
+        (2.6, 2.79, True, 1),  # 4.98 s in all
+    ],
 )
-def test_processes_take_turns_where_the_scf_leaves_them_time(monkeypatch, scf, chained, expected):
+def test_processes_take_turns_where_that_saves_time(monkeypatch, scf, total, chained, expected):
     planned = SimpleNamespace(
-        timings=SimpleNamespace(scf=scf, total=1.0),
-        pace=SimpleNamespace(integrals=0.25),
+        timings=SimpleNamespace(scf=scf, total=total),
+        pace=SimpleNamespace(integrals=2.4),
         memory=SimpleNamespace(comfortable=10**8),
+        rates=SimpleNamespace(start=0.3),
     )
     monkeypatch.setattr(forecast, "_planned", lambda step, task: (None, planned))
     options = Options("sto-3g", memory=10**9)

@@ -35,6 +35,8 @@ CERTIFICATES = 5.0
 # of the time of a run: the largest share of the SCF iterations with which two processes that take
 # turns are faster than the threads of one, since the iterations of one run follow those of another
 SHARE_OF_ITERATIONS = 0.65
+# s of such runs, predicted without their starts, from which starting the processes (0.6 s) pays off
+LEAST_CHAIN = 5.0
 
 
 def examine_steps(steps: Sequence[Step]) -> list[int]:
@@ -208,7 +210,7 @@ def processes(steps: Sequence[Step], task: str, cores: int, *, chained: bool) ->
         plans = _plans(steps, task)
     except Dfmp2Error:  # the run itself will report the error
         return 1
-    if chained and not all(_take_turns(planned) for planned in plans.values()):
+    if chained and not _take_turns([plans[_alike(step)] for step in steps]):
         return 1
     return time_plan.process_count(
         [plans[_alike(step)].timings.total for step in steps],
@@ -218,10 +220,13 @@ def processes(steps: Sequence[Step], task: str, cores: int, *, chained: bool) ->
     )
 
 
-def _take_turns(planned: plan.Plan) -> bool:
-    """Whether two processes should take turns with a chain of such runs."""
-    iterations = planned.timings.scf - planned.pace.integrals
-    return iterations <= SHARE_OF_ITERATIONS * planned.timings.total
+def _take_turns(plans: Sequence[plan.Plan]) -> bool:
+    """Whether two processes should take turns with a chain of runs."""
+    seconds = math.fsum(planned.timings.total - planned.rates.start for planned in plans)
+    return seconds >= LEAST_CHAIN and all(
+        planned.timings.scf - planned.pace.integrals <= SHARE_OF_ITERATIONS * planned.timings.total
+        for planned in plans
+    )
 
 
 class Series(Relay):
