@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import BackendUnavailable, InputError, Option
+from dfmp2.errors import BackendUnavailable, Command, InputError, Option
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 
@@ -23,6 +23,11 @@ EXPECTED = "expected ATOM=ISOTOPE, as in 1=2H, H=2H or 1=2.0141"
 ISOTOPE = re.compile(r"(\d{1,3})([A-Za-z]{1,2})")
 NUCLEAR_NUMBER = re.compile(r"[0-9]{1,3}\.?[0-9]*")
 HEAVIEST = 400.0  # u
+NO_ISOTOPES = (  # end of the message about a file with isotopes
+    ": isotopes have the same electronic energy: remove it, and give masses to ",
+    Command("thermo"),
+)
+SAME_MASS = 0.1  # u; tables of average masses differ by 0.02
 
 
 def isotope_masses(
@@ -98,3 +103,18 @@ def _mass(symbol: str, what: str, option: Option) -> float:
         raise InputError(
             option, f": there is no isotope {number} of {symbol} in QCElemental; {EXPECTED}"
         ) from None
+
+
+def require_usual_mass(symbol: str, given: float) -> None:
+    """Raise for a mass in u that is neither that of the most abundant isotope nor the average of an
+    element.
+
+    Raises
+    ------
+    InputError : it is that of another isotope
+    """
+    from pyscf.data.elements import MASSES, charge
+
+    usual = (mass(symbol), MASSES[charge(symbol)])
+    if min(abs(given - value) for value in usual) > SAME_MASS:
+        raise InputError(f"mass {given:.6g} of {symbol}", *NO_ISOTOPES)
