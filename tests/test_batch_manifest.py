@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import lists, sampled_from, tuples
 
+import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.execution.items import _function_of, fingerprint, read_input
 from dfmp2.execution.manifest import make_batch, read_batch, read_manifest, slug
@@ -136,17 +137,21 @@ def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
     assert targets == [f"{name}.h5" for name in names]
 
 
-def test_a_folder_stands_for_its_batch(folder, call):
+def test_a_folder_stands_for_its_batch(folder, call, monkeypatch):
     """`batch run FILE...` leaves a complete manifest, so status accepts the folder from
     anywhere."""
     (folder / "sub").mkdir()
     run = ("batch", "run", "h2o.xyz", "nh2.xyz", "--basis", "sto-3g", "--output", "ou t")
+    monkeypatch.setattr("sys.argv", ["dfmp2", *run, *["h2o.xyz"] * 600])
     succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
     shown = succeed(call("batch", "status", str(folder / "ou t")))
     assert "2 complete" in shown.out
     batch = read_batch(folder / "ou t")
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
     assert batch.items[0].options.frozen_core == "auto" and batch.items[1].keep == "energies"
+    # Each item stores the command, which may name thousands of files.
+    command, _, item = dfmp2.read(batch.items[1].target).provenance.command.partition("  # ")
+    assert (len(command), item) == (4000, "item nh2")
     again = succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
     assert "2 of 2 items complete (2 of them before)" in again.out
     refused = call("batch", "status", "sub")

@@ -97,6 +97,8 @@ def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> No
         "orbital stability: stable",
     ):
         assert words in done.out, words
+    sections = re.findall(r"^(.+)\n-+$", done.out, re.MULTILINE)
+    assert sections.index("Orbitals and pairs") == sections.index("Energies") + 1
     ending = done.out.splitlines()[-1]
     energies = [
         f"{water.json[name]:.10f} Eh" for name in ("mp2_total_energy", "mp2_correlation_energy")

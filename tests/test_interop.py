@@ -629,6 +629,20 @@ def test_energy_in_electronvolts() -> None:
     assert atoms.get_potential_energy() / Hartree == pytest.approx(
         expected.scf_total_energy + expected.scs_mp2_correlation_energy, abs=1e-11
     )
+    atoms.calc.reset()
+    assert atoms.calc.result is None
+
+
+def test_point_charges_are_in_angstrom() -> None:
+    """Unless another unit is named; a change of them is another calculation."""
+    atoms = hydrogen()
+    molecule = Molecule(("H", "H"), atoms.positions * BOHR_PER_ANGSTROM)
+    atoms.calc = DFMP2(**SETTINGS, point_charges=[[0.3, 0.1, 2.5, 0.4]])
+    for scale in (BOHR_PER_ANGSTROM, 1.0):
+        field = [[0.3 * scale, 0.1 * scale, 2.5 * scale, 0.4]]
+        expected = dfmp2.run(molecule.in_field(field), **SETTINGS).total_energy
+        assert atoms.get_potential_energy() / Hartree == pytest.approx(expected, abs=1e-10)
+        atoms.calc.set(point_charge_units="bohr")
 
 
 def test_forces_are_differences_of_energies() -> None:

@@ -510,6 +510,20 @@ def test_a_constrained_minimum_is_one_along_its_constraints(
     assert sorted(modes) == pytest.approx(sorted(expected), rel=2e-3)
 
 
+def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Water on springs, held at 140 degrees, with bonds 5e-4 bohr too long: only they change."""
+    half = np.radians(70)
+    arm = (BOND + 5e-4) * np.array([np.sin(half), np.cos(half)])
+    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, *arm], [0, -arm[0], arm[1]]])
+    on_springs(monkeypatch, start)
+    study = optimized(start, Search(Constraints([("angle", "2,1,3")])), ON_SPRINGS)
+    assert list(study.runs) == ["step-000", "curvature-001"]
+    probe = study.runs["curvature-001"].molecule
+    assert probe.angle(2, 1, 3) == pytest.approx(140, abs=1e-3)
+    moved = [internal_coordinate(probe.coordinates[[0, k]]) - BOND - 5e-4 for k in (1, 2)]
+    assert moved[0] == pytest.approx(moved[1], abs=1e-6) and moved[0] < -1e-3
+
+
 def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
     on_springs(monkeypatch, STRAIGHT_WATER)

@@ -13,7 +13,7 @@ import pytest
 import dfmp2
 from dfmp2.backends import base, cpu, tiling
 from dfmp2.backends.base import Limits, Shape, Tile
-from dfmp2.backends.cards import Card, present_card
+from dfmp2.backends.transfers import Card, present_card
 from dfmp2.errors import ForeignCheckpoint, InputError
 from dfmp2.mp2 import certificate, composite, diagnostics, identity
 from dfmp2.mp2.pairs import PairEnergies
@@ -130,17 +130,17 @@ def test_what_is_read_from_disk_is_counted_without_its_tiles(held: int) -> None:
     """From the cuts alone: a thousand waters have 12 million tiles."""
     limits = replace(CARD, tile_edge=3)
     row, other = 10, 7
-    alike = tiling.triangle_cuts(23, limits)
+    alike = tiling.triangle_cuts(23, limits, row)
     tiles = tiling.triangle(23, limits)
     of_triangle = tiling.visits(tiles, held, row, row, same=True)
     assert alike.tiles == len(tiles)
     assert alike.orbitals_read(held, row, row) == _orbitals_of(of_triangle)
-    apart = tiling.rectangle_cuts(23, 17, limits)
+    apart = tiling.rectangle_cuts(23, 17, limits, row)
     tiles = tiling.rectangle(23, 17, limits)
     of_rectangle = tiling.visits(tiles, held, row, other, same=False)
     assert apart.tiles == len(tiles)
     assert apart.orbitals_read(held, row, other) == _orbitals_of(of_rectangle)
-    nothing = tiling.triangle_cuts(0, limits)
+    nothing = tiling.triangle_cuts(0, limits, row)
     assert (nothing.tiles, nothing.orbitals_read(held, row, row)) == (0, (0, 0))
 
 

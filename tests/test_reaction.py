@@ -44,6 +44,9 @@ MOLECULES = {
     "h3": "3\ncharge=1\nH 0 0 0\nH 0.87 0 0\nH 0.435 0.753 0\n",
     "hf": "2\n\nH 0 0 0\nF 0 0 0.92\n",
     "f": "1\nmultiplicity=2\nF 0 0 0\n",
+    "lithium-ion": "1\ncharge=1\nLi 0 0 0\n",
+    "hydride": "1\ncharge=-1\nH 0 0 0\n",
+    "lih": "2\n\nLi 0 0 0\nH 0 0 1.6\n",
     "linear-h3": "3\nmultiplicity=2\nH 0 0 -0.9423\nH 0 0 0\nH 0 0 0.9423\n",
 }
 
@@ -157,6 +160,13 @@ def test_wrong_terms(text: str, said: str) -> None:
         ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}, "whole number from 1 to 60"),
         ("none.xyz", "2*h.xyz", {}, "none.xyz"),
         ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for the species"),
+        # Psi4 correlates the shell of Li+, and freezes that of LiH.
+        (
+            "lithium-ion.xyz,hydride.xyz",
+            "lih.xyz",
+            {"frozen_core": "psi4"},
+            "freezes different numbers of orbitals on the two sides",
+        ),
         ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}, "expected one of 1atm, 1bar, 1M"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}, "expected a number above 0"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}, "above 0"),
@@ -237,6 +247,23 @@ def test_stored_results_take_part(folder: Path) -> None:
         dfmp2.reaction("h2.h5", "2*h.h5", "6-31g", frequencies=True, **SMALL)
     with pytest.raises(InputError, match="h2 is to be computed, and no basis"):
         dfmp2.reaction("h2.xyz", "2*h.h5", **SMALL)
+
+
+def test_a_stored_hessian_beside_energies(folder: Path) -> None:
+    """Atoms need none; other molecules without one are named, and leave no Gibbs energy."""
+    stored = dfmp2.frequencies("h2.xyz", "6-31g", allow_gradient=True, output="h2.h5", **SMALL)
+    atoms = dfmp2.reaction("h2.h5", "2*h.xyz", "6-31g", **SMALL)
+    (wavenumber,) = stored.table["wavenumber"].values
+    assert atoms.values["reaction_energy_at_0_kelvin"].value == pytest.approx(
+        atoms.values["reaction_energy"].value - wavenumber / 2 / 219474.6313632, abs=1e-10
+    )
+    for hydrogen, lacking in (("h2.h5", ["proton, h3"]), ("h2.xyz", [])):
+        moved = dfmp2.reaction(f"{hydrogen},proton.xyz", "h3.xyz,he.xyz", "6-31g", **SMALL)
+        said = [note for note in moved.notes if "without a Hessian" in note]
+        assert said == [
+            f"no enthalpy and no Gibbs energy: {names} without a Hessian" for names in lacking
+        ]
+        assert "reaction_gibbs_energy" not in moved.values
 
 
 def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folder: Path) -> None:

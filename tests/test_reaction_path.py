@@ -23,7 +23,7 @@ from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.studies import reaction_path
 from dfmp2.studies.frequencies import StoredHessian, read_hessian
-from dfmp2.studies.geometric_search import Search
+from dfmp2.studies.geometric_search import GeomeTRIC, Search
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import _table, _values, arc_length
 from dfmp2.studies.task import Step, Unfinished
@@ -163,6 +163,10 @@ def test_the_length_of_a_path() -> None:
     turn = Rotation.from_euler("xyz", [0.4, 0.2, -0.7]).as_matrix()
     second = replace(first, coordinates=(first.coordinates + apart) @ turn.T + 3.0)
     assert arc_length(first, second) == pytest.approx(math.sqrt(2 * mass) * d, rel=1e-6)
+    # The steps are weighted with masses of isotopes too; the mean of chlorine's is 35.45.
+    acid = molecule("3\n\nCl 0 0 0\nO 0 0 1.7\nH 0.9 0.2 2.0\n")
+    weights = GeomeTRIC(acid, Search(), "", downhill="forward")._optimizer.IC.mass
+    assert weights == pytest.approx(np.repeat([34.96885268, 15.99491462, mass], 3), rel=1e-7)
 
 
 def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:

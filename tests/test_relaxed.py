@@ -333,6 +333,9 @@ def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
     assert found["lowest_first"] == found["map_first"][i]
     assert found["lowest_second"] == found["map_second"][j]
     assert found["lowest_energy"] == energies.min()
+    stored = dfmp2.read_study("w.scan.h5")
+    for kind, unit in (("first", "angstrom"), ("second", "degree")):
+        assert stored.values[f"lowest_{kind}"].units == stored.arrays[f"map_{kind}"].units == unit
     assert found["table"]["bond_1_2"] == [0.9] * 3 + [1.1] * 3
     drawn = (folder / "w.scan.svg").read_text()
     heights = (energies - energies.min()) * 2625.4996394799

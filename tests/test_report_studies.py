@@ -14,14 +14,13 @@ import h5py
 import numpy as np
 import pytest
 
-from dfmp2.cli.scan import _extrema
+from dfmp2.cli.geometry import _extrema
 from dfmp2.output import hdf5
-from dfmp2.output.drawings.maps import energy_map
 from dfmp2.output.drawings.plots import Curve, curves
-from dfmp2.output.drawings.studies import scan_curve
+from dfmp2.output.drawings.studies import energy_map, scan_curve
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.reports import study_figures
+from dfmp2.output.reports import study as study_report
 from dfmp2.output.reports.study import study_warnings
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
@@ -366,6 +365,11 @@ def axis(svg):
     return lambda y: low + (y - bottom) / (top - bottom) * (high - low)
 
 
+def sides(svg):
+    """Left and right end of the frame of a drawing."""
+    return [float(end) for end in re.search('data-axis="([^"]+)"', svg)[1].split()[4:]]
+
+
 def test_a_title_with_quotes_and_brackets_stays_an_attribute():
     title = 'say "x" onload="alert(1)" > <y> & \'z\''
     table = {
@@ -404,6 +408,7 @@ def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
     value = axis(svg)
     (methods,), (others,) = polylines(svg, "s1"), polylines(svg, "s2")
     assert [value(y) for y in methods[:, 1]] == pytest.approx(above, abs=0.02)
+    assert methods[:, 0] == pytest.approx(np.linspace(*sides(svg), len(x)), abs=0.1)
     others_above = (hartree_fock - hartree_fock.min()) * 2625.4996394799
     assert [value(y) for y in others[:, 1]] == pytest.approx(others_above, abs=0.02)
     quartic, parabola = polylines(svg, "fit")
@@ -433,10 +438,10 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     assert _extrema(drawn_study("scan", {}, {})) == ""
 
 
-@pytest.mark.parametrize(("lowest", "inside"), [(0.0, 21), (330.0, 31)])
+@pytest.mark.parametrize(("lowest", "inside"), [(0.0, 21), (30.0, 31), (330.0, 31), (360.0, 21)])
 def test_the_fit_of_a_circle_goes_on_beyond_its_ends(lowest, inside):
     """A minimum at 0 and 360 degrees, or near them: the part of its curve that lies inside is
-    drawn."""
+    drawn. The polynomial through five points of a cosine is off by less than 0.05 kJ/mol."""
     x = np.arange(0.0, 361.0, 30.0)
     above = 10.0 * (1.0 - np.cos(np.radians(x - lowest)))
     table = {
@@ -450,14 +455,19 @@ def test_the_fit_of_a_circle_goes_on_beyond_its_ends(lowest, inside):
     }
     svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "degree"}))
     (curve,) = polylines(svg, "fit")
-    assert axis(svg)(curve[:, 1].min()) > 0 and len(curve) == inside  # of 41
-    assert axis(svg)(curve[:, 1].max()) == pytest.approx(0.0, abs=0.02)
+    assert len(curve) == inside  # of 41
+    left, right = sides(svg)
+    ticks = [float(number) for number in re.findall(r">([\d.]+)</text>", svg)]
+    places = (curve[:, 0] - left) / (right - left) * max(ticks)
+    assert [axis(svg)(y) for y in curve[:, 1]] == pytest.approx(
+        10.0 * (1.0 - np.cos(np.radians(places - lowest))), abs=0.05
+    )
 
 
 def test_a_spectrum_is_broadened_and_labelled_and_has_no_imaginary_mode():
     wavenumbers = (-950.0, 0.0, 1600.0, 1612.0, 3700.0, 3100.0)
     intensities = (300.0, 0.0, 50.0, 70.0, 2.5, 1.0)
-    figure = study_figures._infrared(wavenumbers, intensities)
+    figure = study_report._infrared(wavenumbers, intensities)
     assert "20 cm^-1" in figure.caption
     svg = figure.draw()
     root = ElementTree.fromstring(svg)
@@ -497,7 +507,7 @@ def test_an_optimisation_has_two_axes_and_its_limits():
     }
     limits = {"max_gradient": 4.5e-4, "rms_gradient": 3e-4, "max_displacement": 1.8e-3}
     settings = {"limits": limits, "convergence": "GAU"}
-    svg = study_figures._course(drawn_study("optimization", table, settings=settings)).draw()
+    svg = study_report._course(drawn_study("optimization", table, settings=settings)).draw()
     value, root = axis(svg), ElementTree.fromstring(svg)
     (energies,), (largest,), (rms,) = (polylines(svg, f"s{k}") for k in (1, 2, 3))
     above = [value(y) for y in energies[:, 1]]
@@ -517,5 +527,5 @@ def test_an_optimisation_has_two_axes_and_its_limits():
     drawn = [item for item in root.iter() if (item.get("class") or "").startswith("limit")]
     heights = {item.get("class"): gradient(float(item.get("y1"))) for item in drawn}
     assert heights == pytest.approx({"limit t2": 4.5e-4, "limit t3": 3e-4}, rel=0.01)
-    without = study_figures._course(drawn_study("optimization", table))
+    without = study_report._course(drawn_study("optimization", table))
     assert "limit t" not in without.draw() and "does not hold the limits" in without.caption

@@ -631,7 +631,7 @@ def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
     triangle = [n * (n + 1) // 2 for n in edges]
     least = 5 * nao
     for most in (0, 3 * nao, 9 * nao, nao * nao):
-        blocks = jk.pair_groups(mole, pairs, most)
+        blocks = screening.pair_groups(mole, pairs, most)
         assert blocks[0].first == 0 and blocks[-1].last == mole.nbas
         for one, following_one in pairwise(blocks):
             assert one.last == following_one.first
@@ -646,9 +646,9 @@ def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
                     triangle[one.last],
                 )
             )
-        assert jk.ends_of(blocks) == [block.c1 for block in blocks]
-        assert jk.ends_of(blocks[1:]) == [block.c1 - blocks[1].c0 for block in blocks[1:]]
-    groups = jk.pair_groups(mole, pairs)
+        assert screening.ends_of(blocks) == [block.c1 for block in blocks]
+        assert screening.ends_of(blocks[1:]) == [block.c1 - blocks[1].c0 for block in blocks[1:]]
+    groups = screening.pair_groups(mole, pairs)
     for one, following_one in pairwise(groups):
         assert one.t1 - one.t0 <= least
         assert following_one.t1 - one.t0 > least
@@ -838,6 +838,8 @@ def test_common_orbitals_are_the_smallest_cosine_of_both_spins() -> None:
     second = reference(mo_coeff=coeff)
     assert common_orbitals(first, first, np.eye(4)) == pytest.approx(1.0)
     assert common_orbitals(first, second, np.eye(4)) == pytest.approx(math.cos(angle))
+    others = first.mo_occ[:, ::-1]
+    assert common_orbitals(first, reference(mo_occ=others), np.eye(4)) == pytest.approx(0.0)
     within = first.mo_coeff.copy()
     within[0][:, [0, 1]] = within[0][:, [0, 1]] @ turn
     assert common_orbitals(first, reference(mo_coeff=within), np.eye(4)) == pytest.approx(1.0)

@@ -288,8 +288,9 @@ def test_what_computes_a_step() -> None:
         "2\n\nH 0 0 0\nO 0 0 0.97\n",
         "2\n\nS 0 0 0\nH 0 0 1.34\n",
         "3\n\nO 0 0 0\nH 0 0 1\nH 0 1 0\n",
+        "2\n\nO 0 0 0\n@H 0 0 0.97\n",
     ],
-    ids=["another order", "another element", "another number of atoms"],
+    ids=["another order", "another element", "another number of atoms", "a ghost"],
 )
 def test_frames_of_another_molecule_are_refused(second: str, tmp_path: Path) -> None:
     path = tmp_path / "frames.xyz"

@@ -126,7 +126,7 @@ def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str
         if done.code != 75:
             break
     succeed(done)
-    assert read_study("x.h5").complete
+    assert read_study("x.h5").complete and "other products" not in done.err
     assert read_study("x.h5").runs["point-001"].provenance.created == first
     again = call(*SCAN, "--output", "x.h5")
     assert again.code == 3 and "x.h5 already exists: --overwrite replaces it" in again.message
@@ -196,6 +196,9 @@ def test_a_broken_device_ends_a_scan(
         in done.message
     )
     assert list(read_study("x.h5").runs) == ["point-001"]
+    monkeypatch.setattr("dfmp2.studies.keeper.blas_and_kernels", lambda: "Zen9")
+    done = succeed(call(*SCAN, "--output", "x.h5"))
+    assert "were made with other products than those of this host (Zen9): their last" in done.err
 
 
 @pytest.mark.slow

@@ -54,13 +54,13 @@ from dfmp2.output.drawings import elements as drawn
 from dfmp2.output.study import is_study, read_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import memory, time
-from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
+from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
 from dfmp2.scf.solvent import _key as key_of_solvent
 from dfmp2.studies import coordinate, extrema, species
 from dfmp2.trainium import calls, layout
-from dfmp2.trainium.costs import catalogue, model, text
+from dfmp2.trainium.costs import catalogue, model
 from dfmp2.trainium.kernels import sizes
 from dfmp2.units import counted_text, format_bytes
 from tests.awkward import MOLECULES
@@ -478,8 +478,8 @@ def costs() -> Iterator[str]:
     for row, shape in ((catalogue.KERNELS[0], SPINS[0]), (catalogue.KERNELS[3], Shape(9, 30, 70))):
         chip = model.CHIPS["trn1"]
         price = catalogue.best(row, shape, chip)
-        trace = text.largest_trace(price, chip)
-        yield from text.price_text(row, shape, chip, price, trace).splitlines()
+        trace = catalogue.largest_trace(price, chip)
+        yield from catalogue.price_text(row, shape, chip, price, trace).splitlines()
     for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1])):
         yield fields(one)
     yield fields(catalogue.predict_transform(SPINS, 150, "trn1"))

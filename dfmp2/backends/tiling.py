@@ -77,13 +77,13 @@ class Cuts(NamedTuple):
         return left, right
 
 
-def triangle_cuts(nocc: int, limits: Limits, row: int = 0) -> Cuts:
+def triangle_cuts(nocc: int, limits: Limits, row: int) -> Cuts:
     """Cuts of the tiles of `triangle`."""
     cuts = _cuts(nocc, edge(nocc, limits, row))
     return Cuts(cuts, cuts, same=True)
 
 
-def rectangle_cuts(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> Cuts:
+def rectangle_cuts(nocc_left: int, nocc_right: int, limits: Limits, row: int) -> Cuts:
     """Cuts of the tiles of `rectangle`."""
     rows = _cuts(nocc_left, edge(nocc_left, limits, row))
     columns = _cuts(nocc_right, edge(nocc_right, limits, row))

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import Statement, settle, statements
-from dfmp2.molecule.elements import SYMBOLS, atomic_number
-from dfmp2.molecule.isotopes import NO_ISOTOPES
+from dfmp2.molecule.elements import NO_ISOTOPES, SYMBOLS, atomic_number
 
 CHARGE_CODES = {1: 3, 2: 2, 3: 1, 5: -1, 6: -2, 7: -3}  # 4 is a doublet radical
 DOUBLET_CODE = 4

@@ -26,11 +26,8 @@ from dfmp2.output.document import (
     document_text,
     size,
 )
-from dfmp2.output.reports.energies import quoted_energies
-from dfmp2.output.reports.method import heading, method_name
-from dfmp2.output.reports.molecule import point_charge_line
-from dfmp2.output.reports.pairs import list_pairs
-from dfmp2.output.reports.reference import spin_fact
+from dfmp2.output.reports.energies import list_pairs, quoted_energies
+from dfmp2.output.reports.method import heading, method_name, point_charge_line, spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
 from dfmp2.output.reports.study import (
     cost_of_runs,
@@ -84,12 +81,11 @@ NO_DIPOLE = 1e-8  # e bohr; smaller components are rounding errors
 def report(result: MP2Result) -> str:
     """The report of a result, one string ending in a newline."""
     parts = summary_blocks(result)
-    at = 1 + next(k for k, part in enumerate(parts) if part.anchor == "energies")
     orbitals = [*_dipole(result), *_frontier(result), *_strongest(result)]
     title = "Orbitals and pairs"
     if result.options.correlation.kind != "pairs":
         title = "Orbitals"
-    parts.insert(at, Section("orbitals", title, orbitals))
+    parts.insert(3, Section("orbitals", title, orbitals))  # after the energies
     return document_text([f"dfmp2 {result.provenance.version}: {heading(result)}"], parts)
 
 

@@ -467,7 +467,7 @@ class GeomeTRIC:
             shift = max(0.0, SOFTEST_BETWEEN / 10 - float(np.linalg.eigvalsh(softest).min()))
             step, expected, _ = self._step_of(shift, here, internal, softest, coordinates, False, 0)
             to_cartesian = coordinates.wilsonB(here).T @ coordinates.GInverse(here)
-            move = (to_cartesian @ np.ravel(step)[: len(internal)]).reshape(-1, 3)
+            move = (to_cartesian @ np.ravel(step)).reshape(-1, 3)
         lengths = np.linalg.norm(move, axis=1) * ANGSTROM_PER_BOHR
         small = (
             lengths.max() < limits.Convergence_dmax
