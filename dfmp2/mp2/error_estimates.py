@@ -131,6 +131,15 @@ def error_budget(result: MP2Result) -> ErrorBudget:
 
     If the method scales the components of MP2, the budget is that of unscaled MP2.
     """
+    method, energy = result.options.correlation, "E(MP2, total)"
+    if not method.scaled_mp2:
+        energy = f"E({method.title}, total)"
+    budget = ErrorBudget(error_sources(result), energy)
+    return replace(budget, reaction=_reaction(result, budget))
+
+
+def error_sources(result: MP2Result) -> dict[str, Source]:
+    """The sources of the budget of one run."""
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
@@ -152,11 +161,7 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         for key, source in sources.items():
             if source.correlation is not None:
                 sources[key] = replace(source, correlation=nothing, both=None)
-    method, energy = result.options.correlation, "E(MP2, total)"
-    if not method.scaled_mp2:
-        energy = f"E({method.title}, total)"
-    budget = ErrorBudget(sources, energy)
-    return replace(budget, reaction=_reaction(result, budget))
+    return sources
 
 
 def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
