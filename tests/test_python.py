@@ -158,6 +158,9 @@ REFUSED: dict[str, Call] = {
         "sto-3g",
         workers="two",  # type: ignore[typeddict-item]
     ),
+    "workers=2: each point starts from the one before: add chained=False": lambda: dfmp2.scan(
+        _water(), "sto-3g", ("bond", "1,2", "0.9:1.0:3"), workers=2
+    ),
     "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
     "basis with a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]

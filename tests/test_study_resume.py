@@ -21,7 +21,7 @@ from tests.test_signals import start, wait_for
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 BASIS = ("--basis", "sto-3g", "--threads", "1")
-SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", "--workers", "1", *BASIS)
+SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", *BASIS)
 KINDS = {
     "scan": SCAN,
     "interaction": ("interaction", "pair.xyz", "--fragments", "1-3,4-5", *BASIS),

@@ -390,7 +390,12 @@ def scan_command(
 
     Without a coordinate MOLECULE holds several geometries. The exit code is 9 if points failed.
     """
-    if workers is None and points.relaxed:
+    if workers is not None and points.chain and not points.relaxed:
+        raise InputError(
+            "--workers compute points at the same time, and each starts from the one before: "
+            "add --no-chain"
+        )
+    if workers is None and points.chain:
         workers = 1
     start_workers(workers, given.options["threads"])
     chosen = level.of(given.chosen())

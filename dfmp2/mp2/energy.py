@@ -16,10 +16,9 @@ Ahlrichs, Chem. Phys. Lett. 294, 143 (1998). A backend (`dfmp2.backends.cpu`) su
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +42,6 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import (
     NOTHING,
     Calculation,
-    CalculationKeywords,
     Checkpoint,
     FittedIntegrals,
     Opening,
@@ -97,32 +95,20 @@ def mp2_energy(
     ------
     Dfmp2Error : see `dfmp2.errors`; only the checkpoint writes anything
     """
-    with open_energy(
-        molecule,
+    options = options.settled(molecule.multiplicity)
+    require_energy_check(options)
+    kind = reference_kind(options, molecule.multiplicity)
+    with open_calculation(
         options,
+        kind,
+        Opening(partial(resolve, molecule, doubt_units=doubt_units)),
         start=start,
         listener=listener,
         command=command,
         checkpoint=checkpoint,
-        doubt_units=doubt_units,
     ) as calculation:
         reference = converged_reference(calculation, start)  # Eq. 1
         return energy_on_reference(calculation, reference)  # Eqs. 2 to 6
-
-
-def open_energy(
-    molecule: Molecule,
-    options: Options,
-    *,
-    doubt_units: bool = True,
-    **how: Unpack[CalculationKeywords],
-) -> AbstractContextManager[Calculation]:
-    """The calculation of an energy; parameters and errors as in `mp2_energy`."""
-    options = options.settled(molecule.multiplicity)
-    require_energy_check(options)
-    kind = reference_kind(options, molecule.multiplicity)
-    opening = Opening(partial(resolve, molecule, doubt_units=doubt_units))
-    return open_calculation(options, kind, opening, **how)
 
 
 def energy_on_reference(calculation: Calculation, reference: Reference) -> MP2Result:
@@ -137,27 +123,36 @@ def converged_reference(
     calculation: Calculation,
     start: StartOrbitals | None,
     finish: Callable[[Any], None] = release_integrals,
-    integrals: ScfIntegrals | None = None,
 ) -> Reference:
     """The converged reference, Eq. 1; the saved one if an interrupted run had converged it.
 
     Parameters
     ----------
     finish : called with the mean field while it still holds the SCF integrals
-    integrals : from `scf_integrals`, if they exist already
     """
-    system, checkpoint = calculation.system, calculation.checkpoint
+    system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
     kind = calculation.kind.upper()
     options = calculation.options
     if options.functional is not None:
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
+    device = None
+    if options.transform == "device" and calculation.setup.backend.limits.fits:
+        device = calculation.setup.backend
     if checkpoint.reference is not None:
         return checkpoint.reference
-    if integrals is None:
-        integrals = scf_integrals(calculation)
     with calculation.clock("scf"):
+        integrals = ScfIntegrals(
+            auxmole=system.jk_auxmole,
+            place="memory" if memory.scf_fits_in_core else "disk",
+            threads=calculation.setup.active,
+            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+            response_in_memory=memory.response_held,
+            gathers=memory.scf_gathers and device is None,
+            grid_room=memory.grid_room,
+            device=device,
+        )
         mf, reference = run_scf(
             system.mole,
             calculation.kind,
@@ -172,29 +167,6 @@ def converged_reference(
         checkpoint.add_reference(reference)
     resources.return_memory()
     return reference
-
-
-def scf_integrals(calculation: Calculation, *, computed: bool = False) -> ScfIntegrals:
-    """The two-electron integrals of the SCF; computed now, if they are fitted and in memory, or
-    when the SCF begins."""
-    system, memory = calculation.system, calculation.plan.memory
-    device = None
-    if calculation.options.transform == "device" and calculation.setup.backend.limits.fits:
-        device = calculation.setup.backend
-    integrals = ScfIntegrals(
-        auxmole=system.jk_auxmole,
-        place="memory" if memory.scf_fits_in_core else "disk",
-        threads=calculation.setup.active,
-        room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
-        response_in_memory=memory.response_held,
-        gathers=memory.scf_gathers and device is None,
-        grid_room=memory.grid_room,
-        device=device,
-    )
-    if not computed or system.jk_auxmole is None or not memory.scf_fits_in_core:
-        return integrals
-    with calculation.clock("scf"), shielded():
-        return replace(integrals, made=integrals.builder(system.mole).build())
 
 
 def fitted_integrals(

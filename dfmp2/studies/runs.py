@@ -78,12 +78,6 @@ class Elsewhere(Protocol):
     ) -> Iterable[tuple[Step, MP2Result | Dfmp2Error]]:
         """The steps with their results, in order of completion, from `count` processes."""
 
-    def chain(
-        self, units: Sequence[Unit], threads: int
-    ) -> Iterable[tuple[Step, MP2Result | Dfmp2Error]]:
-        """The same for energies, from two processes; a step without start orbitals starts from
-        those of the step before."""
-
 
 class CarryOutKeywords(TypedDict, total=False):
     """The keywords of `carry_out`, accepted by every study."""
@@ -223,12 +217,7 @@ class _StudyRuns:
             total = f"/{len(self.steps)}"
         if elsewhere is not None and count > 1 and waiting:
             self.number += len(group) - len(waiting)
-            if self.task.chained:
-                shared = elsewhere.chain(self._chained_units(group), threads)
-            else:
-                ordered = longest_first(waiting, self._kind)
-                units = [self._unit(step, self._start_of(step)) for step in ordered]
-                shared = elsewhere.steps(units, min(count, len(waiting)), threads)
+            shared = elsewhere.steps(self._units(waiting), min(count, len(waiting)), threads)
             self._take(shared, total)
         else:
             self._run_here(group, waiting, total)
@@ -237,21 +226,16 @@ class _StudyRuns:
 
     def _division(self, group: Sequence[Step], elsewhere: Elsewhere | None) -> tuple[int, int]:
         """The number of processes for a group of steps, and of the threads of each."""
-        task = self.task
-        given = task.options.threads
+        given = self.task.options.threads
         cores = given or usable_cores()
-        most = len(group)
-        if task.chained:
-            # Two take turns with energies in one basis set, see `Elsewhere.chain`
-            most = 1 if self.composite or task.compute is not None else 2
-        if elsewhere is None or most == 1:
+        if elsewhere is None:
             return 1, cores
         if elsewhere.workers is not None:
-            count = min(elsewhere.workers, most)
+            count = max(1, min(elsewhere.workers, len(group)))
             return count, given or max(1, cores // count)
-        if pinning(task.options.backend, 0, 1):
+        if self.task.chained or pinning(self.task.options.backend, 0, 1):
             return 1, cores
-        count = min(most, processes(group, self._kind, cores, chained=task.chained))
+        count = processes(group, self._kind, cores)
         return count, cores // count
 
     def _waiting(self, group: Sequence[Step], threads: int, *, follow: bool) -> list[Step]:
@@ -271,28 +255,18 @@ class _StudyRuns:
                 self._keep(step, task.stored[step.name])
         return [step for step in group if step.name not in self.results]
 
-    def _unit(self, step: Step, start: StartOrbitals | None) -> Unit:
-        """A step for another process."""
-        return Unit(
-            step=step,
-            compute=self._function_of(step),
-            start=start,
-            command=self.command,
-            tolerant=self.task.tolerant,
-        )
-
-    def _chained_units(self, group: Sequence[Step]) -> list[Unit]:
-        """The missing steps of a group for other processes; without start orbitals where these are
-        those of the step before, which is missing too."""
-        units = []
-        start = self.first
-        for step in group:
-            if step.name in self.results:
-                start = _orbitals_of(step.name, self.results[step.name])
-            else:
-                units.append(self._unit(step, start))
-                start = None
-        return units
+    def _units(self, waiting: Sequence[Step]) -> list[Unit]:
+        """Steps for other processes, the longest ones first."""
+        return [
+            Unit(
+                step=step,
+                compute=self._function_of(step),
+                start=self._start_of(step),
+                command=self.command,
+                tolerant=self.task.tolerant,
+            )
+            for step in longest_first(waiting, self._kind)
+        ]
 
     def _take(self, shared: Iterable[tuple[Step, MP2Result | Dfmp2Error]], total: str) -> None:
         """Keep the results of other processes."""
