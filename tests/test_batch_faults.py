@@ -147,6 +147,7 @@ def test_how_a_process_ended_may_have_been_told_to_others(
 ) -> None:
     """A program that waits for all of its children."""
     monkeypatch.setattr(processes, "REAPED", 0.1)
+    monkeypatch.setattr(processes, "_served", [])  # by a test before this one
     monkeypatch.setattr(multiprocessing.popen_fork.Popen, "poll", lambda *_: None)
     slot = Slot(WorkerShare(1, 10**9), {})
     slot.submit(Call(broken_worker.wait, ()))

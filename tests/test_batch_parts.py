@@ -32,7 +32,7 @@ from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Slot, WorkerShare, process_death
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.options import Options
-from dfmp2.planning import plan
+from dfmp2.planning.time import process_count
 from dfmp2.studies import runs
 from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
@@ -164,14 +164,14 @@ def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained
 def test_calculations_that_processes_share():
     """Small ones that fit into memory beside this process, and keep all of them busy."""
     one = 10**8
-    assert plan.process_count([0.4] * 24, one, 10**9, 2) == 2
-    assert plan.process_count([0.4] * 24, one, 10**9, 16) == 9  # memory for ten, one of them here
-    assert plan.process_count([0.4] * 3, one, 10**10, 16) == 3
-    assert plan.process_count([1.0, 0.5, 0.5, 0.2, 0.2], one, 10**9, 4) == 2
-    assert plan.process_count([1.0, 0.1, 0.1], one, 10**9, 4) == 1
-    assert plan.process_count([31.0] * 24, one, 10**9, 2) == 1
-    assert plan.process_count([0.4] * 24, one, 2 * one, 2) == 1
-    assert plan.process_count([0.0, 0.0], one, 10**9, 2) == 1  # each will be refused
+    assert process_count([0.4] * 24, one, 10**9, 2) == 2
+    assert process_count([0.4] * 24, one, 10**9, 16) == 9  # memory for ten, one of them here
+    assert process_count([0.4] * 3, one, 10**10, 16) == 3
+    assert process_count([1.0, 0.5, 0.5, 0.2, 0.2], one, 10**9, 4) == 2
+    assert process_count([1.0, 0.1, 0.1], one, 10**9, 4) == 1
+    assert process_count([31.0] * 24, one, 10**9, 2) == 1
+    assert process_count([0.4] * 24, one, 2 * one, 2) == 1
+    assert process_count([0.0, 0.0], one, 10**9, 2) == 1  # each will be refused
 
 
 @pytest.mark.parametrize(("length", "shown"), [(299, 299), (300, 300), (301, 300), (900, 300)])

@@ -28,7 +28,7 @@ from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham
-from dfmp2.scf.integrals import jk_builder
+from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
@@ -489,7 +489,7 @@ def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega
     PySCF's default cut of 1e-7 is farther from four-centre integrals."""
     mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
     auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
-    builder = jk_builder(mole, auxmole, "memory", 1, None)
+    builder = ScfIntegrals(auxmole, "memory", threads=1).builder(mole)
     orbitals = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, 5)))[0]
     density = orbitals @ orbitals.T
 
@@ -525,8 +525,10 @@ def test_long_range_integrals_on_disk_have_the_bits_of_those_in_memory(tmp_path:
     density = orbitals @ orbitals.T
     with Space(tmp_path, 10**9) as space:
         room = Room(space, 10**5, 10**6)
-        on_disk = jk_builder(mole, auxmole, "disk", 2, room).get_jk(density, omega=0.25)
-    in_memory = jk_builder(mole, auxmole, "memory", 2, None).get_jk(density, omega=0.25)
+        stored = ScfIntegrals(auxmole, "disk", threads=2, room=room)
+        on_disk = stored.builder(mole).get_jk(density, omega=0.25)
+    resident = ScfIntegrals(auxmole, "memory", threads=2)
+    in_memory = resident.builder(mole).get_jk(density, omega=0.25)
     for first, second in zip(on_disk, in_memory, strict=True):
         assert np.array_equal(first, second)
 

@@ -26,7 +26,7 @@ from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import ladder
-from dfmp2.scf.integrals import jk_builder
+from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from tests.conftest import Runner, succeed
@@ -117,7 +117,8 @@ def test_the_functional_of_exact_exchange_is_hartree_fock(monkeypatch: pytest.Mo
 def test_coulomb_alone_is_that_of_coulomb_and_exchange(spins: int) -> None:
     """J alone is made from the density, otherwise from the products of the exchange."""
     mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
-    builder = jk_builder(mole, df.addons.make_auxmol(mole, "cc-pvdz-jkfit"), "memory", 2, None)
+    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    builder = ScfIntegrals(auxmole, "memory", threads=2).builder(mole)
     occupied = [np.random.default_rng(s).standard_normal((mole.nao, 5)) for s in range(spins)]
     both, alone = builder.matrices(occupied), builder.matrices(occupied, exchange=False)
     np.testing.assert_allclose(both[0], alone[0], rtol=0, atol=1e-12 * abs(both[0]).max())

@@ -14,7 +14,7 @@ from pyscf import dft, gto
 from dfmp2.backends import tiling
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import memory, rates
-from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
+from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles

@@ -20,7 +20,7 @@ from dfmp2.host import cache
 from dfmp2.host.scratch import RESERVE
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
-from dfmp2.planning import memory, rates, time
+from dfmp2.planning import gradient, memory, rates, time
 from dfmp2.planning import plan as planning
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
@@ -227,12 +227,12 @@ def test_z_vector_equations_counted_by_hand():
     assert work.kept_pairs / work.pairs_of_functions == 0.7
     made = 2 * 5 * 4 * 4 * 1.7 * 3
     cycle = 5 * (2 * 4 * 4 * 0.7 * 3 + 2 * 3 * 3 * (3 * 4 - 3))
-    iterations = made + time.Z_CYCLES * cycle
+    iterations = made + gradient.Z_CYCLES * cycle
     whole = 5 * 4 * 4 * 2.4 * 4 + 4 * 2 * 5 * 7
-    checks = time.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
+    checks = gradient.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
     for precise, rate in ((work, host.exchange), (replace(work, single_exchange=True), None)):
         seconds = iterations / (rate or host.exchange_single) + (whole + checks) / host.exchange
-        assert time._response(precise, host, None) == pytest.approx(seconds)
+        assert gradient._response_seconds(precise, host, None) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 7.0])

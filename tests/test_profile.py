@@ -121,7 +121,7 @@ def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_
 def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: Path) -> None:
     from dfmp2.host.scratch import Room, Space
     from dfmp2.molecule.pyscf_shield import import_pyscf
-    from dfmp2.scf.integrals import jk_builder
+    from dfmp2.scf.integrals import ScfIntegrals
 
     import_pyscf()
     from pyscf import df, gto
@@ -130,7 +130,8 @@ def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: P
     auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
     n, p = mole.nao, auxmole.nao
     with Space(tmp_path, 10**6) as space:
-        fitted: jk.JKFitting = jk_builder(mole, auxmole, where, 1, Room(space, 10**6, 10**6))
+        room = Room(space, 10**6, 10**6)
+        fitted: jk.JKFitting = ScfIntegrals(auxmole, where, threads=1, room=room).builder(mole)
         fitted.matrices([np.eye(n)[:, :5].copy(), np.eye(n)[:, :4].copy()])
         # Fit, J, K
         once = [p * p * n * (n + 1) // 2 + 2 * p * n * (n + 1) + 3 * p * n * n * 9, 0]

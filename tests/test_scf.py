@@ -22,7 +22,7 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole, start_density
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
-from dfmp2.scf import guess, jk, ladder
+from dfmp2.scf import following, jk, ladder
 from dfmp2.scf.integrals import reproducible
 from dfmp2.scf.ladder import SingleSchedule
 from dfmp2.units import counted_text
@@ -85,7 +85,8 @@ def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
     mole = built(RADICAL, "6-31g")
     mf = scf.UHF(mole)
     alpha, beta = (
-        float(np.vdot(density, mf.get_ovlp())) for density in guess.guess_density(name, mf, "uhf")
+        float(np.vdot(density, mf.get_ovlp()))
+        for density in following.guess_density(name, mf, "uhf")
     )
     assert alpha / beta == pytest.approx(5 / 4, rel=1e-10)
     # Projected orbitals lose a little

@@ -623,7 +623,7 @@ def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
     triangle = [n * (n + 1) // 2 for n in edges]
     least = 5 * nao
     for most in (0, 3 * nao, 9 * nao, nao * nao):
-        blocks = jk.pair_groups(mole, pairs, most)
+        blocks = screening.pair_groups(mole, pairs, most)
         assert blocks[0].first == 0 and blocks[-1].last == mole.nbas
         for one, following_one in pairwise(blocks):
             assert one.last == following_one.first
@@ -638,9 +638,9 @@ def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
                     triangle[one.last],
                 )
             )
-        assert jk.ends_of(blocks) == [block.c1 for block in blocks]
-        assert jk.ends_of(blocks[1:]) == [block.c1 - blocks[1].c0 for block in blocks[1:]]
-    groups = jk.pair_groups(mole, pairs)
+        assert screening.ends_of(blocks) == [block.c1 for block in blocks]
+        assert screening.ends_of(blocks[1:]) == [block.c1 - blocks[1].c0 for block in blocks[1:]]
+    groups = screening.pair_groups(mole, pairs)
     for one, following_one in pairwise(groups):
         assert one.t1 - one.t0 <= least
         assert following_one.t1 - one.t0 > least

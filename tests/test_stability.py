@@ -21,8 +21,8 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import make_options
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
-from dfmp2.scf import following, guess, ladder, rotations, stability
-from dfmp2.scf.integrals import jk_builder
+from dfmp2.scf import following, ladder, rotations, stability
+from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Heard, Runner, succeed
@@ -119,7 +119,7 @@ def test_a_random_start_turns_the_frontier_orbitals_alone() -> None:
     mf, overlap = scf.RHF(mole), mole.intor("int1e_ovlp")
     start = mf.get_init_guess(key="minao")
     _, orbitals = mf.eig(mf.get_fock(dm=start), overlap)
-    first, second = (guess.random_density(mf, start, number) for number in (1, 2))
+    first, second = (following.random_density(mf, start, number) for number in (1, 2))
     filled = np.einsum("pi,pq,qi->i", overlap @ orbitals, first, overlap @ orbitals)
     assert np.abs(filled[:6] - 2).max() < 1e-9  # the next three, 3p, are of equal energy
     assert filled[9:18].min() < 1.999 and filled[18] > 0.01
@@ -271,9 +271,8 @@ def test_held_integrals_give_the_eigenvalues_of_fitted_densities(kind: str) -> N
         charge=kind == "UHF",
         spin=kind == "UHF",
     )
-    fitted = jk_builder(
-        mole, gto.M(atom=mole.atom, basis="def2-universal-jkfit"), "memory", 2, None
-    )
+    auxmole = gto.M(atom=mole.atom, basis="def2-universal-jkfit")
+    fitted = ScfIntegrals(auxmole, "memory", threads=2).builder(mole)
     mf = getattr(scf, kind)(mole).density_fit(with_df=fitted).run(conv_tol=1e-12, verbose=0)
     expected = [rotation.eigenvalue for rotation in stability.lowest_rotations(mf)]
     assert len(expected) == (2 if kind == "RHF" else 1)

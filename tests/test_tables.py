@@ -54,7 +54,7 @@ from dfmp2.output.drawings import elements as drawn
 from dfmp2.output.study import is_study, read_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import memory, time
-from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
+from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
 from dfmp2.scf.solvent import _key as key_of_solvent

@@ -108,9 +108,9 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     _require_submittable(given)
     place = given["s3"].rstrip("/")
     lane = batch.asks_for(*COMPILED)
-    definition, memory = _definition(
-        given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane
-    )
+    kind = given["instance"] or ("trn1.2xlarge" if lane else "cpu")
+    container = _container(given, kind, lane)
+    definition = _definition(given, kind, container)
     content = pack(batch, given["shards"], chained=given["scf_chain"])
     archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.zip"
     variables = []
@@ -130,7 +130,7 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     share = {
         "workers": given["workers"],
         "threads": given["threads"],
-        "memory": f"{memory}MiB",
+        "memory": f"{container.memory - max(RESERVED, container.memory // 10)}MiB",
         "copy-every": f"{given['copy_every']:g}",
     }
     words = [str(word) for option, value in share.items() for word in (f"--{option}", value)]
@@ -167,39 +167,48 @@ def _require_submittable(given: Mapping[str, Any]) -> None:
         )
 
 
-def _definition(
-    given: Mapping[str, Any], kind: str, lane: str | None
-) -> tuple[dict[str, Any], int]:
-    """The request RegisterJobDefinition, and the memory shared by its workers, MiB.
+def _container(given: Mapping[str, Any], kind: str, lane: str | None) -> Instance:
+    """What a container requests of its instance: all of a given kind, but no more memory than
+    wanted.
 
-    The definition is named after its content (SHA-256), so everything that depends on a batch is
-    passed with the job.
+    Raises
+    ------
+    InputError : the workers need more than the instance has
     """
     workers = given["workers"]
     threads = given["threads"]
-    instance = INSTANCES.get(kind)
     cores = workers * threads
-    vcpus, most, chips = instance or (cores, None, 0)
-    memory = most or MEMORY_PER_CPU * vcpus
-    if given["memory"] is not None:
-        memory = -(-given["memory"] // MEBIBYTE)
-    if cores > vcpus:
+    instance = INSTANCES.get(kind, Instance(vcpus=cores, memory=MEMORY_PER_CPU * cores, chips=0))
+    if cores > instance.vcpus:
         raise InputError(
             f"{counted_text(workers, 'worker')} with {counted_text(threads, 'thread')} each: "
-            f"{cores} virtual CPUs are needed, and {kind} has {vcpus}: use fewer"
+            f"{cores} virtual CPUs are needed, and {kind} has {instance.vcpus}: use fewer"
         )
-    if lane is not None and workers > CORES_PER_CHIP * chips:
+    if lane is not None and workers > CORES_PER_CHIP * instance.chips:
         raise InputError(
             Option("workers", workers),
-            f": {kind} has {CORES_PER_CHIP * chips} NeuronCores, one for each worker",
+            f": {kind} has {CORES_PER_CHIP * instance.chips} NeuronCores, one for each worker",
         )
-    if not 2 * RESERVED <= memory <= (most or memory):
-        limit = f", and on {kind} at most {most} MiB" if most else ""
+    memory = instance.memory
+    if given["memory"] is not None:
+        memory = -(-given["memory"] // MEBIBYTE)
+    limit = ""
+    too_much = False
+    if kind in INSTANCES:
+        limit = f", and on {kind} at most {instance.memory} MiB"
+        too_much = memory > instance.memory
+    if memory < 2 * RESERVED or too_much:
         raise InputError(
             Option("memory"),
             f": {memory} MiB for a container, expected {2 * RESERVED} MiB or more{limit}",
         )
-    devices = [f"/dev/neuron{k}" for k in range(chips)]
+    return instance._replace(memory=memory)
+
+
+def _definition(given: Mapping[str, Any], kind: str, container: Instance) -> dict[str, Any]:
+    """The request RegisterJobDefinition, named after its content (SHA-256), so that everything that
+    depends on a batch is passed with the job."""
+    devices = [f"/dev/neuron{k}" for k in range(container.chips)]
     definition: dict[str, Any] = {
         "type": "container",
         "platformCapabilities": ["EC2"],
@@ -207,8 +216,8 @@ def _definition(
             "image": given["image"],
             "command": ["dfmp2", "doctor"],
             "resourceRequirements": [
-                {"type": "VCPU", "value": str(vcpus)},
-                {"type": "MEMORY", "value": str(memory)},
+                {"type": "VCPU", "value": str(container.vcpus)},
+                {"type": "MEMORY", "value": str(container.memory)},
             ],
             # An init process that forwards SIGTERM and reaps ended workers.
             "linuxParameters": {
@@ -234,7 +243,7 @@ def _definition(
         definition["timeout"] = {"attemptDurationSeconds": given["seconds"]}
     digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
     name = f"dfmp2-{kind.replace('.', '-')}-{digest}"
-    return {"jobDefinitionName": name, **definition}, memory - max(RESERVED, memory // 10)
+    return {"jobDefinitionName": name, **definition}
 
 
 def submit_to_aws(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -27,7 +28,7 @@ from dfmp2.execution.schedule import Work, arrange, memory_needed, works
 from dfmp2.host.files import discard_lock, make_folder, require_writable
 from dfmp2.options import ALL
 from dfmp2.output.batch_index import IndexWriter, index_name
-from dfmp2.planning.plan import process_count
+from dfmp2.planning.time import process_count
 from dfmp2.progress import Listener
 from dfmp2.units import counted_text
 
@@ -133,13 +134,9 @@ class BatchRun:
         ResourceError : the output folder cannot be written
         """
         self.complete_before = len(self.mine) - len(self.left)
-        index = IndexWriter(self.batch.output, self.shard)
-        self._index = index
-        try:
+        with closing(IndexWriter(self.batch.output, self.shard)) as self._index:
             self._add_to_index(self._changed)
             self._compute(pool, workers)
-        finally:
-            index.close()
 
     def _compute(self, pool: Pool, workers: int) -> None:
         """Compute the items whose rows are incomplete."""
@@ -214,32 +211,41 @@ class BatchRun:
                     slot.terminate()
             if stops > 1 or (deadline is not None and time.monotonic() > deadline):
                 break
-            for call, found in pool.work(self._queue if deadline is None else deque()):
-                self._take(call, found, stopping=deadline is not None)
+            for call, outcome in pool.work(self._queue if deadline is None else deque()):
+                self._take(call, outcome, stopping=deadline is not None)
         return [slot.call for slot in pool.busy]
 
-    def _take(self, call: Call, found: ItemStatus | Died, *, stopping: bool) -> None:
-        """Process the outcome of an item."""
+    def _take(self, call: Call, outcome: ItemStatus | Died, *, stopping: bool) -> None:
+        """Process the outcome of an item: it has ended, or another process has it, or it was
+        stopped."""
         place, *rest = call.tag
-        if isinstance(found, Died):
-            row = self._after_death(place, found)
+        row = self._after_death(place, outcome) if isinstance(outcome, Died) else outcome
+        if row.status == "pending":
+            self._put_back(call, row, stopping=stopping)
+        elif row.status == "running" and self._waits_for_other(place, row):
+            self._queue.append(call)
         else:
-            row = found
-        if row.status == "running":
-            if place not in self._elsewhere:
-                self._elsewhere[place] = time.monotonic()
-                self.listener.stage(f"{row.name}: {row.remark}: left to it")
-            self.rows[place] = row
-            if self._queue or time.monotonic() - self._elsewhere[place] < GRACE:
-                self._queue.append(call)  # the other process may be done by the time the rest is
-                return
-        elif row.status == "pending":
-            if row.disk_full:  # the disk would be full for the next item as well
-                self.full = self.full or str(row.error)
-                return
-            if not stopping:  # the worker was terminated, not the batch
-                self._queue.appendleft(call)
-            return
+            self._end(place, row)
+            self._begin(place, rest)
+
+    def _put_back(self, call: Call, row: ItemStatus, *, stopping: bool) -> None:
+        """Let an item that was stopped begin again, unless the batch stops or its disk is full."""
+        if row.disk_full:  # it would be full for the next item as well
+            self.full = self.full or str(row.error)
+        elif not stopping:  # the worker was terminated, not the batch
+            self._queue.appendleft(call)
+
+    def _waits_for_other(self, place: int, row: ItemStatus) -> bool:
+        """Whether to look later at an item of another process, which may be done by the time the
+        rest is."""
+        if place not in self._elsewhere:
+            self._elsewhere[place] = time.monotonic()
+            self.listener.stage(f"{row.name}: {row.remark}: left to it")
+        self.rows[place] = row
+        return bool(self._queue) or time.monotonic() - self._elsewhere[place] < GRACE
+
+    def _end(self, place: int, row: ItemStatus) -> None:
+        """Record the final outcome of an item."""
         if row.device_fault:  # the next item would fail on it too, or be wrong
             self.fault = str(row.error)
         self.rows[place] = row
@@ -247,7 +253,6 @@ class BatchRun:
         self._ended += 1
         self._cost_done += self._works[place].cost
         self._tell(place, row)
-        self._begin(place, rest)
 
     def _tell(self, place: int, row: ItemStatus) -> None:
         """Report the outcome of an item and the time left, estimated from the fraction of the cost
@@ -281,12 +286,11 @@ class BatchRun:
         item, load = self.batch.items[place], self._works[place].load
         discard_lock(item.target)
         row = look_at(self.inputs[place])
-        if row.status == "complete" or death.terminated:
-            if row.status == "complete":
-                return row
+        if row.status == "complete":
+            return row
+        if death.terminated:
             return replace(row, status="pending")
-        if load and death.share:
+        need = None
+        if load is not None and death.share is not None:
             need = memory_needed(load, death.share.threads)
-        else:
-            need = None
         return failed(item, death.exit_code, death.message(need), death.errors)

@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,21 +177,24 @@ def _readings(batch: Batch, workers: int) -> dict[str, Reading]:
             readings[item.name] = Reading(row, record[1])
         else:
             left.append(item)
-    parts = [left[first : first + CHUNK] for first in range(0, len(left), CHUNK)]
-    count = min(workers, len(parts))
-    if count > 1:
-        pool = local_pool("cpu", count, 1, None)
-        with pool:
-            pool.grow(count)
-            found = list(share_out(pool, [Call(read_part, (part,)) for part in parts]))
-    else:
-        found = [read_part(part) for part in parts]
-    fresh = {reading.row.name: reading for part_read in found for reading in part_read}
+    fresh = {reading.row.name: reading for reading in _read_files(left, workers)}
     if any(reading.record is not None for reading in fresh.values()):
         readings |= fresh
         with suppress(ResourceError):  # a folder of another user: reread next time
             _keep(batch, readings, [reading.row for reading in fresh.values()])
     return readings | fresh
+
+
+def _read_files(items: Sequence[BatchItem], workers: int) -> list[Reading]:
+    """Readings of items from their files, by several processes if there are many."""
+    parts = [items[first : first + CHUNK] for first in range(0, len(items), CHUNK)]
+    count = min(workers, len(parts))
+    if count < 2:
+        return read_part(items)
+    with local_pool("cpu", count, 1, None) as pool:
+        pool.grow(count)
+        of_parts = list(share_out(pool, [Call(read_part, (part,)) for part in parts]))
+    return [reading for of_part in of_parts for reading in of_part]
 
 
 def read_part(items: Sequence[BatchItem], share: WorkerShare | None = None) -> list[Reading]:
@@ -213,11 +216,8 @@ def _keep(batch: Batch, readings: Mapping[str, Reading], rows: Sequence[ItemStat
             values = {"stamp": row.stamp, "record": asdict(record)}
             lines.append(json.dumps(values, separators=(",", ":")))
     write_atomically(batch.output / COLLECTED, "\n".join([*lines, ""]).encode(), overwrite=True)
-    index = IndexWriter(batch.output, None)
-    try:
+    with closing(IndexWriter(batch.output, None)) as index:
         index.append(index_rows(row for row in rows if row.status == "complete"))
-    finally:
-        index.close()
 
 
 def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]:

@@ -122,11 +122,7 @@ class DaskSlot:
         """The value or exception of its call; Died if the worker died, or was asked to stop before
         it began."""
         future, self.future = self.future or Future(), None
-        error: BaseException | None
-        if future.cancelled():
-            error = BrokenExecutor("lost")
-        else:
-            error = future.exception()
+        error = BrokenExecutor("lost") if future.cancelled() else future.exception()
         if error is None:
             return future.result()
         if isinstance(error, ImportError):
@@ -135,18 +131,16 @@ class DaskSlot:
             )
         if isinstance(error, Dfmp2Error) and not self._pool.stopping:
             raise error
-        cause = (
-            f"its Dask worker {self.address} was lost: killed, as for want of memory, or its "
-            "host is gone"
-        )
-        self.address = ""  # from now on, another process answers there
-        if (
-            not isinstance(error, Dfmp2Error | BrokenExecutor)
-            and type(error).__name__ != "KilledWorker"
-        ):
+        address, self.address = self.address, ""  # from now on, another process answers there
+        killed = type(error).__name__ == "KilledWorker"
+        if not killed and not isinstance(error, Dfmp2Error | BrokenExecutor):
             raise fault(error) from error
         raise Died(
-            cause, ResourceError.exit_code, self.share, terminated=self._pool.stopping
+            f"its Dask worker {address} was lost: killed, as for want of memory, or its host is "
+            "gone",
+            ResourceError.exit_code,
+            self.share,
+            terminated=self._pool.stopping,
         ) from error
 
     def terminate(self) -> None:

@@ -45,6 +45,7 @@ from dfmp2.host.files import (
     acquire_lock,
     disk_refusal,
     lock_holder,
+    read_json,
     release_lock,
     require_writable,
     stamp,
@@ -150,9 +151,8 @@ def read_input(item: BatchItem) -> Input:
         basis = for_elements(item.options.basis, molecule.elements)
         if basis != item.options.basis:
             item = replace(item, options=replace(item.options, basis=basis))
-        if item.options.scf_from is None:
-            start = ""
-        else:
+        start = ""
+        if item.options.scf_from is not None:
             start = _file_hash(Path(item.options.scf_from))
         asked = fingerprint(molecule, item.options, start)
     except InputError as error:
@@ -300,9 +300,8 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
         return replace(known, molecule=item.molecule, output=str(item.target))
     row, _ = read_result(given)
     if row.status == "complete":
-        failure = {}
-    else:
-        failure = _read_json(error_file(item.target))
+        return row
+    failure = read_json(error_file(item.target))
     if not isinstance(failure.get("code"), int):
         return row
     message = Message.from_json(failure.get("parts"), str(failure.get("message")))
@@ -334,20 +333,17 @@ def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
 
 
 def _complete(given: Input, result: MP2Result) -> ItemStatus:
-    item, seconds = given.item, result.timings.total
-    row = ItemStatus(
+    item = given.item
+    return ItemStatus(
         name=item.name,
         molecule=item.molecule,
         status="complete",
         exit_code=0,
         error=None,
         output=str(item.target),
-        seconds=seconds,
+        seconds=result.timings.total,
         energy=result.total_energy,
         method=result.options.correlation.title,
-    )
-    return replace(
-        row,
         fingerprint=given.fingerprint,
         stamp=stamp(item.target),
         kept=result.kept,
@@ -385,15 +381,6 @@ def read_index(batch: Batch, shard: tuple[int, int] | None = None) -> dict[str, 
             continue
         rows[name] = replace(row, stamp=(size, changed_at), source=(size_there, changed_there))
     return rows
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if missing or invalid."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 # --- computation ----------------------------------------------------------------------------------
@@ -513,9 +500,7 @@ def _compute(
 ) -> ItemStatus:
     """Compute an item and return its row, unless another process has finished it meanwhile."""
     item, target = given.item, given.item.target
-    # Left by a process that was killed while writing
-    for part in target.parent.glob(f".{target.name}.part-*"):
-        part.unlink(missing_ok=True)
+    _remove_parts(target)
     row, _ = read_result(given)
     if row.status == "complete":
         notes.append("another process has finished it meanwhile")
@@ -534,17 +519,12 @@ def _compute(
         in_batch=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
-        command = f"{command}  # item {item.name}"
-        if given.start:
-            command += f"; {START}{given.start}"
-        if item.task != "energy":
-            command += f"; {item.task}, {INPUT}{given.fingerprint}"
         result = compute(
             given.molecule,
             options,
             start=None if origin is None else hdf5.read_start_orbitals(str(origin)),
             listener=stop,
-            command=command,
+            command=_command_of(given, command),
             checkpoint=stop.checkpoint,
         )
         if result.check is not None:
@@ -554,3 +534,19 @@ def _compute(
         stop.checkpoint.complete()
         error_file(target).unlink(missing_ok=True)
     return _complete(given, result)
+
+
+def _remove_parts(target: Path) -> None:
+    """Remove what a process left that was killed while it wrote the result."""
+    for part in target.parent.glob(f".{target.name}.part-*"):
+        part.unlink(missing_ok=True)
+
+
+def _command_of(given: Input, command: str) -> str:
+    """The command stored with the result of an item, from which `fingerprint_of` reads."""
+    command = f"{command}  # item {given.item.name}"
+    if given.start:
+        command += f"; {START}{given.start}"
+    if given.item.task != "energy":
+        command += f"; {given.item.task}, {INPUT}{given.fingerprint}"
+    return command

@@ -175,12 +175,12 @@ class Died(Exception):
         if self.share is None:
             return Message(str(self))
         text = f"{self}; it was allowed {format_bytes(self.share.memory)}"
-        little = 0 < self.peak < LITTLE * self.share.memory
+        suffices = True
         if need is not None:
             least, most = map(format_bytes, need)
             text += f": about {most} per worker would fit ({least} with large arrays on disk)"
-            little = little and need[1] <= self.share.memory
-        if little:
+            suffices = need[1] <= self.share.memory
+        if suffices and 0 < self.peak < LITTLE * self.share.memory:
             return Message(
                 f"{text}. It had {format_bytes(self.peak)} when it was last looked at, so that other "
                 "programs or a limit of the system have taken the memory, or somebody has killed "
@@ -189,7 +189,7 @@ class Died(Exception):
             )
         if need is None:
             return Message(text)
-        change = "more" if need[1] > self.share.memory else "less"  # than was actually free
+        change = "less" if suffices else "more"  # than was actually free
         return Message(f"{text}: use fewer ", Option("workers"), f" or {change} ", Option("memory"))
 
 

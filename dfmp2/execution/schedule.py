@@ -116,29 +116,30 @@ def foresee_shards(batch: Batch, count: int, *, chained: bool = False) -> dict[s
     rates = calibration.load_rates(backend, common.threads or resources.usable_cores())
     rows, parts = dict[int, dict[str, Any]](), []
     for number, members in enumerate(shards(works(inputs), count, chained=chained)):
-        for place, _, _, load in members:
-            item, molecule = inputs[place][:2]
-            sizes = {
-                "nao": load and load.nao,
-                "naux": load and load.naux,
-                "seconds": shard_cost(load, rates),
-            }
-            error = str(molecule) if isinstance(molecule, InputError) else ""
-            rows[place] = {
-                "name": item.name,
-                "molecule": item.molecule,
-                "shard": number,
-                **sizes,
-                "error": error,
-            }
+        for work in members:
+            rows[work.place] = _foreseen(inputs[work.place], work, number, rates)
         spent = sum(rows[work.place]["seconds"] for work in members)
         parts.append({"shard": f"{number}/{count}", "items": len(members), "seconds": spent})
-    total = {
+    return {
         "total": len(rows),
         "seconds": sum(part["seconds"] for part in parts),
         "measured": rates is not None,
+        "shards": parts,
+        "items": [row for _, row in sorted(rows.items())],
     }
-    return {**total, "shards": parts, "items": [row for _, row in sorted(rows.items())]}
+
+
+def _foreseen(given: Input, work: Work, shard: int, rates: Rates | None) -> dict[str, Any]:
+    """The row of an item in `foresee_shards`."""
+    return {
+        "name": given.item.name,
+        "molecule": given.item.molecule,
+        "shard": shard,
+        "nao": None if work.load is None else work.load.nao,
+        "naux": None if work.load is None else work.load.naux,
+        "seconds": shard_cost(work.load, rates),
+        "error": str(given.molecule) if isinstance(given.molecule, InputError) else "",
+    }
 
 
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:

@@ -55,9 +55,9 @@ def fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> fl
     if known is not None:
         return known
     entry = f"fitting error of the converged atom {name}"
-    stored = host_cache.load_cached(entry)
-    if stored is not None and isinstance(stored.get("error"), float):
-        return float(stored["error"])
+    stored = (host_cache.load_cached(entry) or {}).get("error")
+    if isinstance(stored, float):
+        return stored
     error = measure_fitting_error(role, orbital, fitting)
     host_cache.store_cached(
         entry, {"error": error, "sets": f"{orbital.symbol} {orbital.name} {fitting.name}"}
@@ -127,14 +127,9 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
         shells = spherical_atom.atomic_hartree_fock(mole)
     except (AssertionError, IndexError) as error:  # from PySCF, which fills shells that are missing
         raise too_few from error
-    if (
-        round(
-            sum(
-                (2 * momentum + 1) * shell.occupations.sum()
-                for momentum, shell in enumerate(shells)
-            )
-        )
-        != electrons
-    ):
+    held = sum(
+        (2 * momentum + 1) * shell.occupations.sum() for momentum, shell in enumerate(shells)
+    )
+    if round(held) != electrons:
         raise too_few
     return atom, mole, shells

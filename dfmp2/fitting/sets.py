@@ -312,12 +312,10 @@ def _partner(role: str, orbital: ElementBasis) -> ElementBasis:
     refused: list[str] = []
     for element in candidates(role, orbital):
         reason = objection(role, orbital, element)
+        if not reason and refused:
+            return replace(element, source=f"{element.source}; instead of {', '.join(refused)}")
         if not reason:
-            if refused:
-                instead = f"; instead of {', '.join(refused)}"
-            else:
-                instead = ""
-            return replace(element, source=element.source + instead)
+            return element
         refused.append(f"{element.name}, {reason}")
     raise NumericalError(
         (
@@ -368,16 +366,17 @@ def _require_sound(role: str, orbital: ElementBasis, fitting: ElementBasis) -> N
 
 
 def _require_fitting(role: str, key: str, name: str) -> None:
-    if kind(key) in FITTING_KINDS or (kind(key) is None and not library.is_known(key)):
-        require_known(key, name, OPTIONS[role], fitting=True)
+    """Raise for the name of an orbital basis, or one that nobody knows."""
     if kind(key) in FITTING_KINDS:
+        require_known(key, name, OPTIONS[role], fitting=True)
         return
-    names = find_partners(key).get(role, ())
+    if kind(key) is None and not library.is_known(key):
+        require_known(key, name, OPTIONS[role], fitting=True)
+    names = find_partners(key).get(role)
     example = UNIVERSAL_JK if role == "jk" else "cc-pvdz-ri"
+    advice = f"expected a fitting set such as {example}"
     if names:
         advice = f"its {FITTING_NAMES[role]} is {names[0]}"
-    else:
-        advice = f"expected a fitting set such as {example}"
     raise InputError(
         OPTIONS[role].of(name), f": this is {purpose(key)}, not a fitting set; {advice}"
     )

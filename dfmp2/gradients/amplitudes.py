@@ -37,7 +37,7 @@ from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.operands import rounded, summation_order
 from dfmp2.options.methods import Method
-from dfmp2.planning.gradient_memory import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
+from dfmp2.planning.gradient import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
 
 RUN = 1 << 9  # amplitudes accumulated in float32 before float64 takes over
 

@@ -68,9 +68,8 @@ def certify_gradient(
         overlap = system.mole.intor("int1e_ovlp")
     weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
     electrons = weight * float(np.vdot(densities.relaxed_density.sum(axis=0), overlap))
-    if found is None:
-        translation, rotation = (None, None)
-    else:
+    translation = rotation = None
+    if found is not None:
         translation, rotation = _sums(system.molecule, found, sphere_torque)
     exact = result.precision == "fp64"
     factor = max(abs(scaling.opposite_spin), abs(scaling.same_spin), 1.0)
@@ -116,9 +115,15 @@ def with_slope(
     energies."""
     direction = check_direction(molecule)
     tight = replace(
-        options, check=False, precision="fp64", guess="atoms", scf_from=None, scf_starts=1, stability="off",
+        options,
+        check=False,
+        precision="fp64",
+        guess="atoms",
+        scf_from=None,
+        scf_starts=1,
+        stability="off",
         scf_conv_tol=min(TIGHT, options.scf_conv_tol),
-    )  # fmt: skip
+    )
     start = StartOrbitals(
         mo_coeff=reference.mo_coeff, mo_occ=reference.mo_occ, charges=None, origin="the reference"
     )

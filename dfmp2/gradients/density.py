@@ -136,9 +136,18 @@ def options_in_fields(result: MP2Result) -> Options:
     options = result.options
     tight = max(TIGHT, ROUNDING * abs(result.scf_total_energy))
     return replace(
-        options, check=False, certify_fit=False, polarizability=False, precision="fp64", guess="atoms", scf_from=None,
-        scf_starts=1, stability="off", scf_conv_tol=min(tight, options.scf_conv_tol), allow_small_gap=True,
-    )  # fmt: skip
+        options,
+        check=False,
+        certify_fit=False,
+        polarizability=False,
+        precision="fp64",
+        guess="atoms",
+        scf_from=None,
+        scf_starts=1,
+        stability="off",
+        scf_conv_tol=min(tight, options.scf_conv_tol),
+        allow_small_gap=True,
+    )
 
 
 def in_fields(

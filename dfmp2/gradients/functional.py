@@ -33,7 +33,7 @@ from dfmp2.gradients.derivatives import by_atom
 from dfmp2.host.threads import each
 from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.planning.gradient_memory import XC_GRADIENT_BYTES, XC_GRADIENT_VALUES
+from dfmp2.planning.gradient import XC_GRADIENT_BYTES, XC_GRADIENT_VALUES
 from dfmp2.scf.exchange_correlation import GRADIENT, ExchangeCorrelation, add_weighted
 from dfmp2.scf.functional_kernel import KINDS, FunctionalKernel, coarse_grid
 from dfmp2.scf.kohn_sham import (

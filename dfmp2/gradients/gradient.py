@@ -80,13 +80,13 @@ from dfmp2.mp2.properties import Gradient, Polarizability, Properties
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.combinations import require_energy_check
+from dfmp2.planning.gradient import gradient_seconds
 from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve
-from dfmp2.planning.time import gradient_seconds
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import reference_kind
-from dfmp2.scf.integrals import jk_builder, release_integrals, reproducible
+from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
@@ -581,13 +581,14 @@ def _response(
 def _builder(calculation: Calculation, fitted: Any) -> Any:
     """A PySCF mean field with our Coulomb and exchange matrices, as in the SCF; `fitted` holds
     their integrals, or is None."""
-    system, threads = calculation.system, calculation.setup.active
     memory = calculation.plan.memory.gradient
-    mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
-    if system.jk_auxmole is None:
-        return reproducible(mf, in_memory=not memory.scf_on_disk)
-    if fitted is None:
-        room = Room(calculation.space, memory.pair_bytes, memory.read_bytes)
-        integrals = "disk" if memory.scf_on_disk else "memory"
-        fitted = jk_builder(system.mole, system.jk_auxmole, integrals, threads, room)
-    return mf.density_fit(with_df=fitted)
+    mf = hamiltonian.mean_field(calculation.system.mole, calculation.kind, "none", None)
+    if fitted is not None:
+        return mf.density_fit(with_df=fitted)
+    integrals = ScfIntegrals(
+        auxmole=calculation.system.jk_auxmole,
+        place="disk" if memory.scf_on_disk else "memory",
+        threads=calculation.setup.active,
+        room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+    )
+    return integrals.attach(mf)

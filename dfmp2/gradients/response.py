@@ -51,7 +51,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.response_matrices import Kernel, orbital_hessian
-from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange
+from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange, flattened, split
 from dfmp2.units import counted_text
 
 # Eh, largest norm of the Z-vector residual: an error of up to 1e-9 Eh/bohr in a gradient
@@ -336,23 +336,23 @@ def solve(
     ConvergenceError : not below RESIDUAL after MOST_CYCLES
     """
     rotations = [o.rotations for o in spins]
-    differences = _joined([rotation.differences for rotation in rotations])
+    differences = flattened([rotation.differences for rotation in rotations])
     subspace = _Subspace(builder, rotations, weight)
-    b = _joined(right)
+    b = flattened(right)
     x, residual = np.zeros_like(b), b
     fields = [o.zeros for o in spins]
     norm = float(np.linalg.norm(b))
     while norm > RESIDUAL:
         x = x + subspace.solve(residual, max(RESIDUAL, GAIN * norm))
-        fields = _fields_of_rotations(builder, spins, rotations, subspace.split(x), weight)
+        fields = _fields_of_rotations(builder, spins, rotations, split(x, rotations), weight)
         response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
-        residual = b - differences * x - _joined(response)
+        residual = b - differences * x - flattened(response)
         norm = float(np.linalg.norm(residual))
     iterations = counted_text(len(subspace.vectors), "iteration")
     listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {iterations}")
     if subspace.vectors:
         _warn_of_strong_response(subspace.vectors, subspace.images, x, listener)
-    return subspace.split(x), fields, norm
+    return split(x, rotations), fields, norm
 
 
 class _Subspace:
@@ -366,8 +366,8 @@ class _Subspace:
     def __init__(
         self, builder: FockBuilder, rotations: Sequence[RotatedSpin], weight: float
     ) -> None:
-        self._shapes = [rotation.differences.shape for rotation in rotations]
-        differences = _joined([rotation.differences for rotation in rotations])
+        self._rotations = rotations
+        differences = flattened([rotation.differences for rotation in rotations])
         self._diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
         self._weight = weight
         self._product = orbital_hessian(
@@ -380,14 +380,6 @@ class _Subspace:
         )
         self.vectors: list[Array] = []
         self.images: list[Array] = []
-
-    def split(self, x: Array) -> list[Array]:
-        """A vector as (nvir, nocc) per spin."""
-        edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in self._shapes)])
-        return [
-            x[first:last].reshape(shape)
-            for first, last, shape in zip(edges, edges[1:], self._shapes, strict=False)
-        ]
 
     def solve(self, right: Array, limit: float) -> Array:
         """x of H x = b with a residual of at most `limit`, extending the space where it is needed.
@@ -426,7 +418,7 @@ class _Subspace:
                 vector -= other * (other @ vector)
         vector /= np.linalg.norm(vector)
         self.vectors.append(vector)
-        self.images.append(_joined(self._product(self.split(vector), self._weight)))
+        self.images.append(flattened(self._product(split(vector, self._rotations), self._weight)))
 
 
 def _warn_of_strong_response(
@@ -451,11 +443,6 @@ def _warn_of_strong_response(
             "densities and frequencies of this method may be meaningless here. Compare with "
             "another method"
         )
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    """The matrices of all spins, flattened into one vector."""
-    return np.concatenate([part.ravel() for part in parts])
 
 
 def convergence_error(

@@ -185,11 +185,10 @@ class StoredTensor:
         if not shrinks:
             each(len(self._groups), lambda number: self._fit(solve, *self._groups[number]), workers)
             return self
-        lengths = {self._fit(solve, *group, parts=8) for group in self._groups}
-        if lengths:
-            self.shape = (*self.shape[:2], lengths.pop())
-        else:
-            self.shape = self.shape
+        length = self.shape[2]
+        for i0, i1 in self._groups:
+            length = self._fit(solve, i0, i1, parts=8)
+        self.shape = (*self.shape[:2], length)
         return self
 
     def read(self, i0: int, i1: int, out: Array) -> None:
@@ -267,9 +266,11 @@ class ScratchTensor:
     ):
         self.shape, self.blocks = shape, blocks
         self._array: Array = np.empty(0)
+        self._file: Any = None
         if space is None:
             self._array = np.empty(shape)
-        self._file: Any = None if space is None else space.array(name, int(np.prod(shape)))
+        else:
+            self._file = space.array(name, int(np.prod(shape)))
 
     def rows(self, i: int) -> Array:
         """(width, naux) of one i; in memory this is a view, which may be overwritten."""

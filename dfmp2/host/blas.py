@@ -36,8 +36,10 @@ _trmm = ctypes.CFUNCTYPE(
     None, _TEXT, _TEXT, _TEXT, _TEXT, _INT, _INT, _DOUBLE, _DOUBLE, _INT, ctypes.c_void_p, _INT
 )(_address(cython_blas, "dtrmm"))
 _POINTER = ctypes.c_void_p
-_SPREAD = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)
-_SYMM = ctypes.CFUNCTYPE(
+_spread = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)(
+    _address(cython_lapack, "dtpttr")
+)  # a packed triangle
+_symm = ctypes.CFUNCTYPE(
     None,
     _TEXT,
     _TEXT,
@@ -51,7 +53,7 @@ _SYMM = ctypes.CFUNCTYPE(
     _POINTER,
     _POINTER,
     _INT,
-)
+)(_address(cython_blas, "dsymm"))
 _syrk = ctypes.CFUNCTYPE(
     None, _TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT
 )(_address(cython_blas, "dsyrk"))
@@ -85,8 +87,6 @@ _gemv = ctypes.CFUNCTYPE(
     _POINTER,
     _INT,
 )(_address(cython_blas, "dgemv"))
-_spread = _SPREAD(_address(cython_lapack, "dtpttr"))  # a packed triangle
-_symm = _SYMM(_address(cython_blas, "dsymm"))
 
 
 def multiply_rows(lower: Array, rows: Array, *, transposed: bool = False) -> None:

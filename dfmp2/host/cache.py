@@ -10,9 +10,11 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dfmp2.host.files import put, read_json
 from dfmp2.host.provenance import installed_version
 
 
@@ -25,33 +27,17 @@ def cache_key(what: str, libraries: Sequence[str]) -> str:
 
 def load_cached(name: str) -> dict[str, Any] | None:
     """The value of a key, None if it was never stored or the file cannot be read."""
-    try:
-        known = json.loads(path().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    value = known.get(name) if isinstance(known, dict) else None
+    value = read_json(path()).get(name)
     return value if isinstance(value, dict) else None
 
 
 def store_cached(name: str, value: Mapping[str, Any]) -> None:
     """Store a value; if the folder cannot be written, it will only be measured again."""
     file = path()
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    from dfmp2.host.files import put
-
-    try:
+    content = json.dumps({**read_json(file), name: dict(value)}, indent=1)
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        put(
-            file,
-            json.dumps(
-                {**(known if isinstance(known, dict) else {}), name: dict(value)}, indent=1
-            ).encode(),
-        )
-    except OSError:
-        return
+        put(file, content.encode())
 
 
 def path() -> Path:

@@ -250,20 +250,15 @@ def pinning(
     InputError : fewer Trainium cores than workers, since a core belongs to one process
     """
     if backend in ("cuda", "cuda-tf32", "auto"):
+        cards = _numbered(nvidia, ".*")
         if CUDA in environment:
             cards = _names(environment[CUDA])
-        else:
-            cards = _numbered(nvidia, ".*")
-        if cards:
-            return {CUDA: cards[worker % len(cards)]}
-        return {}
+        return {CUDA: cards[worker % len(cards)]} if cards else {}
     if backend not in ("nki", "nki-xla"):
         return {}
-    given = environment.get(NEURON)
-    if given:
-        cores = _ranges(given)
-    else:
-        cores = _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
+    cores = _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
+    if environment.get(NEURON):
+        cores = _ranges(environment[NEURON])
     if cores and len(cores) < workers:
         raise InputError(
             Option("workers", workers),

@@ -39,8 +39,8 @@ def asking(what: str) -> Iterator[None]:
             answer = error.response.get("Error", {})
         code = str(answer.get("Code", type(error).__name__))
         message = " ".join(str(answer.get("Message", error)).split())
-        kinds = [kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)]
-        kind = kinds[0] if kinds else ResourceError
+        kinds = (kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code))
+        kind = next(kinds, ResourceError)
         advice = ""
         if kind is BackendUnavailable:
             advice = ": see `aws configure`, --region and --profile"

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
-from dfmp2.host.threads import worker_pool
+from dfmp2.host.threads import each
 
 Result = TypeVar("Result")
 
@@ -150,8 +150,7 @@ class BasisOnGrid:
             with lib.with_omp_threads(1):
                 return work(worker, self.blocks(range(worker, self.count, threads)))
 
-        with worker_pool(threads) as pool:
-            return list(pool.map(one_thread, range(threads)))
+        return each(threads, one_thread, threads)
 
     def _evaluate(self, number: int, buffer: Array | None) -> PointBlock:
         """The block with that number, evaluated by PySCF into new memory or into a buffer."""

@@ -211,18 +211,18 @@ def _shells(
 def _runs(kept: NDArray[np.bool_], ends: Index, shell: int, most: int) -> Iterator[tuple[int, int]]:
     """Ranges of kept shells s <= l with at most `most` pairs of functions (or a single pair of
     shells)."""
-    width = int(ends[shell + 1] - ends[shell])
-    first, held = -1, 0
-    for other, here in enumerate([*kept, False]):
-        if here:
-            count = width * int(ends[other + 1] - ends[other])
-        else:
-            count = 0
-        if first >= 0 and (not here or held + count > most):
+    pairs = np.diff(ends) * (ends[shell + 1] - ends[shell])
+    first = held = 0
+    for other, wanted in enumerate(kept):
+        if held and (not wanted or held + pairs[other] > most):
             yield first, other
-            first, held = -1, 0
-        if here:
-            first, held = (other if first < 0 else first), held + count
+            held = 0
+        if wanted:
+            if not held:
+                first = other
+            held += int(pairs[other])
+    if held:
+        yield first, len(kept)
 
 
 def _pairs(ends: Index, shell: int, other: int) -> tuple[Index, Index]:

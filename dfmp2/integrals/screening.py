@@ -175,3 +175,61 @@ def _clusters(mole: Any) -> list[Index]:
         half = min(half, len(order) - 1)
         waiting += [order[half:], order[:half]]
     return groups
+
+
+# --- blocks of pairs ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PairBlock:
+    """Columns c0:c1 of B, from shells first:last, which span the packed pairs t0:t1."""
+
+    first: int
+    last: int
+    c0: int
+    c1: int
+    t0: int
+    t1: int
+
+
+def pair_groups(mole: Any, pairs: PairList, most: int = 0) -> list[PairBlock]:
+    """Cut the rows m of the packed triangle, at shell boundaries, into blocks of at most `most`
+    pairs.
+
+    A block has at least as many pairs as a row of the widest shell. With `most` 0 the blocks are
+    the groups in which B is fitted; otherwise they consist of whole such groups.
+    """
+    edges = mole.ao_loc_nr().astype(np.intp)
+    packed = edges * (edges + 1) // 2  # pairs before each shell
+    columns = np.searchsorted(pairs.columns, packed)
+    widest_row = int(np.diff(edges).max(initial=1)) * pairs.nao
+    shells = [(shell, shell + 1) for shell in range(mole.nbas)]
+    groups = _joined(shells, packed, widest_row)
+    return [
+        PairBlock(
+            first=first,
+            last=last,
+            c0=int(columns[first]),
+            c1=int(columns[last]),
+            t0=int(packed[first]),
+            t1=int(packed[last]),
+        )
+        for first, last in _joined(groups, packed, most)
+    ]
+
+
+def _joined(ranges: list[tuple[int, int]], packed: Index, most: int) -> list[tuple[int, int]]:
+    """Neighbouring ranges of shells, joined as long as they have at most `most` pairs; `packed` has
+    the number of pairs before each shell."""
+    joined: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if joined and packed[last] - packed[joined[-1][0]] <= most:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def ends_of(groups: list[PairBlock]) -> list[int]:
+    """The end of each of several neighbouring groups, counted in their columns."""
+    return [group.c1 - groups[0].c0 for group in groups]

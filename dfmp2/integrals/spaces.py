@@ -113,10 +113,10 @@ def arbitrary_cut(
             ("frozen_core", frozen_core, occupied, frozen_core),
             ("frozen_virtual", frozen_virtual, virtual, len(virtual) - frozen_virtual),
         ):
-            if (
-                0 < first < len(values)
-                and (apart := values[first] - values[first - 1]) < DEGENERATE
-            ):
+            if not 0 < first < len(values):
+                continue
+            apart = values[first] - values[first - 1]
+            if apart < DEGENERATE:
                 return Message(
                     Option(name, count),
                     f" separates orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) "
@@ -148,12 +148,11 @@ def smallest_denominator(spaces: list[ActiveSpace]) -> float:
     both spins; same-spin amplitudes need two different occupied and two different virtual ones.
     """
     gaps = [float(s.eps_vir[0] - s.eps_occ[-1]) for s in spaces if s.nocc and s.nvir]
+    opposite = []
     if len(spaces) == 1:
-        opposite = [2.0 * gaps[0]]
+        opposite = [2.0 * gap for gap in gaps]
     elif len(gaps) == 2:
         opposite = [sum(gaps)]
-    else:
-        opposite = []
     same = [
         float(s.eps_vir[0] + s.eps_vir[1] - s.eps_occ[-1] - s.eps_occ[-2])
         for s in spaces

@@ -12,32 +12,34 @@ rectangle that is gathered from the kept pairs before each product, or once for 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
 from dfmp2.host.blas import SymmetricProducts
-from dfmp2.host.threads import each_share, shares, worker_pool
+from dfmp2.host.threads import each, each_share, shares
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.spaces import ActiveSpace
 
 Single = NDArray[np.float32]
 
 
-class HalfTransform(Protocol):
+class HalfTransform:
     """One worker's transformation of a block of fitting functions to several sets of orbitals."""
+
+    _work: list[NDArray[Any]]  # X of each set, (functions of the largest block, n, nao)
 
     def put(self, place: int, rows: Array, number: int) -> None:
         """Transform rows of B, (count, ncolumn) float64, C order, as functions `place` and
         following of the block; the first has index `number` in the worker's share."""
-        ...
+        raise NotImplementedError
 
     def halves(self, count: int) -> list[NDArray[Any]]:
         """X of each set, (count, n, nao), for the first `count` fitting functions; valid until the
         next `put`."""
-        ...
+        return [work[:count] for work in self._work]
 
 
 class ClusterRectangles:
@@ -107,7 +109,7 @@ def half_transform(
     return ClusterTransform(orbitals, most, pairs, dtype)
 
 
-class TriangleTransform:
+class TriangleTransform(HalfTransform):
     """All pairs in float64; parameters as in `half_transform`."""
 
     def __init__(self, orbitals: list[Array], most: int) -> None:
@@ -120,12 +122,8 @@ class TriangleTransform:
         """As in HalfTransform; a triangle is unpacked once for all sets."""
         self._products(rows, [work[place : place + len(rows)] for work in self._work])
 
-    def halves(self, count: int) -> list[NDArray[Any]]:
-        """As in HalfTransform."""
-        return [work[:count] for work in self._work]
 
-
-class ClusterTransform:
+class ClusterTransform(HalfTransform):
     """Kept pairs, or all in float32; the columns of X are ordered by cluster."""
 
     def __init__(
@@ -154,12 +152,8 @@ class ClusterTransform:
                         orbitals[index], self._parts[index], out=work[position, :, start:stop]
                     )
 
-    def halves(self, count: int) -> list[NDArray[Any]]:
-        """As in HalfTransform."""
-        return [work[:count] for work in self._work]
 
-
-class GatheredTransform:
+class GatheredTransform(HalfTransform):
     """The same in float32 with gathered rectangles of the clusters; bit for bit equal to
     `ClusterTransform`.
 
@@ -201,10 +195,6 @@ class GatheredTransform:
                 half = work[place : place + count, :, start:stop]
                 np.matmul(orbitals[index], integrals, out=half)
 
-    def halves(self, count: int) -> list[NDArray[Any]]:
-        """As in HalfTransform."""
-        return [work[:count] for work in self._work]
-
 
 ROWS = 8  # half-transformed integrals in a product are a multiple of this
 HALF_BYTES = 12 * 10**6  # of half-transformed integrals per product; stays in the shared cache
@@ -242,28 +232,28 @@ class Transformation:
         ranges = shares(len(packed), self._threads)
 
         def share(worker: int) -> None:
-            transform = self._transforms[worker]
             first, last = ranges[worker]
             for start in range(first, last, self._step):
-                stop = min(start + self._step, last)
-                transform.put(0, packed[start:stop], start)
-                halves = transform.halves(stop - start)
-                for (number, columns), virtual, part in zip(
-                    self._halves, self._virtual, parts, strict=True
-                ):
-                    x = halves[number][:, columns]
-                    if x.flags.c_contiguous:
-                        _multiply(
-                            x.reshape(-1, x.shape[2]),
-                            virtual,
-                            part[start:stop].reshape(-1, virtual.shape[1]),
-                        )
-                    else:
-                        np.matmul(x, virtual, out=part[start:stop])
+                rows = slice(start, min(start + self._step, last))
+                some = [part[rows] for part in parts]
+                self._transform(self._transforms[worker], packed[rows], some)
 
-        with worker_pool(self._threads) as pool:
-            list(pool.map(share, range(self._threads)))
+        each(self._threads, share, self._threads)
         return parts
+
+    def _transform(self, transform: TriangleTransform, packed: Array, parts: list[Array]) -> None:
+        """Write (ia|P) of a few fitting functions to the part of each space."""
+        transform.put(0, packed, 0)
+        halves = transform.halves(len(packed))
+        for (number, columns), virtual, part in zip(
+            self._halves, self._virtual, parts, strict=True
+        ):
+            x = halves[number][:, columns]
+            if x.flags.c_contiguous:
+                flat = part.reshape(-1, virtual.shape[1])
+                _multiply(x.reshape(-1, x.shape[2]), virtual, flat)
+            else:
+                np.matmul(x, virtual, out=part)
 
 
 def _multiply(x: Array, virtual: Array, out: Array) -> None:
@@ -296,7 +286,6 @@ def _shared_ranges(
     ranges : list of (nao, n) float64
         Sets none of which is part of another one.
     places : list of (number, columns)
-        For each set, the number of its range and its columns there.
         For each set, the number of its range and its columns there.
     """
     ranges: list[Array] = []

@@ -24,7 +24,6 @@ from dfmp2.host.resources import few_collections
 from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
-from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.mp2.diagnostics import Metric
 from dfmp2.mp2.dispersion import Dispersion, dispersion_energy
 from dfmp2.mp2.identity import identity
@@ -133,12 +132,12 @@ class CalculationKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calculation:
+class Calculation(PlannedRun):
     """A planned calculation in progress; created by `open_calculation`.
 
     Attributes
     ----------
-    system, setup, kind, core, plan : as in `dfmp2.planning.plan.PlannedRun`
+    system, setup, kind, core, plan : as in PlannedRun
     space : scratch space, entered
     listener, clock : progress and warnings, wall times
     checkpoint : saves finished work, and may hold that of an interrupted run
@@ -148,11 +147,6 @@ class Calculation:
     separate : whether the gradient of the SCF energy is also given by itself
     """
 
-    system: System
-    setup: Setup
-    kind: str
-    core: FrozenCore
-    plan: Plan
     space: Space
     listener: Collector
     clock: Stopwatch

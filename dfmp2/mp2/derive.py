@@ -165,7 +165,7 @@ def _with_larger_core(
     core = _core(result, options, listener)
     more = core.orbitals - result.sizes.frozen_core
     derived = _cut(result, more)
-    certificate = widened(result, more)
+    certificate = derived.certificate
     notes = []
     if more:
         notes.append(f"pairs of {counted_text(more, 'more orbital')} per spin left out")

@@ -5,7 +5,7 @@ It counts arrays that grow with the molecule; program and libraries are already 
 has a variant in memory, which is used if it fits, and one on disk. The latter keeps in memory only
 what it must, and as many blocks of the streamed array as the budget allows.
 
-The additional memory of a gradient is planned in `dfmp2.planning.gradient_memory`.
+The additional memory of a gradient is planned in `dfmp2.planning.gradient`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
-from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
+from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import NOTHING
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import Workload, exact_row_shares
@@ -85,22 +84,41 @@ class CertificatePlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outlook:
-    """A planned run.
+class PlannedRun:
+    """What to compute and how, settled before any number is computed.
 
     Attributes
     ----------
-    system, setup, core : molecule and basis sets, set-up, and frozen core
-    plan : its requirements
+    system : System
+        Molecule and basis sets.
+    setup : Setup
+        Options, backend, threads, memory budget and scratch folder.
+    kind : str
+        "rhf", "uhf" or "rohf".
+    core : FrozenCore
+    plan : Plan
+        Memory, disk and time.
+    """
+
+    system: System
+    setup: Setup
+    kind: str
+    core: FrozenCore
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlook(PlannedRun):
+    """A planned run that is not done.
+
+    Attributes
+    ----------
+    system, setup, kind, core, plan : as in PlannedRun
     change : the smallest change that would make it fit, "" when it fits
     trainium : predicted pair energies on one and on all cores of each Trainium chip; None if
         irrelevant
     """
 
-    system: System
-    setup: Setup
-    core: FrozenCore
-    plan: Plan
     change: Message
     trainium: tuple[Prediction, ...] | None
 
@@ -138,7 +156,6 @@ PARTS: dict[
         {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
     ),
 }
-SMALL = 30.0  # s, of calculations that may be shared by processes without being asked
 
 
 def make_plan(
@@ -204,30 +221,6 @@ def _with_gradient(
     if part != "all":
         whole = replace(_memory(work, setup, "all"), mp2_in_core=in_core)
     return replace(energy, gradient=gradient_memory(work, whole, widest, setup.active))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedRun:
-    """What to compute and how, settled before any number is computed.
-
-    Attributes
-    ----------
-    system : System
-        Molecule and basis sets.
-    setup : Setup
-        Options, backend, threads, memory budget and scratch folder.
-    kind : str
-        "rhf", "uhf" or "rohf".
-    core : FrozenCore
-    plan : Plan
-        Memory, disk and time.
-    """
-
-    system: System
-    setup: Setup
-    kind: str
-    core: FrozenCore
-    plan: Plan
 
 
 def settle_plan(
@@ -435,6 +428,7 @@ def foresee(
     return Outlook(
         system=system,
         setup=setup,
+        kind=kind,
         core=core,
         plan=replace(plan, timings=_seconds(setup, plan)),
         change=change,
@@ -495,28 +489,6 @@ def workload_sizes(
         if scf:
             return with_kept_pairs(work, system)
         return work
-
-
-def process_count(seconds: Sequence[float], memory: int, limit: int | None, cores: int) -> int:
-    """The number of processes that should share independent calculations; 1 if these are better
-    divided among threads.
-
-    Small calculations leave cores idle however many threads they have. The number is such that the
-    longest one does not keep the others waiting.
-
-    Parameters
-    ----------
-    seconds : predicted times of the calculations
-    memory : bytes of the largest one with everything in memory
-    limit : bytes for all processes and this one, None for most of the free memory
-    cores : cores that may be used
-    """
-    longest = max(seconds)
-    if not 0 < longest <= SMALL:
-        return 1
-    count = min(cores, len(seconds), round(sum(seconds) / longest))
-    room = (limit or resources.usable_memory()) // memory - 1
-    return max(1, min(count, room))
 
 
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:

@@ -129,11 +129,10 @@ def set_up_run(
     if options.correlation.kind != "pairs":
         backend = select_backend("cpu", "fp64", count)[0]
         reason = f"--method {options.method} runs on the host"
+    elif choose is not None:
+        backend, reason = choose(count)
     else:
-        if choose:
-            backend, reason = choose(count)
-        else:
-            backend, reason = select_backend(options.backend, options.precision, count)
+        backend, reason = select_backend(options.backend, options.precision, count)
     setup = Setup(
         options=options,
         backend=backend,

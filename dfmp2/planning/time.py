@@ -34,10 +34,11 @@ import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
+from dfmp2.host.resources import usable_memory
+from dfmp2.planning.gradient import gradient_seconds
 from dfmp2.planning.memory import GradientMemory, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import EXACT_BUILDS, FLOAT32, FLOAT64, Workload
@@ -99,19 +100,7 @@ EXAMINED_MATRICES = 0.5
 CHECK_INTEGRALS, CHECK_PRODUCTS = (2, 3)
 # cost per operation relative to a pair energy, since B is weighted for each quadrature point
 WEIGHED = 1.3
-# For a gradient, whose operations run at the rates of the energy's routines, and derivatives of
-# integrals at the rate of integrals:
-Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
-Z_CHECKS = 2  # recomputed residuals
-# Cost, in evaluations of the functional, of its kernel and the potentials outside the Z-vector
-# equations, and of its nuclear derivatives
-KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 12, 5
-# Cost of derivatives of three- and four-centre integrals, relative to integrals
-DERIVATIVES = {3: 3.4, 4: 7.7}
-ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
-POTENTIAL_DERIVATIVES = 200  # times as much with core potentials
-X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, per atom
-FIRST = 0.25  # s: modules, small arrays
+SMALL = 30.0  # s, of calculations that may be shared by processes without being asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +173,11 @@ def certificate_seconds(
     nvir = max(spin.nvir for spin in work.spins)
     again = time_text(dense or work, rates)
     made = replace(work, naux_scf=0).integrals()["scf"] / rates.four_centre
+    halves = 2 * pairs * work.nao * (work.nao + nvir) * rows / rates.transform
+    fock = second = 0.0
     if work.naux_scf:
         fock = again.scf + EXACT_BUILDS * made
-    else:
-        fock = 0.0
-    halves = 2 * pairs * work.nao * (work.nao + nvir) * rows / rates.transform
-    if dense is None:
-        second = 0.0
-    else:
+    if dense is not None:
         second = again.total - rates.start - again.scf
     return fock + 2 * passes * made + halves + second  # twice: (mn|ls) and (ls|mn)
 
@@ -275,112 +261,6 @@ def time_text(
         more = sum(stages.values()) + gradient_seconds(alone, rates, gradient).total
         stages["gradient"] = gradient_seconds(work, rates, gradient).total + work.in_fields * more
     return Timings(**stages, total=rates.start + sum(stages.values()) + _check(work, rates))
-
-
-@dataclass(frozen=True, slots=True)
-class GradientTimes:
-    """Predicted wall times, s."""
-
-    amplitudes: float
-    fitted_integrals: float
-    response: float
-    mean_field: float
-
-    @property
-    def total(self) -> float:
-        """Their sum."""
-        return self.amplitudes + self.fitted_integrals + self.response + self.mean_field
-
-
-def gradient_seconds(
-    work: Workload, rates: Rates, held: GradientMemory | None = None
-) -> GradientTimes:
-    """Predicted times; traffic to scratch is not counted.
-
-    Parameters
-    ----------
-    held : locations of its arrays, None for memory
-    """
-    n = work.nao
-    spins = work.spins
-    derivatives = work.task == "gradient"
-    single = work.precision != "fp64"
-    amplitudes = 0.0
-    for left, right in product(spins, repeat=2):
-        pairs = left.nocc * right.nocc
-        virtuals = left.nvir * right.nvir
-        amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (
-            left.nvir + left.nocc
-        )
-    correlated = sum(
-        (6 if derivatives else 4) * n * n * s.nocc + 4 * n * s.nocc * s.nvir for s in spins
-    )
-    occupied = sum(s.occupied for s in spins)
-    squares = work.naux**2 * work.elements
-    integrals = (1 + DERIVATIVES[3] * derivatives) / rates.integrals
-    one_electron = (
-        ONE_ELECTRON * work.atoms * n * n * (1 + POTENTIAL_DERIVATIVES * (work.potentials > 0))
-    )
-    one_electron += X2C_DERIVATIVES * work.atoms * work.x2c_functions**3 / rates.exchange
-    if work.naux_scf:
-        halves = work.naux_scf * n * occupied
-        mean_field = integrals * work.integrals()["scf"] + 8 * halves * n / rates.transform
-        mean_field += 2 * halves * work.naux_scf * (1 / rates.solve + 1 / rates.transform)
-    else:
-        mean_field = DERIVATIVES[4] * work.integrals()["scf"] / rates.four_centre
-    mean_field *= work.operators
-    mean_field += FUNCTIONAL_DERIVATIVES * _functional(work, rates)
-    return GradientTimes(
-        amplitudes=amplitudes / (rates.pairs_mixed if single else rates.pairs_fp64)
-        + squares * (1 / rates.solve + 2 / rates.transform),
-        fitted_integrals=integrals * work.integrals()["integrals"]
-        + work.naux * correlated / rates.transform,
-        response=_response(work, rates, held),
-        mean_field=FIRST + (mean_field + one_electron) * derivatives,
-    )
-
-
-def _functional(work: Workload, rates: Rates) -> float:
-    """Predicted time of one evaluation of the functional on its grid, s; 0 for Hartree-Fock."""
-    return work.grid * len(work.spins) * work.nao / rates.functional
-
-
-def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
-    """Predicted time of the Z-vector equations, s."""
-    if not work.naux:  # Kohn-Sham alone
-        return 0.0
-    if not work.naux_scf:
-        return _conventional_response(work, rates, held)
-    functional = KERNEL_BUILDS * _functional(work, rates)
-    n, p, nspin = work.nao, work.naux_scf, len(work.spins)
-    occupied = sum(s.occupied for s in work.spins)
-    kept = work.kept_pairs / work.pairs_of_functions
-
-    def build(orbitals: int) -> float:
-        return p * n * n * (1 + 2 * kept) * orbitals + 4 * 2 * nspin * p * work.kept_pairs
-
-    double = build(n * nspin) + Z_CHECKS * build(2 * occupied)
-    quick = Z_CYCLES * build(2 * occupied)
-    if held is None or held.response_held:
-        rest = sum(2 * s.occupied * s.occupied * (3 * n - s.occupied) for s in work.spins)
-        hold = 2 * p * n * n * (1 + kept) * occupied
-        quick = hold + Z_CYCLES * p * (2 * n * n * kept * occupied + rest)
-    made = 0.0
-    if held is not None and not held.scf_kept:
-        made = work.integrals()["scf"] / rates.integrals + p * p * work.kept_pairs / rates.solve
-    rate = rates.exchange_single if work.single_exchange else rates.exchange
-    return functional + work.operators * (made + double / rates.exchange + quick / rate)
-
-
-def _conventional_response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
-    """Predicted time of the Z-vector equations with four-centre integrals, s."""
-    builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
-    times_made: float = 1
-    if held is not None and held.scf_on_disk:
-        times_made = builds / 2
-    made = times_made * work.operators * work.integrals()["scf"] / rates.four_centre
-    products = 4 * builds * work.pairs_of_functions**2 / rates.exact_exchange
-    return KERNEL_BUILDS * _functional(work, rates) + made + products
 
 
 def pace(work: Workload, rates: Rates) -> Pace:
@@ -480,6 +360,28 @@ def _reaction_field(work: Workload, rates: Rates) -> float:
         return solved + 2 * work.scf_builds * made / rates.integrals
     read = 2 * work.scf_builds * FLOAT64 * made / SURFACE_READ
     return solved + made / rates.integrals + read
+
+
+def process_count(seconds: Sequence[float], memory: int, limit: int | None, cores: int) -> int:
+    """The number of processes that should share independent calculations; 1 if these are better
+    divided among threads.
+
+    Small calculations leave cores idle however many threads they have. The number is such that the
+    longest one does not keep the others waiting.
+
+    Parameters
+    ----------
+    seconds : predicted times of the calculations
+    memory : bytes of the largest one with everything in memory
+    limit : bytes for all processes and this one, None for most of the free memory
+    cores : cores that may be used
+    """
+    longest = max(seconds)
+    if not 0 < longest <= SMALL:
+        return 1
+    count = min(cores, len(seconds), round(sum(seconds) / longest))
+    room = (limit or usable_memory()) // memory - 1
+    return max(1, min(count, room))
 
 
 # --- time left ---
@@ -583,10 +485,8 @@ class TimeLeft:
             return None
         later = sum(self._predicted(phase) for phase in range(self._phase + 1, len(PHASES)))
         if self._phase <= PHASES.index(("pair_energies",)):
-            check = self._pace.check
-        else:
-            check = 0.0
-        return present + ratio * (later + check)
+            later += self._pace.check
+        return present + ratio * later
 
     def _predicted(self, phase: int) -> float:
         return math.fsum(getattr(self._foreseen, name) for name in PHASES[phase])

@@ -141,7 +141,8 @@ def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
             start="python",
             energy_xc=energy_xc,
         )
-        return Adopted(molecule, orbital, jk, _relativity(mf), reference)
+        relativity = "x2c" if getattr(mf, "with_x2c", None) else "none"
+        return Adopted(molecule, orbital, jk, relativity, reference)
 
 
 def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Reference:
@@ -313,10 +314,6 @@ def _require_whole_occupations(mf: Any, kind: str) -> None:
         raise _beyond(
             "mo_occ", f"{electrons} electrons, where charge and spin of mf.mol say {expected}"
         )
-
-
-def _relativity(mf: Any) -> str:
-    return "x2c" if getattr(mf, "with_x2c", None) else "none"
 
 
 def _point_charges(mf: Any) -> Any:

@@ -37,7 +37,7 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of, integrate_functional
 from dfmp2.scf.ladder import Ladder
 from dfmp2.scf.reference import Reference, common_orbitals
-from dfmp2.scf.rotations import coulomb_exchange
+from dfmp2.scf.rotations import coulomb_exchange, stacked_orbitals
 
 COUPLED = 1e-6  # Eh, norm of F_ia below which the orbitals count as those of the conventional SCF
 MOST_BUILDS = 8  # of the exact Fock matrix
@@ -204,10 +204,7 @@ class _ExactFock:
         mf.conv_tol_grad = GRADIENT
         cycles = max(100, options.scf_max_cycles)
         tight = replace(options, precision="fp64", scf_max_cycles=cycles)
-        mf = Ladder(mf, tight, Silent()).climb(density)
-        coeff, occupations = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
-        if self._restricted:
-            return coeff[None], occupations[None]
+        coeff, _, occupations = stacked_orbitals(Ladder(mf, tight, Silent()).climb(density))
         return coeff, occupations
 
 

@@ -1,4 +1,10 @@
-"""Choosing the SCF solution: instabilities are followed to a minimum, from one start or several.
+"""Where the SCF starts, and which solution it ends in: instabilities are followed to a minimum, from
+one start or several.
+
+    atoms   the densities of the atoms (`dfmp2.molecule.mole`)
+    mix     HOMO and LUMO of the Fock matrix of the atoms, mixed by 45 degrees in alpha and by -45
+            degrees in beta
+    core    the orbitals of the core Hamiltonian
 
 An SCF converges to a stationary point. If the orbital Hessian has a negative eigenvalue, the
 orbitals are rotated along its eigenvector to the lowest energy found and converged again, up to
@@ -16,14 +22,29 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.errors import ConvergenceError, Message
+from dfmp2.molecule.mole import start_density
 from dfmp2.options import Options
 from dfmp2.progress import Listener
-from dfmp2.scf.guess import random_density
 from dfmp2.scf.reference import Solutions, Stability
-from dfmp2.scf.rotations import BROKEN, Rotation, turned_orbitals
+from dfmp2.scf.rotations import (
+    BROKEN,
+    Rotation,
+    orbital_spins,
+    rotated,
+    turned_orbitals,
+    with_orbitals,
+)
 from dfmp2.scf.stability import UNCERTAIN, judged, kinds_in_words
 
+ORIGINS = {
+    "atoms": "atomic densities",
+    "mix": "atomic densities, HOMO and LUMO mixed",
+    "core": "core Hamiltonian",
+}
+RANDOM_OCCUPIED, RANDOM_VIRTUAL = 10, 10  # frontier orbitals that a random start mixes, per spin
+RANDOM_ANGLE = 1.0  # rad, typical angle by which each of them is rotated
 MOST_STEPS = 5
 SPIN_ROUNDING = 1e-10  # of <S^2>, on either side of the value of a pure spin state
 LOWER = 1e-7  # Eh; a solution that is not lower by this counts as the same
@@ -92,6 +113,55 @@ class Log:
         return Solutions(start, origin, energy, spin_square, eigenvalue, kind, chosen)
 
 
+# --- start densities ------------------------------------------------------------------------------
+
+
+def guess_density(guess: str, mf: Any, kind: str) -> Any:
+    """Start density for `--guess`, for PySCF's RHF or UHF object `mf`."""
+    if guess == "core":
+        core = mf.get_hcore()
+        if kind == "uhf":
+            core = np.stack([core, core])
+        return _diagonalised(mf, core).make_rdm1()
+    density = start_density(mf.mol, kind)
+    if guess == "atoms":
+        return density
+    of_atoms = _diagonalised(mf, mf.get_fock(dm=density))
+    turned = []
+    for spin, sign in zip(orbital_spins(of_atoms), (1.0, -1.0), strict=True):
+        x = np.zeros_like(spin.differences)
+        x[:1, -1:] = sign  # lowest virtual and highest occupied orbital
+        turned.append(rotated(spin, x, math.pi / 4))
+    return mf.make_rdm1(*with_orbitals(of_atoms, turned))
+
+
+def random_density(mf: Any, density: Any, number: int) -> Any:
+    """A different start density for each number: orbitals of the Fock matrix of `density`, rotated
+    at random."""
+    found = _diagonalised(mf, mf.get_fock(dm=density))
+    rng = np.random.default_rng(number)
+    turned = []
+    for spin in orbital_spins(found):
+        x = np.zeros_like(spin.differences)
+        window = x[:RANDOM_VIRTUAL, -RANDOM_OCCUPIED:]
+        window += (
+            rng.standard_normal(window.shape) * RANDOM_ANGLE / math.sqrt(max(1, window.shape[0]))
+        )
+        turned.append(rotated(spin, x, 1.0))
+    return mf.make_rdm1(*with_orbitals(found, turned))
+
+
+def _diagonalised(mf: Any, fock: Array) -> Any:
+    """A copy of `mf` with the orbitals of a Fock matrix."""
+    found = mf.copy()
+    found.mo_energy, found.mo_coeff = found.eig(fock, found.get_ovlp())
+    found.mo_occ = found.get_occ(found.mo_energy, found.mo_coeff)
+    return found
+
+
+# --- solutions ------------------------------------------------------------------------------------
+
+
 def find_solution(
     mf: Any,
     density: Any,
@@ -114,17 +184,13 @@ def find_solution(
     """
     log, best = Log(), None
     for start in range(1, options.scf_starts + 1):
+        name = origin
         if start > 1:
             listener.stage(f"start {start} of {options.scf_starts}: orbitals rotated at random")
-        if start == 1:
-            name = origin
-        else:
             name = f"{origin}, rotated at random ({start})"
         try:
-            if start == 1:
-                solved = solve(density, first=True)
-            else:
-                solved = solve(random_density(mf, density, start))
+            begin = density if start == 1 else random_density(mf, density, start)
+            solved = solve(begin, first=start == 1)
         except ConvergenceError as error:
             if start == options.scf_starts and best is None:
                 raise

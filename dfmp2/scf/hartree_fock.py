@@ -19,13 +19,12 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.hamiltonian import VACUUM, Environment
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.ladder import Iteration, Ladder, diagonalise, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
-from dfmp2.scf.rotations import fitting_object
+from dfmp2.scf.rotations import fitting_object, stacked_orbitals
 from dfmp2.scf.solvent import in_solvent, solvent_potential, solvent_record
 
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
@@ -125,7 +124,7 @@ def run_scf(
     InputError : start orbitals that do not fit
     NumericalError : the basis is linearly dependent
     """
-    from dfmp2.scf.following import find_solution
+    from dfmp2.scf.following import ORIGINS, find_solution, guess_density
     from dfmp2.scf.stability import lowest_rotations
 
     with shielded():
@@ -290,11 +289,7 @@ def record(
     if kind == "rohf":
         coeff, energy, occ, coupling = semicanonical(mf)
     else:
-        stacked = [np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)]
-        if kind == "uhf":
-            coeff, energy, occ = stacked
-        else:
-            coeff, energy, occ = [x[None] for x in stacked]
+        coeff, energy, occ = stacked_orbitals(mf)
     # Occupied first, by energy
     order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])
     coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)

@@ -51,7 +51,7 @@ class ScfIntegrals:
         """Whether PySCF computes them with its own code."""
         return self.place == "pyscf"
 
-    def attach(self, mf: Any, progress: Progress) -> Any:
+    def attach(self, mf: Any, progress: Progress = lambda done, total: None) -> Any:
         """The mean field with these integrals.
 
         Parameters
@@ -69,35 +69,19 @@ class ScfIntegrals:
 
     def builder(self, mole: Any, progress: Progress = lambda done, total: None) -> Any:
         """Our builder of J and K for a molecule."""
-        builder = jk_builder(
-            mole, self.auxmole, self.place, self.threads, self.room, progress, self.device
-        )
+        if self.place == "disk":
+            from dfmp2.scf.jk_on_disk import DiskIntegrals
+
+            return DiskIntegrals(mole, self.auxmole, self.threads, self.room, progress)
+        if self.device is not None:
+            from dfmp2.scf.jk_on_device import DeviceIntegrals
+
+            return DeviceIntegrals(mole, self.auxmole, self.threads, self.device, progress)
+        from dfmp2.scf.jk import JKFitting
+
+        builder = JKFitting(mole, self.auxmole, self.threads, progress)
         builder.gathers = self.gathers
         return builder
-
-
-def jk_builder(
-    mole: Any,
-    auxmole: Any,
-    integrals: str,
-    threads: int,
-    room: Any,
-    progress: Progress = lambda done, total: None,
-    device: Any = None,
-) -> Any:
-    """Our builder of J and K with its integrals in "memory" or on "disk", which needs a `Room`; a
-    device may compute the products of integrals in memory."""
-    if integrals == "disk":
-        from dfmp2.scf.jk_on_disk import DiskIntegrals
-
-        return DiskIntegrals(mole, auxmole, threads, room, progress)
-    if device is not None:
-        from dfmp2.scf.jk_on_device import DeviceIntegrals
-
-        return DeviceIntegrals(mole, auxmole, threads, device, progress)
-    from dfmp2.scf.jk import JKFitting
-
-    return JKFitting(mole, auxmole, threads, progress)
 
 
 def release_integrals(mf: Any) -> None:

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
 from dfmp2.host.blas import add_projection, multiply_columns
-from dfmp2.host.threads import shares, worker_pool
+from dfmp2.host.threads import each, shares, worker_pool
 from dfmp2.integrals.metric import MetricFactor, factorise
-from dfmp2.integrals.screening import PairList, pair_list
+from dfmp2.integrals.screening import PairList, ends_of, pair_groups, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
 from dfmp2.integrals.transform import (
     ClusterRectangles,
@@ -279,62 +279,6 @@ def column_squares(b: Array) -> Array:
     return np.asarray(np.einsum("pc,pc->c", b, b))
 
 
-@dataclass(frozen=True, slots=True)
-class PairBlock:
-    """Columns c0:c1 of B, from shells first:last, which span the packed pairs t0:t1."""
-
-    first: int
-    last: int
-    c0: int
-    c1: int
-    t0: int
-    t1: int
-
-
-def pair_groups(mole: Any, pairs: PairList, most: int = 0) -> list[PairBlock]:
-    """Cut the rows m of the packed triangle, at shell boundaries, into blocks of at most `most`
-    pairs.
-
-    A block has at least as many pairs as a row of the widest shell. With `most` 0 the blocks are
-    the groups in which B is fitted; otherwise they consist of whole such groups.
-    """
-    edges = [int(x) for x in mole.ao_loc_nr()]
-    ends = np.searchsorted(pairs.columns, [_triangle(edge) for edge in edges])
-    least = max((last - first for first, last in pairwise(edges)), default=1) * pairs.nao
-    groups = _joined([(n, n + 1) for n in range(len(edges) - 1)], edges, least)
-    return [
-        PairBlock(
-            first,
-            last,
-            int(ends[first]),
-            int(ends[last]),
-            _triangle(edges[first]),
-            _triangle(edges[last]),
-        )
-        for first, last in _joined(groups, edges, most)
-    ]
-
-
-def _joined(cuts: list[tuple[int, int]], edges: list[int], most: int) -> list[tuple[int, int]]:
-    """Neighbouring ranges of shells, joined as long as they have at most `most` pairs."""
-    found: list[tuple[int, int]] = []
-    for first, last in cuts:
-        if found and _triangle(edges[last]) - _triangle(edges[found[-1][0]]) <= most:
-            found[-1] = found[-1][0], last
-        else:
-            found.append((first, last))
-    return found
-
-
-def _triangle(n: int) -> int:
-    return n * (n + 1) // 2
-
-
-def ends_of(groups: list[PairBlock]) -> list[int]:
-    """The end of each of several neighbouring groups, counted in their columns."""
-    return [group.c1 - groups[0].c0 for group in groups]
-
-
 def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -> Array:
     """B from (Q|mn), shape (naux, ncolumn), in groups of columns with these ends; in place for a
     triangular factor.
@@ -347,19 +291,16 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
         for begin, end in pairwise([0, *ends])
         for start in range(begin, end, COLUMNS)
     ]
-    if factor.triangular:
-        fitted = b
-    else:
-        fitted = np.empty((factor.naux, b.shape[1]))
+    fitted = b if factor.triangular else np.empty((factor.naux, b.shape[1]))
 
-    def solve(cut: tuple[int, int]) -> None:
+    def solve(number: int) -> None:
+        start, stop = ranges[number]
         if factor.triangular:
-            multiply_columns(factor.factor, b, *cut)
+            multiply_columns(factor.factor, b, start, stop)
         else:
-            fitted[:, slice(*cut)] = factor.factor.T @ b[:, slice(*cut)]
+            fitted[:, start:stop] = factor.factor.T @ b[:, start:stop]
 
-    with worker_pool(threads) as pool:
-        list(pool.map(solve, ranges))
+    each(len(ranges), solve, threads)
     return fitted
 
 

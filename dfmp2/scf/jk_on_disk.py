@@ -22,17 +22,14 @@ from dfmp2.host.resources import return_memory
 from dfmp2.host.scratch import Room, ScratchArray
 from dfmp2.host.threads import prefetched, shares
 from dfmp2.integrals.metric import factorise
-from dfmp2.integrals.screening import PairList
+from dfmp2.integrals.screening import PairBlock, PairList, ends_of, pair_groups
 from dfmp2.integrals.three_center import coulomb_metric, pair_integrals
 from dfmp2.scf.jk import (
     JKFitting,
-    PairBlock,
     Progress,
     accumulated,
     column_squares,
-    ends_of,
     fit_columns,
-    pair_groups,
     rows_at_a_time,
 )
 

@@ -160,12 +160,8 @@ class ResponseMatrices:
         if single:
             self._dtype = np.float32
         self._rectangles = fitted.rectangles() if single else None
-        # Rows of X are ordered by cluster if pairs were dropped.
-        self._order = np.concatenate(
-            [np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)]
-        )
-        if self._pairs.complete:
-            self._order = np.arange(self._pairs.nao)
+        # Rows of X are ordered by cluster.
+        self._order = np.concatenate([cluster.functions for cluster in self._pairs.clusters])
         naux = len(self._b)
         width = sum(spin.occupied.shape[1] for spin in spins)
         self._step = max(

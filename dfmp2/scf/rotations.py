@@ -74,6 +74,18 @@ class Rotation:
 Product = Callable[[Sequence[Array], float], list[Array]]
 
 
+def flattened(parts: Sequence[Array]) -> Array:
+    """The matrices of all spins as one vector."""
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def split(vector: Array, spins: Sequence[RotatedSpin]) -> list[Array]:
+    """A vector as (nvir, nocc) of each spin."""
+    edges = np.cumsum([spin.differences.size for spin in spins])[:-1]
+    parts = np.split(vector, edges)
+    return [part.reshape(s.differences.shape) for part, s in zip(parts, spins, strict=True)]
+
+
 def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -> Rotation:
     """The rotation of this kind with the lowest eigenvalue.
 
@@ -84,19 +96,10 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
     product : Product
         Product with the Hessian (`dfmp2.scf.response_matrices.orbital_hessian`).
     """
-    shapes = [spin.differences.shape for spin in spins]
-    edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
-    diagonal = np.concatenate([spin.differences.ravel() for spin in spins])
-
-    def split(x: Array) -> list[Array]:
-        return [
-            x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)
-        ]
+    diagonal = flattened([spin.differences for spin in spins])
 
     def products(vectors: Sequence[Array]) -> list[Array]:
-        return [
-            np.concatenate([y.ravel() for y in product(split(x), COULOMB[kind])]) for x in vectors
-        ]
+        return [flattened(product(split(x, spins), COULOMB[kind])) for x in vectors]
 
     def precondition(residual: Array, eigenvalue: float, _: Array) -> Array:
         gap = diagonal - eigenvalue
@@ -119,7 +122,7 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
             nroots=min(ROOTS, diagonal.size),
             verbose=0,
         )
-    x = split(vectors[0])
+    x = split(vectors[0], spins)
     scale = 1 / max(np.linalg.norm(part) for part in x)
     return Rotation(
         kind,
@@ -131,15 +134,20 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
 
 def orbital_spins(mf: Any) -> list[RotatedSpin]:
     """Orbitals of one spin (RHF) or both (UHF)."""
+    return [
+        RotatedSpin(c[:, n > 0], c[:, n == 0], e[n == 0][:, None] - e[n > 0])
+        for c, e, n in zip(*stacked_orbitals(mf), strict=True)
+    ]
+
+
+def stacked_orbitals(mf: Any) -> tuple[Array, Array, Array]:
+    """Coefficients (nspin, nao, nmo), energies and occupations (nspin, nmo) of RHF or UHF."""
     coeff, energy, occ = (
         np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)
     )
     if occ.ndim == 1:
-        coeff, energy, occ = coeff[None], energy[None], occ[None]
-    return [
-        RotatedSpin(c[:, n > 0], c[:, n == 0], e[n == 0][:, None] - e[n > 0])
-        for c, e, n in zip(coeff, energy, occ, strict=True)
-    ]
+        return coeff[None], energy[None], occ[None]
+    return coeff, energy, occ
 
 
 def rotated(spin: RotatedSpin, x: Array, angle: float) -> tuple[Array, Array]:

@@ -94,13 +94,9 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     Stability with the lowest eigenvalue, Eh
     """
     windows = _windows(reference)
-    exact = all(
-        _rotations(n) == w.nocc * w.nvir for n, w in zip(reference.mo_occ, windows, strict=True)
-    )
-    if exact:
-        covered = "all rotations"
-    else:
-        covered = f"{sum(w.nocc * w.nvir for w in windows)} frontier rotations"
+    examined = sum(window.nocc * window.nvir for window in windows)
+    exact = examined == sum(int((n > 0).sum() * (n == 0).sum()) for n in reference.mo_occ)
+    covered = "all rotations" if exact else f"{examined} frontier rotations"
     if reference.kind == "rhf":
         coulomb, exchange = _blocks(windows[0], *tensors)
         coulomb *= 4
@@ -258,22 +254,18 @@ def _stability(
     )
 
 
-def _rotations(occ: Array) -> int:
-    return int((occ > 0).sum() * (occ == 0).sum())
-
-
 def _windows(reference: Reference) -> list[ActiveSpace]:
-    spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
-    return [_window(*spin) for spin in spins]
-
-
-def _window(coeff: Array, energy: Array, occ: Array) -> ActiveSpace:
-    occupied = np.flatnonzero(occ > 0)
-    virtual = np.flatnonzero(occ == 0)
-    if _rotations(occ) > EXACT_ROTATIONS:
-        occupied = occupied[-FRONTIER_OCCUPIED:]
-        virtual = virtual[:FRONTIER_VIRTUAL]
-    return ActiveSpace(coeff[:, occupied], coeff[:, virtual], energy[occupied], energy[virtual])
+    """The frontier orbitals of each spin."""
+    windows = []
+    for coeff, energy, occ in zip(
+        reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True
+    ):
+        occupied = np.flatnonzero(occ > 0)
+        virtual = np.flatnonzero(occ == 0)
+        nocc, nvir = frontier_window(len(occupied), len(virtual))
+        i, a = occupied[len(occupied) - nocc :], virtual[:nvir]
+        windows.append(ActiveSpace(coeff[:, i], coeff[:, a], energy[i], energy[a]))
+    return windows
 
 
 def _same(coeff: Array, energy: Array) -> ActiveSpace:

@@ -180,7 +180,7 @@ def processes(steps: Sequence[Step], task: str, cores: int) -> int:
         plans = {alike: _planned(step, task)[1] for alike, step in different.items()}
     except Dfmp2Error:  # the run itself will report the error
         return 1
-    return plan.process_count(
+    return time_plan.process_count(
         [plans[_alike(step)].timings.total for step in steps],
         max(planned.memory.comfortable for planned in plans.values()),
         steps[0].options.memory,

@@ -1,5 +1,5 @@
-"""The memory of a gradient, or of relaxed densities alone, in addition to an energy, stage by
-stage:
+"""The memory and time of a gradient, or of relaxed densities alone, in addition to an energy, stage
+by stage:
 
     amplitudes            B, Z, amplitudes of one occupied orbital for each worker
     fitted integrals      Z, blocks of integrals and their derivatives
@@ -18,8 +18,8 @@ recomputed, and integrals of the occupied orbitals are held during their iterati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import product
 
 from dfmp2.integrals.basis_on_grid import values_bytes
 from dfmp2.planning.memory import (
@@ -29,6 +29,7 @@ from dfmp2.planning.memory import (
     MemoryPlan,
     of_occupied_bytes,
 )
+from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import FLOAT32, FLOAT64, Workload
 from dfmp2.scf.functional_kernel import COARSER
 
@@ -54,6 +55,19 @@ PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
 # numbers held per function at a point
 XC_GRADIENT_BYTES = 16 * 10**6
 XC_GRADIENT_VALUES = 40
+# For a gradient, whose operations run at the rates of the energy's routines, and derivatives of
+# integrals at the rate of integrals:
+Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
+Z_CHECKS = 2  # recomputed residuals
+# Cost, in evaluations of the functional, of its kernel and the potentials outside the Z-vector
+# equations, and of its nuclear derivatives
+KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 12, 5
+# Cost of derivatives of three- and four-centre integrals, relative to integrals
+DERIVATIVES = {3: 3.4, 4: 7.7}
+ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
+POTENTIAL_DERIVATIVES = 200  # times as much with core potentials
+X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, per atom
+FIRST = 0.25  # s: modules, small arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,24 +234,15 @@ def gradient_memory(
         before_response += kept
 
     derivatives = max(arrays.two_center, arrays.functional)
-    return GradientMemory(
+    return replace(
+        response,
         purpose="gradient" if work.task == "gradient" else "relaxed densities",
         z_on_disk=z_needs > room,
         half_on_disk=half_needs > room,
-        scf_on_disk=response.on_disk,
         scf_kept=scf_kept,
-        response_held=response.held,
-        pair_bytes=response.pair_bytes,
-        read_bytes=response.read_bytes,
         packed_bytes=at_once * arrays.packed,
-        kernel_values=response.kernel_values,
-        peak=max(
-            before_response,
-            arrays.mean_field(half, block),
-            response.needed + response.kernel_values,
-            derivatives,
-        ),
-        disk=max(arrays.b - z, arrays.half - half, energy.scf_disk if response.on_disk else 0),
+        peak=max(before_response, arrays.mean_field(half, block), response.peak, derivatives),
+        disk=max(arrays.b - z, arrays.half - half, response.disk),
         needed=max(
             amplitudes + z,
             arrays.fitted_integrals(z, least_block),
@@ -263,23 +268,9 @@ def gradient_memory(
     )
 
 
-class _Response(NamedTuple):
-    """How the Z-vector equations are solved; `on_disk` to `kernel_values` as `scf_on_disk` to
-    `kernel_values` of `GradientMemory`, and bytes: needed, with the smallest budget, and with
-    everything in memory."""
-
-    on_disk: bool
-    held: bool
-    pair_bytes: int
-    read_bytes: int
-    kernel_values: int
-    needed: int
-    least: int
-    comfortable: int
-
-
-def _response(work: Workload, energy: MemoryPlan, arrays: _GradientArrays) -> _Response:
-    """The Z-vector equations, with the integrals of the SCF in memory or on disk."""
+def _response(work: Workload, energy: MemoryPlan, arrays: _GradientArrays) -> GradientMemory:
+    """The memory of the Z-vector equations alone, with the integrals of the SCF in memory or on
+    disk."""
     room, fit, read = energy.room, energy.scf_fit, energy.scf_read
     in_memory = arrays.vectors + energy.scf_in_core
     on_disk = arrays.vectors + max(fit.needed, read.needed)
@@ -298,12 +289,15 @@ def _response(work: Workload, energy: MemoryPlan, arrays: _GradientArrays) -> _R
         held = 0 < arrays.of_occupied <= room - needed
         if held:
             needed += arrays.of_occupied
-    return _Response(
-        on_disk=uses_disk,
-        held=held,
+    kernel_values = max(0, min(arrays.kernel_values, room - needed))
+    return GradientMemory(
+        scf_on_disk=uses_disk,
+        response_held=held,
         pair_bytes=pair_bytes,
         read_bytes=read_bytes,
-        kernel_values=max(0, min(arrays.kernel_values, room - needed)),
+        kernel_values=kernel_values,
+        peak=needed + kernel_values,
+        disk=energy.scf_disk if uses_disk else 0,
         needed=needed,
         least=least,
         comfortable=in_memory + arrays.of_occupied + arrays.kernel_values,
@@ -340,3 +334,114 @@ def _amplitudes(work: Workload, threads: int, b: int) -> int:
     workers = threads * (tiles + 3 * work.row_bytes + work.metric_bytes)
     always = _gradient_always(work, threads)[1]
     return always + METRICS * work.metric_bytes + b + single + workers
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GradientTimes:
+    """Predicted wall times, s."""
+
+    amplitudes: float
+    fitted_integrals: float
+    response: float
+    mean_field: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.amplitudes + self.fitted_integrals + self.response + self.mean_field
+
+
+def gradient_seconds(
+    work: Workload, rates: Rates, held: GradientMemory | None = None
+) -> GradientTimes:
+    """Predicted times; traffic to scratch is not counted.
+
+    Parameters
+    ----------
+    held : locations of its arrays, None for memory
+    """
+    n = work.nao
+    spins = work.spins
+    derivatives = work.task == "gradient"
+    single = work.precision != "fp64"
+    amplitudes = 0.0
+    for left, right in product(spins, repeat=2):
+        pairs = left.nocc * right.nocc
+        virtuals = left.nvir * right.nvir
+        amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (
+            left.nvir + left.nocc
+        )
+    correlated = sum(
+        (6 if derivatives else 4) * n * n * s.nocc + 4 * n * s.nocc * s.nvir for s in spins
+    )
+    occupied = sum(s.occupied for s in spins)
+    squares = work.naux**2 * work.elements
+    integrals = (1 + DERIVATIVES[3] * derivatives) / rates.integrals
+    one_electron = (
+        ONE_ELECTRON * work.atoms * n * n * (1 + POTENTIAL_DERIVATIVES * (work.potentials > 0))
+    )
+    one_electron += X2C_DERIVATIVES * work.atoms * work.x2c_functions**3 / rates.exchange
+    if work.naux_scf:
+        halves = work.naux_scf * n * occupied
+        mean_field = integrals * work.integrals()["scf"] + 8 * halves * n / rates.transform
+        mean_field += 2 * halves * work.naux_scf * (1 / rates.solve + 1 / rates.transform)
+    else:
+        mean_field = DERIVATIVES[4] * work.integrals()["scf"] / rates.four_centre
+    mean_field *= work.operators
+    mean_field += FUNCTIONAL_DERIVATIVES * functional_seconds(work, rates)
+    return GradientTimes(
+        amplitudes=amplitudes / (rates.pairs_mixed if single else rates.pairs_fp64)
+        + squares * (1 / rates.solve + 2 / rates.transform),
+        fitted_integrals=integrals * work.integrals()["integrals"]
+        + work.naux * correlated / rates.transform,
+        response=_response_seconds(work, rates, held),
+        mean_field=FIRST + (mean_field + one_electron) * derivatives,
+    )
+
+
+def functional_seconds(work: Workload, rates: Rates) -> float:
+    """Predicted time of one evaluation of the functional on its grid, s; 0 for Hartree-Fock."""
+    return work.grid * len(work.spins) * work.nao / rates.functional
+
+
+def _response_seconds(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
+    """Predicted time of the Z-vector equations, s."""
+    if not work.naux:  # Kohn-Sham alone
+        return 0.0
+    if not work.naux_scf:
+        return _conventional_response_seconds(work, rates, held)
+    functional = KERNEL_BUILDS * functional_seconds(work, rates)
+    n, p, nspin = work.nao, work.naux_scf, len(work.spins)
+    occupied = sum(s.occupied for s in work.spins)
+    kept = work.kept_pairs / work.pairs_of_functions
+
+    def build(orbitals: int) -> float:
+        return p * n * n * (1 + 2 * kept) * orbitals + 4 * 2 * nspin * p * work.kept_pairs
+
+    double = build(n * nspin) + Z_CHECKS * build(2 * occupied)
+    quick = Z_CYCLES * build(2 * occupied)
+    if held is None or held.response_held:
+        rest = sum(2 * s.occupied * s.occupied * (3 * n - s.occupied) for s in work.spins)
+        hold = 2 * p * n * n * (1 + kept) * occupied
+        quick = hold + Z_CYCLES * p * (2 * n * n * kept * occupied + rest)
+    made = 0.0
+    if held is not None and not held.scf_kept:
+        made = work.integrals()["scf"] / rates.integrals + p * p * work.kept_pairs / rates.solve
+    rate = rates.exchange_single if work.single_exchange else rates.exchange
+    return functional + work.operators * (made + double / rates.exchange + quick / rate)
+
+
+def _conventional_response_seconds(
+    work: Workload, rates: Rates, held: GradientMemory | None
+) -> float:
+    """Predicted time of the Z-vector equations with four-centre integrals, s."""
+    builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
+    times_made: float = 1
+    if held is not None and held.scf_on_disk:
+        times_made = builds / 2
+    made = times_made * work.operators * work.integrals()["scf"] / rates.four_centre
+    products = 4 * builds * work.pairs_of_functions**2 / rates.exact_exchange
+    return KERNEL_BUILDS * functional_seconds(work, rates) + made + products
