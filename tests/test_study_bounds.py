@@ -25,10 +25,13 @@ from dfmp2.mp2.error_of_difference import combined, relative_errors
 from dfmp2.options import Options
 from dfmp2.output import prepared
 from dfmp2.output.study import Study, read_study
-from dfmp2.studies import geometric_search, rank, species, vibrations
+from dfmp2.progress import Collector, Silent
+from dfmp2.studies import geometric_search, rank, runs, species, vibrations
+from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Coordinate, _values
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.rank import Candidate, _degeneracies
 from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
@@ -280,6 +283,24 @@ def test_what_computes_a_step() -> None:
         part = Part("tz", scf, correlation)
         found = runs._function_of(SimpleNamespace(compute=None, part=part))
         assert found.func is whole and found.keywords == {"separate": scf != correlation}
+
+
+def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that depend on others see their limit, not its runs."""
+    monkeypatch.setattr(runs, "expanded", lambda step: [step])
+    monkeypatch.setattr(runs, "wholes", lambda group, results: {group[0].name: "the limit"})
+    for options, asked in (
+        (Options("sto-3g"), {"run": "of one basis"}),
+        (at_level(Options("cc-pv[dt]z")), {"run": "the limit"}),
+    ):
+        nothing = dict.fromkeys(("compute", "start", "then", "chained"))
+        task: Any = SimpleNamespace(options=options, free=(), chosen=(), stored={}, **nothing)
+        made = _StudyRuns(task, Keeper(), Collector(Silent()), "")
+        kept: Any = {"run": "of one basis"}
+        monkeypatch.setattr(made.keeper, "recall", lambda *_, kept=kept, **__: kept)
+        step: Any = SimpleNamespace(name="run", who="a run")
+        made._run_group([step], None, follow=False)
+        assert made.asked == asked
 
 
 @pytest.mark.parametrize(
