@@ -26,7 +26,7 @@ from dfmp2.options import Options
 from dfmp2.output import prepared
 from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Collector, Silent
-from dfmp2.studies import geometric_search, rank, runs, species, vibrations
+from dfmp2.studies import geometric_search, rank, reaction, runs, species, vibrations
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Coordinate, _values
 from dfmp2.studies.geometric_search import Search
@@ -67,6 +67,20 @@ def planned_runs(count: int) -> Any:
     return _StudyRuns._waiting(runs, steps, 1, follow=False)  # type: ignore[arg-type]
 
 
+def room_for(counts: tuple[int, int, int]) -> None:
+    """Require room for minima and saddle points of water, and atoms: of a minimum a run, a step and
+    18 displaced geometries; 18 more for the start of a saddle point."""
+    water = Molecule.from_string("O 0 0 0; H 0 0 0.96; H 0.93 0 -0.24")
+    plan = reaction.ReactionPlan(optimize=Search(), frequencies=True)
+    courses = []
+    for count, molecule, saddle in zip(
+        counts, (water, water, Molecule.from_string("He 0 0 0")), (False, True, False), strict=True
+    ):
+        one = species.Species("x", Fraction(1), molecule, transition_state=saddle)
+        courses += [reaction._Course(one, Options("sto-3g"), plan, Silent())] * count
+    reaction._require_room(courses)
+
+
 def degeneracy(number: Any) -> Any:
     """The degeneracies of one candidate."""
     return _degeneracies([Candidate("a", None, None)], {"a": number})  # type: ignore[arg-type]
@@ -87,6 +101,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
     "points": (coordinate("bond"), ("1:2:2", "1:2:500"), ("1:2:1", "1:2:0", "1:2:501")),
     "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1],)),
     "runs of a study": (planned_runs, (500,), (501,)),
+    "runs of species": (room_for, ((25, 0, 0), (0, 13, 6)), ((25, 0, 1), (0, 13, 7))),
     "points of a relaxed scan": (
         lambda count: relaxed(values=tuple(range(1, count + 1))),
         (250,),
