@@ -120,7 +120,8 @@ def syrk(
     a: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto"
 ) -> A:
     """alpha A A^t + beta C; A (n, k), all of C (n, n)."""
-    if len(shape := _shape("a", a)) != 2:
+    shape = _shape("a", a)
+    if len(shape) != 2:
         raise InputError(f"syrk: a has shape {shape}: expected a matrix")
     square = shape[0], shape[0]
     _check_added("syrk", beta, c, square)
@@ -177,42 +178,42 @@ def mp2_energy(
         nocc nvir), Eh
     eps_occ, eps_vir : (nocc,), (nvir,) orbital energies on the host, Eh
     """
-    occ, vir = (
-        np.asarray(_host(name, x), np.float64)
-        for name, x in (("eps_occ", eps_occ), ("eps_vir", eps_vir))
-    )
+    occ = np.asarray(_host("eps_occ", eps_occ), np.float64)
+    vir = np.asarray(_host("eps_vir", eps_vir), np.float64)
     shape = _shape("integrals", integrals)
-    whole = (occ.size, vir.size) * 2
-    from_b = len(shape) == 3 and shape[:2] == whole[:2]
-    if (
-        occ.ndim != 1
-        or vir.ndim != 1
-        or not (from_b or shape in (whole, (occ.size * vir.size,) * 2))
-    ):
+    _require_integrals(shape, occ, vir)
+    job = _job("mp2_energy", backend, integrals=integrals)
+    (value,) = job.values
+    if len(shape) == 3:
+        operand = job.device.operand(value, occ, vir)
+        with threads.limited(usable_cores()):
+            found = pair_energies([operand], job.device.backend)
+        energies = found.opposite_spin + found.same_spin[0]
+    else:
+        whole = (occ.size, vir.size, occ.size, vir.size)
+        energies = job.device.energies(job.device.unfold(value, whole, (0, 1, 2, 3)), occ, vir)
+    if pairs:
+        return energies
+    return float(energies.sum())
+
+
+def _require_integrals(shape: Sizes, occ: NDArray[np.float64], vir: NDArray[np.float64]) -> None:
+    """Raise unless a shape of integrals fits the orbital energies, whose gap is positive."""
+    nocc, nvir = occ.size, vir.size
+    from_b = len(shape) == 3 and shape[:2] == (nocc, nvir)
+    whole = shape in ((nocc, nvir, nocc, nvir), (nocc * nvir, nocc * nvir))
+    if occ.ndim != 1 or vir.ndim != 1 or not (from_b or whole):
         raise InputError(
             f"mp2_energy: integrals {shape}, eps_occ {occ.shape}, eps_vir {vir.shape}: expected B "
             "(nocc, nvir, naux), or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), "
             "with (nocc,) and (nvir,)"
         )
-    if not np.isfinite([*occ, *vir]).all() or not occ.max(initial=-np.inf) < vir.min(
-        initial=np.inf
-    ):
+    finite = np.isfinite([*occ, *vir]).all()
+    if not finite or not occ.max(initial=-np.inf) < vir.min(initial=np.inf):
         raise InputError(
             "mp2_energy: expected every occupied orbital energy below every virtual one, and all "
             "finite"
         )
-    job = _job("mp2_energy", backend, integrals=integrals)
-    if from_b:
-        with threads.limited(usable_cores()):
-            found = pair_energies([job.device.operand(job.values[0], occ, vir)], job.device.backend)
-        energies = found.opposite_spin + found.same_spin[0]
-    else:
-        energies = job.device.energies(
-            job.device.unfold(job.values[0], whole, (0, 1, 2, 3)), occ, vir
-        )
-    if pairs:
-        return energies
-    return float(energies.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,12 +278,12 @@ def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str =
     measured = rates.load_rates("cpu", count)
     operations = 2 * g * k * m * n
     return Plan(
-        f"{expression} {' '.join(map(str, shapes))} {dtype}",
-        "gemm" if g == 1 else "gemm_batch",
-        (g, k, m, n),
-        name,
-        reason,
-        operations,
+        call=f"{expression} {' '.join(map(str, shapes))} {dtype}",
+        kind="gemm" if g == 1 else "gemm_batch",
+        sizes=(g, k, m, n),
+        backend=name,
+        reason=reason,
+        operations=operations,
         bytes=g * (k * m + k * n + m * n) * np.dtype(dtype).itemsize,
         tiles=(g * -(-k // 128) * -(-m // 128), -(-n // 512)),
         host=operations / getattr(measured or rates.Rates(), f"pairs_{PRECISION[dtype]}"),
@@ -466,17 +467,17 @@ def _is_torch(x: Any) -> bool:
 
 def _host(name: str, x: Any) -> NDArray[Any]:
     """A user's array as a NumPy array."""
-    if _is_torch(x) and not x.requires_grad:
+    if isinstance(x, np.ndarray):
+        return x
+    if not _is_torch(x):
+        what = type(x).__name__
+    elif x.requires_grad:
+        what = "tensor that requires gradients"
+    else:
         return np.asarray(x.cpu().numpy())
-    if not isinstance(x, np.ndarray):
-        if _is_torch(x):
-            what = "tensor that requires gradients"
-        else:
-            what = type(x).__name__
-        raise InputError(
-            f"{name} is a {what}: expected a NumPy array or a PyTorch tensor without gradients"
-        )
-    return x
+    raise InputError(
+        f"{name} is a {what}: expected a NumPy array or a PyTorch tensor without gradients"
+    )
 
 
 def _shape(name: str, x: Any) -> Sizes:

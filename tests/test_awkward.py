@@ -23,7 +23,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options, make_options
 from dfmp2.output.export import export
 from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
-from dfmp2.output.reports import study_figures
+from dfmp2.output.reports import study as study_report
 from dfmp2.output.reports.energies import energy_rows
 from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Silent
@@ -397,7 +397,7 @@ def test_an_imaginary_mode_is_not_drawn_in_the_spectrum(vibrations: Study) -> No
     column = vibrations.table["wavenumber"]
     for values in (column.values, (-column.values[0], *column.values[1:])):
         table = {**vibrations.table, "wavenumber": column._replace(values=values)}
-        (figure,) = study_figures.study_figures(replace(vibrations, table=table))
+        (figure,) = study_report.study_figures(replace(vibrations, table=table))
         drawing = figure.draw()
         assert drawing.count('class="mark"') == sum(value > 0 for value in values)
         assert f"<title>{values[1]:.1f}," in drawing

@@ -23,7 +23,8 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.trainium.launch import toolchain as diagnosis
 from dfmp2.trainium.launch.toolchain import PLACEHOLDERS
 from dfmp2.validation import doctor
-from dfmp2.validation.doctor import Diagnosis, Surroundings, exit_code, inspect
+from dfmp2.validation.doctor import exit_code, inspect
+from dfmp2.validation.surroundings import Diagnosis, Surroundings
 from tests.conftest import Runner, listing, run_command, succeed
 
 ROOT = Path(__file__).parent.parent

@@ -12,8 +12,8 @@ from ase import Atoms
 from pyscf import gto
 
 from dfmp2.errors import InputError
+from dfmp2.molecule.elements import isotope_masses
 from dfmp2.molecule.foreign import from_ase, from_pyscf, from_qcschema, read_fields, to_ase
-from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.molecule.molecule import Molecule
 from tests.awkward import MOLECULES
 

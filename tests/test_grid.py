@@ -28,7 +28,7 @@ from dfmp2.options import Options, make_options
 from dfmp2.options.values import LEBEDEV_POINTS
 from dfmp2.output import hdf5
 from dfmp2.output.document import size
-from dfmp2.output.reports.reference import _grid_facts
+from dfmp2.output.reports.method import _grid_facts
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import foresee

@@ -15,7 +15,7 @@ from dfmp2.errors import InputError, KernelError
 from dfmp2.output.plan import _trainium
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import SHAPES, product_call, programs, transform_calls
-from dfmp2.trainium.costs import catalogue, model, text
+from dfmp2.trainium.costs import catalogue, model
 from dfmp2.trainium.costs.model import CHIPS, Engines
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.run import run_kernel
@@ -215,7 +215,7 @@ def test_residents_leave_30_percent_of_sbuf_free(shape, target):
     chip = {"gen2": TRN1, "gen3": TRN2}[target]
     price = catalogue.best(K3, Shape(*shape), chip)
     whole = {"gen2": 192, "gen3": 224}[target] * 1024
-    trace = text.largest_trace(price, chip)
+    trace = catalogue.largest_trace(price, chip)
     assert trace.sbuf_high_water <= 0.7 * whole
     assert trace.moved_high_water <= 64 * 1024  # written by transfers
     assert trace.psum_high_water <= 8
@@ -237,7 +237,7 @@ def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, target):
     whole = {"gen2": 192, "gen3": 224}[target] * 1024
     price = catalogue.best(K3, Shape(*shape), chip, "placed")
     assert price.at() < 1.3 * catalogue.best(K3, Shape(*shape), chip).at()
-    trace = text.largest_trace(price, chip)
+    trace = catalogue.largest_trace(price, chip)
     on_chip = [one for one in trace.allocations if one.space != "hbm"]
     assert all(one.address is not None for one in on_chip)
     last = max(one.address[3] for one in on_chip if one.space == "sbuf")
@@ -254,7 +254,7 @@ def test_packed_rows_fit_where_they_are_offered(nvir, naux, target):
     chip = {"gen2": TRN1, "gen3": TRN2}[target]
     if "packed" in calls.variants(nvir, naux, target):
         price = catalogue.best(K3, Shape(24, nvir, naux), chip, "packed")
-        assert text.largest_trace(price, chip).sbuf_high_water <= chip.sbuf
+        assert catalogue.largest_trace(price, chip).sbuf_high_water <= chip.sbuf
 
 
 @pytest.mark.parametrize(

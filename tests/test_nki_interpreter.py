@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from dfmp2.errors import KernelError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, drop_bits
-from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
+from dfmp2.trainium.interpreter.memory import Core, Tensor, Trace, whole
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import REGIONS
-from dfmp2.trainium.interpreter.trace import Trace
 
 HEAD = """\
 import nki

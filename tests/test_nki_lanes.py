@@ -28,7 +28,7 @@ from dfmp2.trainium import entry
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.interpreter.run import Settings
-from dfmp2.trainium.launch import compiler, cores, environment, executors, faults, proof, toolchain
+from dfmp2.trainium.launch import compiler, cores, environment, executors, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from tests.conftest import MOLECULES, Heard
@@ -127,7 +127,7 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
 def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
     machine.sound()
     machine.patch.setenv("STAND_IN_ENTRY", entry)
-    cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
+    cache, counts = NeffCache(machine.folder / "neff"), compiler.Proof()
     program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
     taken = "call" if entry == "misfit" else entry  # a tracer with another name
@@ -161,8 +161,8 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
 
 def test_first_launches_of_a_program_are_timed_apart(monkeypatch):
     times = iter([0.0, 1.0, 6.0, 8.0])
-    monkeypatch.setattr(proof.time, "perf_counter", lambda: next(times))
-    counts = proof.Proof()
+    monkeypatch.setattr(compiler.time, "perf_counter", lambda: next(times))
+    counts = compiler.Proof()
     for _ in range(2):
         with counts.launch("program"):
             pass
@@ -171,7 +171,7 @@ def test_first_launches_of_a_program_are_timed_apart(monkeypatch):
 
 def test_a_damaged_program_counts_as_absent(machine):
     machine.sound()
-    cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
+    cache, counts = NeffCache(machine.folder / "neff"), compiler.Proof()
     program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
     done.path.write_bytes(b"cut")
@@ -245,7 +245,7 @@ def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numb
     ],
 )
 def test_status_codes_of_the_runtime(text, error):
-    assert type(faults.translate(RuntimeError(text), "kernel k")) is error
+    assert type(executors.translate(RuntimeError(text), "kernel k")) is error
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # outputs that nobody computed

@@ -13,7 +13,7 @@ import pytest
 import dfmp2
 from dfmp2.backends import base, cpu, tiling
 from dfmp2.backends.base import Limits, Shape, Tile
-from dfmp2.backends.cards import Card, present_card
+from dfmp2.backends.transfers import Card, present_card
 from dfmp2.errors import ForeignCheckpoint, InputError
 from dfmp2.mp2 import certificate, composite, diagnostics, identity
 from dfmp2.mp2.pairs import PairEnergies

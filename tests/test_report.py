@@ -20,12 +20,12 @@ from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
 from dfmp2.options import Options
 from dfmp2.output import hdf5, text
 from dfmp2.output.document import Figure, Table
-from dfmp2.output.drawings.maps import LEVELS, _square
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
+from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
-from dfmp2.output.reports.cost import operations
 from dfmp2.output.reports.derivatives import derivative_sections
-from dfmp2.output.reports.pairs import _pair_map, list_pairs, pairs_section
+from dfmp2.output.reports.energies import _pair_map, list_pairs, pairs_section
+from dfmp2.output.reports.result import operations
 from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import Stability
@@ -53,9 +53,9 @@ def test_what_is_too_long_is_cut_and_counted(result, page, monkeypatch):
     elements = parse(page)
     assert "more atoms" not in elements.text and "the first" not in elements.text
     for module, name, most in (
-        ("reports.molecule", "LONGEST_GEOMETRY", 2),
+        ("reports.method", "LONGEST_GEOMETRY", 2),
         ("reports.result", "LONGEST_INPUT", 7),
-        ("reports.pairs", "STRONGEST", 4),
+        ("reports.energies", "STRONGEST", 4),
         ("text", "STRONGEST", 3),
         ("html.page", "MOST_WARNINGS", 1),
         ("drawings.molecule", "MOST_DRAWN", 2),

@@ -14,14 +14,13 @@ import h5py
 import numpy as np
 import pytest
 
-from dfmp2.cli.scan import _extrema
+from dfmp2.cli.geometry import _extrema
 from dfmp2.output import hdf5
-from dfmp2.output.drawings.maps import energy_map
 from dfmp2.output.drawings.plots import Curve, curves
-from dfmp2.output.drawings.studies import scan_curve
+from dfmp2.output.drawings.studies import energy_map, scan_curve
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.reports import study_figures
+from dfmp2.output.reports import study as study_report
 from dfmp2.output.reports.study import study_warnings
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
@@ -468,7 +467,7 @@ def test_the_fit_of_a_circle_goes_on_beyond_its_ends(lowest, inside):
 def test_a_spectrum_is_broadened_and_labelled_and_has_no_imaginary_mode():
     wavenumbers = (-950.0, 0.0, 1600.0, 1612.0, 3700.0, 3100.0)
     intensities = (300.0, 0.0, 50.0, 70.0, 2.5, 1.0)
-    figure = study_figures._infrared(wavenumbers, intensities)
+    figure = study_report._infrared(wavenumbers, intensities)
     assert "20 cm^-1" in figure.caption
     svg = figure.draw()
     root = ElementTree.fromstring(svg)
@@ -508,7 +507,7 @@ def test_an_optimisation_has_two_axes_and_its_limits():
     }
     limits = {"max_gradient": 4.5e-4, "rms_gradient": 3e-4, "max_displacement": 1.8e-3}
     settings = {"limits": limits, "convergence": "GAU"}
-    svg = study_figures._course(drawn_study("optimization", table, settings=settings)).draw()
+    svg = study_report._course(drawn_study("optimization", table, settings=settings)).draw()
     value, root = axis(svg), ElementTree.fromstring(svg)
     (energies,), (largest,), (rms,) = (polylines(svg, f"s{k}") for k in (1, 2, 3))
     above = [value(y) for y in energies[:, 1]]
@@ -528,5 +527,5 @@ def test_an_optimisation_has_two_axes_and_its_limits():
     drawn = [item for item in root.iter() if (item.get("class") or "").startswith("limit")]
     heights = {item.get("class"): gradient(float(item.get("y1"))) for item in drawn}
     assert heights == pytest.approx({"limit t2": 4.5e-4, "limit t3": 3e-4}, rel=0.01)
-    without = study_figures._course(drawn_study("optimization", table))
+    without = study_report._course(drawn_study("optimization", table))
     assert "limit t" not in without.draw() and "does not hold the limits" in without.caption

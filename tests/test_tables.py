@@ -60,7 +60,7 @@ from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs
 from dfmp2.scf.solvent import _key as key_of_solvent
 from dfmp2.studies import coordinate, extrema, species
 from dfmp2.trainium import calls, layout
-from dfmp2.trainium.costs import catalogue, model, text
+from dfmp2.trainium.costs import catalogue, model
 from dfmp2.trainium.kernels import sizes
 from dfmp2.units import counted_text, format_bytes
 from tests.awkward import MOLECULES
@@ -478,8 +478,8 @@ def costs() -> Iterator[str]:
     for row, shape in ((catalogue.KERNELS[0], SPINS[0]), (catalogue.KERNELS[3], Shape(9, 30, 70))):
         chip = model.CHIPS["trn1"]
         price = catalogue.best(row, shape, chip)
-        trace = text.largest_trace(price, chip)
-        yield from text.price_text(row, shape, chip, price, trace).splitlines()
+        trace = catalogue.largest_trace(price, chip)
+        yield from catalogue.price_text(row, shape, chip, price, trace).splitlines()
     for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1])):
         yield fields(one)
     yield fields(catalogue.predict_transform(SPINS, 150, "trn1"))

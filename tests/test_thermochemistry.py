@@ -14,7 +14,7 @@ import pytest
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
-from dfmp2.molecule.isotopes import isotope_masses
+from dfmp2.molecule.elements import isotope_masses
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.reports.study_tables import motion_shares
 from dfmp2.output.study import Study

@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dfmp2.backends import fused, tiling, transfers
 from dfmp2.backends import torch as torch_backend
 from dfmp2.backends.base import Shape, Tile
-from dfmp2.backends.cards import Card
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.torch import (
     StreamedOperand,
@@ -31,6 +30,7 @@ from dfmp2.backends.torch import (
     set_float32_products,
     split_tf32,
 )
+from dfmp2.backends.transfers import Card
 from dfmp2.errors import ResourceError
 from dfmp2.mp2.pairs import pair_energies, tile_keys
 from dfmp2.scf.jk import JKFitting

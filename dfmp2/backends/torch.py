@@ -42,10 +42,9 @@ from dfmp2.backends.base import (
     Shape,
     Tile,
 )
-from dfmp2.backends.cards import RESIDENT_EDGES, Card, present_card
 from dfmp2.backends.tensors import TorchTensors
 from dfmp2.backends.tiling import edge, strip, visits, widest
-from dfmp2.backends.transfers import Transfers
+from dfmp2.backends.transfers import RESIDENT_EDGES, Card, Transfers, present_card
 from dfmp2.backends.untransformed import packed_places
 from dfmp2.errors import Option, ResourceError
 from dfmp2.host.threads import prefetched
@@ -379,7 +378,7 @@ class TorchBackend(Device[DeviceOperand]):
 
     def fields(self, b: NDArray[np.float64], of_packed: NDArray[np.intp]) -> Any:
         """As in `Device`."""
-        from dfmp2.backends.torch_fields import DeviceFields
+        from dfmp2.backends.torch_b import DeviceFields
 
         nao = (isqrt(8 * len(of_packed) + 1) - 1) // 2
         return DeviceFields(self, b, of_packed[packed_places(nao)])

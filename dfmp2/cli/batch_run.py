@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -11,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from dfmp2.execution.items import ItemStatus
     from dfmp2.execution.manifest import Batch
     from dfmp2.execution.pool import Pool
+    from dfmp2.host.s3 import Copies
+
+    # The batch, the copies of its results in S3, and whether it is only the list of a shard
+    OpenedBatch = tuple[Batch, Copies | None, bool]
 
 MOST_SHOWN = 20
 STATE_WIDTH = 12  # of "failed (12)" and a blank
@@ -166,65 +170,96 @@ def batch_run(
     }
     part = division.part()
     signals = Signals()
-    with contextlib.ExitStack() as stack:
-        log_file = open_log(log)
-        if log_file is not None:
-            stack.enter_context(log_file)
-        console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
-        copies = None
-        if source.sources[0].startswith("s3://"):  # in a container of `batch submit --aws-batch`
-            from dfmp2.execution.aws import unpacked_archive
-
-            archive = unpacked_archive(
-                source.sources[0], copy_every, console.warning, part, chained=division.scf_chain
-            )
-            batch, copies, own_list = stack.enter_context(archive)
-        else:
-            listed = _own_list(source, division, part, options)
-            batch = listed or load_batch(source, options)
-            own_list = listed is not None
-            if not batch.source:
-                leave_manifest(batch)
+    with (
+        open_log(log) or nullcontext() as log_file,
+        Console(quiet=quiet or as_json, log=log_file) as console,
+        _opened_batch(source, division, part, options, copy_every, console) as opened,
+    ):
+        batch, _, own_list = opened
         if warm_up:
             return _compile_programs(batch, signals)
-        from dfmp2.execution.batch import BatchRun
-        from dfmp2.execution.items import read_inputs
-        from dfmp2.execution.schedule import of_shard
-        from dfmp2.output.table import rows_json
-
-        inputs = read_inputs(batch, whole=not own_list)
-        mine: Sequence[int] = range(len(inputs))
-        if not own_list:
-            mine = of_shard(inputs, part, chained=division.scf_chain)
-        if copies is not None:
-            from dfmp2.execution.aws import fetch_items
-
-            count = fetch_items(copies, [batch.items[place].name for place in mine])
-            console.note(f"items: {len(mine)}, files of earlier attempts: {count}")
-        run = BatchRun(
-            batch=batch,
-            inputs=inputs,
-            mine=mine,
-            listener=console,
-            chained=division.scf_chain,
-            scratch=options.get("scratch") or batch.items[0].options.scratch,
-            command=command_line()[:4000],
-            stop_asked=lambda: signals.count,
-            shard=part,
-        )
-        if batch.optimizes:
-            from dfmp2.studies.optimize import minimum
-
-            run.optimize = minimum
+        run = _make_run(opened, division, part, options, console)
+        run.stop_asked = lambda: signals.count
         pool, workers, workers_text = make_pool(run, division, options)
         _announce(batch, part, workers_text, console, listed=own_list)
         run.compute(pool, workers)
         console.close()
         if as_json:
+            from dfmp2.output.table import rows_json
+
             click.echo(rows_json(status_json(list(run.rows.values()))), nl=False)
         else:
             _report(batch, run, signals.count, quiet=quiet)
         return _conclude(batch, run, signals.count)
+
+
+def _opened_batch(
+    source: BatchSource,
+    division: WorkDivision,
+    part: tuple[int, int] | None,
+    options: Mapping[str, Any],
+    copy_every: float,
+    console: Console,
+) -> AbstractContextManager[OpenedBatch]:
+    """A context with the batch: from an archive in S3, the list of a shard, or the command line.
+
+    Parameters
+    ----------
+    copy_every : float
+        Seconds between copies of the results to S3.
+    """
+    if source.sources[0].startswith("s3://"):  # in a container of `batch submit --aws-batch`
+        from dfmp2.execution.aws import unpacked_archive
+
+        return unpacked_archive(
+            source.sources[0], copy_every, console.warning, part, chained=division.scf_chain
+        )
+    listed = _own_list(source, division, part, options)
+    if listed is not None:
+        return nullcontext((listed, None, True))
+    batch = load_batch(source, options)
+    if not batch.source:
+        leave_manifest(batch)
+    return nullcontext((batch, None, False))
+
+
+def _make_run(
+    opened: OpenedBatch,
+    division: WorkDivision,
+    part: tuple[int, int] | None,
+    options: Mapping[str, Any],
+    console: Console,
+) -> BatchRun:
+    """The run of the items of this process, with their files of earlier attempts."""
+    from dfmp2.execution.batch import BatchRun
+    from dfmp2.execution.items import read_inputs
+    from dfmp2.execution.schedule import of_shard
+
+    batch, copies, own_list = opened
+    inputs = read_inputs(batch, whole=not own_list)
+    mine: Sequence[int] = range(len(inputs))
+    if not own_list:
+        mine = of_shard(inputs, part, chained=division.scf_chain)
+    if copies is not None:
+        from dfmp2.execution.aws import fetch_items
+
+        count = fetch_items(copies, [batch.items[place].name for place in mine])
+        console.note(f"items: {len(mine)}, files of earlier attempts: {count}")
+    run = BatchRun(
+        batch=batch,
+        inputs=inputs,
+        mine=mine,
+        listener=console,
+        chained=division.scf_chain,
+        scratch=options.get("scratch") or batch.items[0].options.scratch,
+        command=command_line()[:4000],
+        shard=part,
+    )
+    if batch.optimizes:
+        from dfmp2.studies.optimize import minimum
+
+        run.optimize = minimum
+    return run
 
 
 def _announce(

@@ -13,7 +13,9 @@ import socket
 import sys
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,9 @@ from dfmp2.cli.options import (
     options_of,
     prepare_libraries,
 )
+from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, table
 from dfmp2.errors import InputError, Option, ResourceError
+from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.molecule.text import printable
@@ -38,7 +42,7 @@ from dfmp2.options import parse_bytes
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.validation.doctor import Diagnosis
+    from dfmp2.validation.surroundings import Diagnosis
 
 REPORT = """What I typed:
 
@@ -51,6 +55,7 @@ SHELLS = ("bash", "zsh", "fish")
 # zsh completes nothing without it
 START = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"
 NAME_WIDTH = 22  # of the names of double hybrids, with the separator from the text
+wrap_words = partial(textwrap.wrap, break_on_hyphens=False)
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -68,7 +73,8 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     """
     if as_json and report:
         raise InputError("--json and --report: choose one of them")
-    from dfmp2.validation.doctor import Surroundings, examine, exit_code
+    from dfmp2.validation.doctor import examine, exit_code
+    from dfmp2.validation.surroundings import Surroundings
 
     surroundings = Surroundings()
     set_environment(usable_cores())  # as in a run, before NumPy and PySCF are loaded
@@ -85,31 +91,33 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
             for found in findings
         ]
         click.echo(json.dumps({"works": code == 0, "exit_code": code, "checks": checks}, indent=2))
-        ctx.exit(code)
-    if report:
+    elif report:
         lines = [
             f"- {found.status} {found.name}: {printable(without_paths(found.detail))}"
             for found in findings
         ]
         click.echo("\n".join([REPORT, *lines]))
-        ctx.exit(code)
-    warnings = sum(finding.status == "warn" for finding in findings)
-    if code == 0:
-        verdict = "the default run works"
     else:
-        verdict = f"the default run does not work (exit code {code})"
-    click.echo(f"dfmp2 doctor: {verdict}, {counted_text(warnings, 'warning')}")
+        click.echo(_verdict(findings, code))
     ctx.exit(code)
 
 
 def _finding_text(finding: Diagnosis) -> str:
     """The lines of one check."""
-    says = [finding.detail, *([f"fix: {finding.fix}"] if finding.fix else [])]
-    lines = [
-        line for text in says for line in textwrap.wrap(printable(text), 54, break_on_hyphens=False)
-    ]
-    head = f"{click.style(f'{finding.status:<5}', fg=COLOURS[finding.status])}{finding.name:<21}{lines[0]}"
-    return "\n".join([head, *(f"{'':26}{line}" for line in lines[1:])])
+    lines = wrap_words(printable(finding.detail), 54)
+    if finding.fix:
+        lines += wrap_words(printable(f"fix: {finding.fix}"), 54)
+    status = click.style(f"{finding.status:<5}", fg=COLOURS[finding.status])
+    return f"{status}{finding.name:<21}" + f"\n{'':26}".join(lines)
+
+
+def _verdict(findings: Sequence[Diagnosis], code: int) -> str:
+    """The last line: whether the default run works, and how many warnings there are."""
+    warnings = sum(finding.status == "warn" for finding in findings)
+    verdict = "the default run works"
+    if code:
+        verdict = f"the default run does not work (exit code {code})"
+    return f"dfmp2 doctor: {verdict}, {counted_text(warnings, 'warning')}"
 
 
 def without_paths(text: str) -> str:
@@ -154,7 +162,6 @@ def backends(as_json: bool) -> None:
 def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for,
     their sources."""
-    from dfmp2.double_hybrids import table
     from dfmp2.options.methods import METHODS
     from dfmp2.output.json import json_value
 
@@ -181,36 +188,34 @@ def methods(as_json: bool) -> None:
 
 def _list_double_hybrids() -> None:
     """Print the table of double hybrids, RKS and UKS, a line or two each."""
-    from dfmp2.double_hybrids import DISPERSIONS, table
-
     click.echo(
         "\ndouble hybrids (RKS and UKS): exact exchange K, correlation energy, dispersion,\n"
         "source, program they were checked against"
     )
     for name, row in table().items():
-        if row.unavailable:
-            text = f"{row.title} not available: {row.unavailable}; doi {row.doi}"
-        else:
-            short, long, omega = row.exact_exchange
-            if not omega:
-                exchange = f"{short:.3g}"
-            else:
-                exchange = f"{short:.3g} to {long:.3g} ({omega:g}/bohr)"
-            corrections = [title for key, title in DISPERSIONS.items() if row.parameters_in(key)]
-            text = (
-                f"{row.title}: {exchange} K, {row.opposite_spin:.4g} E(OS) + {row.same_spin:.4g} "
-                f"E(SS), {' or '.join(corrections) or 'no dispersion'}; doi {row.doi}; "
-                f"{row.checked}"
-            )
-            if row.energy:
-                text += f"; energy {row.energy}, orbitals {row.scf}"
-            if row.p86:
-                text += f"; P86 with {row.p86}"
-        lines = textwrap.wrap(text, 80 - NAME_WIDTH, break_on_hyphens=False)
-        click.echo(f"{name:<{NAME_WIDTH}}{lines[0]}")
-        for line in lines[1:]:
-            click.echo(f"{'':<{NAME_WIDTH}}{line}")
+        lines = wrap_words(_about_double_hybrid(row), 80 - NAME_WIDTH)
+        click.echo(f"{name:<{NAME_WIDTH}}" + f"\n{'':<{NAME_WIDTH}}".join(lines))
     click.echo(f"{'custom-dh':<{NAME_WIDTH}}--xc, --os-scale and --ss-scale of your own\n")
+
+
+def _about_double_hybrid(row: DoubleHybrid) -> str:
+    """The parts of a double hybrid, its source, and what it was checked against."""
+    if row.unavailable:
+        return f"{row.title} not available: {row.unavailable}; doi {row.doi}"
+    short, long, omega = row.exact_exchange
+    exchange = f"{short:.3g}"
+    if omega:
+        exchange += f" to {long:.3g} ({omega:g}/bohr)"
+    corrections = [title for key, title in DISPERSIONS.items() if row.parameters_in(key)]
+    text = (
+        f"{row.title}: {exchange} K, {row.opposite_spin:.4g} E(OS) + {row.same_spin:.4g} E(SS), "
+        f"{' or '.join(corrections) or 'no dispersion'}; doi {row.doi}; {row.checked}"
+    )
+    if row.energy:
+        text += f"; energy {row.energy}, orbitals {row.scf}"
+    if row.p86:
+        text += f"; P86 with {row.p86}"
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +310,6 @@ def bench(
         raise InputError(f"--repeats {repeats}: expected a whole number, 1 or more")
     precisions = pair_step.precisions()
     count = prepare_libraries(threads)
-    from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.validation import bench as benchmarks
 
     budget = pair_step.budget()
@@ -384,7 +388,6 @@ def _place_of_completion(shell: str) -> Path:
 def _install_completion(shell: str, place: Path, script: str) -> None:
     """Write the script; bash and zsh load it by a line in the file that they read at their
     start."""
-    from dfmp2.host.files import write_atomically
 
     place.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(place, script.encode(), overwrite=True)

@@ -39,6 +39,7 @@ from dfmp2.cli.run import (
     require_distinct_files,
 )
 from dfmp2.errors import InputError, Option, ResourceError
+from dfmp2.host.files import require_writable
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
 from dfmp2.options.methods import method_of_orbitals
 from dfmp2.units import counted_text
@@ -75,11 +76,7 @@ def prepare_command(given: Given, display: Display) -> None:
 
     dfmp2 energy --from FILE.h5 computes the pair energies, here or on other machines.
     """
-    named_by = click.get_current_context().get_parameter_source("method")
-    if named_by is ParameterSource.DEFAULT:
-        named = None
-    else:
-        named = given.options["method"]
+    named = _named_method(given.options["method"])
     given.options["method"] = method_of_orbitals(named, given.options["xc"])
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.prepared.h5")
@@ -187,14 +184,13 @@ def energy_command(
         "--shard": shard,
         "--collect": collect,
     }
-    if len(chosen_ways := [name for name, value in ways.items() if value]) > 1:
+    chosen_ways = [name for name, value in ways.items() if value]
+    if len(chosen_ways) > 1:
         raise InputError(
             f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share "
             "the work"
         )
-    named_by = click.get_current_context().get_parameter_source("method")
-    if named_by is ParameterSource.DEFAULT:
-        options["method"] = None  # taken from the prepared file
+    options["method"] = _named_method(options["method"])  # None: that of the prepared file
     part = None if shard is None else _part_of(shard)
     prepare_libraries(options["threads"])
     from dfmp2.mp2.prepared import options_for, prepared_energy
@@ -211,7 +207,7 @@ def energy_command(
             f"{molecule.multiplicity}; prepared on {made.host}, {made.created}"
         )
 
-        if part is not None or workers or engine or collect:
+        if chosen_ways:
             from dfmp2.output.tile_shards import require_pairs
 
             require_pairs(chosen)
@@ -236,6 +232,12 @@ def energy_command(
             remove_shards(target)
 
 
+def _named_method(method: str) -> str | None:
+    """The value of --method; None if the user named none."""
+    source = click.get_current_context().get_parameter_source("method")
+    return None if source is ParameterSource.DEFAULT else method
+
+
 def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
     from dfmp2.execution.schedule import read_shard, shard_of_job
@@ -258,7 +260,6 @@ def _compute_shard(
     console: Console,
 ) -> None:
     """Compute part of the tiles into a file of their own, and report which."""
-    from dfmp2.host.files import require_writable
     from dfmp2.output.checkpoint import checkpointing
     from dfmp2.output.tile_shards import compute_shard, label, pairs_of_shard, shard_of
 

@@ -103,13 +103,13 @@ def list_kernels(as_json: bool) -> None:
     dfmp2 plan MOLECULE --backend nki says how many compiled programs (NEFFs) and calls a molecule
     needs.
     """
-    from dfmp2.trainium.costs import catalogue, text
+    from dfmp2.trainium.costs import catalogue
 
     if as_json:
         kernels = {row.name: {"short": row.short, "about": row.about} for row in catalogue.KERNELS}
         click.echo(json.dumps({"kernels": kernels}, indent=2))
     else:
-        click.echo(text.kernels_text(), nl=False)
+        click.echo(catalogue.kernels_text(), nl=False)
 
 
 @kernels_command.command(
@@ -137,18 +137,18 @@ def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_j
     which are listed apart; all engines are derated alike for the range.
     """
     from dfmp2.trainium.calls import parse_shape
-    from dfmp2.trainium.costs import catalogue, text
+    from dfmp2.trainium.costs import catalogue
     from dfmp2.trainium.costs.model import find_chip
 
     chip = find_chip(target)
     wanted = parse_shape(shape)
     row = catalogue.find(kernel)
     price = catalogue.best(row, wanted, chip, variant)
-    trace = text.largest_trace(price, chip)
+    trace = catalogue.largest_trace(price, chip)
     if as_json:
-        click.echo(json.dumps(text.price_dict(price, trace), indent=2))
+        click.echo(json.dumps(catalogue.price_dict(price, trace), indent=2))
     else:
-        click.echo(text.price_text(row, wanted, chip, price, trace), nl=False)
+        click.echo(catalogue.price_text(row, wanted, chip, price, trace), nl=False)
 
 
 @kernels_command.command(

@@ -55,15 +55,15 @@ COMMANDS = {
         "Pair energies of a file that prepare has written.",
     ),
     "interaction": (
-        "dfmp2.cli.interaction:interaction_command",
+        "dfmp2.cli.reaction:interaction_command",
         "Interaction energy of fragments, counterpoise-corrected.",
     ),
     "cbs": (
-        "dfmp2.cli.interaction:cbs_command",
+        "dfmp2.cli.reaction:cbs_command",
         "Energy at the basis set limit from two basis sets.",
     ),
     "scan": (
-        "dfmp2.cli.scan:scan_command",
+        "dfmp2.cli.geometry:scan_command",
         "Energies along a coordinate, or of the frames of a file.",
     ),
     "reaction": (
@@ -86,7 +86,7 @@ COMMANDS = {
         "Boltzmann weights of stored conformers.",
     ),
     "compare": (
-        "dfmp2.cli.compare:compare_command",
+        "dfmp2.cli.validate:compare_command",
         "Recompute a stored result with PySCF or Psi4.",
     ),
     "export": (

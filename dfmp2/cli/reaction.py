@@ -1,4 +1,4 @@
-"""`dfmp2 reaction`: energies, enthalpies and free energies of a reaction."""
+"""`dfmp2 reaction`, `interaction` and `cbs`: energies that are combined from several runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     ALL,
     Display,
+    Given,
     SecondaryOption,
     as_one,
+    one_molecule,
     options_of,
     prepare_libraries,
 )
@@ -30,8 +32,11 @@ from dfmp2.cli.studies import (
     study_options,
 )
 from dfmp2.cli.thermochemistry import QUASI_HARMONIC, TEMPERATURE, GasOptions
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, Option
 from dfmp2.options import Options
+
+if TYPE_CHECKING:
+    from dfmp2.output.study import Study
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
@@ -64,7 +69,6 @@ class ReactionOptions:
         ------
         InputError : neither or both are given, or the file cannot be read
         """
-        from dfmp2.errors import Option
         from dfmp2.studies.species import Reaction, parse_numbers, parse_terms, read_reaction
 
         if self.file is not None:
@@ -228,3 +232,92 @@ def reaction_command(
     compute = partial(reaction_energy, species, chosen, plan)
     target = display.target(f"{name}.reaction.h5")
     run_study(target, among_workers(compute, workers), ending, display, files)
+
+
+@click.command("interaction", cls=AnnouncedCommand)
+@click.option(
+    "--fragments",
+    required=True,
+    metavar="RANGES|auto",
+    help="Atoms of each fragment, from 1: 1-5,6-10 is two fragments, 1-3+7-9,4-6 joins two ranges "
+    "in the first; auto: by bonds.",
+)
+@click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
+@click.option(
+    "--multiplicities",
+    metavar="M,M",
+    help="Multiplicity, 2S+1, of each fragment.  [default: all 1]",
+)
+@WORKERS
+@level_options
+@one_molecule()
+@study_options
+def interaction_command(
+    given: Given,
+    display: Display,
+    level: LevelOptions,
+    fragments: str,
+    charges: str | None,
+    multiplicities: str | None,
+    workers: int | None,
+) -> None:
+    """Interaction energy of the fragments of MOLECULE, a file as of dfmp2 run.
+
+    Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and
+    every fragment in its own basis. All runs go into one file. --charge and --multiplicity are
+    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken;
+    --delta 'ccsd(t)/cc-pvdz' adds CCSD(T) - MP2 (see --help-all).
+    """
+    chosen = level.of(given.chosen())
+    start_workers(workers, chosen.threads)
+    from dfmp2.studies.interaction import interaction_energy
+
+    def ending(study: Study) -> str:
+        corrected = study.values["cp_corrected_interaction_energy"].value
+        kilojoules = study.values["cp_corrected_interaction_energy_kj_per_mol"].value
+        return (
+            f"counterpoise-corrected interaction energy = {corrected:.10f} Eh = "
+            f"{kilojoules:.4f} kJ/mol"
+        )
+
+    whole = given.read().molecule
+    compute = partial(
+        interaction_energy, whole, fragments, chosen, charges=charges, multiplicities=multiplicities
+    )
+    target = display.target(f"{whole.name}.interaction.h5")
+    run_study(target, among_workers(compute, workers), ending, display, given.files)
+
+
+@click.command("cbs", cls=AnnouncedCommand)
+@one_molecule()
+@level_options
+@study_options
+def cbs_command(given: Given, display: Display, level: LevelOptions) -> None:
+    """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis
+    'cc-pv[tq]z'.
+
+    All runs go into one file. Spin components are extrapolated like the correlation energy;
+    --scf-formula and --correlation-formula name other formulas. --delta 'ccsd(t)/cc-pvdz' adds
+    CCSD(T) - MP2; then the basis may also be a single one (see --help-all).
+    """
+    chosen = level.of(given.chosen())
+    from dfmp2.studies.cbs import COMPOSITE, basis_set_limit
+
+    def ending(study: Study) -> str:
+        composite = study.values.get(COMPOSITE)
+        if composite is not None:
+            correction = study.values["delta_correction"].value
+            return (
+                f"E({chosen.correlation.title} + delta CCSD(T)) = {composite.value:.10f} Eh, delta "
+                f"= {correction:.10f} Eh"
+            )
+        total = study.values["cbs_total_energy"].value
+        correlation = study.values["cbs_correlation_energy"].value
+        return (
+            f"E({chosen.correlation.title}, limit) = {total:.10f} Eh, E(corr, limit) = "
+            f"{correlation:.10f} Eh"
+        )
+
+    whole = given.read().molecule
+    compute = partial(basis_set_limit, whole, chosen)
+    run_study(display.target(f"{whole.name}.cbs.h5"), compute, ending, display, given.files)

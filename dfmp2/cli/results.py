@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,12 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
+from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.molecule.text import printable
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
-    from dfmp2.output.study import Study
 
 
 ONE_RUN = click.option("--run", metavar="NAME", help="One run of a study.")
@@ -43,11 +44,8 @@ def show(
     result: str, as_json: bool, pairs: bool, verify: bool, run: str | None, as_csv: bool
 ) -> None:
     """Print the stored result or study RESULT (.h5)."""
-    from dfmp2.output import hdf5
-    from dfmp2.output.json import to_json
     from dfmp2.output.prepared import is_prepared
-    from dfmp2.output.study import is_study, read_study, verify_study
-    from dfmp2.output.text import pair_table, report
+    from dfmp2.output.study import is_study
 
     if is_prepared(result):
         if pairs or run is not None or as_csv:
@@ -58,29 +56,36 @@ def show(
         _show_prepared(result, as_json=as_json, verify=verify)
         return
     of_study = is_study(result)
-    if not of_study and (run is not None or as_csv):
-        raise InputError(
-            f"--{'csv' if run is None else 'run'} is for studies, and {result} is not one: "
-            "leave it out"
-        )
     if of_study and run is None:
         if pairs:
             raise InputError("--pairs needs --run NAME")
         if as_json and as_csv:
             raise InputError("--json and --csv exclude each other: choose one")
         _show_study(result, as_json=as_json, as_csv=as_csv, verify=verify)
-        return
+    elif not of_study and (run is not None or as_csv):
+        raise InputError(
+            f"--{'csv' if run is None else 'run'} is for studies, and {result} is not one: "
+            "leave it out"
+        )
+    elif as_csv:
+        raise InputError("--csv prints the table of a study: leave out --run")
+    else:
+        _show_result(result, run, as_json=as_json, pairs=pairs, verify=verify)
+
+
+def _show_result(path: str, run: str | None, *, as_json: bool, pairs: bool, verify: bool) -> None:
+    """Print the result in a file, or one result of a study."""
+    from dfmp2.output import hdf5
+    from dfmp2.output.json import to_json
+    from dfmp2.output.study import verify_study
+    from dfmp2.output.text import pair_table, report
+
     verified = ""
     if verify:
-        verified = verify_study(result) if of_study else hdf5.verify(result)
-    if run is None:
-        stored = hdf5.read(result, verify=not verify)
-    else:
-        stored = _run_of(read_study(result, verify=not verify), result, run)
-    if as_csv:
-        raise InputError("--csv prints the table of a study: leave out --run")
+        verified = hdf5.verify(path) if run is None else verify_study(path)
+    stored = _stored_result(path, run, verify=not verify)
     if as_json:
-        click.echo(to_json(stored, result), nl=False)
+        click.echo(to_json(stored, path), nl=False)
         return
     click.echo(styled(report(stored)).rstrip())
     if pairs:
@@ -94,7 +99,9 @@ def _show_study(path: str, *, as_json: bool, as_csv: bool, verify: bool) -> None
     from dfmp2.output.study import read_study, verify_study
     from dfmp2.output.text import study_report
 
-    verified = verify_study(path) if verify else ""
+    verified = ""
+    if verify:
+        verified = verify_study(path)
     study = read_study(path, verify=not verify)
     if as_json:
         click.echo(study_json(study, path), nl=False)
@@ -123,18 +130,24 @@ def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
             click.echo(f"content hashes verified, B included: {source.sha256}")
 
 
-def _run_of(study: Study, file: str, name: str) -> MP2Result:
-    """One of the results of a study.
+def _stored_result(path: str, run: str | None, *, verify: bool = True) -> MP2Result:
+    """The result in a file, or one result of a study.
 
     Raises
     ------
     InputError : the study has no run of this name
     """
-    if name not in study.runs:
+    from dfmp2.output import hdf5
+    from dfmp2.output.study import read_study
+
+    if run is None:
+        return hdf5.read(path, verify=verify)
+    study = read_study(path, verify=verify)
+    if run not in study.runs:
         raise InputError(
-            f"--run {name}: {file} holds {', '.join(study.runs) or 'no run'}: name one of these"
+            f"--run {run}: {path} holds {', '.join(study.runs) or 'no run'}: name one of these"
         )
-    return study.runs[name]
+    return study.runs[run]
 
 
 @click.command("report", cls=GroupedCommand)
@@ -168,7 +181,6 @@ def report_command(
             f"--output {output}: expected a name that ends in .html (dfmp2 show prints text, "
             "--json and --csv)"
         )
-    from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.output.html.sources import page
 
     require_distinct({"RESULT": source, "--output": target})
@@ -231,7 +243,6 @@ def derive_command(
     --ss-scale a scaling of your own. Another basis, fitting set, reference, precision or virtual
     space, and a smaller frozen core, need a new run.
     """
-    from dfmp2.host.files import require_writable
     from dfmp2.mp2.derive import derive
     from dfmp2.output import hdf5
     from dfmp2.output.json import to_json
@@ -325,59 +336,69 @@ def export_command(
     result. MP2 densities and natural orbitals need a result of dfmp2 run --properties or dfmp2
     gradient. For several results --output is a folder, but a file for extxyz.
     """
-    from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.output.export import FORMATS, export
 
     given = {name: value for name, value in options.items() if value not in (None, False)}
     if "schema_version" in given:
         given["schema_version"] = int(given["schema_version"])
-    together = to == "extxyz" and len(results) > 1
-    folder, file = Path("."), None
-    if together and output is None:
-        raise InputError("--output: name the file that all frames go to")
-    if output is not None and (together or len(results) == 1):
-        file = Path(output)
-    elif output is not None:
-        folder = Path(output)
-        if not folder.is_dir():
-            raise InputError(f"--output {output}: expected an existing folder for several results")
+
+    def content(result: str, target: Path) -> bytes:
+        require_distinct({"RESULT": result, "--output": target})
+        return export(_stored_result(result, run), to, **given)
+
+    if to == "extxyz" and len(results) > 1:
+        if output is None:
+            raise InputError("--output: name the file that all frames go to")
+        target = Path(output)
+        frames = [content(result, target) for result in results]
+        what = counted_text(len(frames), "frame")
+        _write_export(target, b"".join(frames), what, to, overwrite=overwrite, last=True)
+        return
+    name = f"{_shown(given)}{FORMATS[to].ending}"
+    targets = _export_targets(results, output, [f"{_stem(one, run)}{name}" for one in results])
+    for target, result in targets.items():
+        made = content(result, target)
+        _write_export(target, made, to, to, overwrite=overwrite, last=len(results) == 1)
+
+
+def _export_targets(
+    results: Sequence[str], output: str | None, names: Sequence[str]
+) -> dict[Path, str]:
+    """The results by the file that each is written to.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Their file names, unless --output names the file of a single one.
+    """
+    if output is not None and len(results) == 1:
+        return {Path(output): results[0]}
+    folder = Path(output or ".")
+    if not folder.is_dir():
+        raise InputError(f"--output {output}: expected an existing folder for several results")
     targets: dict[Path, str] = {}
-    contents = []
-    for result in results:
-        target = file or folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
-        if targets.get(target) is not None and not together:
+    for result, name in zip(results, names, strict=True):
+        target = folder / name
+        if target in targets:
             raise InputError(
                 f"{targets[target]} and {result} would both be written to {target}: export them "
                 "apart"
             )
         targets[target] = result
-        require_distinct({"RESULT": result, "--output": target})
-        content = export(_stored_result(result, run), to, **given)
-        if together:
-            contents.append(content)
-            continue
-        require_writable(target, overwrite=overwrite)
-        if len(results) == 1:
-            signals.commit()
-        write_atomically(target, content, overwrite=overwrite)
-        conclude(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
-    if together:
-        target = Path(str(output))
-        require_writable(target, overwrite=overwrite)
+    return targets
+
+
+def _write_export(
+    target: Path, content: bytes, what: str, to: str, *, overwrite: bool, last: bool
+) -> None:
+    """Write a file in the format `to`; regardless of signals if it is the last one."""
+    from dfmp2.output.export import FORMATS
+
+    require_writable(target, overwrite=overwrite)
+    if last:
         signals.commit()
-        write_atomically(target, b"".join(contents), overwrite=overwrite)
-        frames = counted_text(len(contents), "frame")
-        conclude(f"dfmp2 export: {frames} -> {target} ({FORMATS[to].holds})")
-
-
-def _stored_result(path: str, run: str | None) -> MP2Result:
-    """The result in a file, or one result of a study."""
-    from dfmp2.output import hdf5
-    from dfmp2.output.study import read_study
-
-    if run is None:
-        return hdf5.read(path)
-    return _run_of(read_study(path), path, run)
+    write_atomically(target, content, overwrite=overwrite)
+    conclude(f"dfmp2 export: {what} -> {target} ({FORMATS[to].holds})")
 
 
 def _stem(path: str, run: str | None) -> str:

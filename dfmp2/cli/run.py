@@ -29,6 +29,7 @@ from dfmp2.cli.options import (
     print_report,
 )
 from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
+from dfmp2.host.files import acquire_lock, release_lock, require_writable
 from dfmp2.molecule.text import printable, read_text
 from dfmp2.options import WHOLE_RUN
 
@@ -261,7 +262,6 @@ def compute_result(
     ComparisonFailed : the requested check or the gradient's certificate failed; the result is
         written anyway
     """
-    from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
     from dfmp2.output.json import to_json
@@ -349,7 +349,6 @@ def completed(
     ResultFileError, InputError : the file is damaged or of another calculation, and may not be
         replaced
     """
-    from dfmp2.host.files import acquire_lock, release_lock
     from dfmp2.mp2.identity import require_answer
     from dfmp2.output.checkpoint import checkpoint_of, remove
 

@@ -23,14 +23,18 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, Option
+from dfmp2.host.files import OUTPUT, require_writable, write_atomically
 from dfmp2.host.processes import start_server
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.text import printable
 from dfmp2.options import CONVERGENCE
+from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
+    from dfmp2.cli.console import Console
     from dfmp2.options import Options
     from dfmp2.output.study import Study
+    from dfmp2.studies.task import Unfinished
 
 study_options = output_options(
     "File with all runs",
@@ -121,12 +125,7 @@ def run_study(
     ------
     Unfinished : raised after the partial study was written and printed
     """
-    from dfmp2.host.files import OUTPUT, require_writable, write_atomically
-    from dfmp2.output.json import study_json
-    from dfmp2.output.text import brief_study, study_report
     from dfmp2.studies.keeper import Keeper
-    from dfmp2.studies.task import Unfinished
-    from dfmp2.units import counted_text
 
     beside = beside or {}
     written = {OUTPUT: target, **beside}
@@ -148,15 +147,11 @@ def run_study(
         )
         if keeper.written:
             signals.leave(left)
-        short: Unfinished | None = None
+        compute = partial(compute, keeper=keeper, listener=console, command=command_line())
         try:
-            try:
-                study = compute(keeper=keeper, listener=console, command=command_line())
-            except Unfinished as error:
-                short, study = error, error.study
+            study, short = _compute(compute)
             signals.commit()
-            for path, content in zip(beside.values(), contents(study), strict=True):
-                write_atomically(path, content, overwrite=keeper.replaces)
+            _write_beside(beside, contents(study), overwrite=keeper.replaces)
         except Dfmp2Error as error:
             if not keeper.written or isinstance(error, InputError):
                 raise
@@ -164,23 +159,52 @@ def run_study(
                 error.message, f" ({left}; repeat the command to continue)"
             ) from error
         state = "finished" if short is None else "NOT FINISHED"
-        last = f"dfmp2 {state}: {ending(study)} -> {printable(str(target))}"
-        warnings = len(study.all_warnings)
-        if warnings:
-            last += f"; {counted_text(warnings, 'warning')}"
-        print_report(
-            display,
-            console,
-            lambda: study_report(study),
-            last,
-            lambda: study_json(study, str(target)),
-            brief=lambda: brief_study(study, str(target)),
-        )
+        _print_study(study, target, f"dfmp2 {state}: {ending(study)}", display, console)
         if short is not None and short.goes_on:
             raise type(short)(f"{short}: {left}; repeat the command to continue")
         if short is not None:
             raise type(short)(f"{short} ({left})")
     return study
+
+
+def _compute(compute: Callable[[], Study]) -> tuple[Study, Unfinished | None]:
+    """The study, and why it is not finished; None if it is."""
+    from dfmp2.studies.task import Unfinished
+
+    try:
+        return compute(), None
+    except Unfinished as error:
+        return error.study, error
+
+
+def _write_beside(
+    files: Mapping[Option, Path], contents: Sequence[bytes], *, overwrite: bool
+) -> None:
+    """Write the files made from a study."""
+
+    for path, content in zip(files.values(), contents, strict=True):
+        write_atomically(path, content, overwrite=overwrite)
+
+
+def _print_study(
+    study: Study, target: Path, ending: str, display: Display, console: Console
+) -> None:
+    """Print a study and its last line, to which the file and the number of warnings are added."""
+    from dfmp2.output.json import study_json
+    from dfmp2.output.text import brief_study, study_report
+
+    last = f"{ending} -> {printable(str(target))}"
+    warnings = len(study.all_warnings)
+    if warnings:
+        last += f"; {counted_text(warnings, 'warning')}"
+    print_report(
+        display,
+        console,
+        lambda: study_report(study),
+        last,
+        lambda: study_json(study, str(target)),
+        brief=lambda: brief_study(study, str(target)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class ManifestWords(CommandLineWords):
         return f"{option.name} = {_literal(option.value, true='true', false='false')}"
 
 
-class QCSchemaWords(CommandLineWords):
+class QCSchemaWords(ManifestWords):
     """keywords.frozen_core = 5, model.basis."""
 
     PLACES: ClassVar = {
@@ -144,9 +144,7 @@ class QCSchemaWords(CommandLineWords):
     def option(self, option: Option) -> str:
         """The field and its value."""
         name = self.PLACES.get(option.name, f"keywords.{option.name}")
-        if option.value is NOT_GIVEN:
-            return name
-        return f"{name} = {_literal(option.value, true='true', false='false')}"
+        return super().option(replace(option, name=name))
 
 
 COMMAND_LINE = CommandLineWords()

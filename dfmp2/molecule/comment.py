@@ -20,6 +20,7 @@ from fractions import Fraction
 
 from dfmp2.errors import InputError, Message, Option
 from dfmp2.errors.messages import N
+from dfmp2.molecule.text import shown
 
 MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d"), "-")
 SPIN_STATES = {
@@ -347,14 +348,6 @@ def numbers_alone(comment: str) -> tuple[int, int] | None:
     if match is None:
         return None
     return int(match[1]), int(match[2])
-
-
-def shown(text: str) -> str:
-    """A piece of text for an error: short, on one line, printable."""
-    piece = ascii(text[:50])
-    if len(text) <= 50 and len(piece) <= 52:
-        return piece
-    return f"{piece[:48]}...{piece[-1]}"
 
 
 def _plain(text: str) -> str:

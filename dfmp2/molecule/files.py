@@ -35,12 +35,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import BackendUnavailable, InputError, Option
-from dfmp2.molecule.comment import shown
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, require_space, state
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.point_charges import checked
-from dfmp2.molecule.text import name_of_file, printable, read_text
+from dfmp2.molecule.text import name_of_file, printable, read_text, shown
 from dfmp2.molecule.xyz import (
     MAX_BYTES,
     MAX_LINE,

@@ -89,6 +89,14 @@ def printable(text: str) -> str:
     )
 
 
+def shown(text: str) -> str:
+    """A piece of text for an error: short, on one line, printable."""
+    piece = ascii(text[:50])
+    if len(text) <= 50 and len(piece) <= 52:
+        return piece
+    return f"{piece[:48]}...{piece[-1]}"
+
+
 def name_of_file(file: str) -> str:
     """The name of a molecule from that of its file."""
     stem = Path(file).stem

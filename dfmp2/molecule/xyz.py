@@ -34,10 +34,10 @@ from dfmp2.molecule.comment import (
     settle,
     statements,
 )
-from dfmp2.molecule.comment import shown as _show
 from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol
 from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
 from dfmp2.molecule.text import name_of_file, printable, read_text
+from dfmp2.molecule.text import shown as _show
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 MAX_BYTES = 64 * 10**6

@@ -15,8 +15,8 @@ from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
 from dfmp2.output.document import WIDTH, Table, aligned
 from dfmp2.output.json import fitting_error_of_atoms
-from dfmp2.output.reports.cost import AFTER
 from dfmp2.output.reports.method import fitting_errors
+from dfmp2.output.reports.result import AFTER
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates

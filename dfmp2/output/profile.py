@@ -23,7 +23,7 @@ from dfmp2.host import resources
 from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.host.threads import Workers
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.reports.cost import AFTER, STAGES, operations
+from dfmp2.output.reports.result import AFTER, STAGES, operations
 from dfmp2.progress import Listener, Relay
 
 RUN, CHARGED = "run", "stages"  # tracks; each worker has its own, by name

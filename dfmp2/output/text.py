@@ -26,11 +26,8 @@ from dfmp2.output.document import (
     document_text,
     size,
 )
-from dfmp2.output.reports.energies import quoted_energies
-from dfmp2.output.reports.method import heading, method_name
-from dfmp2.output.reports.molecule import point_charge_line
-from dfmp2.output.reports.pairs import list_pairs
-from dfmp2.output.reports.reference import spin_fact
+from dfmp2.output.reports.energies import list_pairs, quoted_energies
+from dfmp2.output.reports.method import heading, method_name, point_charge_line, spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
 from dfmp2.output.reports.study import (
     cost_of_runs,

@@ -23,7 +23,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.errors import Command, InputError, Message, Option
+from dfmp2.errors import Command, InputError, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.identity import method, method_differences, method_of
@@ -37,15 +37,11 @@ from dfmp2.options.basis_parts import (
 )
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
-from dfmp2.progress import Listener, Relay
+from dfmp2.progress import Listener
 from dfmp2.studies.composite import CompositeOptions
 from dfmp2.studies.forecast import certified, examine_steps
 from dfmp2.studies.frequencies import (
-    DISPLACEMENT,
-    SMALL_ENOUGH,
-    displaced,
     gradient_alone,
-    hessian,
     rotational_symmetry,
 )
 from dfmp2.studies.geometric_search import Search
@@ -58,9 +54,8 @@ from dfmp2.studies.ideal_gas import (
     too_cold,
 )
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
-from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
-from dfmp2.studies.species import Species, equation
+from dfmp2.studies.species import Species, SpeciesCourse, equation
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import (
@@ -68,18 +63,10 @@ from dfmp2.studies.vibrations import (
     NOISE,
     masses,
     no_stationary_point,
-    require_stationary,
     vibrations,
 )
 from dfmp2.units import counted_text
 
-ADVICE = Message(
-    " (of a species: ",
-    Option("charges", "NAME=N"),
-    ", ",
-    Option("multiplicities", "NAME=N"),
-    ")",
-)
 OF_A_GAS = {  # value of a species -> name and description of its difference
     "total_energy_at_0_kelvin": ("reaction_energy_at_0_kelvin", "with zero-point energies"),
     "enthalpy": ("reaction_enthalpy", "enthalpy"),
@@ -145,7 +132,9 @@ def reaction_energy(
     asked = options is not None
     options = _common_options(species, options)
     _require_comparable(options, species, plan, asked=asked)
-    courses = [_Course(one, options, plan, how.get("listener") or Listener()) for one in species]
+    courses = [
+        SpeciesCourse(one, options, plan, how.get("listener") or Listener()) for one in species
+    ]
     steps = [course.first for course in courses]
     stored = {one.label: one.stored.result for one in species if one.stored is not None}
     computed = [step for step in steps if step.name not in stored]
@@ -222,15 +211,6 @@ def _common_options(species: Sequence[Species], options: Options | None) -> Opti
     if basis is None:
         return stored[0]
     return replace(stored[0], basis=basis)
-
-
-def _of_species(options: Options, molecule: Molecule) -> Options:
-    """The common options reduced for one species, which may lack elements that have basis sets of
-    their own."""
-    basis = for_elements(options.basis, molecule.elements)
-    if basis == options.basis:
-        return options
-    return replace(options, basis=basis)
 
 
 def require_basis(options: Iterable[str]) -> None:
@@ -341,7 +321,7 @@ def _require_same_core(
         )
 
 
-def _require_room(courses: Sequence[_Course]) -> None:
+def _require_room(courses: Sequence[SpeciesCourse]) -> None:
     runs = sum(course.least_runs for course in courses)
     if runs > MOST_RUNS:
         raise InputError(
@@ -349,165 +329,6 @@ def _require_room(courses: Sequence[_Course]) -> None:
             "compute species by ",
             Command("frequencies"),
             " of their own, and name their .h5 files",
-        )
-
-
-# --- the course of a species ----------------------------------------------------------------------
-
-
-class _OfSpecies(Mapping[str, MP2Result]):
-    """A view of the results of one species, by name without its label; grows with the results."""
-
-    def __init__(self, label: str, results: Results) -> None:
-        self._label = label
-        self._results = results
-
-    def __getitem__(self, name: str) -> MP2Result:
-        return self._results[f"{self._label}:{name}"]
-
-    def __iter__(self) -> Iterator[str]:
-        start = f"{self._label}:"
-        return (name.removeprefix(start) for name in self._results if name.startswith(start))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class _Labelled(Relay):
-    """Adds the species to the stages that it reports."""
-
-    def __init__(self, listener: Listener, label: str) -> None:
-        super().__init__(listener)
-        self._label = label
-
-    def stage(self, text: str) -> None:
-        super().stage(f"{self._label}: {text}")
-
-    def note(self, text: str) -> None:
-        super().note(f"{self._label}: {text}")
-
-
-class _Course:
-    """The course of a species through its runs.
-
-    Attributes
-    ----------
-    species : Species
-    first : Step
-        Its first run.
-    final : str
-        The name of the run whose energy counts, as far as known.
-    """
-
-    def __init__(
-        self, species: Species, options: Options, plan: ReactionPlan, listener: Listener
-    ) -> None:
-        self.species = species
-        label = species.label
-        options = _of_species(options, species.molecule)
-        self._plan = plan
-        self._search: Course | None = None
-        self.final = label
-        tight = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
-        self._tight = tight
-        if species.stored is not None:
-            result = species.stored.result
-            self.first = Step(
-                name=label, who=label, molecule=result.molecule, options=result.options
-            )
-            return
-        moves = species.molecule.natom > 1
-        if plan.optimize is not None and moves:
-            search = replace(plan.optimize, transition_state=species.transition_state)
-            first = Step(name="step-000", who="step 0", molecule=species.molecule, options=options)
-            self._search = Course(first, search, _Labelled(listener, label))
-            self.first = self._labelled(first, "")
-            return
-        chosen = tight if plan.frequencies else options
-        self.first = Step(
-            name=label, who=label, molecule=species.molecule, options=chosen, advice=ADVICE
-        )
-
-    @property
-    def has_hessian(self) -> bool:
-        """Whether its Hessian is computed or already stored."""
-        stored = self.species.stored
-        if stored is not None:
-            return stored.hessian is not None
-        return self._plan.frequencies and self.species.molecule.natom > 1
-
-    @property
-    def least_runs(self) -> int:
-        """The minimum number of runs."""
-        natom = self.species.molecule.natom
-        if self.species.stored is not None or natom == 1:
-            return 1
-        runs = 1
-        if self._plan.frequencies:
-            runs += 6 * natom
-        if self._search is not None:
-            runs += 1
-            if self.species.transition_state:
-                runs += 6 * natom
-        return runs
-
-    def then(self, results: Results) -> Iterator[Sequence[Step]]:
-        """The steps after the first one, as in Task."""
-        if self.species.stored is not None or self.species.molecule.natom == 1:
-            return
-        label = self.species.label
-        before = self.first.name
-        molecule = self.species.molecule
-        if self._search is not None:
-            for group in self._search.then(_OfSpecies(label, results)):
-                yield [self._labelled(step, before) for step in group]
-                passed = [step.name for step in group if not step.passing]
-                if passed:
-                    before = f"{label}:{passed[-1]}"
-            self.final = f"{label}:{self._search.path[-1]}"
-            molecule = results[self.final].molecule
-            if self._plan.frequencies:
-                yield [
-                    Step(
-                        name=label,
-                        who=label,
-                        molecule=molecule,
-                        options=self._tight,
-                        start=self.final,
-                    )
-                ]
-                self.final = label
-        if self._plan.frequencies:
-            if not self._plan.allow_gradient:
-                require_stationary(results[label])
-            reference = Step(name=label, who=label, molecule=molecule, options=self._tight)
-            yield [
-                replace(step, who=f"{label}, {step.who}")
-                for step in displaced(reference, DISPLACEMENT, f"{label}:")
-            ]
-
-    def _labelled(self, step: Step, before: str) -> Step:
-        """A step of an optimisation relabelled for this species; by default it starts from the
-        orbitals of the run `before`."""
-        label = self.species.label
-        start = f"{label}:{step.start}" if step.start else before
-        return replace(
-            step,
-            name=f"{label}:{step.name}",
-            who=f"{label}, {step.who}",
-            start=start,
-            advice=ADVICE,
-        )
-
-    def hessian(self, results: Results) -> Array | None:
-        """Its Hessian (3 natom, 3 natom), Eh/bohr^2, or None."""
-        stored = self.species.stored
-        if not self.has_hessian:
-            return None
-        if stored is not None and stored.hessian is not None:
-            return stored.hessian.hessian
-        return hessian(
-            results[self.final].molecule, results, DISPLACEMENT, f"{self.species.label}:"
         )
 
 
@@ -541,7 +362,7 @@ class _Found:
         return float(self.species.coefficient)
 
 
-def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -> _Found:
+def _find(course: SpeciesCourse, plan: ReactionPlan, results: Results, *, gas: bool) -> _Found:
     """The results for a species whose runs are done."""
     result = results[course.final]
     molecule = result.molecule
@@ -581,7 +402,12 @@ def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -
 
 
 def _numbers(
-    courses: Sequence[_Course], plan: ReactionPlan, results: Results, note: str, *, complete: bool
+    courses: Sequence[SpeciesCourse],
+    plan: ReactionPlan,
+    results: Results,
+    note: str,
+    *,
+    complete: bool,
 ) -> Numbers:
     known = any(course.has_hessian for course in courses)
     lacking = [
@@ -618,7 +444,7 @@ def _numbers(
     )
 
 
-def _about(course: _Course) -> dict[str, Any]:
+def _about(course: SpeciesCourse) -> dict[str, Any]:
     """A species as stored in the settings."""
     species = course.species
     return {

@@ -1,4 +1,5 @@
-"""The species of a reaction, read and checked for balance before anything runs.
+"""The species of a reaction, read and checked for balance before anything runs, and the course of
+each through its runs.
 
     reactants = ["ch4.xyz", "2*o2.xyz"]         a file of dfmp2 run, or an .h5 file of a result or of
     products = ["co2.xyz", "2*h2o.xyz"]         frequencies; a number and * in front: coefficient
@@ -17,18 +18,30 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from dfmp2.errors import InputError, Option
+from dfmp2.arrays import Array
+from dfmp2.errors import InputError, Message, Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import read_text
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.options.basis_parts import for_elements
+from dfmp2.progress import Listener, Relay
+from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
 from dfmp2.studies.ideal_gas import require_symmetry_number
+from dfmp2.studies.optimize import Course
 from dfmp2.studies.rank import Candidate, read_candidate
+from dfmp2.studies.task import Results, Step
+from dfmp2.studies.vibrations import require_stationary
+
+if TYPE_CHECKING:
+    from dfmp2.studies.reaction import ReactionPlan
 
 MOST_SPECIES = 40
 LARGEST_COEFFICIENT = 1000
@@ -384,3 +397,177 @@ def equation(species: Sequence[Species]) -> str:
             terms.append(one.label if number == 1 else f"{_shown(number)} {one.label}")
         sides.append(" + ".join(terms))
     return " -> ".join(sides)
+
+
+ADVICE = Message(
+    " (of a species: ",
+    Option("charges", "NAME=N"),
+    ", ",
+    Option("multiplicities", "NAME=N"),
+    ")",
+)
+
+
+def _of_species(options: Options, molecule: Molecule) -> Options:
+    """The common options reduced for one species, which may lack elements that have basis sets of
+    their own."""
+    basis = for_elements(options.basis, molecule.elements)
+    if basis == options.basis:
+        return options
+    return replace(options, basis=basis)
+
+
+class _OfSpecies(Mapping[str, MP2Result]):
+    """A view of the results of one species, by name without its label; grows with the results."""
+
+    def __init__(self, label: str, results: Results) -> None:
+        self._label = label
+        self._results = results
+
+    def __getitem__(self, name: str) -> MP2Result:
+        return self._results[f"{self._label}:{name}"]
+
+    def __iter__(self) -> Iterator[str]:
+        start = f"{self._label}:"
+        return (name.removeprefix(start) for name in self._results if name.startswith(start))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Labelled(Relay):
+    """Adds the species to the stages that it reports."""
+
+    def __init__(self, listener: Listener, label: str) -> None:
+        super().__init__(listener)
+        self._label = label
+
+    def stage(self, text: str) -> None:
+        super().stage(f"{self._label}: {text}")
+
+    def note(self, text: str) -> None:
+        super().note(f"{self._label}: {text}")
+
+
+class SpeciesCourse:
+    """The course of a species through its runs.
+
+    Attributes
+    ----------
+    species : Species
+    first : Step
+        Its first run.
+    final : str
+        The name of the run whose energy counts, as far as known.
+    """
+
+    def __init__(
+        self, species: Species, options: Options, plan: ReactionPlan, listener: Listener
+    ) -> None:
+        self.species = species
+        label = species.label
+        options = _of_species(options, species.molecule)
+        self._plan = plan
+        self._search: Course | None = None
+        self.final = label
+        tight = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
+        self._tight = tight
+        if species.stored is not None:
+            result = species.stored.result
+            self.first = Step(
+                name=label, who=label, molecule=result.molecule, options=result.options
+            )
+            return
+        moves = species.molecule.natom > 1
+        if plan.optimize is not None and moves:
+            search = replace(plan.optimize, transition_state=species.transition_state)
+            first = Step(name="step-000", who="step 0", molecule=species.molecule, options=options)
+            self._search = Course(first, search, _Labelled(listener, label))
+            self.first = self._labelled(first, "")
+            return
+        chosen = tight if plan.frequencies else options
+        self.first = Step(
+            name=label, who=label, molecule=species.molecule, options=chosen, advice=ADVICE
+        )
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether its Hessian is computed or already stored."""
+        stored = self.species.stored
+        if stored is not None:
+            return stored.hessian is not None
+        return self._plan.frequencies and self.species.molecule.natom > 1
+
+    @property
+    def least_runs(self) -> int:
+        """The minimum number of runs."""
+        natom = self.species.molecule.natom
+        if self.species.stored is not None or natom == 1:
+            return 1
+        runs = 1
+        if self._plan.frequencies:
+            runs += 6 * natom
+        if self._search is not None:
+            runs += 1
+            if self.species.transition_state:
+                runs += 6 * natom
+        return runs
+
+    def then(self, results: Results) -> Iterator[Sequence[Step]]:
+        """The steps after the first one, as in Task."""
+        if self.species.stored is not None or self.species.molecule.natom == 1:
+            return
+        label = self.species.label
+        before = self.first.name
+        molecule = self.species.molecule
+        if self._search is not None:
+            for group in self._search.then(_OfSpecies(label, results)):
+                yield [self._labelled(step, before) for step in group]
+                passed = [step.name for step in group if not step.passing]
+                if passed:
+                    before = f"{label}:{passed[-1]}"
+            self.final = f"{label}:{self._search.path[-1]}"
+            molecule = results[self.final].molecule
+            if self._plan.frequencies:
+                yield [
+                    Step(
+                        name=label,
+                        who=label,
+                        molecule=molecule,
+                        options=self._tight,
+                        start=self.final,
+                    )
+                ]
+                self.final = label
+        if self._plan.frequencies:
+            if not self._plan.allow_gradient:
+                require_stationary(results[label])
+            reference = Step(name=label, who=label, molecule=molecule, options=self._tight)
+            yield [
+                replace(step, who=f"{label}, {step.who}")
+                for step in displaced(reference, DISPLACEMENT, f"{label}:")
+            ]
+
+    def _labelled(self, step: Step, before: str) -> Step:
+        """A step of an optimisation relabelled for this species; by default it starts from the
+        orbitals of the run `before`."""
+        label = self.species.label
+        start = f"{label}:{step.start}" if step.start else before
+        return replace(
+            step,
+            name=f"{label}:{step.name}",
+            who=f"{label}, {step.who}",
+            start=start,
+            advice=ADVICE,
+        )
+
+    def hessian(self, results: Results) -> Array | None:
+        """Its Hessian (3 natom, 3 natom), Eh/bohr^2, or None."""
+        stored = self.species.stored
+        if not self.has_hessian:
+            return None
+        if stored is not None and stored.hessian is not None:
+            return stored.hessian.hessian
+        return hessian(
+            results[self.final].molecule, results, DISPLACEMENT, f"{self.species.label}:"
+        )

@@ -25,7 +25,7 @@ from dfmp2.arrays import Array
 from dfmp2.errors import InputError, Option
 from dfmp2.errors.messages import plain
 from dfmp2.host.provenance import version
-from dfmp2.molecule.isotopes import isotope_masses
+from dfmp2.molecule.elements import isotope_masses
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.frequencies import (

@@ -23,11 +23,10 @@ from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.model import CHIPS
 from dfmp2.trainium.interpreter.rules import CHIP, GENERATION, Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
-from dfmp2.trainium.launch.compiler import NeffCache
+from dfmp2.trainium.launch.compiler import NeffCache, Proof
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.environment import HERE, cache_folder
 from dfmp2.trainium.launch.executors import InterpreterExecutor, XlaExecutor, executor
-from dfmp2.trainium.launch.proof import Proof
 from dfmp2.trainium.layout import padded_naux, padded_nvir
 from dfmp2.units import counted_text
 
@@ -147,26 +146,17 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
     """
     target = toolchain.device_target()
     problems = {lane: toolchain.refusal(lane) for lane in ("nki", "nki-xla")}
-    lane = next((name for name, why in problems.items() if why is None), None)
-    if target is None or lane is None:
-        return (
-            None,
-            "auto: a Neuron device is present, but "
-            f"{'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}",
-        )
+    usable = [lane for lane, why in problems.items() if why is None]
+    if target is None or not usable:
+        why = "; ".join(f"{lane}: {why}" for lane, why in problems.items() if why)
+        return None, f"auto: a Neuron device is present, but {why}"
+    if not spins:
+        return None, "auto: a Neuron device is present, but there is nothing to do"
     cores = len(visible_cores())
-    found = next(iter(catalogue.predict(spins, chips=(target,), cores=cores)), None)
-    if found is None or found.obstacle:
-        return (
-            None,
-            "auto: a Neuron device is present, but "
-            f"{found.obstacle if found else 'there is nothing to do'}",
-        )
-    cache = NeffCache(cache_folder())
-    versions = compiler.compiler_versions()
-    missing = sum(
-        cache.find(program, target, versions) is None for program in programs(spins, target)
-    )
+    (found,) = catalogue.predict(spins, chips=(target,), cores=cores)
+    if found.obstacle:
+        return None, f"auto: a Neuron device is present, but {found.obstacle}"
+    missing = _missing_programs(spins, target)
     compiling = missing * COMPILE_SECONDS
     device = found.usual + found.dispatch + found.link + compiling
     told = (
@@ -179,8 +169,16 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
         f"({'rates measured here' if measured else 'built-in rates'})"
     )
     if device < host_seconds:
-        return (lane, f"auto: {told}")
-    return (None, f"auto: the host is faster: {told}")
+        return usable[0], f"auto: {told}"
+    return None, f"auto: the host is faster: {told}"
+
+
+def _missing_programs(spins: tuple[Shape, ...], target: str) -> int:
+    """Number of programs that these shapes need and that are not compiled yet."""
+    cache = NeffCache(cache_folder())
+    versions = compiler.compiler_versions()
+    needed = programs(spins, target)
+    return sum(cache.find(program, target, versions) is None for program in needed)
 
 
 def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
@@ -195,7 +193,7 @@ def launch_ahead(spins: tuple[Shape, ...], nao: int = 0) -> Proof:
 
     Raises
     ------
-    BackendUnavailable : the device does not answer; KernelFailed and others : see `faults`
+    BackendUnavailable : the device does not answer; KernelFailed and others : see `launching`
     """
     made = XlaExecutor()
     for program in programs(spins, CHIP[made.target], nao):

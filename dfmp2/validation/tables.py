@@ -147,22 +147,26 @@ def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
     lines: list[str] = []
     for row in rows:
         head = f"{row.id}: {row.program}"
-        lines += [head] if head not in lines else []
-        start = f"  {row.status:<8}{row.short_name:<26}"
+        if head not in lines:
+            lines.append(head)
+        lines.append(_line_of_value(row))
+        remarks = []
         if row.published:
-            remarks = [f"published: {_published(row)}, {row.published.by}"]
-        else:
-            remarks = []
-        if row.difference is None:
-            lines.append(start.rstrip())
-        else:
-            allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
-            difference = f"{row.difference:.1e}" if row.difference else "0"
-            numbers = f"{row.value:>17.10f} {row.unit:<8}{difference:>10}{allowed:>8}"
-            lines.append(f"{start}{numbers}")
-        remarks += [row.reason] if row.difference is None or row.status == FAIL else []
+            remarks.append(f"published: {_published(row)}, {row.published.by}")
+        if row.difference is None or row.status == FAIL:
+            remarks.append(row.reason)
         lines += [f"          {line}" for text in remarks for line in wrap(text, 70)]
     return lines
+
+
+def _line_of_value(row: QuantityRow) -> str:
+    """The outcome of one quantity, with its numbers if there are any."""
+    start = f"  {row.status:<8}{row.short_name:<26}"
+    if row.difference is None:
+        return start.rstrip()
+    allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
+    difference = f"{row.difference:.1e}" if row.difference else "0"
+    return f"{start}{row.value:>17.10f} {row.unit:<8}{difference:>10}{allowed:>8}"
 
 
 def line_of_entry(rows: Sequence[QuantityRow]) -> str:
@@ -172,9 +176,7 @@ def line_of_entry(rows: Sequence[QuantityRow]) -> str:
     if wrong:
         return "\n".join(lines_of(wrong))
     worst = _closest_to_limit(rows)
-    allowed = "no verdict"
-    if worst.tolerance is not None:
-        allowed = f"{worst.tolerance:.1e}"
+    allowed = _allowed(worst, 1)
     return f"{worst.status:<6}{worst.id:<54} {_difference(worst):>7} of {allowed}"
 
 
@@ -226,21 +228,7 @@ def markdown(rows: Sequence[QuantityRow], table: str) -> str:
         header = (
             "entry|dfmp2 / Eh|reference / Eh|by|our difference|published difference|published by"
         )
-        return _table(
-            header,
-            [
-                (
-                    row.id.removeprefix("trnsci-"),
-                    _energy(row.value),
-                    _energy(row.reference),
-                    row.program,
-                    _difference(row),
-                    _published(row),
-                    row.published.by if row.published else "",
-                )
-                for row in rows
-            ],
-        )
+        return _table(header, map(_published_cells, rows))
     programs = [
         (name, len(own), *tally(own).values(), largest(own))
         for name, own in by_program(rows).items()
@@ -249,19 +237,36 @@ def markdown(rows: Sequence[QuantityRow], table: str) -> str:
     for name in dict.fromkeys(row.id for row in rows):
         own = [row for row in rows if row.id == name]
         worst = _closest_to_limit(own)
-        if worst.tolerance is None:
-            allowed = "no verdict"
-        else:
-            allowed = f"{worst.tolerance:.0e}"
-        entries.append((name, worst.program, len(own), worst.quantity, _difference(worst), allowed))
+        cells = name, worst.program, len(own), worst.quantity, _difference(worst)
+        entries.append((*cells, _allowed(worst, 0)))
     first = _table("reference|values|passed|failed|skipped|shown|largest difference / Eh", programs)
     return f"{first}\n\n" + _table(
         "entry|reference|values|closest to its limit|difference / Eh|allowed / Eh", entries
     )
 
 
+def _published_cells(row: QuantityRow) -> tuple[str, ...]:
+    """The cells of a published number of trnsci."""
+    return (
+        row.id.removeprefix("trnsci-"),
+        _energy(row.value),
+        _energy(row.reference),
+        row.program,
+        _difference(row),
+        _published(row),
+        row.published.by if row.published else "",
+    )
+
+
 def _closest_to_limit(rows: Sequence[QuantityRow]) -> QuantityRow:
     return max(rows, key=lambda row: abs(row.difference or 0.0) / (row.tolerance or 1.0))
+
+
+def _allowed(row: QuantityRow, digits: int) -> str:
+    """The largest difference that passes."""
+    if row.tolerance is None:
+        return "no verdict"
+    return f"{row.tolerance:.{digits}e}"
 
 
 def _row_dict(row: QuantityRow) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.backends import registry
 from dfmp2.errors import (
     BackendUnavailable,
@@ -118,31 +119,31 @@ class Session:
     def result(self, calculation: ReferenceCalculation) -> MP2Result:
         """The calculation's result, computed on first use."""
         if calculation not in self._results:
-            # All other methods run in float64 on the host
-            pairs = calculation.options.correlation.kind == "pairs"
-            options = replace(
-                calculation.options,
-                backend=self.backend.name if pairs else "auto",
-                precision=self.precision if pairs else "auto",
-                memory=self.memory,
-                threads=self.threads,
-            )
-            start, command = self._start(calculation), "dfmp2 validate"
-            compute: Callable[..., MP2Result] = (
-                _with_gradient if calculation.gradient else energy.mp2_energy
-            )
-            if calculation.constraints is not None:
-                if self._optimize is None:
-                    raise UnsupportedByBackend(
-                        "its geometry is optimised first: dfmp2 validate does that"
-                    )
-                compute = partial(self._optimize, constraints=calculation.constraints)
-            result = compute(
-                calculation.molecule, options, start=start, listener=Silent(), command=command
+            options = replace(calculation.options, memory=self.memory, threads=self.threads)
+            if options.correlation.kind == "pairs":  # others run in float64 on the host
+                options = replace(options, backend=self.backend.name, precision=self.precision)
+            result = self._function(calculation)(
+                calculation.molecule,
+                options,
+                start=self._start(calculation),
+                listener=Silent(),
+                command="dfmp2 validate",
             )
             self._count(result.certificate)
             self._results[calculation] = result
         return self._results[calculation]
+
+    def _function(self, calculation: ReferenceCalculation) -> Callable[..., MP2Result]:
+        """The function that computes a calculation."""
+        if calculation.constraints is not None:
+            if self._optimize is None:
+                raise UnsupportedByBackend(
+                    "its geometry is optimised first: dfmp2 validate does that"
+                )
+            return partial(self._optimize, constraints=calculation.constraints)
+        if calculation.gradient:
+            return _with_gradient
+        return energy.mp2_energy
 
     def calculate(self, calculation: ReferenceCalculation) -> ProgramEnergies:
         """Our energies for a calculation."""
@@ -436,40 +437,28 @@ def _derivatives(result: MP2Result) -> Values:
     """Available components of the gradient (Eh/bohr), natural occupations, dipole moments (debye)
     and polarizabilities (bohr^3) by name; the correlation contribution to dipole moments is in e
     bohr."""
-    found, own = result.gradient, result.properties
-    if found is None or own is None:
+    gradient, properties = result.gradient, result.properties
+    if gradient is None or properties is None:
         return {}
-    components = {
-        f"gradient {number} {label} {axis}": float(value)
-        for number, (label, row) in enumerate(
-            zip(result.molecule.labels, found.total_gradient, strict=True), 1
-        )
-        for axis, value in zip("xyz", row, strict=True)
-    }
-    kinds = {"unrelaxed": own.unrelaxed_occupations, "relaxed": own.relaxed_occupations}
-    occupations = {
-        f"{kind} occupation {number}": float(value)
-        for kind, values in kinds.items()
-        for number, value in enumerate(values, 1)
-    }
-    dipoles = {
-        "scf": own.scf_dipole,
-        "unrelaxed": own.unrelaxed_dipole,
-        "relaxed": own.relaxed_dipole,
-    }
-    lengths = {
-        f"{kind} dipole / debye": DEBYE * float(np.linalg.norm(value))
-        for kind, value in dipoles.items()
-    }
-    added = zip("xyz", own.relaxed_dipole - own.scf_dipole, strict=True)
-    lengths |= {f"correlation dipole {axis}": float(value) for axis, value in added}
-    polarizability = result.polarizability
-    if polarizability is None:
-        return components | occupations | lengths
-    more = zip("xyz", np.diag(polarizability.relaxed - polarizability.scf), strict=True)
-    return (
-        components
-        | occupations
-        | lengths
-        | {f"correlation polarizability {axis}{axis}": float(value) for axis, value in more}
-    )
+    values: Values = {}
+    forces = zip(result.molecule.labels, gradient.total_gradient, strict=True)
+    for number, (label, row) in enumerate(forces, start=1):
+        values |= _along_axes(f"gradient {number} {label} {{axis}}", row)
+    for kind in ("unrelaxed", "relaxed"):
+        occupations = getattr(properties, f"{kind}_occupations")
+        for number, occupation in enumerate(occupations, start=1):
+            values[f"{kind} occupation {number}"] = float(occupation)
+    for kind in ("scf", "unrelaxed", "relaxed"):
+        length = np.linalg.norm(getattr(properties, f"{kind}_dipole"))
+        values[f"{kind} dipole / debye"] = DEBYE * float(length)
+    added = properties.relaxed_dipole - properties.scf_dipole
+    values |= _along_axes("correlation dipole {axis}", added)
+    if result.polarizability is not None:
+        added = np.diag(result.polarizability.relaxed - result.polarizability.scf)
+        values |= _along_axes("correlation polarizability {axis}{axis}", added)
+    return values
+
+
+def _along_axes(name: str, vector: Array) -> Values:
+    """The components of a vector, by a name in which {axis} stands for x, y or z."""
+    return {name.format(axis=axis): float(value) for axis, value in zip("xyz", vector, strict=True)}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dfmp2.arrays import Array
 from dfmp2.output.drawings.elements import (
     LEFT,
     MOST_SERIES,
@@ -337,3 +338,61 @@ def _axes(
     ]
     ends = f"{y_ticks[0]:g} {y_ticks[-1]:g} {bottom:g} {top:g} {LEFT:g} {right:g}"
     return parts, to_x, to_y, {"data_axis": ends}
+
+
+LEVELS = 10  # shades of the pair map
+DECADES = 4.0  # spanned by its scale
+
+
+def pair_map(
+    label: str, values: Array, rows: Sequence[str], columns: Sequence[str], largest: float
+) -> str:
+    """A matrix as squares whose side scales with the logarithm of the magnitude, readable without
+    colour.
+
+    Parameters
+    ----------
+    values : (rows, columns), Eh; positive ones are drawn as outlines
+    rows, columns : names of rows and columns, e.g. "3" or "6 to 10"
+    largest : largest magnitude among all maps that share a scale, Eh
+    """
+    count = max(values.shape)
+    left, top, room = 46.0, 26.0, 414.0
+    cell = min(34.0, room / count)
+    right = left + cell * len(columns)
+    bottom = top + cell * len(rows)
+    parts = [element("rect", x=left, y=top, width=right - left, height=bottom - top, cls="grid")]
+    for (i, j), energy in np.ndenumerate(values):
+        title = f"{rows[i]}, {columns[j]}: {energy:z.10f} Eh"
+        parts.append(_square(left + cell * j, top + cell * i, cell, float(energy), largest, title))
+    every = max(1, math.ceil(count * 15 / room))
+    for i in range(0, len(rows), every):
+        parts.append(
+            text_element(left - 6, top + cell * (i + 0.5) + 4, rows[i].split()[0], "small end")
+        )
+    for j in range(0, len(columns), max(every, math.ceil(24 / cell))):
+        parts.append(
+            text_element(left + cell * (j + 0.5), top - 7, columns[j].split()[0], "small middle")
+        )
+    for decade in range(int(DECADES) + 1):
+        x, value = left + 82 * decade, -largest * 10.0**-decade
+        parts += [
+            _square(x, bottom + 14, 20.0, value, largest, ""),
+            text_element(x + 10, bottom + 50, f"{value:.1e}", "small middle"),
+        ]
+    parts.append(text_element(left + 82 * DECADES + 42, bottom + 50, "Eh", "small"))
+    return drawing(max(right + 8, 440.0), bottom + 62, label, parts)
+
+
+def _square(x: float, y: float, cell: float, value: float, largest: float, title: str) -> str:
+    if value:
+        share = min(1.0, max(0.0, 1.0 + math.log10(abs(value) / largest) / DECADES))
+    else:
+        share = 0.0
+    side = max(1.0, (cell - 1.5) * (0.15 + 0.85 * share))
+    x, y = x + (cell - side) / 2, y + (cell - side) / 2
+    if value > 0 and share > 0:
+        cls = "positive"
+    else:
+        cls = f"l{round(share * (LEVELS - 1))}"
+    return element("rect", title=title, cls=cls, x=x, y=y, width=side, height=side)

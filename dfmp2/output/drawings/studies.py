@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from dfmp2.output.drawings.elements import of_its_own
-from dfmp2.output.drawings.maps import energy_map
-from dfmp2.output.drawings.plots import Curve, curves
+from dfmp2.output.drawings.elements import drawing, element, of_its_own, text_element
+from dfmp2.output.drawings.plots import LEVELS, Curve, curves
 from dfmp2.output.study import Study
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
@@ -101,3 +100,65 @@ def path_drawing(study: Study) -> str:
     above = "energy above the lowest / kJ/mol"
     mark = (0.0, "transition state")
     return curves(study.title, drawn, f"path / {places.units}", above, mark=mark)
+
+
+def energy_map(study: Study) -> str:
+    """The energies of a map, relative to the lowest, as boxes; larger and darker is lower.
+
+    The first coordinate runs upwards, the second to the right. Sizes and shades fall with the
+    logarithm of 1 + E / (kJ/mol), so that wells stay visible beside walls. The lowest box is
+    framed; a failed point has no box.
+    """
+    energies = study.arrays["map_energy"].value
+    above = (energies - np.nanmin(energies)) * KJ_PER_MOL_PER_HARTREE
+    steepest = math.log1p(float(np.nanmax(above)))
+    rows, columns = above.shape
+    left, top, room = 64.0, 34.0, 416.0
+    width = min(52.0, room / columns)
+    height = min(40.0, room / rows)
+    right, bottom = left + width * columns, top + height * rows
+    parts = [element("rect", x=left, y=top, width=right - left, height=bottom - top, cls="grid")]
+    names = [name.replace("_", " ") for name in study.settings["coordinates"]]
+    first, second = study.arrays["map_first"], study.arrays["map_second"]
+    frame = ""
+    for (i, j), energy in np.ndenumerate(above):
+        if math.isnan(energy):
+            continue
+        share = 1.0
+        if steepest > 0:
+            share = 1.0 - math.log1p(float(energy)) / steepest
+        middle = left + width * (j + 0.5), bottom - height * (i + 0.5)
+        place = f"{names[0]} = {first.value[i]:g}, {names[1]} = {second.value[j]:g}"
+        parts.append(_box(*middle, (width, height), share, f"{place}: {energy:.2f} kJ/mol"))
+        if energy == 0:
+            x, y = middle[0] - width / 2, middle[1] - height / 2
+            frame = element("rect", cls="positive", x=x, y=y, width=width, height=height)
+    parts.append(frame)
+    for i in range(0, rows, max(1, math.ceil(15 / height))):
+        y = bottom - height * (i + 0.5) + 4
+        parts.append(text_element(left - 6, y, f"{first.value[i]:g}", "small end"))
+    for j in range(0, columns, max(1, math.ceil(34 / width))):
+        x = left + width * (j + 0.5)
+        parts.append(text_element(x, bottom + 16, f"{second.value[j]:g}", "small middle"))
+    parts.append(text_element(14, top - 14, f"{names[0]} / {first.units}", "small up"))
+    x_name = f"{names[1]} / {second.units}"
+    parts.append(text_element((left + right) / 2, bottom + 36, x_name, "small middle"))
+    for level in range(LEVELS):
+        share = level / (LEVELS - 1)
+        x = left + 40.0 * level + 20.0
+        value = math.expm1((1.0 - share) * steepest)
+        parts += [
+            _box(x, bottom + 56, (39.0, 16.0), share, ""),
+            text_element(x, bottom + 77, f"{value:.3g}", "small middle"),
+        ]
+    parts.append(text_element(left + 40.0 * LEVELS + 6, bottom + 60, "kJ/mol", "small"))
+    wide = max(right + 8, left + 40.0 * LEVELS + 60)
+    return drawing(wide, bottom + 86, f"Map of energies: {study.title}", parts)
+
+
+def _box(x: float, y: float, cell: tuple[float, float], share: float, title: str) -> str:
+    """A box around (x, y), which fills its cell and is darkest when the share is 1."""
+    width, height = ((side - 1.5) * (0.25 + 0.75 * share) for side in cell)
+    shade = f"l{round(share * (LEVELS - 1))}"
+    place = {"x": x - width / 2, "y": y - height / 2, "width": width, "height": height}
+    return element("rect", title=title, cls=shade, **place)

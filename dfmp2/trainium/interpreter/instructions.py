@@ -1,4 +1,4 @@
-"""The instructions of the subset: rules for their operands, arithmetic, and records in the trace.
+"""The instructions of the subset: their arithmetic, rules, and records in the trace.
 
 dma_copy              dst = src, in HBM and SBUF
 nc_matmul             dst (+)= stationary^T moving, on the Tensor Engine, with the rules of PSUM groups
@@ -23,7 +23,6 @@ import numpy as np
 
 from dfmp2.trainium.interpreter.arithmetic import (
     BINARY,
-    SUBSET,
     UNARY,
     Array,
     cast,
@@ -31,24 +30,35 @@ from dfmp2.trainium.interpreter.arithmetic import (
     working,
 )
 from dfmp2.trainium.interpreter.memory import (
-    MOST_FREE_DIMENSIONS,
     Core,
+    Instruction,
     Tensor,
     continues_group,
     describe,
     note_read,
     note_write,
     open_group,
+    overlap,
     require_group,
 )
+from dfmp2.trainium.interpreter.operands import (
+    applied,
+    binary,
+    column,
+    on_chip,
+    placed,
+    reduction_operator,
+    require_not_both_psum,
+    require_same_partitions,
+    require_tensor,
+    scalar,
+    tiles,
+)
 from dfmp2.trainium.interpreter.rules import PSUM_BANK_BYTES
-from dfmp2.trainium.interpreter.signatures import Member, Operator
-from dfmp2.trainium.interpreter.trace import Engine, Instruction, overlap
+from dfmp2.trainium.interpreter.signatures import Engine, Member, Operator
 
 # Bytes between partitions, and of a transfer, from which dma-stride applies
 SLOW_ROW, SLOW_TRANSFER = (8192, 2**18)
-MOST_SIZE = 65_535
-MOST_STRIDE = 32_767
 HARDWARE = Member("dge_mode", "hwdge")
 MOST_STATIONARY = 128
 MOST_MOVING = 512
@@ -57,7 +67,6 @@ WIDE = ("float32", "tfloat32")
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # Operator pairs that the Scalar Engine accepts in tensor_scalar (gen3 and later).
 SCALAR_PAIRS = (("multiply", "add"), ("multiply", None), ("add", None))
-REDUCTIONS = ("add", "maximum", "minimum")
 # Valid input ranges of the tables (nki.api.shared.rst); for reciprocal, of |x|.
 DOMAIN = {
     "reciprocal": (2.0**-42, 2.0**42),
@@ -67,122 +76,6 @@ DOMAIN = {
 # the arguments of an instruction by name, with defaults filled in
 Given = SimpleNamespace
 RESET = Member("reduce_cmd", "reset_reduce")
-
-
-def on_chip(core: Core, value: object, role: str) -> Tensor:
-    """`value` as an engine operand: a view in SBUF or PSUM that obeys partition and access-pattern
-    rules."""
-    tensor = _tensor(core, value, role)
-    if tensor.storage.space == "hbm":
-        raise core.refuse(
-            "operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only"
-        )
-    start, count = tensor.start, tensor.partitions
-    step = 32
-    if count > 64:
-        step = 128
-    elif count > 32:
-        step = 64
-    if start % step:
-        raise core.refuse(
-            "partition-start", f"{role} starts at partition {start} with {count} partitions"
-        )
-    sizes, strides = tensor.shape[1:], tensor.strides[1:]
-    if len(sizes) > MOST_FREE_DIMENSIONS or max(sizes) > MOST_SIZE or max(strides) > MOST_STRIDE:
-        raise core.refuse("access-pattern", f"{role}: free sizes {sizes}, strides {strides}")
-    return tensor
-
-
-def _tensor(core: Core, value: object, role: str) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise core.refuse("operand-type", f"{role} is {type(value).__name__}, not a tensor")
-    return value
-
-
-def tiles(core: Core, **given: object) -> list[Tensor]:
-    """On-chip operands, all with as many partitions and elements per partition as the first."""
-    (role, first), *others = [(role, on_chip(core, value, role)) for role, value in given.items()]
-    for name, other in others:
-        _same_partitions(core, first, other, f"{role} and {name}")
-        if first.elements != other.elements:
-            counts = f"{first.elements} and {other.elements} elements per partition"
-            raise core.refuse("element-count", f"{role} and {name} have {counts}")
-    return [first, *(other for _, other in others)]
-
-
-def _same_partitions(core: Core, first: Tensor, second: Tensor, names: str) -> None:
-    if first.partitions != second.partitions:
-        raise core.refuse(
-            "partition-match", f"{names} on {first.partitions} and {second.partitions} partitions"
-        )
-
-
-def column(core: Core, value: Tensor, data: Tensor, role: str) -> Tensor:
-    """A [P, 1] operand that matches `data`."""
-    on_chip(core, value, role)
-    _same_partitions(core, value, data, f"{role} and data")
-    if value.elements != 1:
-        raise core.refuse("scalar-operand", f"{role} has {value.elements} elements per partition")
-    return value
-
-
-def scalar(
-    core: Core, value: object, data: Tensor, role: str, rule: str = "scalar-operand"
-) -> float | Tensor:
-    """A scalar operand: a Python float or a [P, 1] float32 slice."""
-    if isinstance(value, Tensor):
-        if value.dtype.name != "float32":
-            raise core.refuse(rule, f"{role} is {value.dtype.name}")
-        return column(core, value, data, role)
-    if type(value) is not float:
-        raise core.refuse(rule, f"{role}={value!r} ({type(value).__name__})")
-    return value
-
-
-def _not_both_psum(core: Core, first: Tensor, second: Tensor, names: str) -> None:
-    if first.storage.space == second.storage.space == "psum":
-        raise core.refuse("both-psum", f"{names} both in PSUM")
-
-
-def binary(core: Core, op: object, role: str) -> str:
-    """Name of a two-operand arithmetic operator."""
-    powers = role in ("op0", "op1")  # of tensor_scalar; the power of two tiles runs on GpSimd
-    if not isinstance(op, Operator) or op.name not in BINARY or (op.name == "power" and not powers):
-        raise core.outside(
-            f"{role}={op!r}; use one of {', '.join(name for name in SUBSET if name in BINARY)}"
-        )
-    return op.name
-
-
-def applied(name: str, reverse: object) -> Callable[[Array, Array], Array]:
-    """The operator, with its operands exchanged if `reverse`."""
-    function = BINARY[name]
-    if reverse:
-        return lambda first, second: function(second, first)
-    return function
-
-
-def _reduction(core: Core, op: object) -> str:
-    name = binary(core, op, "reduction op")
-    if name not in REDUCTIONS:
-        raise core.outside(f"reduction with nl.{name}; use one of {', '.join(REDUCTIONS)}")
-    return name
-
-
-def placed(
-    core: Core, engine: object, allowed: tuple[Engine, ...], operands: tuple[Tensor, ...]
-) -> Engine:
-    """The engine an instruction runs on; the first allowed one if the kernel does not choose."""
-    if engine is None or engine == Member("engine", "unknown"):
-        return allowed[0]
-    for name in allowed:
-        if engine == Member("engine", name):
-            if name == "gpsimd" and any(operand.storage.space == "psum" for operand in operands):
-                raise core.refuse(
-                    "gpsimd-psum", "an operand in PSUM with engine=nisa.engine.gpsimd"
-                )
-            return name
-    raise core.refuse("engine", f"engine={engine!r}; one of {', '.join(allowed)}")
 
 
 def compute(
@@ -300,7 +193,7 @@ def tensor_tensor(core: Core, given: Given) -> None:
     out, first, second = tiles(core, dst=given.dst, data1=given.data1, data2=given.data2)
     if not (first.dtype.floating and second.dtype.floating and out.dtype.floating):
         raise core.outside("tensor_tensor on integer tiles")
-    _not_both_psum(core, first, second, "data1 and data2")
+    require_not_both_psum(core, first, second, "data1 and data2")
     function = BINARY[binary(core, given.op, "op")]
     where = placed(core, given.engine, ("vector", "gpsimd"), (out, first, second))
     compute(core, "tensor_tensor", where, out, (first, second), function)
@@ -338,7 +231,7 @@ def tensor_scalar(core: Core, given: Given) -> None:
 def scalar_tensor_tensor(core: Core, given: Given) -> None:
     """dst = (data op0 operand0) op1 operand1, operand1 a tile."""
     out, source, other = tiles(core, dst=given.dst, data=given.data, operand1=given.operand1)
-    _not_both_psum(core, source, other, "data and operand1")
+    require_not_both_psum(core, source, other, "data and operand1")
     first = applied(binary(core, given.op0, "op0"), given.reverse0)
     second = applied(binary(core, given.op1, "op1"), given.reverse1)
     factor = scalar(core, given.operand0, source, "operand0")
@@ -387,8 +280,8 @@ def tensor_reduce(core: Core, given: Given) -> None:
     """dst = op over the last free axes of data (times -1 with negate)."""
     out = on_chip(core, given.dst, "dst")
     source = on_chip(core, given.data, "data")
-    _same_partitions(core, out, source, "dst and data")
-    name = _reduction(core, given.op)
+    require_same_partitions(core, out, source, "dst and data")
+    name = reduction_operator(core, given.op)
     axes = given.axis
     if not isinstance(axes, tuple):
         axes = (axes,)
@@ -415,7 +308,7 @@ def tensor_scalar_reduce(core: Core, given: Given) -> None:
     """dst = data op0 operand0; reduce_res = reduce_op over each row of dst."""
     out, source = tiles(core, dst=given.dst, data=given.data)
     name = binary(core, given.op0, "op0")
-    reduction = _reduction(core, given.reduce_op)
+    reduction = reduction_operator(core, given.reduce_op)
     factor = scalar(core, given.operand0, source, "operand0")
     if given.reduce_cmd not in (None, RESET):
         raise core.outside(f"tensor_scalar_reduce with reduce_cmd={given.reduce_cmd!r}")
@@ -500,7 +393,7 @@ def _row_sum(
         given = f"reduce_op={op!r}, reduce_cmd={command!r}, reduce_res given: {result is not None}"
         raise core.refuse("activation-reduce", given)
     on_chip(core, result, "reduce_res")
-    _same_partitions(core, result, data, "reduce_res and data")
+    require_same_partitions(core, result, data, "reduce_res and data")
     if result.elements != 1 or result.dtype.name != "float32" or _overlap(result, out):
         raise core.refuse(
             "activation-result", f"reduce_res {result.shape} {result.dtype.name}, dst {out.shape}"
@@ -510,8 +403,8 @@ def _row_sum(
 
 def dma_copy(core: Core, given: Given) -> None:
     """dst = src, element by element, converted through float32 if the formats differ."""
-    out = _tensor(core, given.dst, "dst")
-    source = _tensor(core, given.src, "src")
+    out = require_tensor(core, given.dst, "dst")
+    source = require_tensor(core, given.src, "src")
     for side, role in ((out, "dst"), (source, "src")):
         if side.storage.space == "psum":
             raise core.refuse("dma-psum", f"{role} is {describe(side)}")

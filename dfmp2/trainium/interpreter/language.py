@@ -14,7 +14,14 @@ from typing import NoReturn
 
 from dfmp2.trainium.interpreter import instructions
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, DType
-from dfmp2.trainium.interpreter.memory import Core, Tensor, TileStorage, positive_sizes, whole
+from dfmp2.trainium.interpreter.memory import (
+    Core,
+    Rectangle,
+    Tensor,
+    TileStorage,
+    positive_sizes,
+    whole,
+)
 from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, PSUM_BANKS, Violation
 from dfmp2.trainium.interpreter.signatures import (
     ENUMERATIONS,
@@ -27,7 +34,6 @@ from dfmp2.trainium.interpreter.signatures import (
     defaults,
     parameters,
 )
-from dfmp2.trainium.interpreter.trace import Rectangle
 
 RANKS = (2, 3, 4)
 

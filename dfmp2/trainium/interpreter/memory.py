@@ -1,4 +1,5 @@
-"""The simulated memory of one kernel run: buffers, views of them, and rules for reads and writes.
+"""The simulated memory of one kernel run: buffers, views of them, rules for reads and writes, and the
+trace: instructions in program order, and the buffers they used.
 
 A view is a slice or an access pattern of one storage, as (offset, shape, strides) in elements:
 element [p, k, ...] is at offset + p strides[0] + k strides[1] + ...; on chip, dimension 0 is the
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +29,7 @@ from dfmp2.trainium.interpreter.rules import (
     Violation,
     kernel_place,
 )
-from dfmp2.trainium.interpreter.signatures import Region
-from dfmp2.trainium.interpreter.trace import (
-    Allocation,
-    Rectangle,
-    Space,
-    Trace,
-    covers,
-    overlap,
-)
+from dfmp2.trainium.interpreter.signatures import Engine, Region, Space
 
 MOST_FREE_DIMENSIONS = 4
 HBM_TENSOR = 2**31  # bytes
@@ -520,3 +513,69 @@ def require_group(core: Core, tensor: Tensor) -> None:
         raise core.refuse(
             "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
         )
+
+
+class Instruction(NamedTuple):
+    """One issued instruction.
+
+    name : nisa name, e.g. "nc_matmul"; engine : where it runs;
+    elements : elements per partition of the destination;
+    reads, writes : memory spaces of its inputs and outputs;
+    one_zero : flag of nc_matmul: an operand holds only zeros and ones;
+    bytes : moved by dma_copy.
+    """
+
+    name: str
+    engine: Engine
+    elements: int
+    reads: tuple[Space, ...]
+    writes: tuple[Space, ...]
+    one_zero: bool = False
+    bytes: int = 0
+
+
+# The part of a tensor that a view covers: partition start and stop (0, 1 in HBM), start and stop of
+# the bounding range of bytes in a partition (in the whole tensor in HBM).
+Rectangle = tuple[int, int, int, int]
+
+
+def overlap(a: Rectangle, b: Rectangle) -> bool:
+    """Whether two views of one tensor share bytes."""
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
+
+
+def covers(a: Rectangle, b: Rectangle) -> bool:
+    """Whether the second view of a tensor lies inside the first."""
+    return a[0] <= b[0] and b[1] <= a[1] and a[2] <= b[2] and b[3] <= a[3]
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """One tensor: bytes per partition on chip (total size in HBM), and the instructions between
+    which it is alive."""
+
+    tensor: int
+    name: str
+    space: Space
+    bytes: int
+    born: int
+    last_use: int
+    line: str
+    moved: bool = False
+    address: Rectangle | None = None
+
+
+@dataclass(slots=True)
+class Trace:
+    """All instructions and allocations of one kernel call, and the resulting high-water marks.
+
+    sbuf_high_water : most bytes per partition alive at once; moved_high_water : the same for
+        tensors written by transfers;
+    psum_high_water : most PSUM banks alive at once.
+    """
+
+    instructions: list[Instruction] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
+    sbuf_high_water: int = 0
+    moved_high_water: int = 0
+    psum_high_water: int = 0

@@ -25,10 +25,9 @@ from dfmp2.errors import InputError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
 from dfmp2.trainium.interpreter.language import Kernel, package, tensor_shape
 from dfmp2.trainium.interpreter.lint import BUILTINS, Source, read_source
-from dfmp2.trainium.interpreter.memory import Core, Tensor, finish, whole
+from dfmp2.trainium.interpreter.memory import Core, Tensor, Trace, finish, whole
 from dfmp2.trainium.interpreter.rules import Settings, Shape, Violation
 from dfmp2.trainium.interpreter.signatures import REGIONS
-from dfmp2.trainium.interpreter.trace import Trace
 
 __all__ = ["Settings", "Shape", "run_kernel"]
 # Errors that kernel code may raise; from the interpreter's own code they are bugs of ours and are

@@ -10,12 +10,13 @@ from __future__ import annotations
 from ast import literal_eval
 from dataclasses import dataclass
 from functools import cache
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from dfmp2.trainium.interpreter.arithmetic import SUBSET
 from dfmp2.trainium.interpreter.rules import NotInSubset
-from dfmp2.trainium.interpreter.trace import Space
 
+Space = Literal["hbm", "sbuf", "psum"]
+Engine = Literal["tensor", "vector", "scalar", "gpsimd", "dma"]
 ENUMERATIONS: dict[str, tuple[str, ...]] = {
     "engine": ("unknown", "tensor", "vector", "scalar", "gpsimd", "dma", "sync"),
     "dge_mode": ("unknown", "swdge", "hwdge", "none"),

@@ -1,5 +1,6 @@
 """Compiled programs (NEFF files): cached on disk and compiled in a separate process; no device is
-needed.
+needed. `Proof` counts what was compiled and launched, and times the first launch of each program
+apart from later ones (unverified on hardware).
 
     FOLDER/FINGERPRINT/COMPILER.neff   with COMPILER.json beside it: versions, seconds, SHA-256, what the program is
 
@@ -24,8 +25,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dfmp2.backends.base import Shape
@@ -34,7 +36,6 @@ from dfmp2.host.files import put
 from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import HERE
-from dfmp2.trainium.launch.proof import Proof
 
 CHILD = Path(__file__).with_name("compile_child.py")
 COMPILERS = ("nki", "neuronx-cc")
@@ -269,3 +270,54 @@ def _run(command: list[str], variables: dict[str, str], output: int, folder: Pat
             if child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Proof:
+    """Counts for one process.
+
+    Attributes
+    ----------
+    launches : kernel launches
+    compiled : programs compiled by this run; cache_hits : programs found in the cache
+    compile_seconds, load_seconds : s; first_seconds : of the first launch of each program;
+        later_seconds : of the others
+    uploads, bytes_up, bytes_down : transfers
+    """
+
+    launches: int = 0
+    compiled: int = 0
+    cache_hits: int = 0
+    compile_seconds: float = 0.0
+    load_seconds: float = 0.0
+    first_seconds: float = 0.0
+    later_seconds: float = 0.0
+    uploads: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    _seen: set[object] = field(default_factory=set, repr=False)
+
+    @contextmanager
+    def launch(self, program: object) -> Iterator[None]:
+        """Count and time a successful launch."""
+        begin = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin
+        self.launches += 1
+        if program in self._seen:
+            self.later_seconds += seconds
+        else:
+            self._seen.add(program)
+            self.first_seconds += seconds
+
+    def describe(self) -> dict[str, str]:
+        """The counts as text, for the record."""
+        return {
+            "programs": f"{len(self._seen)} launched, {self.compiled} compiled now, "
+            f"{self.cache_hits} found in the cache",
+            "compile time": f"{self.compile_seconds:.3f} s compiling, {self.load_seconds:.3f} s loading",
+            "launch time": f"{self.first_seconds:.4f} s in first launches of a program, "
+            f"{self.later_seconds:.4f} s in others",
+            "transfers": f"{self.uploads} uploads, {self.bytes_up} bytes up, {self.bytes_down} "
+            "bytes down",
+        }

@@ -18,8 +18,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata
 from pathlib import Path
+
+from dfmp2.host.provenance import installed_version
 
 TOOLS = "/opt/aws/neuron/bin"
 LIBRARIES = "/opt/aws/neuron/lib"
@@ -30,15 +31,6 @@ HARDWARE = ("nki", "nki-xla")
 ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("", "0", "false", "no", "off"), False
 )
-
-
-def installed(name: str) -> str | None:
-    """Version of an installed distribution from its metadata, without importing it; None if
-    missing."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,7 @@ class Host:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
-    version: Callable[[str], str | None] = installed
+    version: Callable[[str], str | None] = installed_version
 
     @property
     def python(self) -> str:

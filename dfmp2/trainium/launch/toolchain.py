@@ -345,7 +345,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
     Parameters
     ----------
     surroundings : has environ, root, prefix and version, as in
-        `dfmp2.validation.doctor.Surroundings`
+        `dfmp2.validation.surroundings.Surroundings`
     """
     host = Host(
         environ=surroundings.environ,
@@ -368,13 +368,13 @@ def diagnose(surroundings: Any) -> list[Finding]:
         f"{lane}: {found[0].reason}" if found else f"{lane} can be used"
         for lane, found in kept.items()
     )
+    of_lanes: Finding = ("Neuron lanes", OK, lanes, "")
+    if all(kept.values()):
+        of_lanes = ("Neuron lanes", WARN, lanes, _fixes(*kept.values()))
     return [
         _finding("Neuron device", product, _shut(devices)),
         _finding("Neuron packages", installed, fake),
-        (
-            "Neuron lanes",
-            *((WARN, lanes, _fixes(*kept.values())) if all(kept.values()) else (OK, lanes, "")),
-        ),
+        of_lanes,
     ]
 
 
