@@ -66,6 +66,7 @@ def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
     assert found.pairs == found.sampled_pairs == found.orbitals * (found.orbitals + 1) // 2
 
 
+@pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
     ("molecule", "method", "xc"),
     [

@@ -111,15 +111,16 @@ def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: 
     )
 
 
+@pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
     ("changes", "has_check"),
     [
         ({}, True),
-        ({"method": "b2plyp", "dispersion": "none"}, True),
+        ({"method": "b2plyp", "dispersion": "none", "grid": 0}, True),
         ({"method": "kappa-mp2"}, False),
         ({"method": "sos-laplace"}, False),
         ({"method": "drpa"}, False),
-        ({"method": "ks", "xc": "pbe0", "auxbasis": None}, False),
+        ({"method": "ks", "xc": "pbe0", "auxbasis": None, "grid": 0}, False),
     ],
 )
 def test_a_report_names_the_checks_that_there_are(changes: dict[str, Any], has_check: bool) -> None:

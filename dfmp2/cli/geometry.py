@@ -28,10 +28,10 @@ from dfmp2.cli.studies import (
 )
 from dfmp2.errors import InputError, Option, SomeFailed
 from dfmp2.molecule.text import read_text
+from dfmp2.options import Options
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.options import Options
     from dfmp2.output.study import Study
     from dfmp2.studies.scan import Scan
 
@@ -399,20 +399,15 @@ def scan_command(
 
     Without a coordinate MOLECULE holds several geometries. The exit code is 9 if points failed.
     """
+    if workers is None and points.relaxed:
+        workers = 1
+    start_workers(workers, given.options["threads"])
     chosen = level.of(given.chosen())
     from dfmp2.studies.scan import scan_energies
 
     scan = points.read(given, chosen)
-    if workers is not None and scan.chained and scan.relaxed is None:
-        raise InputError(
-            "--workers compute points at the same time, and each starts from the one before: "
-            "add --no-chain"
-        )
     if files.trajectory is not None and scan.relaxed is None:
         raise InputError("--trajectory holds relaxed geometries: leave it out, or add --relaxed")
-    if workers is None and scan.chained:
-        workers = 1
-    start_workers(workers, chosen.threads)
     target = display.target(f"{scan.molecules[0].name}.scan.h5")
     beside = files.targets(target, geometries=scan.relaxed is not None)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
+from dfmp2.cli.console import Console
 from dfmp2.cli.options import (
     MOST_WORKERS,
     Decorator,
@@ -27,12 +28,10 @@ from dfmp2.host.files import OUTPUT, require_writable, write_atomically
 from dfmp2.host.processes import start_server
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.text import printable
-from dfmp2.options import CONVERGENCE
+from dfmp2.options import CONVERGENCE, Options
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.cli.console import Console
-    from dfmp2.options import Options
     from dfmp2.output.study import Study
     from dfmp2.studies.task import Unfinished
 
@@ -89,7 +88,7 @@ def start_workers(workers: int | None, threads: int | None) -> None:
     threads : value of --threads, which without --workers are those of all processes
     """
     if (workers or threads or usable_cores()) > 1:
-        start_server(["dfmp2.execution.preloaded"])
+        start_server(["dfmp2.execution.preloaded", "dfmp2.execution.parts", "dfmp2.studies.runs"])
 
 
 def among_workers(compute: Callable[..., Study], workers: int | None) -> Callable[..., Study]:

@@ -25,7 +25,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian, hartree_fock
 from dfmp2.scf.hamiltonian import Environment
 from dfmp2.scf.integrals import ScfIntegrals
-from dfmp2.scf.reference import Reference, StartOrbitals, common_orbitals
+from dfmp2.scf.reference import Reference, common_orbitals
 from dfmp2.scf.solvent import in_solvent
 from dfmp2.units import format_bytes
 from dfmp2.validation import formulas
@@ -444,12 +444,9 @@ def _scf(
         scf_max_cycles=max(options.scf_max_cycles, LEAST_CYCLES),
         grid=found.grid_name,
     )
+    start = None
     if stored:
-        start = StartOrbitals(
-            mo_coeff=found.mo_coeff, mo_occ=found.mo_occ, charges=None, origin="the stored orbitals"
-        )
-    else:
-        start = None
+        start = found.as_start("the stored orbitals")
     return hartree_fock.run_scf(
         mole,
         found.kind,
