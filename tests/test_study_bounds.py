@@ -77,7 +77,7 @@ def room_for(counts: tuple[int, int, int]) -> None:
         counts, (water, water, Molecule.from_string("He 0 0 0")), (False, True, False), strict=True
     ):
         one = species.Species("x", Fraction(1), molecule, transition_state=saddle)
-        courses += [reaction._Course(one, Options("sto-3g"), plan, Silent())] * count
+        courses += [species.SpeciesCourse(one, Options("sto-3g"), plan, Silent())] * count
     reaction._require_room(courses)
 
 
