@@ -171,6 +171,20 @@ def test_columns_of_charges_and_moments_add_up() -> None:
         parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
 
 
+def test_a_column_of_masses_may_not_name_isotopes() -> None:
+    """Averages as ASE writes them (bromine 79.904, of two isotopes) and most abundant isotopes are
+    usual; 2.0141 u is deuterium, 80.9163 u the rarer bromine."""
+    head = "2\nProperties=species:S:1:pos:R:3:masses:R:1\n"
+    for hydrogen, bromine in ((1.008, 79.904), (1.00782503, 78.9183376)):
+        found = parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
+        assert found.molecule.natom == 2
+    for hydrogen, bromine, line in ((2.0141, 79.904, 3), (1.008, 80.9163, 4)):
+        with pytest.raises(
+            InputError, match=rf"line {line}: mass .* of (H|Br): isotopes have the same"
+        ):
+            parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
+
+
 STATES = ("singlet", "doublet", "triplet", "quartet", "quintet", "sextet", "septet", "octet")
 
 

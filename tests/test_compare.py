@@ -271,6 +271,34 @@ def test_a_loosely_converged_scf_is_not_repeated_loosely(call: Runner) -> None:
     )
 
 
+def test_the_other_scf_is_converged_further_than_the_default() -> None:
+    """PySCF with the threshold of the run takes its path and agrees to 1e-14 Eh; with 1e-14 Eh it is
+    2.5e-7 Eh lower, 3.7e-8 with BO."""
+    for text, left, within in (
+        ("C 0 0 0; N 0 0 1.2", 2.5e-7, 2e-8),
+        ("B 0 0 0; O 0 0 1.2", -3.7e-8, 4e-9),
+    ):
+        molecule = dfmp2.Molecule.from_string(text, multiplicity=2)
+        result = dfmp2.run(molecule, "6-31g", threads=1, precision="fp64")
+        found = compare.recompute(result, 1e-6, 1, Silent())
+        assert found.correlation_difference == pytest.approx(left, abs=within)
+
+
+def test_where_the_other_scf_ends_early_it_says_so(
+    water: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "CONVERGED", 1e-300)
+    monkeypatch.setattr(compare, "LEAST_CYCLES", 12)
+    result = hdf5.read(water.path)
+    result = replace(result, options=replace(result.options, scf_max_cycles=12))
+    warned = Collector(Silent())
+    assert compare.recompute(result, 1e-7, 1, warned).passed
+    assert (
+        "does not converge to 1e-300 Eh: the comparison is with one converged to 1e-10 Eh"
+        in (warned.warnings[0])
+    )
+
+
 def test_orbitals_that_are_left_give_no_fitting_error(water: Stored) -> None:
     """With another orbital occupied the conventional SCF falls back to the ground state."""
     result = hdf5.read(water.path)

@@ -32,8 +32,10 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
+from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
+from tests.test_drawn_functionals import of_package
 
 pytestmark = pytest.mark.usefixtures("coarse_grid_error")
 ANGSTROM = 1 / 0.52917721092  # bohr
@@ -186,12 +188,8 @@ ON_THIS_MACHINE = {  # angstrom, charge, multiplicity
 def test_psi4_computes_the_same_energies(name: str, method: str) -> None:
     """Same fitting sets and grid size, but the programs prune grids differently: within 2e-6 Eh."""
     text, charge, multiplicity = ON_THIS_MACHINE[name]
-    atoms = [atom.split() for atom in text.split(";")]
-    places = np.array([atom[1:] for atom in atoms], dtype=float) * ANGSTROM
     ours = dfmp2.run(
-        Molecule(
-            tuple(atom[0] for atom in atoms), places, charge=charge, multiplicity=multiplicity
-        ),
+        Molecule.from_string(text, charge=charge, multiplicity=multiplicity),
         basis="cc-pvdz",
         auxbasis="cc-pvdz-ri",
         scf_auxbasis="cc-pvdz-jkfit",
@@ -365,11 +363,7 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     integrals."""
     of_orbitals, of_energy, os_scale, ss_scale = DEFINED[method]
     found = dfmp2.run(molecule, method=method, dispersion="none", **SMALL)
-    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
-    spin = molecule.multiplicity - 1
-    mole = gto.M(
-        atom=atoms, unit="bohr", charge=molecule.charge, spin=spin, basis="6-31g", verbose=0
-    )
+    mole = mole_of(molecule)
     jk = {symbol: found.scf_fitting.elements[symbol].shells for symbol in set(molecule.symbols)}
     basis = {s: [list(shell) for shell in shells] for s, shells in jk.items()}
     mf = dft.UKS(mole, xc=of_orbitals).density_fit(auxbasis=basis)
@@ -417,18 +411,7 @@ def test_dispersion_energies_are_those_of_the_package_by_the_name_of_the_functio
     correction: str, functional: str
 ) -> None:
     found = dispersion_energy(ARGON, correction, functional)
-    numbers = np.array([18, 10, 1])
-    if correction == "d3bj":
-        interface = importlib.import_module("dftd3.interface")
-        model = interface.DispersionModel(numbers, ARGON.coordinates)
-        damping = interface.RationalDampingParam(method=functional, atm=False)
-    else:
-        interface = importlib.import_module("dftd4.interface")
-        model = interface.DispersionModel(numbers, ARGON.coordinates, 1.0)
-        damping = interface.DampingParam(method=functional.replace("_", ""))
-    assert found.energy == pytest.approx(
-        model.get_dispersion(damping, grad=False)["energy"], abs=1e-12
-    )
+    assert found.energy == pytest.approx(of_package(ARGON, correction, functional), abs=1e-12)
     assert found.energy < -1e-5 and found.doi.startswith("10.")
 
 
@@ -637,9 +620,9 @@ def test_studies_add_all_parts() -> None:
 
 def test_a_mean_field_of_pyscf() -> None:
     ours = of_cation("b2plyp")
-    named = list(zip(CATION.symbols, CATION.coordinates, strict=True))
-    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
-    mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
+    mf = dft.UKS(mole_of(CATION), xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(
+        auxbasis="cc-pvdz-jkfit"
+    )
     mf.grids.level, mf.conv_tol = 0, 1e-11
     mf.run()
     ss_os = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()

@@ -30,6 +30,7 @@ from dfmp2.progress import Silent
 from dfmp2.scf.functional_kernel import FunctionalKernel
 from dfmp2.scf.kohn_sham import libxc_code
 from dfmp2.scf.reference import StartOrbitals
+from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
 
 pytestmark = pytest.mark.usefixtures("coarse_grid_error")
@@ -135,8 +136,7 @@ def test_the_derivative_of_the_quadrature_is_that_of_pyscfs_sums(
 @pytest.mark.quick
 @pytest.mark.parametrize("xc", ["lda,vwn", "b3lyp", "r2scan0"])
 def test_the_kernel_is_the_derivative_of_the_potential(xc: str) -> None:
-    atoms = list(zip(CATION.symbols, CATION.coordinates, strict=True))
-    mole = gto.M(atom=atoms, unit="bohr", basis="6-31g", charge=1, spin=1, verbose=0)
+    mole = mole_of(CATION)
     grid = make_grid(mole, "0")
     grid.build(with_non0tab=True)
     mf = dft.UKS(mole, xc="lda,vwn").run(grids=grid)
@@ -252,14 +252,7 @@ def test_gradients_are_slopes_on_fine_grids(name: str) -> None:
     ("molecule", "xc"), [(WATER, "camb3lyp"), (CATION, "b3lyp"), (CATION, "tpss")], ids=str
 )
 def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc: str) -> None:
-    mole = gto.M(
-        atom=list(zip(molecule.symbols, molecule.coordinates, strict=True)),
-        unit="bohr",
-        charge=molecule.charge,
-        spin=molecule.multiplicity - 1,
-        basis="6-31g",
-        verbose=0,
-    )
+    mole = mole_of(molecule)
     mf = (dft.RKS if mole.spin == 0 else dft.UKS)(mole, xc=xc)
     mf.grids.level, mf.conv_tol = 0, 1e-12
     mf.run()
@@ -358,9 +351,9 @@ def test_front_ends_give_the_same_forces() -> None:
     assert atoms.get_potential_energy() / Hartree == pytest.approx(total, abs=1e-7)
     np.testing.assert_allclose(-atoms.get_forces() * Bohr / Hartree, ours.gradient, atol=2e-6)
 
-    named = list(zip(BORANE.symbols, BORANE.coordinates, strict=True))
-    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="sto-3g", verbose=0)
-    mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
+    mf = dft.UKS(mole_of(BORANE, "sto-3g"), xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(
+        auxbasis="cc-pvdz-jkfit"
+    )
     mf.grids.level, mf.conv_tol = 0, 1e-12
     mf.run()
     second_order = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()

@@ -29,6 +29,7 @@ from dfmp2.scf import ladder
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
+from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
 
@@ -207,9 +208,7 @@ def test_a_prepared_file_goes_on_with_drpa(call: Runner, tmp_path: Path) -> None
 
 
 def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.MonkeyPatch) -> None:
-    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
-    mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="cc-pvdz", verbose=0)
-    mf = dft.UKS(mole, xc="PBE").density_fit(auxbasis="cc-pvdz-jkfit")
+    mf = dft.UKS(mole_of(RADICAL, "cc-pvdz"), xc="PBE").density_fit(auxbasis="cc-pvdz-jkfit")
     mf.conv_tol, mf.grids.level = 1e-11, 0
     mf.run()
     found = dfmp2.from_mean_field(mf, method="drpa")

@@ -262,6 +262,14 @@ def test_convergence_is_below_both_limits(change: float, gradient: float, expect
     assert ladder.converged({**envs, "norm_gorb": gradient}) == expected
 
 
+def test_energies_change_by_rounding_after_convergence() -> None:
+    """Neighbouring numbers at 1e4 are 1.8e-12 apart; the gradient decides all the same."""
+    envs = {"conv_tol": 1e-12, "conv_tol_grad": 1e-7, "norm_gorb": 1e-8, "last_hf_e": -1e4}
+    for change, expected in ((1.8e-11, True), (3e-11, False)):
+        assert ladder.converged({**envs, "e_tot": -1e4 + change}) == expected
+    assert not ladder.converged({**envs, "e_tot": -1e4, "norm_gorb": 2e-7})
+
+
 @pytest.mark.parametrize(
     ("at_anchor", "asked", "done"),
     [(1.9e-5, 1e-6, True), (2e-5, 1e-6, False), (1.9e-6, 1e-7, True), (2e-6, 1e-7, False)]

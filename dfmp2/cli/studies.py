@@ -234,6 +234,18 @@ class CurveFiles:
         return targets
 
 
+def curve_contents(study: Study) -> list[bytes]:
+    """The contents of the files beside a scan or a path: table, drawing, optimised geometries."""
+    from dfmp2.output.drawings.studies import curve_file
+    from dfmp2.output.export import xyz
+    from dfmp2.output.json import study_csv
+
+    contents = [study_csv(study).encode(), curve_file(study).encode()]
+    if study.kind == "irc" or study.settings["relaxed"]:
+        contents.append(b"".join(xyz(run) for run in study.path.values()))
+    return contents
+
+
 def curve_files(drawing: str, geometries: str) -> Decorator:
     """Add --csv, --plot and --trajectory to a command, which receives them as one `files`.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import BackendUnavailable, InputError, Message, Option
+from dfmp2.errors import BackendUnavailable, Command, InputError, Message, Option
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 if TYPE_CHECKING:
@@ -481,6 +481,11 @@ EXPECTED = "expected ATOM=ISOTOPE, as in 1=2H, H=2H or 1=2.0141"
 ISOTOPE = re.compile(r"(\d{1,3})([A-Za-z]{1,2})")
 NUCLEAR_NUMBER = re.compile(r"[0-9]{1,3}\.?[0-9]*")
 LARGEST_MASS = 400.0  # u
+NO_ISOTOPES = (  # end of the message about a file with isotopes
+    ": isotopes have the same electronic energy: remove it, and give masses to ",
+    Command("thermo"),
+)
+SAME_MASS = 0.1  # u; tables of average masses differ by 0.02
 
 
 def isotope_masses(
@@ -556,3 +561,20 @@ def _mass(symbol: str, what: str, option: Option) -> float:
         raise InputError(
             option, f": there is no isotope {number} of {symbol} in QCElemental; {EXPECTED}"
         ) from None
+
+
+def require_usual_mass(symbol: str, given: float) -> None:
+    """Raise for a mass in u that is neither that of the most abundant isotope nor the average of an
+    element.
+
+    Raises
+    ------
+    InputError : it is that of another isotope
+    """
+    from dfmp2.molecule.pyscf_shield import shielded
+
+    with shielded():
+        from pyscf.data.elements import MASSES as AVERAGES
+    usual = (mass(symbol), AVERAGES[atomic_number(symbol)])
+    if min(abs(given - value) for value in usual) > SAME_MASS:
+        raise InputError(f"mass {given:.6g} of {symbol}", *NO_ISOTOPES)

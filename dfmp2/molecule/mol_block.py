@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dfmp2.errors import Command, InputError, Option
+from dfmp2.errors import InputError, Option
 from dfmp2.molecule.comment import Statement, settle, statements
-from dfmp2.molecule.elements import SYMBOLS, atomic_number
+from dfmp2.molecule.elements import NO_ISOTOPES, SYMBOLS, atomic_number
 
 CHARGE_CODES = {1: 3, 2: 2, 3: 1, 5: -1, 6: -2, 7: -3}  # 4 is a doublet radical
 DOUBLET_CODE = 4
@@ -52,10 +52,6 @@ VALENCES = {
 }
 TETRAHEDRAL = ("B", "C", "N", "Si", "P", "Ge")  # with four neighbours
 PERIOD_2 = ("B", "C", "N", "O", "F")  # have no more bonds than the first of their valences
-NO_ISOTOPES = (
-    ": isotopes have the same electronic energy: remove it, and give masses to ",
-    Command("thermo"),
-)
 DATA_OF_STATE = re.compile(
     r"(?:.*[\s_-])?(?:charge|multiplicity|mult|spin|unpaired[\s_-]?electrons|uhf)", re.IGNORECASE
 )

@@ -8,8 +8,8 @@
 
 In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which columns to read; if
 initial_charges and initial_magmoms are among them, their sums give the charge and the unpaired
-electrons. Text is never evaluated; size, number of atoms and line lengths are bounded before
-parsing.
+electrons; masses of other isotopes are rejected. Text is never evaluated; size, number of atoms and
+line lengths are bounded before parsing.
 
 Trajectories and scans contain several frames, one after another.
 """
@@ -34,7 +34,7 @@ from dfmp2.molecule.comment import (
     settle,
     statements,
 )
-from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol
+from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol, require_usual_mass
 from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
 from dfmp2.molecule.text import name_of_file, printable, read_text
 from dfmp2.molecule.text import shown as _show
@@ -169,6 +169,7 @@ def parse_xyz(
             _read_atom(line, number, columns, UNITS[units])
             for number, line in enumerate(lines[2:], start=3)
         ]
+        _require_usual_masses(pairs, lines[2:])
         symbols, ghost, points = zip(*atoms, strict=True)
         molecule = Molecule(
             symbols=symbols,
@@ -412,6 +413,21 @@ def _of_a_sum(name: str, total: float) -> Statement:
     if distance >= 0.1:
         meanings, why = frozenset(), "is not a whole number"
     return Statement(quantity, words, meanings, certain=False, why=why)
+
+
+def _require_usual_masses(pairs: dict[str, list[str]], rows: list[str]) -> None:
+    """Raise for a column of masses with another isotope, because no run uses it."""
+    places = _column_places(pairs)
+    for name in ("mass", "masses"):
+        if name not in places:
+            continue
+        for number, row in enumerate(rows, start=3):
+            words = row.split()
+            symbol, _ = _read_symbol(words[places["species"][0]])
+            try:
+                require_usual_mass(symbol, read_number(words[places[name][0]]))
+            except InputError as error:
+                raise error.placed(line=number) from error
 
 
 def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
