@@ -554,7 +554,9 @@ def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | Non
 
 
 @pytest.mark.usefixtures("ended")
-def test_the_last_that_a_worker_wrote_is_kept(tmp_path: Path) -> None:
+def test_the_last_that_a_worker_wrote_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slot = ended_slot(tmp_path, BrokenExecutor())
     with pytest.raises(Died) as caught:
         slot.result()
@@ -562,6 +564,13 @@ def test_the_last_that_a_worker_wrote_is_kept(tmp_path: Path) -> None:
     died = caught.value
     assert died.errors == "b" * 15_998 + "\u00e9" and len(died.errors.encode()) == 16_000
     assert (died.exit_code, died.peak, died.terminated) == (7, 5, False)
+    # The next process has not used that memory.
+    monkeypatch.setattr("dfmp2.execution.pool.start_process", lambda *given, **how: (None,) * 3)
+    slot.close()
+    slot._variables = {}
+    slot._start()
+    assert slot._peak == 0
+    slot._errors.close()
 
 
 @pytest.mark.usefixtures("ended")

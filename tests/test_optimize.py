@@ -28,7 +28,7 @@ from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies
-from dfmp2.studies.geometric_search import Search, torsional_constant
+from dfmp2.studies.geometric_search import GeomeTRIC, Search, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
@@ -125,6 +125,31 @@ def test_a_torsion_is_stiffer_about_a_short_bond(longer, constant):
     places = np.array([first, [5.0, 0, 0], first + length * along])
     molecule = Molecule(("C", "H", "N"), places)
     assert torsional_constant(molecule, places, 0, 2) == pytest.approx(constant, abs=1e-6)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_model_hessian_by_kind_of_coordinate(alone):
+    """Peroxide, alone or beside hydrogen: 0.02 Eh/bohr^2 between fragments, the softest 1e-5."""
+    atoms = "O 0 1.32 -.11; O 0 -1.32 -.11; H 1.47 1.7 .9; H -1.4 -1.7 1.1; H 0 0 9; H 0 .2 10.4"
+    rows = [row.split() for row in atoms.split(";")[: 4 if alone else 6]]
+    start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
+    inner, place = GeomeTRIC(start, Search(), "")._optimizer.IC, start.coordinates.ravel()
+    inner.Vecs = np.eye(len(inner.Prims.Internals))
+    theirs = inner.Prims.guess_hessian(place).diagonal()
+    ours, soft = (
+        inner.guess_hessian(place).diagonal(),
+        inner.softest_hessian(place, 1e-5).diagonal(),
+    )
+    kinds = [type(primitive).__name__ for primitive in inner.Prims.Internals]
+    assert {"Distance", "Angle", "Dihedral"} < set(kinds)
+    for kind, *constants in zip(kinds, theirs, ours, soft, strict=True):
+        plain = torsional_constant(start, start.coordinates, 0, 1)
+        if kind != "Dihedral":
+            plain = constants[0]
+        expected = plain, plain * {"Distance": 0.5, "Angle": 0.3, "Dihedral": 0.2}.get(kind, 1.0)
+        if kind.startswith(("Translation", "Rotation")) and not alone:
+            expected = 0.02, 1e-5
+        assert constants[1:] == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_scaled_energy_is_minimised():

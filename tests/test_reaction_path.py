@@ -282,6 +282,14 @@ def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.Mo
         go("forward")
     assert descent.sides["forward"] == ["forward-001", "forward-003"]
     assert sum(line.startswith(f"{reaction_path.TOP}: ") for line in heard) == 1
+    # What has been computed so far, from one end to the other; the minimum has not.
+    monkeypatch.setattr(reaction_path, "_table", lambda names, runs, top: {"top": (names[top],)})
+    descent._stored = descent._point = None
+    found = descent.evaluate(results, {}, complete=False)
+    backwards = [f"backward-{number:03d}" for number in (4, 3, 1)]
+    ahead = ["forward-001", "forward-003"]
+    assert found.settings["path"] == [*backwards, reaction_path.TOP, *ahead]
+    assert found.table == {"top": (reaction_path.TOP,)}
 
 
 def test_fragments_are_named_by_their_bonds() -> None:

@@ -25,10 +25,13 @@ from dfmp2.mp2.error_of_difference import combined, relative_errors
 from dfmp2.options import Options
 from dfmp2.output import prepared
 from dfmp2.output.study import Study, read_study
-from dfmp2.studies import geometric_search, rank, species, vibrations
+from dfmp2.progress import Collector, Silent
+from dfmp2.studies import geometric_search, rank, reaction, runs, species, vibrations
+from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Coordinate, _values
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.rank import Candidate, _degeneracies
 from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
@@ -64,6 +67,20 @@ def planned_runs(count: int) -> Any:
     return _StudyRuns._waiting(runs, steps, 1, follow=False)  # type: ignore[arg-type]
 
 
+def room_for(counts: tuple[int, int, int]) -> None:
+    """Require room for minima and saddle points of water, and atoms: of a minimum a run, a step and
+    18 displaced geometries; 18 more for the start of a saddle point."""
+    water = Molecule.from_string("O 0 0 0; H 0 0 0.96; H 0.93 0 -0.24")
+    plan = reaction.ReactionPlan(optimize=Search(), frequencies=True)
+    courses = []
+    for count, molecule, saddle in zip(
+        counts, (water, water, Molecule.from_string("He 0 0 0")), (False, True, False), strict=True
+    ):
+        one = species.Species("x", Fraction(1), molecule, transition_state=saddle)
+        courses += [species.SpeciesCourse(one, Options("sto-3g"), plan, Silent())] * count
+    reaction._require_room(courses)
+
+
 def degeneracy(number: Any) -> Any:
     """The degeneracies of one candidate."""
     return _degeneracies([Candidate("a", None, None)], {"a": number})  # type: ignore[arg-type]
@@ -84,6 +101,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
     "points": (coordinate("bond"), ("1:2:2", "1:2:500"), ("1:2:1", "1:2:0", "1:2:501")),
     "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1],)),
     "runs of a study": (planned_runs, (500,), (501,)),
+    "runs of species": (room_for, ((25, 0, 0), (0, 13, 6)), ((25, 0, 1), (0, 13, 7))),
     "points of a relaxed scan": (
         lambda count: relaxed(values=tuple(range(1, count + 1))),
         (250,),
@@ -280,6 +298,24 @@ def test_what_computes_a_step() -> None:
         part = Part("tz", scf, correlation)
         found = runs._function_of(SimpleNamespace(compute=None, part=part))
         assert found.func is whole and found.keywords == {"separate": scf != correlation}
+
+
+def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that depend on others see their limit, not its runs."""
+    monkeypatch.setattr(runs, "expanded", lambda step: [step])
+    monkeypatch.setattr(runs, "wholes", lambda group, results: {group[0].name: "the limit"})
+    for options, asked in (
+        (Options("sto-3g"), {"run": "of one basis"}),
+        (at_level(Options("cc-pv[dt]z")), {"run": "the limit"}),
+    ):
+        nothing = dict.fromkeys(("compute", "start", "then", "chained"))
+        task: Any = SimpleNamespace(options=options, free=(), chosen=(), stored={}, **nothing)
+        made = _StudyRuns(task, Keeper(), Collector(Silent()), "")
+        kept: Any = {"run": "of one basis"}
+        monkeypatch.setattr(made.keeper, "recall", lambda *_, kept=kept, **__: kept)
+        step: Any = SimpleNamespace(name="run", who="a run")
+        made._run_group([step], None, follow=False)
+        assert made.asked == asked
 
 
 @pytest.mark.parametrize(

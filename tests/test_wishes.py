@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, wishes
+from dfmp2.errors.messages import NOT_GIVEN
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
 from dfmp2.interop.qcschema import read_request
 from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
@@ -106,6 +108,32 @@ def test_a_misspelt_method_is_answered(name: str) -> None:
 @pytest.mark.parametrize("name", ["--relaxed", "relaxed", "--spin-orbit", "maxcore", "--pcm"])
 def test_options_of_other_programs(name: str) -> None:
     assert way_out_of_option(name)
+
+
+WITHOUT_VALUE = ("os_scale", "ss_scale", "xc", "multiplicity", "charge", "threads", "memory")
+WITHOUT_VALUE += ("auxbasis", "scf_auxbasis", "dispersion", "basis", "scf_conv_tol")
+WITHOUT_VALUE += ("scf_max_cycles", "solvent_model")
+BESIDE_OPTIONS = ("charge", "delta", "log", "multiplicity", "overwrite")
+
+
+def test_ways_out_are_whole_sentences() -> None:
+    """Options and commands stand between texts that leave room for them, and flags are set."""
+    for message in (*dict(wishes.METHODS).values(), *wishes.OPTIONS.values()):
+        assert message == message.strip() and "  " not in message
+        for before, after in pairwise(message.parts):
+            assert isinstance(before, str) != isinstance(after, str)
+            if isinstance(before, str):
+                assert before[-1] in " ("
+            else:
+                assert after[0] in " ,;:)"
+        assert any(isinstance(part, str) for part in message.parts)
+        for option in message.options:
+            assert option.name in (*Options.__slots__, *BESIDE_OPTIONS)
+            assert option.value is not False
+            if option.value is NOT_GIVEN:
+                assert option.name in WITHOUT_VALUE
+    # Not those of another option of the same name
+    assert "--threads" in way_out_of_option("cores")
 
 
 def test_no_option_of_ours_is_foreign() -> None:

@@ -272,7 +272,7 @@ OPTIONS: dict[str, Message] = {
     ),
     "recompile": Message("every lane compiles before it launches: leave it out"),
     **dict.fromkeys(
-        ("shape", "beta", "cores"),
+        ("shape", "beta"),
         Message(
             Command("plan"),
             " counts the compiled programs and calls of a molecule, dfmp2 kernels cost those of a "

@@ -229,7 +229,6 @@ class Slot:
     future: Future[Any] | None = None
     call: Any = None
     _failed_starts = 0
-    _peak = 0
 
     def __init__(self, share: WorkerShare, variables: Mapping[str, str]) -> None:
         self.share, self._variables = share, dict(variables)
@@ -237,6 +236,7 @@ class Slot:
 
     def _start(self) -> None:
         """Start a process, which loads the libraries."""
+        self._peak = 0
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
         # The fork server has an earlier environment, and one device for all
         variables = {**os.environ, **self._variables}
