@@ -22,7 +22,7 @@ from pathlib import Path
 from long_tables import shortened
 
 from dfmp2.errors import InputError
-from dfmp2.fitting import atomic_error
+from dfmp2.fitting import sets
 from dfmp2.fitting.sets import TABLE, candidates, objection
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
@@ -58,8 +58,8 @@ def measured(task: tuple[str, str]) -> list[str]:
         try:
             with shielded():
                 for fitting in candidates(role, orbital):
-                    known = atomic_error.fitting_error(role, orbital, fitting)
-                    key = atomic_error.fitting_error_key(role, orbital, fitting)
+                    known = sets.fitting_error(role, orbital, fitting)
+                    key = sets.fitting_error_key(role, orbital, fitting)
                     rows.append(
                         f"{symbol}\t{orbital.name}\t{role}\t{fitting.name}\t{known:.3e}\t{key}"
                     )
@@ -77,7 +77,7 @@ def _own_cache(folder: str) -> None:
 def measure(names: list[str], processes: int) -> None:
     """Add the rows that are missing."""
     import_pyscf()
-    path = atomic_error.SURVEY
+    path = sets.SURVEY
     rows = {line.rsplit("\t", 1)[1]: line for line in path.read_text().splitlines()[1:]}
     tasks = [(name, symbol) for name in names for symbol in SYMBOLS[:HEAVIEST]]
     with (
@@ -107,7 +107,7 @@ def save(path: Path, rows: dict[str, str]) -> None:
 INTRODUCTION = """# Fitting error of every element
 
 Errors of the fitting sets relative to four-centre integrals, measured for single neutral atoms with all electrons
-correlated (`dfmp2/fitting/atomic_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
+correlated (`dfmp2/fitting/sets.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
 and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` makes the figures in
 `dfmp2/fitting/atomic_errors.tsv`, and `python scripts/survey_fitting.py page` this page.
 
@@ -147,10 +147,10 @@ def page() -> str:
             f"| {orbital} | {counts} | {_largest(errors['jk'])} | {_largest(errors['ri'])} |"
         )
     text = INTRODUCTION.format(
-        rows=len(atomic_error.SURVEY.read_text(encoding="ascii").splitlines()) - 1,
+        rows=len(sets.SURVEY.read_text(encoding="ascii").splitlines()) - 1,
         pyscf=metadata.version("pyscf"),
         exchange=metadata.version("basis-set-exchange"),
-        limit=atomic_error.LARGEST,
+        limit=sets.LARGEST,
         replaced=replaced,
     )
     table = [
@@ -190,7 +190,7 @@ def chosen(
     lost = []
     with shielded():
         for fitting in candidates(role, basis):
-            error = atomic_error.surveyed(atomic_error.fitting_error_key(role, basis, fitting))
+            error = sets.surveyed(sets.fitting_error_key(role, basis, fitting))
             if error is None:
                 raise LookupError(f"{symbol} {orbital} {fitting.name}")
             reason = objection(role, basis, fitting)

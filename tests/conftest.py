@@ -347,6 +347,13 @@ def dfmp2(folder: Path) -> Runner:
 
 
 @pytest.fixture
+def coarse_grid_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the error of a grid, which is a third of a small run, with few points; tests of that
+    error are in test_grid."""
+    monkeypatch.setattr("dfmp2.scf.grid_error.finer_name", lambda *given: "20,50")
+
+
+@pytest.fixture
 def workers() -> None:
     """Make the workers of `call` separate processes."""
 

@@ -14,9 +14,16 @@ import pytest
 
 import dfmp2
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.fitting import atomic_error
-from dfmp2.fitting.atomic_error import LARGEST, LEAST_GAP, fitting_error_key, measure_fitting_error
-from dfmp2.fitting.sets import PARTNERS, find_partners, resolve_fitting
+from dfmp2.fitting import sets
+from dfmp2.fitting.sets import (
+    LARGEST,
+    LEAST_GAP,
+    PARTNERS,
+    find_partners,
+    fitting_error_key,
+    measure_fitting_error,
+    resolve_fitting,
+)
 from dfmp2.molecule import basis_library
 from dfmp2.molecule.basis import (
     BasisSet,
@@ -549,25 +556,25 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
 
 
 def test_an_error_is_surveyed_or_measured_once(monkeypatch):
-    atomic_error.fitting_error.cache_clear()
+    sets.fitting_error.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_error, "measure_fitting_error", None)  # would fail
+        patch.setattr(sets, "measure_fitting_error", None)  # would fail
         for basis in ("cc-pvdz", "aug-cc-pvtz", "def2-tzvp", "6-31g*"):
             orbital = resolve_orbital(basis, ["H", "C", "N", "O", "F", "S", "Cl", "Br"])
             for role in ("jk", "ri"):
                 assert len(resolve_fitting(role, None, orbital, list(orbital.elements)).errors) == 8
     orbital, fitting = pair("ri", "H", "sto-3g")
-    monkeypatch.setattr(atomic_error, "surveyed", lambda name: None)
-    atomic_error.fitting_error.cache_clear()
-    first = atomic_error.fitting_error("ri", orbital, fitting)
-    atomic_error.fitting_error.cache_clear()
-    monkeypatch.setattr(atomic_error, "measure_fitting_error", None)
-    assert atomic_error.fitting_error("ri", orbital, fitting) == first
-    atomic_error.fitting_error.cache_clear()
+    monkeypatch.setattr(sets, "surveyed", lambda name: None)
+    sets.fitting_error.cache_clear()
+    first = sets.fitting_error("ri", orbital, fitting)
+    sets.fitting_error.cache_clear()
+    monkeypatch.setattr(sets, "measure_fitting_error", None)
+    assert sets.fitting_error("ri", orbital, fitting) == first
+    sets.fitting_error.cache_clear()
 
 
 def survey_rows():
-    return [line.split("\t") for line in atomic_error.SURVEY.read_text().splitlines()[1:]]
+    return [line.split("\t") for line in sets.SURVEY.read_text().splitlines()[1:]]
 
 
 def test_every_surveyed_element_has_a_sound_set():

@@ -31,9 +31,11 @@ from dfmp2.execution.manifest import make_batch, options_of_item
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Slot, WorkerShare, process_death
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
+from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.planning.time import process_count
-from dfmp2.studies import runs
+from dfmp2.studies import forecast, runs
+from dfmp2.studies.task import Step
 from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
 
@@ -142,23 +144,56 @@ def test_steps_share_what_the_options_say(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "given", "chained", "expected"),
+    ("elsewhere", "given", "chained", "compute", "composite", "expected"),
     [
-        (None, None, False, (1, 8)),
-        (StepWorkers(3), None, False, (2, 4)),  # never more than steps
-        (StepWorkers(3), 5, True, (2, 5)),  # threads are those of each
-        (StepWorkers(1), None, False, (1, 8)),
-        (StepWorkers(), None, False, (2, 4)),
-        (StepWorkers(), 3, False, (2, 1)),  # threads are those of all
-        (StepWorkers(), None, True, (1, 8)),
+        (None, None, False, None, False, (1, 8)),
+        (StepWorkers(9), None, False, None, False, (4, 2)),  # never more than steps
+        (StepWorkers(9), 5, False, None, False, (4, 5)),  # threads are those of each
+        (StepWorkers(1), None, False, None, False, (1, 8)),
+        (StepWorkers(), None, False, None, False, (4, 2)),
+        (StepWorkers(), 3, False, None, False, (3, 1)),  # threads are those of all
+        (StepWorkers(9), 5, True, None, False, (2, 5)),  # two take turns
+        (StepWorkers(1), None, True, None, False, (1, 8)),
+        (StepWorkers(), None, True, None, False, (2, 4)),
+        (StepWorkers(), None, True, abs, False, (1, 8)),
+        (StepWorkers(3), None, True, None, True, (1, 8)),
     ],
 )
-def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained, expected):
+def test_processes_and_threads_of_a_group(
+    monkeypatch, elsewhere, given, chained, compute, composite, expected
+):
     monkeypatch.setattr(runs, "usable_cores", lambda: 8)
-    monkeypatch.setattr(runs, "processes", lambda group, kind, cores: min(cores, len(group)))
+    monkeypatch.setattr(
+        runs, "processes", lambda group, kind, cores, chained: min(cores, len(group))
+    )
     options = Options("sto-3g", threads=given, backend="cpu")
-    study = SimpleNamespace(task=SimpleNamespace(options=options, chained=chained), _kind="energy")
-    assert runs._StudyRuns._division(study, ["a", "b"], elsewhere) == expected  # type: ignore[arg-type]
+    task = SimpleNamespace(options=options, chained=chained, compute=compute)
+    study = SimpleNamespace(task=task, composite=composite, _kind="energy")
+    assert runs._StudyRuns._division(study, list("abcd"), elsewhere) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("scf", "total", "chained", "expected"),
+    [
+        (8.9, 10.0, True, 2),
+        (9.1, 10.0, True, 1),  # less than 35 % of it can be done meanwhile
+        (9.1, 10.0, False, 2),
+        (2.6, 2.8, True, 2),
+        (2.6, 2.79, True, 1),  # 4.98 s in all
+    ],
+)
+def test_processes_take_turns_where_that_saves_time(monkeypatch, scf, total, chained, expected):
+    planned = SimpleNamespace(
+        timings=SimpleNamespace(scf=scf, total=total),
+        pace=SimpleNamespace(integrals=2.4),
+        memory=SimpleNamespace(comfortable=10**8),
+        rates=SimpleNamespace(start=0.3),
+    )
+    monkeypatch.setattr(forecast, "_planned", lambda step, task: (None, planned))
+    options = Options("sto-3g", memory=10**9)
+    molecule = parse_xyz(MOLECULES["h2"], file="h2").molecule
+    steps = [Step(name, name, molecule, options) for name in "ab"]
+    assert forecast.processes(steps, "energy", 2, chained=chained) == expected
 
 
 def test_calculations_that_processes_share():

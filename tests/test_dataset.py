@@ -202,6 +202,7 @@ def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_p
     assert [int(row["charge"]) for row in rows] == [0, 0, -1, 0]
 
 
+@pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
     "asked", [{"method": "drpa", "xc": "pbe"}, {"method": "xyg3"}, {"method": "b2plyp-d3bj"}]
 )

@@ -24,8 +24,7 @@ from dfmp2.errors import ResourceError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
-from dfmp2.integrals.three_center import packed_blocks
-from dfmp2.integrals.transform import ClusterRectangles
+from dfmp2.integrals.three_center import ClusterRectangles, packed_blocks
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory

@@ -485,10 +485,10 @@ def test_a_missing_library_fails_as_the_run_does(folder: Path, library: str) -> 
         *WITHOUT_TORCH[:-1],
         WITHOUT_TORCH[-1].replace(";", f"; sys.modules[{library!r}] = None;", 1),
     )
-    run = run_command("run", "h2.xyz", "--basis", "sto-3g", cwd=folder, program=planted)
     done = run_command("doctor", cwd=folder, program=planted)
     assert done.code == 1
     if library != "jinja2":  # needed only by report pages
+        run = run_command("run", "h2.xyz", "--basis", "sto-3g", cwd=folder, program=planted)
         assert run.code == 1
     if library == "click":
         return

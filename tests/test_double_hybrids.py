@@ -4,6 +4,7 @@ handles them."""
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import dfmp2
 from dfmp2.double_hybrids import look_up, table
 from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
 from dfmp2.host.scratch import Room, Space
-from dfmp2.interop import qcschema
 from dfmp2.interop.pyscf import DFMP2
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.dispersion import dispersion_energy
@@ -32,9 +32,12 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
+from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
+from tests.test_drawn_functionals import of_package
 
+pytestmark = pytest.mark.usefixtures("coarse_grid_error")
 ANGSTROM = 1 / 0.52917721092  # bohr
 EXACT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
 # Neither molecule has any symmetry, and one is a charged doublet.
@@ -43,7 +46,13 @@ CROOKED = Molecule(
 )
 CATION = CROOKED.with_state(1, 2)
 HELIUM = Molecule(("He",), np.zeros((1, 3)))
-SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "1", **EXACT}
+SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "0", **EXACT}
+
+
+@cache
+def of_cation(method: str) -> dfmp2.MP2Result:
+    """The result of the cation, not to be changed."""
+    return dfmp2.run(CATION, method=method, **SMALL)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -179,12 +188,8 @@ ON_THIS_MACHINE = {  # angstrom, charge, multiplicity
 def test_psi4_computes_the_same_energies(name: str, method: str) -> None:
     """Same fitting sets and grid size, but the programs prune grids differently: within 2e-6 Eh."""
     text, charge, multiplicity = ON_THIS_MACHINE[name]
-    atoms = [atom.split() for atom in text.split(";")]
-    places = np.array([atom[1:] for atom in atoms], dtype=float) * ANGSTROM
     ours = dfmp2.run(
-        Molecule(
-            tuple(atom[0] for atom in atoms), places, charge=charge, multiplicity=multiplicity
-        ),
+        Molecule.from_string(text, charge=charge, multiplicity=multiplicity),
         basis="cc-pvdz",
         auxbasis="cc-pvdz-ri",
         scf_auxbasis="cc-pvdz-jkfit",
@@ -301,39 +306,6 @@ OF_ENERGY = {
     "mpw2plyp": ("0.55*HF + 0.45*mPW91, 0.75*LYP", "", 0.25, 0.25),
 }
 
-
-@pytest.mark.parametrize("molecule", [CROOKED, CATION], ids=str)
-@pytest.mark.parametrize("method", OF_ENERGY)
-def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
-    molecule: Molecule, method: str
-) -> None:
-    """PySCF's UKS, its energy with the other functional and these orbitals, and sums over
-    integrals."""
-    of_orbitals, of_energy, os_scale, ss_scale = OF_ENERGY[method]
-    found = dfmp2.run(molecule, method=method, **SMALL)
-    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
-    spin = molecule.multiplicity - 1
-    mole = gto.M(
-        atom=atoms, unit="bohr", charge=molecule.charge, spin=spin, basis="6-31g", verbose=0
-    )
-    jk = {symbol: found.scf_fitting.elements[symbol].shells for symbol in set(molecule.symbols)}
-    basis = {s: [list(shell) for shell in shells] for s, shells in jk.items()}
-    mf = dft.UKS(mole, xc=of_orbitals).density_fit(auxbasis=basis)
-    mf.grids.level, mf.conv_tol = 1, 1e-12
-    mf.run()
-    opposite, same = second_order(mf, df.addons.make_auxmol(mole, "cc-pvdz-ri"))
-    expected = mf.e_tot
-    if of_energy:
-        other = dft.UKS(mole, xc=of_energy).density_fit(auxbasis=basis)
-        other.grids = mf.grids
-        expected = other.energy_tot(mf.make_rdm1())
-        assert found.functional_energy == pytest.approx(expected, abs=1e-8)
-    assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
-    assert found.components == pytest.approx((same, opposite), abs=1e-8)
-    total = expected + os_scale * opposite + ss_scale * same
-    assert found.total_energy == pytest.approx(total, abs=2e-8)
-
-
 # Functional in PySCF's notation, opposite and same spin, as defined by these programs: Psi4 1.3.2,
 # driver/procrouting/dft/dh_functionals.py, down to pbe0-2; an ORCA input,
 # github.com/baaam24/gellrich_scripts, custom_2input/5_revDSD_sp.sh, revdsd-pbep86-d4;
@@ -363,40 +335,57 @@ PARAMETERS_ELSEWHERE = {
     "b2k-plyp": ("0.72*HF + 0.28*B88, 0.58*LYP", 0.42, 0.42),
     "b2t-plyp": ("0.60*HF + 0.40*B88, 0.69*LYP", 0.31, 0.31),
 }
+DEFINED = {
+    **OF_ENERGY,
+    **{name: (xc, "", *factors) for name, (xc, *factors) in PARAMETERS_ELSEWHERE.items()},
+}
 
 
 @pytest.mark.parametrize(
-    "method",
+    ("method", "molecule"),
     [
-        "dsd-pbeb95",
+        ("xyg3", CROOKED),
+        ("xdh-pbe0", CATION),
+        ("mpw2plyp", CROOKED),
+        ("dsd-pbeb95", CATION),
         *(
-            pytest.param(name, marks=pytest.mark.slow)
+            pytest.param(name, CATION, marks=pytest.mark.slow)
             for name in PARAMETERS_ELSEWHERE
             if name != "dsd-pbeb95"
         ),
     ],
+    ids=str,
 )
-def test_a_radical_cation_has_the_energy_of_parameters_found_elsewhere(method: str) -> None:
-    """PySCF's UKS with that functional, and sums over integrals with those factors."""
-    xc, os_scale, ss_scale = PARAMETERS_ELSEWHERE[method]
-    found = dfmp2.run(CATION, method=method, dispersion="none", **SMALL)
-    atoms = list(zip(CATION.symbols, CATION.coordinates, strict=True))
-    mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
-    jk = {symbol: found.scf_fitting.elements[symbol].shells for symbol in set(CATION.symbols)}
+def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
+    method: str, molecule: Molecule
+) -> None:
+    """PySCF's UKS, its energy with the other functional and these orbitals, and sums over
+    integrals."""
+    of_orbitals, of_energy, os_scale, ss_scale = DEFINED[method]
+    found = dfmp2.run(molecule, method=method, dispersion="none", **SMALL)
+    mole = mole_of(molecule)
+    jk = {symbol: found.scf_fitting.elements[symbol].shells for symbol in set(molecule.symbols)}
     basis = {s: [list(shell) for shell in shells] for s, shells in jk.items()}
-    mf = dft.UKS(mole, xc=xc).density_fit(auxbasis=basis)
-    mf.grids.level, mf.conv_tol = 1, 1e-12
+    mf = dft.UKS(mole, xc=of_orbitals).density_fit(auxbasis=basis)
+    mf.grids.level, mf.conv_tol = 0, 1e-12
     mf.run()
     opposite, same = second_order(mf, df.addons.make_auxmol(mole, "cc-pvdz-ri"))
+    expected = mf.e_tot
+    if of_energy:
+        other = dft.UKS(mole, xc=of_energy).density_fit(auxbasis=basis)
+        other.grids = mf.grids
+        expected = other.energy_tot(mf.make_rdm1())
+        assert found.functional_energy == pytest.approx(expected, abs=1e-8)
     assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
-    total = mf.e_tot + os_scale * opposite + ss_scale * same
+    assert found.components == pytest.approx((same, opposite), abs=1e-8)
+    total = expected + os_scale * opposite + ss_scale * same
     assert found.total_energy == pytest.approx(total, abs=2e-8)
 
 
 def test_a_double_hybrid_of_ones_own() -> None:
     """B2PLYP's functional and factors given by hand; changing a factor scales only its
     component."""
-    named = dfmp2.run(CATION, method="b2plyp", **SMALL)
+    named = of_cation("b2plyp")
     own = dfmp2.run(CATION, method="custom-dh", xc="0.53*HF+0.47*B88,0.73*LYP", os_scale=0.27,
                     ss_scale=0.27, **SMALL)  # fmt: skip
     assert own.total_energy == pytest.approx(named.total_energy, abs=1e-10)
@@ -422,23 +411,12 @@ def test_dispersion_energies_are_those_of_the_package_by_the_name_of_the_functio
     correction: str, functional: str
 ) -> None:
     found = dispersion_energy(ARGON, correction, functional)
-    numbers = np.array([18, 10, 1])
-    if correction == "d3bj":
-        interface = importlib.import_module("dftd3.interface")
-        model = interface.DispersionModel(numbers, ARGON.coordinates)
-        damping = interface.RationalDampingParam(method=functional, atm=False)
-    else:
-        interface = importlib.import_module("dftd4.interface")
-        model = interface.DispersionModel(numbers, ARGON.coordinates, 1.0)
-        damping = interface.DampingParam(method=functional.replace("_", ""))
-    assert found.energy == pytest.approx(
-        model.get_dispersion(damping, grad=False)["energy"], abs=1e-12
-    )
+    assert found.energy == pytest.approx(of_package(ARGON, correction, functional), abs=1e-12)
     assert found.energy < -1e-5 and found.doi.startswith("10.")
 
 
 def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
-    bare, added = (dfmp2.run(CATION, method=name, **SMALL) for name in ("b2plyp", "b2plyp-d3bj"))
+    bare, added = of_cation("b2plyp"), of_cation("b2plyp-d3bj")
     assert added.dispersion is not None and bare.dispersion is None
     assert added.total_energy - bare.total_energy == pytest.approx(
         added.dispersion.energy, abs=1e-10
@@ -559,7 +537,7 @@ def test_compare_and_check_repeat_it(call: Runner) -> None:
 
 
 def test_other_factors_are_derived(tmp_path: Path) -> None:
-    found = dfmp2.run(CATION, method="xyg3", **SMALL)
+    found = of_cation("xyg3")
     hdf5.write(found, tmp_path / "r.h5")
     stored = dfmp2.read(tmp_path / "r.h5")
     other = dfmp2.derive(stored, os_scale=0.4)
@@ -575,7 +553,7 @@ def test_other_factors_are_derived(tmp_path: Path) -> None:
     for method in ("mp2", "b2plyp", "xygj-os", "drpa"):
         with pytest.raises(InputError, match="cannot be derived from a result of xyg3"):
             dfmp2.derive(stored, method=method)
-    bare = dfmp2.run(CATION, method="b2plyp", **SMALL)
+    bare = of_cation("b2plyp")
     added = dfmp2.derive(bare, dispersion="d4")
     assert added.total_energy - bare.total_energy == pytest.approx(
         dispersion_energy(CATION, "d4", "b2plyp").energy, abs=1e-12
@@ -611,7 +589,7 @@ def test_a_checkpoint_and_a_fingerprint_belong_to_one_functional(tmp_path: Path)
     again = dfmp2.run(
         CATION, method="b2plyp", **settings, checkpoint=tmp_path / "r.h5", resume=True
     )
-    fresh = dfmp2.run(CATION, method="b2plyp", **settings)
+    fresh = of_cation("b2plyp")
     assert again.total_energy == pytest.approx(fresh.total_energy, abs=1e-8)
     names = ("b2plyp", "B2-PLYP", "b2plyp-d4", "b2k-plyp")
     prints = [fingerprint(CATION, make_options(**SMALL, method=name)) for name in names]
@@ -640,46 +618,12 @@ def test_studies_add_all_parts() -> None:
     )
 
 
-def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
-    keywords = {name: value for name, value in SMALL.items() if name != "basis"}
-    ours = dfmp2.run(CATION, method="b2plyp-d3bj", **SMALL)
-    document = {
-        "schema_name": "qcschema_input",
-        "schema_version": 1,
-        "molecule": {
-            "symbols": list(CATION.symbols),
-            "geometry": CATION.coordinates.ravel().tolist(),
-            "molecular_charge": 1,
-            "molecular_multiplicity": 2,
-        },
-        "driver": "energy",
-        "model": {"method": "B2PLYP-D3(BJ)", "basis": "6-31g"},
-        "keywords": keywords,
-    }
-    request = qcschema.read_request(document)
-    answer = qcschema.answer(request, qcschema.run(request))
-    variables = answer["extras"]["qcvars"]
-    assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
-    assert variables["DISPERSION CORRECTION ENERGY"] == ours.dispersion_energy
-    assert variables["DFT FUNCTIONAL TOTAL ENERGY"] == pytest.approx(
-        ours.scf_total_energy, abs=1e-9
+def test_a_mean_field_of_pyscf() -> None:
+    ours = of_cation("b2plyp")
+    mf = dft.UKS(mole_of(CATION), xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(
+        auxbasis="cc-pvdz-jkfit"
     )
-    assert "MP2 TOTAL ENERGY" not in variables
-
-    ase = pytest.importorskip("ase")
-    from ase.units import Hartree
-
-    from dfmp2.interop import ase as calculators
-
-    positions = CATION.coordinates * 0.529177210903
-    atoms = ase.Atoms(list(CATION.symbols), positions)
-    atoms.calc = calculators.DFMP2(charge=1, multiplicity=2, method="b2plyp-d3bj", **SMALL)
-    assert atoms.get_potential_energy() / Hartree == pytest.approx(ours.total_energy, abs=1e-7)
-
-    named = list(zip(CATION.symbols, CATION.coordinates, strict=True))
-    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
-    mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
-    mf.grids.level, mf.conv_tol = 1, 1e-11
+    mf.grids.level, mf.conv_tol = 0, 1e-11
     mf.run()
     ss_os = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()
     assert ss_os.e_corr == pytest.approx(ours.correlation_energy, abs=2e-6)  # another JK set

@@ -28,6 +28,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.scf.kohn_sham import libxc_code
 from tests.test_functional_gradients import slopes
 
+pytestmark = pytest.mark.usefixtures("coarse_grid_error")
 BOHR = 0.529177210903  # angstrom
 SHAKEN = 0.06  # angstrom, so that no molecule has a symmetry
 LIGHT = (  # atoms, angstrom; (charge, multiplicity)

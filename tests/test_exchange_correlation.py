@@ -227,8 +227,7 @@ def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
     assert again[0] == fine[0]
 
 
-@pytest.mark.parametrize("case", ["water", "cation"])
-@pytest.mark.parametrize("xc", ["camb3lyp", "r2scan"])
+@pytest.mark.parametrize(("case", "xc"), [("water", "camb3lyp"), ("cation", "r2scan")])
 def test_from_an_anchor_on_the_final_grid_the_coarse_one_serves_nearby(case: str, xc: str) -> None:
     """It misses about 1 % of the change in V and of its contribution to E."""
     mf = _on_level_3(case)
@@ -284,6 +283,7 @@ def test_a_coarse_grid_is_never_finer_than_that_of_the_end() -> None:
     assert coarse_name(make_grid(mole, "5")) == "1"
 
 
+@pytest.mark.usefixtures("coarse_grid_error")
 def test_an_scf_that_begins_coarse_ends_where_one_that_does_not_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -297,6 +297,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     require_same(read, result, jkfit)
 
 
+@pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -305,7 +306,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
         {"method": "kappa-mp2", "kappa": 1.2},
         {"method": "sos-laplace"},
         {"method": "drpa", "xc": "pbe", "grid": "20,86"},
-        {"method": "ks", "xc": "pbe0"},
+        {"method": "ks", "xc": "pbe0", "grid": "20,86"},
         {"method": "b2plyp", "grid": "20,86"},
         {"method": "b2plyp", "os_scale": 0.5, "grid": "20,86"},
         {"method": "custom-dh", "xc": "pbe0", "os_scale": 0.3, "ss_scale": 0.1, "grid": "20,86"},

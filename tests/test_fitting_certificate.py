@@ -21,6 +21,7 @@ from dfmp2.mp2.fitting_certificate import drawn, estimate
 from dfmp2.planning import memory, sizes
 from dfmp2.scf import conventional
 from dfmp2.validation.compare import recompute_exact
+from tests.awkward import mole_of
 from tests.conftest import MOLECULES, Heard, Runner
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
@@ -47,11 +48,7 @@ DIMER = chain(WATER, 2)
 )
 def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
     """Against PySCF's conventional SCF and MP2, which share only the integrals with it."""
-    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
-    mole = gto.M(
-        atom=atoms, unit="Bohr", basis="cc-pvdz", spin=molecule.multiplicity - 1, verbose=0
-    )
-    mf = scf.HF(mole).set(conv_tol=1e-13, conv_tol_grad=1e-9).run()
+    mf = scf.HF(mole_of(molecule, "cc-pvdz")).set(conv_tol=1e-13, conv_tol_grad=1e-9).run()
     method = mp.MP2(mf, frozen=core).run()
     result = dfmp2.run(molecule, "cc-pvdz", frozen_core=core, **PLAIN)
     found = result.fitting_certificate
@@ -66,6 +63,7 @@ def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
     assert found.pairs == found.sampled_pairs == found.orbitals * (found.orbitals + 1) // 2
 
 
+@pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
     ("molecule", "method", "xc"),
     [
@@ -84,8 +82,7 @@ def test_the_certificate_of_a_double_hybrid_is_exact(
 ) -> None:
     """Against PySCF's conventional Kohn-Sham and the explicit second-order energy of its
     orbitals."""
-    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
-    mole = gto.M(atom=atoms, unit="Bohr", basis="6-31g", spin=molecule.multiplicity - 1, verbose=0)
+    mole = mole_of(molecule)
     mf = dft.UKS(mole, xc=xc)
     mf.grids.atom_grid = (20, 50)
     mf.run(conv_tol=1e-12, conv_tol_grad=1e-8)

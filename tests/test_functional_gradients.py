@@ -30,8 +30,10 @@ from dfmp2.progress import Silent
 from dfmp2.scf.functional_kernel import FunctionalKernel
 from dfmp2.scf.kohn_sham import libxc_code
 from dfmp2.scf.reference import StartOrbitals
+from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
 
+pytestmark = pytest.mark.usefixtures("coarse_grid_error")
 # No molecule here has any symmetry.
 WATER = Molecule(
     ("O", "H", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 1.51, -0.89], [0.0, -1.38, -0.97]])
@@ -134,8 +136,7 @@ def test_the_derivative_of_the_quadrature_is_that_of_pyscfs_sums(
 @pytest.mark.quick
 @pytest.mark.parametrize("xc", ["lda,vwn", "b3lyp", "r2scan0"])
 def test_the_kernel_is_the_derivative_of_the_potential(xc: str) -> None:
-    atoms = list(zip(CATION.symbols, CATION.coordinates, strict=True))
-    mole = gto.M(atom=atoms, unit="bohr", basis="6-31g", charge=1, spin=1, verbose=0)
+    mole = mole_of(CATION)
     grid = make_grid(mole, "0")
     grid.build(with_non0tab=True)
     mf = dft.UKS(mole, xc="lda,vwn").run(grids=grid)
@@ -189,7 +190,7 @@ SECONDS = ("GGA, restricted", "LDA", "another functional of the energy, dispersi
 )
 def test_gradients_are_slopes_of_the_energy(name: str) -> None:
     molecule, given = FAST[name]
-    slope, analytic, found = slopes(molecule, **{**SMALL, **given})
+    slope, analytic, found = slopes(molecule, **{**SMALL, "grid": "0", **given})
     assert analytic == pytest.approx(slope, abs=2e-7)
     assert found.certificate.passed, found.certificate.failures
     assert abs(found.certificate.rotation or 0.0) < 2e-7  # with the torque on the spheres
@@ -251,20 +252,13 @@ def test_gradients_are_slopes_on_fine_grids(name: str) -> None:
     ("molecule", "xc"), [(WATER, "camb3lyp"), (CATION, "b3lyp"), (CATION, "tpss")], ids=str
 )
 def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc: str) -> None:
-    mole = gto.M(
-        atom=list(zip(molecule.symbols, molecule.coordinates, strict=True)),
-        unit="bohr",
-        charge=molecule.charge,
-        spin=molecule.multiplicity - 1,
-        basis="6-31g",
-        verbose=0,
-    )
+    mole = mole_of(molecule)
     mf = (dft.RKS if mole.spin == 0 else dft.UKS)(mole, xc=xc)
-    mf.grids.level, mf.conv_tol = 1, 1e-12
+    mf.grids.level, mf.conv_tol = 0, 1e-12
     mf.run()
     theirs = mf.nuc_grad_method()
     theirs.grid_response = True
-    given = {"basis": "6-31g", "method": "ks", "xc": xc, "grid": 1, **FOUR_CENTRE, **EXACT}
+    given = {"basis": "6-31g", "method": "ks", "xc": xc, "grid": 0, **FOUR_CENTRE, **EXACT}
     found = dfmp2.gradient(molecule, check=True, **given)
     assert found.result.total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert found.result.correlation_energy == 0.0
@@ -290,7 +284,7 @@ def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc
         ),
         pytest.param(WATER, {"method": "xyg3"}, marks=pytest.mark.slow),
         pytest.param(CATION, {"method": "wb97x-2", **FOUR_CENTRE}, marks=pytest.mark.slow),
-        (WATER, {"method": "ks", "xc": "pbe0", "auxbasis": None}),
+        (WATER, {"method": "ks", "xc": "pbe0", "auxbasis": None, "grid": "0"}),
     ],
     ids=lambda value: str(value.get("method") if isinstance(value, dict) else value.charge),
 )
@@ -316,6 +310,7 @@ def test_front_ends_give_the_same_forces() -> None:
         "method": "b2plyp-d3bj",
         **SMALL,
         "basis": "sto-3g",
+        "grid": "0",
         "scf_auxbasis": "cc-pvdz-jkfit",
     }
     ours = dfmp2.gradient(BORANE, **given)
@@ -337,6 +332,14 @@ def test_front_ends_give_the_same_forces() -> None:
     request = qcschema.read_request(document)
     answer = qcschema.answer(request, qcschema.run(request))
     np.testing.assert_allclose(answer["return_result"], ours.gradient.ravel(), atol=1e-8)
+    variables = answer["extras"]["qcvars"]
+    total = ours.result.total_energy
+    assert variables["CURRENT ENERGY"] == pytest.approx(total, abs=1e-9)
+    assert variables["DISPERSION CORRECTION ENERGY"] == ours.result.dispersion_energy
+    assert variables["DFT FUNCTIONAL TOTAL ENERGY"] == pytest.approx(
+        ours.result.scf_total_energy, abs=1e-9
+    )
+    assert "MP2 TOTAL ENERGY" not in variables
 
     ase = pytest.importorskip("ase")
     from ase.units import Bohr, Hartree
@@ -345,12 +348,13 @@ def test_front_ends_give_the_same_forces() -> None:
 
     atoms = ase.Atoms(list(BORANE.symbols), BORANE.coordinates * 0.529177210903)
     atoms.calc = calculators.DFMP2(charge=1, multiplicity=2, **given)
+    assert atoms.get_potential_energy() / Hartree == pytest.approx(total, abs=1e-7)
     np.testing.assert_allclose(-atoms.get_forces() * Bohr / Hartree, ours.gradient, atol=2e-6)
 
-    named = list(zip(BORANE.symbols, BORANE.coordinates, strict=True))
-    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="sto-3g", verbose=0)
-    mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
-    mf.grids.level, mf.conv_tol = 1, 1e-12
+    mf = dft.UKS(mole_of(BORANE, "sto-3g"), xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(
+        auxbasis="cc-pvdz-jkfit"
+    )
+    mf.grids.level, mf.conv_tol = 0, 1e-12
     mf.run()
     second_order = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()
     found = second_order.nuc_grad_method().kernel()

@@ -44,12 +44,12 @@ GHOST = Molecule(
     ("H", "F", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]], ghost=(False, False, True)
 )
 CASES = {
-    "uhf, scaled": (WATER.with_state(1, 2), {"os_scale": 1.3, "ss_scale": 0.4}),
     "rhf, core and virtuals frozen, scaled": (
         WATER, {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.2, "ss_scale": 0.3},
     ),
-    "uhf, core and virtuals "
-    "frozen": (WATER.with_state(1, 2), {"frozen_core": "1", "frozen_virtual": 2}),
+    "uhf, core and virtuals frozen, scaled": (
+        WATER.with_state(1, 2), {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.3, "ss_scale": 0.4},
+    ),
     "rhf, four-centre": (WATER, FOUR_CENTRE),
     "uhf, four-centre": (WATER.with_state(1, 2), FOUR_CENTRE),
     "ghost": (GHOST, {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -410,8 +411,14 @@ def test_what_is_stated_follows_the_grid() -> None:
     assert stated[0] > 10 * stated[1] > 20 * stated[2] > 0.0
 
 
+@cache
+def water_on_level_1() -> dfmp2.MP2Result:
+    """Not to be changed."""
+    return dfmp2.run(WATER, **PBE, grid=1)
+
+
 def test_the_budget_adds_changes_with_their_signs() -> None:
-    found = dfmp2.run(WATER, **PBE, grid=1)
+    found = water_on_level_1()
     budget = found.error_budget
     source = budget.sources["grid"]
     assert found.reference.grid_error is not None and found.grid_certificate is not None
@@ -435,7 +442,7 @@ def test_the_budget_adds_changes_with_their_signs() -> None:
 def test_a_difference_takes_the_signs_of_both_runs() -> None:
     """Two waters of the same shape, one rotated: their grid errors cancel, and the rest adds."""
     turned = Molecule(WATER.symbols, WATER.coordinates @ np.diag([1.0, -1.0, -1.0]))
-    one, other = (dfmp2.run(molecule, **PBE, grid=1) for molecule in (WATER, turned))
+    one, other = water_on_level_1(), dfmp2.run(turned, **PBE, grid=1)
     parts = [((1.0, 1.0), one), ((-1.0, -1.0), other)]
     source = combined(parts, "The difference").sources["grid"]
     changes = [
@@ -476,14 +483,14 @@ def test_results_of_earlier_versions_say_what_they_know(tmp_path: Path) -> None:
 
 
 def test_the_error_survives_a_stop_and_a_prepared_file(tmp_path: Path) -> None:
-    whole = dfmp2.run(WATER, **PBE, grid=1, scf_conv_tol=1e-11)
-    dfmp2.prepare(WATER, "cc-pvdz", tmp_path / "p.h5", xc="pbe", grid=1, scf_conv_tol=1e-11)
+    whole = dfmp2.run(ION, **PBE, grid=0, scf_conv_tol=1e-11)
+    dfmp2.prepare(ION, "cc-pvdz", tmp_path / "p.h5", xc="pbe", grid=0, scf_conv_tol=1e-11)
     second = dfmp2.energy(tmp_path / "p.h5")
     target = tmp_path / "w.h5"
-    settings = {**PBE, "grid": 1, "scf_conv_tol": 1e-11}
+    settings = {**PBE, "grid": 0, "scf_conv_tol": 1e-11}
     with Stopping(after_scf=True), pytest.raises(Interrupted):
-        dfmp2.run(WATER, **settings, checkpoint=target)
-    resumed = dfmp2.run(WATER, **settings, checkpoint=target, resume=True)
+        dfmp2.run(ION, **settings, checkpoint=target)
+    resumed = dfmp2.run(ION, **settings, checkpoint=target, resume=True)
     for found in (second, resumed):
         assert found.grid_certificate is not None and whole.grid_certificate is not None
         for key, value in whole.to_dict()["grid_error"].items():

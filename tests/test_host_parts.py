@@ -19,7 +19,7 @@ import pytest
 from filelock import FileLock
 
 from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
-from dfmp2.host import blas, cache, files, resources, threads
+from dfmp2.host import blas, files, resources, threads
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import Workers
@@ -519,22 +519,22 @@ def test_entries_of_the_cache_are_those_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.load_cached("one") is None
-    cache.store_cached("one", {"a": 1})
-    cache.store_cached("two", {"b": 2})
-    assert cache.load_cached("one") == {"a": 1} and cache.load_cached("two") == {"b": 2}
-    cache.store_cached("one", {"a": 3})
-    assert cache.load_cached("one") == {"a": 3} and cache.load_cached("two") == {"b": 2}
-    assert cache.path().is_relative_to(tmp_path)
-    keys = {cache.cache_key(what, libraries) for what in "ab" for libraries in ((), ("numpy",))}
+    assert files.load_cached("one") is None
+    files.store_cached("one", {"a": 1})
+    files.store_cached("two", {"b": 2})
+    assert files.load_cached("one") == {"a": 1} and files.load_cached("two") == {"b": 2}
+    files.store_cached("one", {"a": 3})
+    assert files.load_cached("one") == {"a": 3} and files.load_cached("two") == {"b": 2}
+    assert files.cache_file().is_relative_to(tmp_path)
+    keys = {files.cache_key(what, libraries) for what in "ab" for libraries in ((), ("numpy",))}
     assert len(keys) == 4
-    assert np.__version__ in cache.cache_key("a", ("numpy",))
-    cache.path().write_text("{ damaged")
-    assert cache.load_cached("one") is None
-    cache.path().write_text("[1, 2]")
-    assert cache.load_cached("one") is None
-    cache.store_cached("one", {"a": 4})
-    assert cache.load_cached("one") == {"a": 4}
+    assert np.__version__ in files.cache_key("a", ("numpy",))
+    files.cache_file().write_text("{ damaged")
+    assert files.load_cached("one") is None
+    files.cache_file().write_text("[1, 2]")
+    assert files.load_cached("one") is None
+    files.store_cached("one", {"a": 4})
+    assert files.load_cached("one") == {"a": 4}
 
 
 def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(

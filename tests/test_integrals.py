@@ -4,6 +4,7 @@ calls beneath them."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ from dfmp2.backends.untransformed import unpacked
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.host.blas import multiply_rows
 from dfmp2.integrals import screening, three_center
-from dfmp2.integrals import transform as transformation
 from dfmp2.integrals.metric import factorise, fit
-from dfmp2.integrals.screening import every_pair, significant
+from dfmp2.integrals.screening import every_pair, schwarz_bounds, significant
 from dfmp2.integrals.spaces import ActiveSpace, active_space
-from dfmp2.integrals.transform import Transformation
+from dfmp2.integrals.three_center import Transformation
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
@@ -411,7 +411,7 @@ SPACES = {
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_block_is_transformed(spaces, threads, monkeypatch):
     # Two or so fitting functions at a time
-    monkeypatch.setattr(transformation, "HALF_BYTES", 8 * NAO * 7 * 2)
+    monkeypatch.setattr(three_center, "HALF_BYTES", 8 * NAO * 7 * 2)
     transform = Transformation(spaces, threads)
     for count in (3, 8, 5):  # larger and smaller than the block before
         full = RNG.standard_normal((count, NAO, NAO))
@@ -493,3 +493,23 @@ def test_other_threads_run_during_a_product():
         while not future.done():
             ticks += 1
         assert ticks > 100
+
+
+def test_schwarz_bounds_are_those_of_the_molecule_that_is_asked_for() -> None:
+    """Whichever was asked for before; and of a long-range operator, those of its integrals."""
+    one, other = (
+        gto.M(atom=f"N 0 0 0; F 0 0.1 {z}", basis="cc-pvdz", verbose=0) for z in (1.2, 1.9)
+    )
+    far = one.copy()
+    far.set_range_coulomb(0.3)
+    for mole in (one, other, one, far, one):
+        integrals = mole.intor("int2e")
+        diagonal = np.sqrt(np.einsum("mnmn->mn", integrals))
+        ends = mole.ao_loc_nr()
+        largest = np.array(
+            [
+                [diagonal[m0:m1, n0:n1].max() for n0, n1 in pairwise(ends)]
+                for m0, m1 in pairwise(ends)
+            ]
+        )
+        assert schwarz_bounds(mole) == pytest.approx(largest, abs=1e-12)

@@ -29,6 +29,7 @@ from dfmp2.scf import ladder
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
+from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
 
@@ -47,6 +48,9 @@ HELIUM = Molecule(("He",), np.zeros((1, 3)))
 SMALL = {"basis": "cc-pvdz", "method": "drpa", "xc": "pbe"}
 
 
+pytestmark = pytest.mark.usefixtures("coarse_grid_error")
+
+
 @pytest.fixture(autouse=True)
 def coarse_grid(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A coarse grid saves most of the time, and PySCF uses the same one."""
@@ -63,7 +67,7 @@ def of_pyscf(ours: Any, xc: str) -> Any:
     mf = (dft.UKS if ours.reference.nspin == 2 else dft.RKS)(mole, xc=xc)
     if ours.scf_fitting is not None:
         mf = mf.density_fit(auxbasis=fitting_data(ours.molecule, ours.scf_fitting))
-    mf.grids.level, mf.conv_tol = grid.LEVEL, 1e-11
+    mf.grids.level, mf.conv_tol = ours.reference.grid_level, 1e-11
     return mf.run()
 
 
@@ -83,7 +87,7 @@ def of_pyscf(ours: Any, xc: str) -> Any:
 def test_energies_are_those_of_pyscf(molecule: Molecule, xc: str, scf: str) -> None:
     """E(KS) of the SCF, E(EXX), to which the correlation energy is added, and dRPA on the same
     orbitals."""
-    ours = dfmp2.run(molecule, xc=xc, scf=scf, **EXACT)
+    ours = dfmp2.run(molecule, xc=xc, scf=scf, grid=0, **EXACT)
     mf = of_pyscf(ours, xc)
     # The metric of a long-range operator is nearly singular, so that its last digits are rounding.
     close = 1e-8 if xc == "camb3lyp" else 1e-9
@@ -156,9 +160,12 @@ def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
         dfmp2.derive(stored, xc="pbe0")
 
 
-def test_the_budget_knows_orbitals_that_are_not_stationary() -> None:
+def test_the_budget_knows_orbitals_that_are_not_stationary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """E(EXX) is of first order in the orbitals' error, and the integration grid is a separate
     source."""
+    monkeypatch.setattr("dfmp2.scf.grid_error.finer_name", grid.finer_name)
     found = dfmp2.run(WATER, xc="pbe", **EXACT | {"scf_conv_tol": 1e-6})
     tight = dfmp2.run(WATER, xc="pbe", **EXACT)
     sources = found.error_budget.sources
@@ -201,20 +208,18 @@ def test_a_prepared_file_goes_on_with_drpa(call: Runner, tmp_path: Path) -> None
 
 
 def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.MonkeyPatch) -> None:
-    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
-    mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="cc-pvdz", verbose=0)
-    mf = dft.UKS(mole, xc="PBE").density_fit(auxbasis="cc-pvdz-jkfit")
-    mf.conv_tol, mf.grids.level = 1e-11, 2
+    mf = dft.UKS(mole_of(RADICAL, "cc-pvdz"), xc="PBE").density_fit(auxbasis="cc-pvdz-jkfit")
+    mf.conv_tol, mf.grids.level = 1e-11, 0
     mf.run()
     found = dfmp2.from_mean_field(mf, method="drpa")
     assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
-    assert (found.reference.title, found.reference.grid_level) == ("UKS(pbe)", 2)
-    monkeypatch.setattr(grid, "LEVEL", 2)
+    assert (found.reference.title, found.reference.grid_level) == ("UKS(pbe)", 0)
+    monkeypatch.setattr(grid, "LEVEL", 0)
     grid.default_level.cache_clear()
     assert found.total_energy == pytest.approx(dfmp2.run(RADICAL, **SMALL).total_energy, abs=1e-6)
     with pytest.raises(InputError, match='method="mp2" is not available on Kohn-Sham orbitals'):
         dfmp2.from_mean_field(mf)
-    mf.grids.level = 0  # not the grid it was converged on
+    mf.grids.level = 1  # not the grid it was converged on
     with pytest.raises(InputError, match="functional and grid"):
         dfmp2.from_mean_field(mf, method="drpa")
 
@@ -317,14 +322,14 @@ def test_orbitals_belong_to_an_energy_that_only_a_level_shift_converges() -> Non
     and their energies still belong to the stored energy, in PySCF too."""
     places = [[0.0, 0.0, 0.0], [-1.614, -2.6598, -1.0679]]
     molecule = Molecule(("P", "H"), places)
-    given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": 1}
+    given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": 0}
     found = dfmp2.run(molecule, allow_small_gap=True, listener=Silent(), **given).reference
     assert found.ladder[-2:] == ("level shift", "second order")
     mole = gto.M(
         atom=list(zip(("P", "H"), places, strict=True)), unit="bohr", basis="sto-3g", verbose=0
     )
     mf = dft.RKS(mole, xc="pbe")
-    mf.grids.level = 1
+    mf.grids.level = 0
     coeff, occupied = found.mo_coeff[0], found.mo_occ[0]
     density = mf.make_rdm1(coeff, occupied)
     assert mf.energy_tot(density) == pytest.approx(found.scf_total_energy, abs=1e-9)

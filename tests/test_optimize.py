@@ -607,7 +607,9 @@ def test_shares_of_the_thermochemistry(molecule, numbers, symmetry):
     assert values == pytest.approx(expected, rel=1e-9)
 
 
-def test_bonds_angles_and_contacts_of_the_last_geometry(call: Runner, folder: Path) -> None:
+def test_bonds_angles_and_contacts_of_the_last_geometry(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ammonia beside a water: in the report, on the page and in JSON; against ASE."""
     atoms = Atoms(
         "OH2NH3",
@@ -632,6 +634,7 @@ def test_bonds_angles_and_contacts_of_the_last_geometry(call: Runner, folder: Pa
     ((pair, distance),) = shape.contacts
     assert pair == (1, 3) and distance == pytest.approx(atoms.get_distance(1, 3))
 
+    on_springs(monkeypatch, WATER)
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0.99 0 0\nH -0.25 0.96 0\n")
     command = ("optimize", "w.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
     found = succeed(call(*command, "--json")).json

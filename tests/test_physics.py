@@ -264,7 +264,7 @@ def test_published_energy_is_reproduced(case):
 # --- every shipped input, by PySCF and, where it was run, Psi4 (inputs/README.md) -----------------
 
 
-SLOW = {"benzene", "c20h42", "glycine", "water-8", "water-10"}
+SLOW = {"benzene", "butane", "c20h42", "formic-acid-dimer", "glycine", "water-8", "water-10"}
 COMPONENTS = (
     "scf_total_energy",
     "mp2_same_spin_correlation_energy",

@@ -22,6 +22,7 @@ from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.plan import PARTS, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.system import with_kept_pairs
 from dfmp2.planning.time import NO_TIME, STAGES, Pace, Timings
 from dfmp2.progress import Listener, Silent
 from tests.awkward import MOLECULES, mole_of
@@ -127,7 +128,7 @@ def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> 
         cycles = 7
     assert found.cycles == cycles
     assert found.scf_columns == 0
-    kept = workload_sizes(molecule, options, Silent(), scf=True)
+    kept = with_kept_pairs(found, SimpleNamespace(naux_scf=found.naux_scf, mole=mole))
     columns = nao * (nao + 1) // 2 if options.scf == "df" else 0
     assert kept == replace(found, scf_columns=columns)
 

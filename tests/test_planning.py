@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.main import main
 from dfmp2.errors import ResourceError
 from dfmp2.execution import schedule
-from dfmp2.host import cache
+from dfmp2.host import files
 from dfmp2.host.scratch import RESERVE
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
@@ -24,6 +25,7 @@ from dfmp2.planning import gradient, memory, rates, time
 from dfmp2.planning import plan as planning
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.system import with_kept_pairs
 from dfmp2.planning.time import Timings, Traffic
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
@@ -171,9 +173,10 @@ def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
 def test_built_in_rates_repeat_what_was_measured(name, basis, measured):
     """Seconds from docs/performance, on the idle machine whose rates are built in, 22 November
     2026."""
-    work = planning.workload_sizes(
-        read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis), Silent(), scf=True
-    )
+    molecule, options = read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis)
+    sizes = planning.workload_sizes(molecule, options, Silent())
+    system = SimpleNamespace(naux_scf=sizes.naux_scf, mole=mole_of(molecule, basis))
+    work = with_kept_pairs(sizes, system)
     assert time.time_text(work, Rates()).total == pytest.approx(measured, rel=0.2)
 
 
@@ -286,12 +289,12 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     assert rates.load_rates("cpu", 2) is None and rates.load_rates("torch", 1) is None
     entry = rates._key("cpu", 1)
     measured_earlier = {**asdict(found), "start": 0.9, "launch": 1.2, "torch_import": 2.0}
-    cache.store_cached(entry, measured_earlier)  # as written by version 0.1
+    files.store_cached(entry, measured_earlier)  # as written by version 0.1
     assert rates.load_rates("cpu", 1) == replace(found, start=0.9, launch=1.2)
     del measured_earlier["functional"]
-    cache.store_cached(entry, measured_earlier)
+    files.store_cached(entry, measured_earlier)
     assert rates.load_rates("cpu", 1) is None
-    cache.path().write_text("{ not json")
+    files.cache_file().write_text("{ not json")
     assert rates.load_rates("cpu", 1) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
     rates.store_rates("cpu", 2, Rates())  # an unwritable cache does not stop a plan
@@ -348,7 +351,7 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
     assert dropped == [os.POSIX_FADV_DONTNEED]
     assert list(folder.iterdir()) == []
     assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
-    cache.store_cached(rates._disk_key(folder), {"write": "fast"})
+    files.store_cached(rates._disk_key(folder), {"write": "fast"})
     assert rates.load_disk(folder) is None
 
 

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -157,9 +158,6 @@ REFUSED: dict[str, Call] = {
         "sto-3g",
         workers="two",  # type: ignore[typeddict-item]
     ),
-    "workers=2: each point starts from the one before: add chained=False": lambda: dfmp2.scan(
-        _water(), "sto-3g", ("bond", "1,2", "0.9:1.0:3"), workers=2
-    ),
     "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
     "basis with a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
@@ -217,6 +215,18 @@ REFUSED: dict[str, Call] = {
 
 def _water() -> dfmp2.Molecule:
     return dfmp2.Molecule.from_string(WATER)
+
+
+@cache
+def of_water() -> Any:
+    """Its gradient, not to be changed."""
+    return dfmp2.gradient(_water(), "sto-3g", **SMALL)
+
+
+@cache
+def of_heliums() -> Any:
+    """Their interaction energy, not to be changed."""
+    return dfmp2.interaction(dfmp2.Molecule.from_string(HELIUMS), "6-31g", "1,2", **SMALL)
 
 
 @pytest.mark.parametrize("said", REFUSED)
@@ -353,8 +363,8 @@ def test_a_scan_takes_a_range_a_list_or_geometries(tmp_path: Path) -> None:
 def test_workers_share_the_runs_of_a_study() -> None:
     """Each run is bitwise that of a study without workers."""
     helium = dfmp2.Molecule.from_string(HELIUMS)
-    alone = dfmp2.interaction(helium, "6-31g", "1,2", threads=1)
-    shared = dfmp2.interaction(helium, "6-31g", "1,2", threads=1, workers=2)
+    alone = of_heliums()
+    shared = dfmp2.interaction(helium, "6-31g", "1,2", **SMALL, workers=2)
     assert list(shared.runs) == list(alone.runs)
     assert shared.values == alone.values
 
@@ -453,8 +463,8 @@ def test_only_public_names_are_offered() -> None:
 def test_results_are_one_line_and_print_as_their_reports(
     result: dfmp2.MP2Result, tmp_path: Path
 ) -> None:
-    gradient = dfmp2.gradient(_water(), "sto-3g", **SMALL)
-    study = dfmp2.interaction(dfmp2.Molecule.from_string(HELIUMS), "6-31g", "1,2", **SMALL)
+    gradient = of_water()
+    study = of_heliums()
     outlook = dfmp2.plan(_water(), "sto-3g", threads=1)
     batch = dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "out", **SMALL)
     for one in (result, gradient, study, outlook, batch, result.molecule):
@@ -481,7 +491,7 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
     frame = result.to_dataframe()
     assert frame.shape[0] == 1 and frame.attrs["units"]["mp2_total_energy"] == "hartree"
     assert frame["mp2_total_energy"].iloc[0] == result.mp2_total_energy
-    gradient = dfmp2.gradient(_water(), "sto-3g", **SMALL)
+    gradient = of_water()
     np.testing.assert_array_equal(
         gradient.to_dataframe()[["x", "y", "z"]].to_numpy(), gradient.gradient
     )
@@ -491,7 +501,7 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
     )
     assert scan.to_dataframe()["bond_1_2"].tolist() == [0.7, 0.8]
     assert scan.to_dataframe().attrs["units"]["bond_1_2"] == "angstrom"
-    study = dfmp2.interaction(dfmp2.Molecule.from_string(HELIUMS), "6-31g", "1,2", **SMALL)
+    study = of_heliums()
     name = "cp_corrected_interaction_energy"
     assert study.to_dataframe().loc[name, "value"] == study.values[name].value
     batch = dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "out", **SMALL)

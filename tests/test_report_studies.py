@@ -17,7 +17,7 @@ import pytest
 from dfmp2.cli.geometry import _extrema
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.plots import Curve, curves
-from dfmp2.output.drawings.studies import energy_map, scan_curve
+from dfmp2.output.drawings.studies import curve_file, energy_map
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
 from dfmp2.output.reports import study as study_report
@@ -91,7 +91,7 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
         "relative_energy": Column((3.0, 0.0, math.nan), "", ""),
     }
     study = Study("scan", NASTY, {}, (), {}, columns, {}, True, version="1", command="", created="")
-    svg = scan_curve(study)
+    svg = curve_file(study)
     root = ElementTree.fromstring(svg)
     drawn = {"svg", "style", "g", "rect", "text", "line", "polyline", "circle", "title"}
     assert {item.tag.partition("}")[2] for item in root.iter()} <= drawn
@@ -376,7 +376,7 @@ def test_a_title_with_quotes_and_brackets_stays_an_attribute():
         "bond": Column((1.0, 2.0, 3.0), 'A" onclick="x', ""),
         "relative_energy": Column((3.0, 0.0, 1.0), "kJ/mol", ""),
     }
-    root = ElementTree.fromstring(scan_curve(drawn_study("scan", table, title=title)))
+    root = ElementTree.fromstring(curve_file(drawn_study("scan", table, title=title)))
     assert root.get("aria-label") == title
     assert set(root.keys()) == {"viewBox", "width", "height", "role", "aria-label", "data-axis"}
     for item in root.iter():
@@ -404,7 +404,7 @@ def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
         "extrema_curvature": Dataset(np.array([80.0, -80.0]), "", ""),
         "extrema_points": Dataset(np.array([5.0, 3.0]), "", ""),
     }
-    svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "angstrom"}))
+    svg = curve_file(drawn_study("scan", table, arrays, settings={"units": "angstrom"}))
     value = axis(svg)
     (methods,), (others,) = polylines(svg, "s1"), polylines(svg, "s2")
     assert [value(y) for y in methods[:, 1]] == pytest.approx(above, abs=0.02)
@@ -453,7 +453,7 @@ def test_the_fit_of_a_circle_goes_on_beyond_its_ends(lowest, inside):
         "extrema_curvature": Dataset(np.array([1e-3]), "", ""),
         "extrema_points": Dataset(np.array([5.0]), "", ""),
     }
-    svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "degree"}))
+    svg = curve_file(drawn_study("scan", table, arrays, settings={"units": "degree"}))
     (curve,) = polylines(svg, "fit")
     assert len(curve) == inside  # of 41
     left, right = sides(svg)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from pyscf import gto, lib, scf
+from pyscf import lib, scf
 from pyscf.scf.diis import get_err_vec
 
 import dfmp2
@@ -26,15 +26,11 @@ from dfmp2.scf import following, jk, ladder
 from dfmp2.scf.integrals import reproducible
 from dfmp2.scf.ladder import SingleSchedule
 from dfmp2.units import counted_text
+from tests.awkward import mole_of
 from tests.conftest import MOLECULES, Heard
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
 ONE = {"threads": 1, "stability": "off"}
-
-
-def pyscf_mole(molecule: Molecule, basis: str) -> Any:
-    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
-    return gto.M(atom=atoms, unit="Bohr", basis=basis, spin=molecule.multiplicity - 1, verbose=0)
 
 
 def built(molecule: Molecule, basis: str) -> Any:
@@ -190,7 +186,7 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
         **ONE,
     }
     result = dfmp2.run(moved, "6-31g", **given)
-    mf, energies = scf.HF(pyscf_mole(moved, "6-31g")), []
+    mf, energies = scf.HF(mole_of(moved, "6-31g")), []
     overlap, densities = mf.get_ovlp(), []
     for coeff, occ in zip(first.reference.mo_coeff, first.reference.mo_occ, strict=True):
         occupied = coeff[:, occ > 0]
@@ -224,7 +220,7 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
 @pytest.mark.bits
 @pytest.mark.parametrize("kind", ["RHF", "UHF"])
 def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(kind: str) -> None:
-    mol = pyscf_mole(WATER, "cc-pvdz")
+    mol = mole_of(WATER, "cc-pvdz")
     theirs, ours = (getattr(scf, kind)(mol) for _ in range(2))
     ours = reproducible(ours)
     density = ours.get_init_guess()

@@ -25,7 +25,16 @@ from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2 import energy
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint
-from tests.conftest import COMMAND, PATIENCE, Runner, listing, run_command, succeed, wait_until
+from tests.conftest import (
+    COMMAND,
+    PATIENCE,
+    Runner,
+    listing,
+    run_command,
+    run_here,
+    succeed,
+    wait_until,
+)
 from tests.faults import EACH, close, numbers, recorded
 
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
@@ -172,7 +181,7 @@ def saved(folder: Path) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("whole")
-    succeed(run_command(*GLYCINE, cwd=folder))
+    succeed(run_here(*GLYCINE, cwd=folder))
     return numbers(folder / "x.h5")
 
 

@@ -364,6 +364,7 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
         assert rotations.energy_along(mf, rotation)(0.01) == pytest.approx(curvature, rel=5e-3)
 
 
+@pytest.mark.usefixtures("coarse_grid_error")
 def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> None:
     """H2 at 3 angstrom with B3LYP: PySCF's UKS from orbitals of its atoms."""
     mole = gto.M(atom="H 0 0 0; H 0 0 3", basis="6-31g", verbose=0)

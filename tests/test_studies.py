@@ -17,8 +17,17 @@ import pytest
 from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
-from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
+from dfmp2.errors import (
+    ConvergenceError,
+    Dfmp2Error,
+    InputError,
+    Interrupted,
+    ResultFileError,
+)
 from dfmp2.errors.messages import Option
+from dfmp2.execution import parts
+from dfmp2.execution.parts import StepWorkers
+from dfmp2.execution.pool import Died
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
@@ -27,13 +36,15 @@ from dfmp2.mp2.composite import correlation_formula, scf_formula
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.study import is_study, read_study, verify_study
-from dfmp2.studies import interaction, reaction
+from dfmp2.studies import interaction, reaction, runs
 from dfmp2.studies.composite import at_level, expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
 from dfmp2.studies.extrema import _of_barriers, barriers, find_extrema, find_minimum, make_curve
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
+from dfmp2.studies.task import Step
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, listing, succeed
+from tests.here import HereSlot
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DIMER = str(INPUTS / "formic-acid-dimer.xyz")
@@ -812,6 +823,76 @@ def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
     )
 
 
+class DyingSlot(HereSlot):
+    """Its process dies when it is to finish a step; the next one knows of no SCF."""
+
+    deaths = 1
+
+    def result(self) -> Any:
+        if self.call is not None and self.call.function is parts.finish_step and self.deaths:
+            self.deaths -= 1
+            self.future = None
+            lost = parts._begun.pop(self.call.given[0].step.name, None)
+            if lost is not None:
+                lost.stack.close()
+            raise Died("died", 7, self.share, "its last words")
+        return super().result()
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_a_step_of_a_chain_is_repeated_if_its_process_dies(
+    deaths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the same orbitals, up to three times."""
+    monkeypatch.setattr("dfmp2.execution.pool.Slot", DyingSlot)
+    monkeypatch.setattr(DyingSlot, "deaths", deaths)
+    moved = [Molecule.from_string(f"H 0 0 0; H 0 0 {z}") for z in (0.7, 0.8, 0.9)]
+    options = Options("sto-3g", threads=1, backend="cpu", memory=10**9)
+    steps = [Step(name, name, one, options) for name, one in zip("abc", moved, strict=True)]
+    units = [runs.Unit(step, mp2.mp2_energy, None, "") for step in steps]
+    if deaths == 3:
+        with pytest.raises(Dfmp2Error, match=r"(?s)3 workers died: died; .*its last words"):
+            list(StepWorkers().chain(units, 1))
+        return
+    found = {step.name: result for step, result in StepWorkers().chain(units, 1)}
+    starts = [found[name].reference.start for name in "abc"]  # type: ignore[union-attr]
+    assert starts == ["atomic densities", "orbitals of a", "orbitals of b"]
+    alone = mp2.mp2_energy(moved[0], options)
+    assert found["a"].mp2_total_energy == alone.mp2_total_energy  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("workers")
+def test_two_processes_take_turns_in_a_chained_scan(call: Runner, folder: Path) -> None:
+    """With the bits of one process. Frame 2 fails after its SCF, from whose orbitals frame 3 may
+    start."""
+    text = "".join(MOLECULES[name] for name in ("h2-far", "h2-apart", "h2", "h2-far"))
+    (folder / "f.xyz").write_text(text)
+    scan = ("scan", "f.xyz", "--basis", "sto-3g", "--threads", "1", "--json")
+    alone = call(*scan, "--workers", "1", "--output", "x.h5").json
+    shared = call(*scan, "--workers", "2", "--output", "y.h5")
+    assert shared.err.count(": done") == 3 and shared.json["table"]["exit_code"] == [0, 5, 0, 0]
+    for column in ("mp2_total_energy", "homo_lumo_gap"):
+        first, _, *others = shared.json["table"][column]
+        assert first == alone["table"][column][0]
+        assert others == pytest.approx(alone["table"][column][2:], abs=1e-9)
+    study = read_study("y.h5")
+    assert list(study.runs) == ["frame-001", "frame-003", "frame-004"]
+    assert [run.reference.start for run in study.runs.values()] == [
+        "atomic densities",
+        "orbitals of frame-002",
+        "orbitals of frame-003",
+    ]
+    succeed(call(*scan, "--workers", "2", "--output", "y.h5", "--resume", "--allow-small-gap"))
+    again = read_study("y.h5").runs
+    assert again["frame-002"].reference.start == "orbitals of frame-001"
+    (folder / "one.xyz").write_text(MOLECULES["h2o"])
+    scan = ("scan", "one.xyz", "--bond", "1,2", "0.9:1.1:4", *scan[2:])
+    alone = succeed(call(*scan, "--workers", "1", "--output", "v.h5")).json
+    assert (
+        succeed(call(*scan, "--workers", "2", "--output", "w.h5")).json["table"] == alone["table"]
+    )
+
+
 @pytest.mark.parametrize("chained", [True, False])
 @pytest.mark.parametrize("where", ["bond", "frames"])
 def test_points_start_from_the_one_before_or_not(
@@ -924,7 +1005,6 @@ REFUSED = [
     ("scan", ("--relaxed", "--bond", "1,2", "0.8:1.2:251"), "take up to 250 points"),
     ("scan", ("--bond", "1,2", "0.8:1.2:3", "--convergence", "GAU"), "belongs to --relaxed"),
     ("scan", ("--bond", "1,2", "0.8:1.2:3", "--trajectory", "x.xyz"), "add --relaxed"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--workers", "2"), "add --no-chain"),
     (
         "scan",
         ("--relaxed", "--bond", "1,2", "0.8:1.2:3", "--delta", "ccsd(t)/sto-3g"),

@@ -21,7 +21,7 @@ from tests.test_signals import start, wait_for
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 BASIS = ("--basis", "sto-3g", "--threads", "1")
-SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:3", *BASIS)
+SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:2", "--workers", "1", *BASIS)
 KINDS = {
     "scan": SCAN,
     "interaction": ("interaction", "pair.xyz", "--fragments", "1-3,4-5", *BASIS),
@@ -164,7 +164,7 @@ def test_a_damaged_file_is_named_and_not_used(call: Runner, folder: Path) -> Non
 
 def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
     with start(*SCAN, "--output", "y.h5", cwd=folder) as process:
-        wait_for(process, "[1/3]")
+        wait_for(process, "[1/2]")
         os.kill(process.pid, signal.SIGSTOP)
         other = call(*SCAN, "--output", "y.h5")
         os.kill(process.pid, signal.SIGCONT)

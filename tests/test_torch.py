@@ -331,18 +331,13 @@ def test_a_run_takes_float64_on_such_a_card(tmp_path, monkeypatch):
     assert python.run(tmp_path / "nh2.xyz", "6-31g", backend="torch").precision == "mixed"
 
 
-def test_tf32_is_switched_by_the_new_name_or_the_old():
-    new = SimpleNamespace(fp32_precision="none", allow_tf32=None)
-    old = SimpleNamespace(allow_tf32=None)
-    for matmul, name, values in (
-        (new, "fp32_precision", {False: "ieee", True: "tf32"}),
-        (old, "allow_tf32", {False: False, True: True}),
-    ):
-        cuda = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
-        for tf32 in (True, False):
-            set_float32_products(SimpleNamespace(backends=cuda), tf32=tf32)
-            assert getattr(matmul, name) == values[tf32]
-    assert new.allow_tf32 is None  # setting it would warn
+def test_tf32_is_switched_by_its_name_since_pytorch_2_9():
+    matmul = SimpleNamespace(fp32_precision="none", allow_tf32=None)
+    cuda = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
+    for tf32, name in ((True, "tf32"), (False, "ieee")):
+        set_float32_products(SimpleNamespace(backends=cuda), tf32=tf32)
+        assert matmul.fp32_precision == name
+    assert matmul.allow_tf32 is None  # setting it would warn
 
 
 def test_two_backends_of_one_process_do_not_share_the_switch(monkeypatch):

@@ -544,7 +544,7 @@ def test_the_first_line_comes_before_numpy(
         word for word in typed.split()[:2] if word in ("run", "check") or word in COMMANDS
     )
     assert said == [f"dfmp2 {command}{': ' if first else ''}{first}", "NUMPY"]
-    if "kernels" not in typed:
+    if typed.startswith("run"):
         assert run_command(*typed.split(), "--quiet", cwd=folder, env=env).err == "NUMPY\n"
 
 
@@ -560,26 +560,25 @@ def test_the_first_line_comes_before_numpy(
     ],
 )
 def test_completion_is_installed_once(
-    shell: str, place: str, dfmp2: Runner, tmp_path: Path
+    shell: str, place: str, call: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / f".{shell}rc").write_text("alias ll='ls -l'")
-    env = {
-        "HOME": str(home),
-        "SHELL": f"/usr/bin/{shell}",
-        "XDG_DATA_HOME": "",
-        "XDG_CONFIG_HOME": "",
-    }
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    monkeypatch.setenv("XDG_DATA_HOME", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "")
     for _ in range(2):
-        assert place in succeed(dfmp2("completion", "--install", env=env)).out
+        assert place in succeed(call("completion", "--install")).out
     script = (home / place).read_text()
-    assert "_DFMP2_COMPLETE" in script and script == succeed(dfmp2("completion", shell)).out
+    assert "_DFMP2_COMPLETE" in script and script == succeed(call("completion", shell)).out
     start = (home / f".{shell}rc").read_text()
     assert start.startswith("alias ll='ls -l'") and start.count("dfmp2") == (
         0 if shell == "fish" else 2
     )
-    assert dfmp2("completion", env={"SHELL": "/bin/tcsh"}).code == 3
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert call("completion").code == 3
 
 
 @pytest.mark.parametrize(

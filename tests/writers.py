@@ -210,10 +210,10 @@ def _ledger(folder: Path) -> None:
 
 
 def _measured(folder: Path) -> None:
-    from dfmp2.host import cache
+    from dfmp2.host import files
 
     with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(folder)}):
-        cache.store_cached("rates", {"eigen": 1.0})
+        files.store_cached("rates", {"eigen": 1.0})
 
 
 def _compiled(folder: Path) -> None:

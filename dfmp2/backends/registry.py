@@ -91,29 +91,37 @@ def select_backend(name: str, precision: str, threads: int) -> tuple[Backend, st
     UnsupportedByBackend : it does not support the precision
     InputError : an environment variable has an invalid value
     """
-    asked, note = known(name), ""
-    name = asked
+    asked = lane = known(name)
+    note = ""
     if any(os.environ.get(variable) for variable in VARIABLES):
-        name, note = accelerator().named_lane(name)
-    if name == "auto":
+        lane, note = accelerator().named_lane(asked)
+    if lane == "auto":
         row, reason = _choose()
     else:
-        row = _row(name)
-        reason = f"asked for with --backend {asked}" if asked != "auto" else "auto"
-        reason += f"; {note}" if note else ""
-        refusal = row.probe()
-        if refusal is not None:
-            because = f" ({note})" if note else ""
-            raise BackendUnavailable(
-                Option("backend", name), f" ({row.description}) cannot be used{because}: {refusal}"
-            )
+        row = _row(lane)
+        _require_usable(row, note)
+        reason = "auto" if asked == "auto" else f"asked for with --backend {asked}"
+        if note:
+            reason += f"; {note}"
     backend = row.make(threads)
-    _require(backend, precision)
+    _require_precision(backend, precision)
     return backend, reason
 
 
-def _require(backend: Backend, precision: str) -> None:
-    if ("mixed" if precision == "auto" else precision) not in backend.limits.precisions:
+def _require_usable(row: BackendRow, note: str) -> None:
+    """Raise if a backend cannot be used here; `note` says why it was chosen, "" if by its name."""
+    refusal = row.probe()
+    if refusal is not None:
+        because = f" ({note})" if note else ""
+        raise BackendUnavailable(
+            Option("backend", row.name), f" ({row.description}) cannot be used{because}: {refusal}"
+        )
+
+
+def _require_precision(backend: Backend, precision: str) -> None:
+    """Raise if a backend does not compute in the precision; for "auto" mixed is enough."""
+    needed = "mixed" if precision == "auto" else precision
+    if needed not in backend.limits.precisions:
         offered = ", ".join(backend.limits.precisions)
         raise UnsupportedByBackend(
             Option("backend", backend.name),
@@ -138,7 +146,7 @@ def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
         backend = _row("nki-interpreter").make(threads)
         reason = f"not on this host: predicted below ({error})"
     backend.name = row.name
-    _require(backend, precision)
+    _require_precision(backend, precision)
     return backend, reason
 
 

@@ -154,7 +154,7 @@ def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
         for columns in cuts
         if rows <= columns
     ]
-    return sorted(tiles, key=_area, reverse=True)
+    return sorted(tiles, key=pairs_in, reverse=True)
 
 
 def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> list[Tile]:
@@ -162,7 +162,7 @@ def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> 
     larger space."""
     rows, columns, _ = rectangle_cuts(nocc_left, nocc_right, limits, row)
     tiles = [Tile(*row, *column, diagonal=False) for row in rows for column in columns]
-    return sorted(tiles, key=_area, reverse=True)
+    return sorted(tiles, key=pairs_in, reverse=True)
 
 
 def strip(limits: Limits, nvir: int, nvir_right: int, rows: int) -> tuple[int, int]:
@@ -188,7 +188,3 @@ def pairs_in(tile: Tile) -> int:
 
 def _cuts(nocc: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, nocc)) for start in range(0, nocc, size)]
-
-
-def _area(tile: Tile) -> int:
-    return pairs_in(tile)

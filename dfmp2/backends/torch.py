@@ -180,29 +180,7 @@ class TorchBackend(Device[DeviceOperand]):
         self.single = torch.float32
         self.index = torch.int64
         self._fused, self.elementwise = _elementwise(device)
-        if card is None:
-            self.limits = Limits(
-                ("fp64", "mixed"),
-                tile_edge=64,
-                tile_elements=HOST_ELEMENTS,
-                workers=1,
-                product_edge=HOST_EDGE,
-                fits=True,
-            )
-        else:
-            auto = "mixed" if split else card.precision
-            self.limits = Limits(
-                ("fp64", "mixed"),
-                tile_edge=64,
-                tile_elements=card.product_elements,
-                workers=1,
-                memory=card.usable,
-                edge_elements=card.edge_elements,
-                product_edge=DEVICE_EDGE,
-                queued=1,
-                auto=auto,
-                fits=True,
-            )
+        self.limits = _limits(card, split=split)
 
     def put(
         self,
@@ -226,19 +204,17 @@ class TorchBackend(Device[DeviceOperand]):
         least = rows * row * number
         room = self.room()
         # A resident operand must leave room for streaming another one.
-        if room is not None and size + least > room:
-            if least > room:
-                raise ResourceError(
-                    (
-                        f"{self.name}: {rows} of {len(b)} occupied orbitals of the fitted "
-                        f"integrals need {least} bytes of device memory and {room} are usable: use "
-                    ),
-                    Option("backend", "cpu"),
-                    " or a larger device",
-                )
-            wanted = np.ascontiguousarray(b, dtype=NUMPY_TYPES[precision])
-            return StreamedOperand(wanted, eps_occ, eps_vir, precision, device=self, space=object())
-        return self.operand(self.upload(b, dtype), eps_occ, eps_vir, precision)
+        if room is None or size + least <= room:
+            return self.operand(self.upload(b, dtype), eps_occ, eps_vir, precision)
+        if least > room:
+            raise ResourceError(
+                f"{self.name}: {rows} of {len(b)} occupied orbitals of the fitted integrals need "
+                f"{least} bytes of device memory and {room} are usable: use ",
+                Option("backend", "cpu"),
+                " or a larger device",
+            )
+        wanted = np.ascontiguousarray(b, dtype=NUMPY_TYPES[precision])
+        return StreamedOperand(wanted, eps_occ, eps_vir, precision, device=self, space=object())
 
     def operand(
         self,
@@ -287,10 +263,10 @@ class TorchBackend(Device[DeviceOperand]):
             far = near
         else:
             far = right.resident(tile.j0, tile.j1)
-        i0 = 0 if near is not left else tile.i0
-        j0 = 0 if far is not right else tile.j0
-        local = Tile(i0, i0 + tile.i1 - tile.i0, j0, j0 + tile.j1 - tile.j0, tile.diagonal)
-        fetch = self.transfers.down(self._sums(near, far, local))
+        # A fully resident side keeps its own numbering.
+        rows = 0 if near is left else tile.i0
+        columns = 0 if far is right else tile.j0
+        fetch = self.transfers.down(self._sums(near, far, tile.shifted(rows, columns)))
 
         def terms() -> PairTerms:
             values = fetch()
@@ -474,13 +450,34 @@ class TorchBackend(Device[DeviceOperand]):
         return found
 
 
+def _limits(card: Card | None, *, split: bool) -> Limits:
+    """Tiles and memory of a card; None for the CPU."""
+    if card is None:
+        return Limits(
+            ("fp64", "mixed"),
+            tile_edge=64,
+            tile_elements=HOST_ELEMENTS,
+            workers=1,
+            product_edge=HOST_EDGE,
+            fits=True,
+        )
+    return Limits(
+        ("fp64", "mixed"),
+        tile_edge=64,
+        tile_elements=card.product_elements,
+        workers=1,
+        memory=card.usable,
+        edge_elements=card.edge_elements,
+        product_edge=DEVICE_EDGE,
+        queued=1,
+        auto="mixed" if split else card.precision,
+        fits=True,
+    )
+
+
 def set_float32_products(torch: ModuleType, *, tf32: bool) -> None:
     """Enable or disable TF32 for float32 products."""
-    matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, "fp32_precision"):
-        matmul.fp32_precision = "tf32" if tf32 else "ieee"
-    else:  # before PyTorch 2.9
-        matmul.allow_tf32 = tf32
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
 
 
 def split_tf32(torch: ModuleType, values: Any) -> tuple[Any, Any]:

@@ -193,10 +193,11 @@ def _fitted(backend: TorchBackend, raw: Any, inverse: Any) -> Any:
     nocc, nvir, naux = raw.shape
     kept = inverse.shape[1]
     on_host = isinstance(raw, np.ndarray)
-    fitted = raw
-    if kept < naux and on_host:
+    if kept == naux:
+        fitted = raw
+    elif on_host:
         fitted = np.empty((nocc, nvir, kept))
-    elif kept < naux:
+    else:
         fitted = raw.new_empty((nocc, nvir, kept))
     step = max(1, backend.limits.tile_elements // max(1, nvir * naux))
     for i in range(0, nocc, step):

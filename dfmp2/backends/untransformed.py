@@ -92,29 +92,19 @@ class UntransformedOperand:
     ) -> Iterator[Batch]:
         """As in `dfmp2.backends.base.TileSource`; the rows of B that the tiles need are computed
         together."""
-        rows = {i for tile in tiles for i in range(tile.i0, tile.i1)}
-        columns = {j for tile in tiles for j in range(tile.j0, tile.j1)}
+        rows = sorted({i for tile in tiles for i in range(tile.i0, tile.i1)})
+        columns = sorted({j for tile in tiles for j in range(tile.j0, tile.j1)})
         if self is right:
-            rows = columns = rows | columns
-        near = self._resident(backend, sorted(rows))
-        if self is right:
-            far = near
-        else:
-            far = right._resident(backend, sorted(columns))
-        row, column = (
-            {orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns)
-        )
+            rows = columns = sorted({*rows, *columns})
+        near = far = self._resident(backend, rows)
+        if self is not right:
+            far = right._resident(backend, columns)
         # Neighbours stay neighbours, since all orbitals of a tile are included
-        yield (
-            near,
-            far,
-            {
-                Tile(
-                    row[t.i0], row[t.i1 - 1] + 1, column[t.j0], column[t.j1 - 1] + 1, t.diagonal
-                ): t
-                for t in tiles
-            },
-        )
+        local = {
+            tile.shifted(tile.i0 - rows.index(tile.i0), tile.j0 - columns.index(tile.j0)): tile
+            for tile in tiles
+        }
+        yield near, far, local
 
     def _resident(self, backend: Backend, orbitals: list[int]) -> Operand:
         operand: Operand = backend.put(

@@ -386,7 +386,7 @@ def make_pool(
         text = f"the Dask cluster of {division.engine}"
         return DaskPool(division.engine, batch.output, share), count or MOST_WORKERS, text
     if run.left and not pinning(batch.device, 0, 1):
-        start_server(["dfmp2.execution.preloaded"])
+        start_server(["dfmp2.execution.preloaded", "dfmp2.execution.items"])
         if count is None:
             cores = threads or usable_cores()
             count = run.suitable_workers(cores, memory)

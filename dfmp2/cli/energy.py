@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from dfmp2.cli import signals
+from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     ENGINE,
@@ -40,16 +41,14 @@ from dfmp2.cli.run import (
 )
 from dfmp2.errors import InputError, Option, ResourceError
 from dfmp2.host.files import require_writable
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.options.methods import method_of_orbitals
+from dfmp2.progress import Listener
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.cli.console import Console
     from dfmp2.mp2.result import MP2Result
-    from dfmp2.options import Options
     from dfmp2.output.prepared import OpenedFile
-    from dfmp2.progress import Listener
 
 OF_THE_JOB = "of the array job"  # --shard without a value
 

@@ -19,6 +19,7 @@ from dfmp2.cli.studies import (
     LevelOptions,
     among_workers,
     convergence_option,
+    curve_contents,
     curve_files,
     level_options,
     max_steps_option,
@@ -28,10 +29,10 @@ from dfmp2.cli.studies import (
 )
 from dfmp2.errors import InputError, Option, SomeFailed
 from dfmp2.molecule.text import read_text
+from dfmp2.options import Options
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.options import Options
     from dfmp2.output.study import Study
     from dfmp2.studies.scan import Scan
 
@@ -254,16 +255,6 @@ def irc_command(
     beside = files.targets(target, geometries=True)
     require_distinct({"--start-hessian": start_hessian, "--output": target})
 
-    def contents(study: Study) -> list[bytes]:
-        from dfmp2.output.drawings.elements import of_its_own
-        from dfmp2.output.drawings.studies import path_drawing
-        from dfmp2.output.export import xyz
-        from dfmp2.output.json import study_csv
-
-        frames = [xyz(run) for run in study.path.values()]
-        drawn = of_its_own(path_drawing(study))
-        return [study_csv(study).encode(), drawn.encode(), b"".join(frames)]
-
     def ending(study: Study) -> str:
 
         written = ", ".join(map(str, beside.values()))
@@ -277,7 +268,7 @@ def irc_command(
         )
 
     compute = partial(reaction_path, read.molecule, chosen, search, _read_hessian(start_hessian))
-    run_study(target, compute, ending, display, given.files, beside=beside, contents=contents)
+    run_study(target, compute, ending, display, given.files, beside=beside, contents=curve_contents)
 
 
 def _ends_of(study: Study) -> str:
@@ -399,32 +390,17 @@ def scan_command(
 
     Without a coordinate MOLECULE holds several geometries. The exit code is 9 if points failed.
     """
+    if workers is None and points.relaxed:
+        workers = 1
+    start_workers(workers, given.options["threads"])
     chosen = level.of(given.chosen())
     from dfmp2.studies.scan import scan_energies
 
     scan = points.read(given, chosen)
-    if workers is not None and scan.chained and scan.relaxed is None:
-        raise InputError(
-            "--workers compute points at the same time, and each starts from the one before: "
-            "add --no-chain"
-        )
     if files.trajectory is not None and scan.relaxed is None:
         raise InputError("--trajectory holds relaxed geometries: leave it out, or add --relaxed")
-    if workers is None and scan.chained:
-        workers = 1
-    start_workers(workers, chosen.threads)
     target = display.target(f"{scan.molecules[0].name}.scan.h5")
     beside = files.targets(target, geometries=scan.relaxed is not None)
-
-    def contents(study: Study) -> list[bytes]:
-        from dfmp2.output.drawings.studies import scan_curve
-        from dfmp2.output.export import xyz
-        from dfmp2.output.json import study_csv
-
-        written = [study_csv(study).encode(), scan_curve(study).encode()]
-        if scan.relaxed is not None:
-            written.append(b"".join(xyz(run) for run in study.path.values()))
-        return written
 
     def ending(study: Study) -> str:
         failed = study.settings["failed"]
@@ -441,7 +417,7 @@ def scan_command(
         display,
         given.files,
         beside=beside,
-        contents=contents,
+        contents=curve_contents,
     )
     if study.settings["failed"]:
         raise SomeFailed(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2.cli.console import conclude, drop_stdout, styled
+from dfmp2.cli.console import Console, conclude, drop_stdout, styled
 from dfmp2.double_hybrids import look_up
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.host.deferred import defer_numpy_extras
@@ -25,7 +25,6 @@ from dfmp2.options import BACKEND_WORDS, BACKENDS, WHOLE_RUN, Options
 from dfmp2.options.methods import CUSTOM_DOUBLE_HYBRID, way_out_behind
 
 if TYPE_CHECKING:
-    from dfmp2.cli.console import Console
     from dfmp2.molecule.xyz import XyzFile
 
 Command = Callable[..., Any]

@@ -268,8 +268,8 @@ def interaction_command(
     those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken;
     --delta 'ccsd(t)/cc-pvdz' adds CCSD(T) - MP2 (see --help-all).
     """
+    start_workers(workers, given.options["threads"])
     chosen = level.of(given.chosen())
-    start_workers(workers, chosen.threads)
     from dfmp2.studies.interaction import interaction_energy
 
     def ending(study: Study) -> str:

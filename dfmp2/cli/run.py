@@ -31,15 +31,14 @@ from dfmp2.cli.options import (
 from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
 from dfmp2.host.files import acquire_lock, release_lock, require_writable
 from dfmp2.molecule.text import printable, read_text
-from dfmp2.options import WHOLE_RUN
+from dfmp2.options import WHOLE_RUN, Options
+from dfmp2.progress import Listener
 
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.molecule.xyz import XyzFile
     from dfmp2.mp2.result import MP2Result
-    from dfmp2.options import Options
     from dfmp2.output.profile import Profile
-    from dfmp2.progress import Listener
 
 
 MOST_BYTES = 64 * 10**6

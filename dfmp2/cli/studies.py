@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
+from dfmp2.cli.console import Console
 from dfmp2.cli.options import (
     MOST_WORKERS,
     Decorator,
@@ -27,12 +28,10 @@ from dfmp2.host.files import OUTPUT, require_writable, write_atomically
 from dfmp2.host.processes import start_server
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.text import printable
-from dfmp2.options import CONVERGENCE
+from dfmp2.options import CONVERGENCE, Options
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.cli.console import Console
-    from dfmp2.options import Options
     from dfmp2.output.study import Study
     from dfmp2.studies.task import Unfinished
 
@@ -89,7 +88,7 @@ def start_workers(workers: int | None, threads: int | None) -> None:
     threads : value of --threads, which without --workers are those of all processes
     """
     if (workers or threads or usable_cores()) > 1:
-        start_server(["dfmp2.execution.preloaded"])
+        start_server(["dfmp2.execution.preloaded", "dfmp2.execution.parts", "dfmp2.studies.runs"])
 
 
 def among_workers(compute: Callable[..., Study], workers: int | None) -> Callable[..., Study]:
@@ -233,6 +232,18 @@ class CurveFiles:
             path = self.trajectory or study.with_suffix(".trajectory.xyz")
             targets[Option("trajectory")] = Path(path)
         return targets
+
+
+def curve_contents(study: Study) -> list[bytes]:
+    """The contents of the files beside a scan or a path: table, drawing, optimised geometries."""
+    from dfmp2.output.drawings.studies import curve_file
+    from dfmp2.output.export import xyz
+    from dfmp2.output.json import study_csv
+
+    contents = [study_csv(study).encode(), curve_file(study).encode()]
+    if study.kind == "irc" or study.settings["relaxed"]:
+        contents.append(b"".join(xyz(run) for run in study.path.values()))
+    return contents
 
 
 def curve_files(drawing: str, geometries: str) -> Decorator:

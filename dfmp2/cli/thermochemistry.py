@@ -170,8 +170,8 @@ def frequencies_command(
     intensities and the thermochemistry of an ideal gas. All runs go into one file. Processes share
     --memory; with --workers, --threads are those of each.
     """
+    start_workers(workers, given.options["threads"])
     chosen, read = given.chosen(), given.read()
-    start_workers(workers, chosen.threads)
     from dfmp2.studies.frequencies import harmonic_frequencies
 
     target = display.target(f"{read.molecule.name}.frequencies.h5")

@@ -22,7 +22,7 @@ from dfmp2.cli.options import (
     prepare_libraries,
 )
 from dfmp2.errors import ComparisonFailed, InputError
-from dfmp2.options import parse_bytes
+from dfmp2.options import Options, parse_bytes
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
-    from dfmp2.options import Options
     from dfmp2.validation.entries import ReferenceEntry
     from dfmp2.validation.tables import QuantityRow
     from dfmp2.validation.validate import Other, Session

@@ -2,7 +2,7 @@
 steps of a study.
 
     by_workers    the workers of a pool take parts of the tiles whenever they are free
-    StepWorkers   independent steps of a study (`dfmp2.studies.runs.Elsewhere`)
+    StepWorkers   steps of a study (`dfmp2.studies.runs.Elsewhere`)
 
 Two numbers per pair are sent between processes; `dfmp2.output.tile_shards` explains why their sum
 has the same bits as in one process.
@@ -12,15 +12,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.backends.base import PairTerms
 from dfmp2.errors import Dfmp2Error, Interrupted, ResultFileError
-from dfmp2.execution.pool import Call, Pool, WorkerShare, local_pool, share_out
+from dfmp2.execution.pool import Call, Pool, WorkerShare, awaited, local_pool, share_out
 from dfmp2.host.threads import kernels
 from dfmp2.mp2.calculation import NOTHING, Calculation
+from dfmp2.mp2.energy import (
+    converged_reference,
+    energy_on_reference,
+    open_energy,
+    scf_integrals,
+)
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.prepared import open_prepared
@@ -29,6 +35,8 @@ from dfmp2.options import Options
 from dfmp2.output.prepared import opened
 from dfmp2.output.tile_shards import cut, evaluator
 from dfmp2.progress import Silent
+from dfmp2.scf.integrals import ScfIntegrals
+from dfmp2.scf.reference import Reference, StartOrbitals
 
 if TYPE_CHECKING:
     from dfmp2.studies.runs import Unit
@@ -103,23 +111,112 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
         yield from tiles.terms
 
 
-def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result | Dfmp2Error]:
+Outcome = tuple["Step", MP2Result | Dfmp2Error]
+
+
+@dataclass(slots=True, eq=False)
+class Begun:
+    """An energy that this process has begun.
+
+    Attributes
+    ----------
+    stack : closes the calculation
+    integrals : of its SCF
+    reference : None before it has converged
+    """
+
+    stack: ExitStack
+    calculation: Calculation
+    integrals: ScfIntegrals
+    reference: Reference | None = None
+
+
+_begun: dict[str, Begun] = {}  # in this process, by the name of the step
+
+
+def compute_step(unit: Unit, share: WorkerShare) -> Outcome:
     """Compute a step; returns it with its result, or its error if the study continues without it;
     errors name the step."""
-    step = unit.step
-    options = replace(step.options, threads=share.threads, memory=share.memory)
-    how: dict[str, Any] = {
+    options, how = _how(unit, share)
+    try:
+        result = unit.compute(unit.step.molecule, options, **how)
+    except Dfmp2Error as error:
+        return _failed(unit, error)
+    return unit.step, replace(result, options=unit.step.options)
+
+
+def begin_step(unit: Unit, share: WorkerShare) -> None:
+    """Compute what an energy needs before its start orbitals are known, and keep it in this process
+    for `converge_step`, which reports errors."""
+    with suppress(Dfmp2Error):
+        _begin(unit, share)
+
+
+def _begin(unit: Unit, share: WorkerShare) -> None:
+    options, how = _how(unit, share)
+    with ExitStack() as stack:
+        calculation = stack.enter_context(open_energy(unit.step.molecule, options, **how))
+        integrals = scf_integrals(calculation, computed=True)
+        _begun[unit.step.name] = Begun(stack.pop_all(), calculation, integrals)
+
+
+def converge_step(unit: Unit, share: WorkerShare) -> StartOrbitals | Outcome:
+    """Converge the SCF of an energy, and keep it in this process for `finish_step`.
+
+    Returns
+    -------
+    The orbitals, or the step with its error as from `compute_step`.
+    """
+    name = unit.step.name
+    try:
+        if name not in _begun:
+            _begin(unit, share)
+        begun = _begun[name]
+        begun.reference = converged_reference(
+            begun.calculation, unit.start, integrals=begun.integrals
+        )
+    except Dfmp2Error as error:
+        if name in _begun:
+            _begun.pop(name).stack.close()
+        return _failed(unit, error)
+    return begun.reference.as_start(f"orbitals of {name}")
+
+
+def finish_step(unit: Unit, following: Unit | None, share: WorkerShare) -> Outcome:
+    """The same as `compute_step`, after `converge_step` in the same process; in another one, which
+    replaces it if it has died, the SCF is repeated. Then begin the following step of this
+    process."""
+    begun = _begun.pop(unit.step.name, None)
+    if begun is None or begun.reference is None:
+        outcome = compute_step(unit, share)
+    else:
+        with begun.stack:
+            try:
+                result = energy_on_reference(begun.calculation, begun.reference)
+                outcome = unit.step, replace(result, options=unit.step.options)
+            except Dfmp2Error as error:
+                outcome = _failed(unit, error)
+    if following is not None:
+        begin_step(following, share)
+    return outcome
+
+
+def _how(unit: Unit, share: WorkerShare) -> tuple[Options, dict[str, Any]]:
+    """The options of a step with the worker's share of the machine, and the other keywords."""
+    options = replace(unit.step.options, threads=share.threads, memory=share.memory)
+    return options, {
         "start": unit.start,
         "listener": Silent(),
         "command": unit.command,
         "doubt_units": False,
     }
-    try:
-        return step, replace(unit.compute(step.molecule, options, **how), options=step.options)
-    except Dfmp2Error as error:
-        if unit.tolerant and not isinstance(error, Interrupted):
-            return step, error
-        raise error.prefixed(step.who) from error
+
+
+def _failed(unit: Unit, error: Dfmp2Error) -> Outcome:
+    """The step with its error; raises it if it ends the study."""
+    if unit.tolerant and not isinstance(error, Interrupted):
+        return unit.step, error
+    raise error.prefixed(unit.step.who) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +225,41 @@ class StepWorkers:
 
     workers: int | None = None
 
-    def steps(
-        self, units: Sequence[Unit], count: int, threads: int
-    ) -> Iterator[tuple[Step, MP2Result | Dfmp2Error]]:
+    def steps(self, units: Sequence[Unit], count: int, threads: int) -> Iterator[Outcome]:
         """Yield steps with their results as `count` processes finish them."""
         options = units[0].step.options
         with local_pool(options.backend, count, threads, options.memory) as pool:
             pool.grow(count)
             yield from share_out(pool, [Call(compute_step, (unit,)) for unit in units])
+
+    def chain(self, units: Sequence[Unit], threads: int) -> Iterator[Outcome]:
+        """Yield the steps with their results; one without start orbitals starts from those of the
+        step before.
+
+        Two processes take turns: one converges the SCF of a step while the other completes the step
+        before and computes the integrals of the next one.
+        """
+        options = units[0].step.options
+        start = None
+        with local_pool(options.backend, 2, threads, options.memory) as pool:
+            pool.grow(2)
+            if len(units) > 1:
+                pool.slots[1].submit(Call(begin_step, (units[1],)))
+            for number, unit in enumerate(units):
+                slot = pool.slots[number % 2]
+                following = None
+                if number + 2 < len(units):
+                    following = units[number + 2]
+                unit = replace(unit, start=unit.start or start)
+                complete = awaited(slot)
+                slot.submit(Call(converge_step, (unit,)))
+                if complete is not None:
+                    yield complete
+                converged = awaited(slot)
+                if isinstance(converged, StartOrbitals):
+                    start = converged
+                    slot.submit(Call(finish_step, (unit, following)))
+                else:
+                    yield converged
+            for slot in pool.busy:
+                yield awaited(slot)

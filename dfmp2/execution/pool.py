@@ -48,10 +48,10 @@ LITTLE = 0.5  # of its share; a worker that used less was not killed for its mem
 # what the first calculation of a process would load
 LOADED = (
     "dfmp2.backends.cpu",
-    "dfmp2.execution.items",
     "dfmp2.gradients.gradient",
     "dfmp2.mp2.energy",
     "dfmp2.scf.following",
+    "dfmp2.scf.jk",
     "dfmp2.scf.stability",
     "pyscf.df",
     "pyscf.scf",
@@ -371,13 +371,31 @@ def share_out(
                 continue
             deaths[id(call)] += 1
             if deaths[id(call)] == TRIES:
-                kind: type[Dfmp2Error] = Dfmp2Error
-                if found.exit_code == ResourceError.exit_code:
-                    kind = ResourceError
-                raise kind(
-                    f"{TRIES} workers died: {found.message(need)}\n{found.errors[-2000:]}".strip()
-                ) from found
+                raise _given_up(found, need) from found
             queue.appendleft(call)
+
+
+def awaited(slot: Any) -> Any:
+    """The value of the call of a slot, None without one; if its worker dies, another process
+    repeats it, up to TRIES times."""
+    deaths = 0
+    while slot.future is not None:
+        try:
+            return slot.result()
+        except Died as death:
+            deaths += 1
+            if deaths == TRIES:
+                raise _given_up(death, None) from death
+            slot.submit(slot.call)
+    return None
+
+
+def _given_up(death: Died, need: tuple[int, int] | None) -> Dfmp2Error:
+    """The error for a call whose workers died; `need` as in Died.message."""
+    kind: type[Dfmp2Error] = Dfmp2Error
+    if death.exit_code == ResourceError.exit_code:
+        kind = ResourceError
+    return kind(f"{TRIES} workers died: {death.message(need)}\n{death.errors[-2000:]}".strip())
 
 
 def local_pool(

@@ -31,7 +31,7 @@ from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf.kohn_sham import is_discontinuous
-from dfmp2.scf.reference import Reference, StartOrbitals
+from dfmp2.scf.reference import Reference
 
 ENERGY = 1e-9  # Eh, plus the allowance for the precision of the pair energies
 SUMS = 1e-6  # Eh/bohr, Eh, electrons
@@ -124,9 +124,7 @@ def with_slope(
         stability="off",
         scf_conv_tol=min(TIGHT, options.scf_conv_tol),
     )
-    start = StartOrbitals(
-        mo_coeff=reference.mo_coeff, mo_occ=reference.mo_occ, charges=None, origin="the reference"
-    )
+    start = reference.as_start("the reference")
     energies = []
     for factor in (-2, -1, 1, 2):
         listener.stage(f"check: energy at {factor * STEP:+.3f} bohr along a direction")

@@ -36,12 +36,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.errors import ResultFileError
 from dfmp2.gradients.derivatives import by_atom
 from dfmp2.gradients.response import Orbitals, Relaxed
 from dfmp2.molecule.pyscf_shield import shielded
@@ -173,7 +172,8 @@ def in_fields(
             listener.stage(f"polarizability: field of {sign * FIELD:+.3f} along {name}")
             found.append(run(sign * FIELD * np.eye(3)[axis]))
     # Field, sign, density, x
-    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(3, 2, 3, 3)
+    dipoles = np.stack([cast(Properties, one.properties).dipole for one in found])
+    dipoles = dipoles.reshape(3, 2, 3, 3)
     slopes = (dipoles[:, 0] - dipoles[:, 1]) / (2 * FIELD)
     energies = np.array([one.total_energy for one in found]).reshape(3, 2)
     own = np.stack([np.diagonal(dipoles[:, sign, 2]) for sign in (0, 1)])  # along the field
@@ -189,9 +189,3 @@ def in_fields(
         allowed=ALLOWED,
         seconds=time.perf_counter() - begin,
     )
-
-
-def _properties(result: MP2Result) -> Properties:
-    if result.properties is None:
-        raise ResultFileError("the run in a field has no densities")
-    return result.properties

@@ -265,10 +265,7 @@ def _with_densities(
 
 def _polarizability(result: MP2Result, listener: Listener, command: str) -> Polarizability:
     """The polarizability of a result, from runs in fields that start from its orbitals."""
-    reference = result.reference
-    start = StartOrbitals(
-        mo_coeff=reference.mo_coeff, mo_occ=reference.mo_occ, charges=None, origin="the reference"
-    )
+    start = result.reference.as_start("the reference")
     how: CalculationKeywords = {"start": start, "listener": Silent(), "command": command}
     molecule, options = result.molecule, density.options_in_fields(result)
     return density.in_fields(

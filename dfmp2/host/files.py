@@ -10,9 +10,10 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from dfmp2.errors import DiskFull, InputError, Option, ResourceError, ResultExists, ResultFileError
+from dfmp2.host.provenance import installed_version
 from dfmp2.host.resources import free_disk, is_alive
 from dfmp2.units import format_bytes
 
@@ -379,3 +381,38 @@ def _read(path: Path) -> Holder:
         return Holder(int(value["pid"]), str(value["host"])[:200], str(value["since"])[:200])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return Holder(0, "", "")
+
+
+# --- measurements on this host --------------------------------------------------------------------
+
+# They are stored between runs in `calibration.json` in `$XDG_CACHE_HOME/dfmp2`, or `~/.cache/dfmp2`: a
+# JSON object whose keys consist of machine, versions and quantity; values are objects of numbers and
+# texts.
+
+
+def cache_key(what: str, libraries: Sequence[str]) -> str:
+    """Key of a measurement on this machine with the installed versions of the libraries, "absent"
+    if missing."""
+    versions = [f"{library}-{installed_version(library) or 'absent'}" for library in libraries]
+    return f"{platform.node()} {platform.machine()} {what} {' '.join(versions)}"
+
+
+def load_cached(name: str) -> dict[str, Any] | None:
+    """The value of a key, None if it was never stored or the file cannot be read."""
+    value = read_json(cache_file()).get(name)
+    return value if isinstance(value, dict) else None
+
+
+def store_cached(name: str, value: Mapping[str, Any]) -> None:
+    """Store a value; if the folder cannot be written, it will only be measured again."""
+    file = cache_file()
+    content = json.dumps({**read_json(file), name: dict(value)}, indent=1)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        put(file, content.encode())
+
+
+def cache_file() -> Path:
+    """Path of the file."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "dfmp2" / "calibration.json"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
+from typing import Any, cast
 
 from dfmp2.host.threads import kernels
 from dfmp2.units import quantity as _q
@@ -65,11 +66,8 @@ def blas() -> str:
     """Name and version of the BLAS that NumPy was built with."""
     import numpy as np  # may be missing, which the doctor reports
 
-    config = np.show_config(mode="dicts")
-    if isinstance(config, dict):
-        found = config.get("Build Dependencies", {}).get("blas", {})
-    else:
-        found = {}
+    config = cast(dict[str, Any], np.show_config(mode="dicts"))
+    found = config.get("Build Dependencies", {}).get("blas", {})
     return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from dfmp2.host.resources import gives_memory_back
 
@@ -100,11 +100,8 @@ def _vector_instructions() -> str:
     """The widest group of instructions that NumPy uses here, or the kind of processor."""
     import numpy as np  # which initialises its OpenBLAS when loaded
 
-    config = np.show_config(mode="dicts")
-    if isinstance(config, dict):
-        groups = config.get("SIMD Extensions", {}).get("found", [])
-    else:
-        groups = []
+    config = cast(dict[str, Any], np.show_config(mode="dicts"))
+    groups = config.get("SIMD Extensions", {}).get("found", [])
     return str(groups[-1]) if groups else platform.machine()
 
 

@@ -26,7 +26,7 @@ from dfmp2.arrays import Array
 from dfmp2.host.threads import each
 from dfmp2.integrals.screening import significant
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.integrals.transform import Transformation
+from dfmp2.integrals.three_center import Transformation
 from dfmp2.molecule.pyscf_shield import shielded
 
 Index = NDArray[np.intp]

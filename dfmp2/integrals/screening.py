@@ -146,14 +146,24 @@ def pair_count(mole: Any) -> tuple[int, int]:
     return columns, rectangles
 
 
-def schwarz_bounds(mole: Any) -> Array:
-    """Largest Q_mn of each pair of shells, (nshell, nshell), Eh^1/2, as in PySCF's direct SCF."""
-    with shielded():
-        from pyscf.scf import _vhf
+_last_bounds: dict[bytes, Array] = {}  # of the last molecule, by its numbers
 
-        return np.asarray(
-            _vhf._VHFOpt(mole, "int2e", "CVHFnrs8_prescreen", "CVHFnr_int2e_q_cond").q_cond
-        )
+
+def schwarz_bounds(mole: Any) -> Array:
+    """Largest Q_mn of each pair of shells, (nshell, nshell), Eh^1/2, as in PySCF's direct SCF; the
+    plan, the SCF and its fitting error use the same."""
+    key = b"".join(table.tobytes() for table in (mole._atm, mole._bas, mole._env))
+    bounds = _last_bounds.get(key)
+    if bounds is None:
+        with shielded():
+            from pyscf.scf import _vhf
+
+            found = _vhf._VHFOpt(mole, "int2e", "CVHFnrs8_prescreen", "CVHFnr_int2e_q_cond")
+        bounds = np.asarray(found.q_cond)
+        bounds.flags.writeable = False
+        _last_bounds.clear()  # another thread may do so, too
+        _last_bounds[key] = bounds
+    return bounds
 
 
 def _clusters(mole: Any) -> list[Index]:

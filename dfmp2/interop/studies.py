@@ -428,8 +428,8 @@ def scan(
     convergence : str, optional
         Convergence of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
     workers : int, optional
-        Number of processes that share the points, as in `frequencies`; a rigid scan needs
-        `chained=False`.
+        Number of processes that share the points, as in `frequencies`; at most two of a rigid scan
+        whose points are chained.
 
     Returns
     -------
@@ -446,12 +446,6 @@ def scan(
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
     level = level_of(basis, options)
-    if options.get("workers") is not None and chained and not relaxed:
-        raise InputError(
-            Option("workers", options["workers"]),
-            ": each point starts from the one before: add ",
-            Option("chained", False),
-        )
     if coordinate is None:
         _require_coordinate(relaxed=relaxed, moving=moving)
         asked = over_frames(_frames(molecule, options), level, chained=chained)

@@ -160,7 +160,7 @@ class BasisSet:
     elements : ElementBasis by symbol, or by symbol and number, as in O3, for an atom with its own
         set
     errors : by the same keys, the error of a fitting set for one atom, Eh
-        (`dfmp2.fitting.atomic_error`); {} if unknown
+        (`dfmp2.fitting.sets`); {} if unknown
     """
 
     role: str

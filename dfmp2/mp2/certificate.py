@@ -392,10 +392,7 @@ def _redo(
     redone = {}
     for tile, terms in evaluate(backend, left, right, tiles):
         direct = float(terms.direct[0, 0])
-        if terms.exchange is None:
-            exchange = 0.0
-        else:
-            exchange = float(terms.exchange[0, 0])
+        exchange = 0.0 if terms.exchange is None else float(terms.exchange[0, 0])
         same = 0.0 if tile.i0 == tile.j0 else direct - exchange  # as in `dfmp2.mp2.pairs`
         if len(exact) == 1:
             redone[tile] = (same, direct)

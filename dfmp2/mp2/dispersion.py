@@ -145,10 +145,7 @@ def _parameters(correction: str, functional: str) -> dict[str, Any]:
     text = resources.files(package).joinpath("parameters.toml").read_text(encoding="utf-8")
     found: Any = tomllib.loads(text)["parameter"].get(functional, {})
     for key in TABLES[correction]:
-        if isinstance(found, Mapping):
-            found = found.get(key, {})
-        else:
-            found = {}
+        found = found.get(key, {}) if isinstance(found, Mapping) else {}
     if not found:
         raise InputError(
             f"{package} {metadata.version(package)} lists no parameters of "

@@ -16,9 +16,10 @@ Ahlrichs, Chem. Phys. Lett. 294, 143 (1998). A backend (`dfmp2.backends.cpu`) su
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import (
     NOTHING,
     Calculation,
+    CalculationKeywords,
     Checkpoint,
     FittedIntegrals,
     Opening,
@@ -95,20 +97,32 @@ def mp2_energy(
     ------
     Dfmp2Error : see `dfmp2.errors`; only the checkpoint writes anything
     """
-    options = options.settled(molecule.multiplicity)
-    require_energy_check(options)
-    kind = reference_kind(options, molecule.multiplicity)
-    with open_calculation(
+    with open_energy(
+        molecule,
         options,
-        kind,
-        Opening(partial(resolve, molecule, doubt_units=doubt_units)),
         start=start,
         listener=listener,
         command=command,
         checkpoint=checkpoint,
+        doubt_units=doubt_units,
     ) as calculation:
         reference = converged_reference(calculation, start)  # Eq. 1
         return energy_on_reference(calculation, reference)  # Eqs. 2 to 6
+
+
+def open_energy(
+    molecule: Molecule,
+    options: Options,
+    *,
+    doubt_units: bool = True,
+    **how: Unpack[CalculationKeywords],
+) -> AbstractContextManager[Calculation]:
+    """The calculation of an energy; parameters and errors as in `mp2_energy`."""
+    options = options.settled(molecule.multiplicity)
+    require_energy_check(options)
+    kind = reference_kind(options, molecule.multiplicity)
+    opening = Opening(partial(resolve, molecule, doubt_units=doubt_units))
+    return open_calculation(options, kind, opening, **how)
 
 
 def energy_on_reference(calculation: Calculation, reference: Reference) -> MP2Result:
@@ -123,36 +137,27 @@ def converged_reference(
     calculation: Calculation,
     start: StartOrbitals | None,
     finish: Callable[[Any], None] = release_integrals,
+    integrals: ScfIntegrals | None = None,
 ) -> Reference:
     """The converged reference, Eq. 1; the saved one if an interrupted run had converged it.
 
     Parameters
     ----------
     finish : called with the mean field while it still holds the SCF integrals
+    integrals : from `scf_integrals`, if they exist already
     """
-    system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
+    system, checkpoint = calculation.system, calculation.checkpoint
     kind = calculation.kind.upper()
     options = calculation.options
     if options.functional is not None:
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
-    device = None
-    if options.transform == "device" and calculation.setup.backend.limits.fits:
-        device = calculation.setup.backend
     if checkpoint.reference is not None:
         return checkpoint.reference
+    if integrals is None:
+        integrals = scf_integrals(calculation)
     with calculation.clock("scf"):
-        integrals = ScfIntegrals(
-            auxmole=system.jk_auxmole,
-            place="memory" if memory.scf_fits_in_core else "disk",
-            threads=calculation.setup.active,
-            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
-            response_in_memory=memory.response_held,
-            gathers=memory.scf_gathers and device is None,
-            grid_room=memory.grid_room,
-            device=device,
-        )
         mf, reference = run_scf(
             system.mole,
             calculation.kind,
@@ -167,6 +172,29 @@ def converged_reference(
         checkpoint.add_reference(reference)
     resources.return_memory()
     return reference
+
+
+def scf_integrals(calculation: Calculation, *, computed: bool = False) -> ScfIntegrals:
+    """The two-electron integrals of the SCF; computed now, if they are fitted and in memory, or
+    when the SCF begins."""
+    system, memory = calculation.system, calculation.plan.memory
+    device = None
+    if calculation.options.transform == "device" and calculation.setup.backend.limits.fits:
+        device = calculation.setup.backend
+    integrals = ScfIntegrals(
+        auxmole=system.jk_auxmole,
+        place="memory" if memory.scf_fits_in_core else "disk",
+        threads=calculation.setup.active,
+        room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+        response_in_memory=memory.response_held,
+        gathers=memory.scf_gathers and device is None,
+        grid_room=memory.grid_room,
+        device=device,
+    )
+    if not computed or system.jk_auxmole is None or not memory.scf_fits_in_core:
+        return integrals
+    with calculation.clock("scf"), shielded():
+        return replace(integrals, made=integrals.builder(system.mole).build())
 
 
 def fitted_integrals(
@@ -194,18 +222,17 @@ def fitted_integrals(
         kept = kept_b(calculation, spaces)
         if kept is not None:
             return reference, kept
-    if calculation.options.stability != "auto":
-        fitted = build_b(calculation, reference, place=place)
-    else:
-        from dfmp2.scf import stability
+    from dfmp2.scf import stability
 
+    frontier = []
+    if calculation.options.stability == "auto":
         frontier = stability.frontier_spaces(reference)
-        fitted = build_b(calculation, reference, frontier=frontier, place=place)
-        if frontier:
-            with calculation.clock("scf"):
-                found = stability.frontier_stability(reference, fitted.frontier)
-            reference = replace(reference, stability=found)
-            fitted = replace(fitted, frontier=[])
+    fitted = build_b(calculation, reference, frontier=frontier, place=place)
+    if frontier:
+        with calculation.clock("scf"):
+            found = stability.frontier_stability(reference, fitted.frontier)
+        reference = replace(reference, stability=found)
+        fitted = replace(fitted, frontier=[])
     if place is None:
         save_b(calculation, reference, fitted)
     else:

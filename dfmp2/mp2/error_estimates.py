@@ -131,6 +131,15 @@ def error_budget(result: MP2Result) -> ErrorBudget:
 
     If the method scales the components of MP2, the budget is that of unscaled MP2.
     """
+    method, energy = result.options.correlation, "E(MP2, total)"
+    if not method.scaled_mp2:
+        energy = f"E({method.title}, total)"
+    budget = ErrorBudget(error_sources(result), energy)
+    return replace(budget, reaction=_reaction(result, budget))
+
+
+def error_sources(result: MP2Result) -> dict[str, Source]:
+    """The sources of the budget of one run."""
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
@@ -152,11 +161,7 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         for key, source in sources.items():
             if source.correlation is not None:
                 sources[key] = replace(source, correlation=nothing, both=None)
-    method, energy = result.options.correlation, "E(MP2, total)"
-    if not method.scaled_mp2:
-        energy = f"E({method.title}, total)"
-    budget = ErrorBudget(sources, energy)
-    return replace(budget, reaction=_reaction(result, budget))
+    return sources
 
 
 def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
@@ -212,7 +217,10 @@ def _grid(result: MP2Result) -> Source:
         of_scf = kohn_sham_grid_error(reference, atoms)
         double_hybrid = result.options.correlation.double_hybrid
         if double_hybrid and reference.functional_energy is None and of_scf is not None:
-            return Source(SOURCES["grid"], of_scf, _grid_of_second_order(of_scf))
+            # The orbitals feel the same change of V_xc as E(KS), but only through the small
+            # second-order part of the density.
+            second_order = replace(of_scf, how="no larger than that of E(KS), from finer grids")
+            return Source(SOURCES["grid"], of_scf, second_order)
     elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
         how = "its error was not measured, and no other is known for this functional and grid"
     else:
@@ -220,13 +228,6 @@ def _grid(result: MP2Result) -> Source:
         return Source(SOURCES["grid"], Share(GRID * atoms, ESTIMATED, how), None)
     unknown = Share(None, UNKNOWN, how)
     return Source(SOURCES["grid"], unknown, unknown)
-
-
-def _grid_of_second_order(of_scf: Share) -> Share:
-    """Grid error of the second-order energy of a double hybrid, estimated from that of E(KS): the
-    orbitals feel the same change of V_xc, but only through the small second-order part of the
-    density."""
-    return Share(of_scf.value, ESTIMATED, "no larger than that of E(KS), from finer grids")
 
 
 def grid_changes(result: MP2Result) -> tuple[float, float] | None:

@@ -42,6 +42,7 @@ from dfmp2.mp2.error_estimates import (
     GRID_LEAST,
     bond_orders_of,
     bonded_atoms,
+    error_sources,
     fitting_shares,
     grid_changes,
     method_factor,
@@ -90,7 +91,7 @@ def combined(
         result.fitting_certificate is not None and result.options.correlation is MP2
         for _, result in parts
     )
-    budgets = [(weights, dict(result.error_budget.sources)) for weights, result in parts]
+    budgets = [(weights, error_sources(result)) for weights, result in parts]
     if not measured:  # errors measured in some runs say nothing about the others
         for (_, sources), (_, result) in zip(budgets, parts, strict=True):
             sources.update(_estimated_fitting(result))

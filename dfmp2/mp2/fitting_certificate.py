@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,14 +310,5 @@ def _pair_counts(counts: Sequence[int], sampled: Sequence[int]) -> tuple[int, in
 
 
 def _plan(calculation: Calculation) -> MemoryPlan:
-    """Memory plan of the certificate.
-
-    Raises
-    ------
-    TypeError
-        The calculation was planned without it.
-    """
-    memory = calculation.plan.memory.certificate
-    if memory is None:
-        raise TypeError("a calculation with a fitting certificate is planned with it")
-    return memory
+    """Memory plan of the certificate, with which the calculation was planned."""
+    return cast(MemoryPlan, calculation.plan.memory.certificate)

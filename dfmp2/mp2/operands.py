@@ -127,15 +127,9 @@ class StoredOperand:
         longest = max((visit.end - visit.begin for visit in found), default=0)
         # One buffer with columns on both sides of the rows, so that they form one operand if the
         # spins are the same.
-        if same and any(visit.passing for visit in found):
-            edge = wide
-        else:
-            edge = 0
+        edge = wide if same and any(visit.passing for visit in found) else 0
         buffer = self._buffer(longest + 2 * edge)
-        if same:
-            others = []
-        else:
-            others = [right._buffer(wide) for _ in range(2)]
+        others = [] if same else [right._buffer(wide) for _ in range(2)]
         for begin, end, mine, inside, passing in found:
             span = end - begin
             self.read(begin, end, buffer[edge : edge + span])

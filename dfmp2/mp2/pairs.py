@@ -19,7 +19,7 @@ from concurrent.futures import as_completed
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,12 +259,10 @@ def _checked(pairs: PairEnergies) -> PairEnergies:
 
 
 def _same_spin(terms: PairTerms, factor: float) -> NDArray[np.float64]:
-    if terms.exchange is None:
-        raise TypeError("same-spin energies need the exchange terms of one spin space")
-    energies = factor * (terms.direct - terms.exchange)
-    np.einsum("ii->i", energies)[:] *= (
-        0.0  # direct_ii = exchange_ii; NaN and infinity remain, to be detected
-    )
+    """Same-spin pair energies of one spin space."""
+    energies = factor * (terms.direct - cast(Array, terms.exchange))
+    # direct_ii = exchange_ii; NaN and infinity remain, to be detected
+    np.einsum("ii->i", energies)[:] *= 0.0
     return _unsigned(energies)
 
 

@@ -21,7 +21,6 @@ from dfmp2.host import provenance
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.provenance import Preparation, Storage
 from dfmp2.molecule.frozen_core import FrozenCore
-from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import (
     NOTHING,
@@ -46,7 +45,7 @@ from dfmp2.options import BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.options.methods import CUSTOM, canonical_method, functionals_of
 from dfmp2.planning.plan import PlannedRun, make_plan, settle_plan
 from dfmp2.planning.sizes import FLOAT64
-from dfmp2.planning.system import Setup, System, frozen_core, resolve
+from dfmp2.planning.system import Setup, System, build_system, frozen_core, resolve
 from dfmp2.progress import Collector, Listener
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.ladder import uses_single
@@ -261,10 +260,7 @@ def prepared_energy(
                 )
             )
         fitted = read_b(calculation, source, in_memory=elsewhere is None)
-        if elsewhere is None:
-            others = None
-        else:
-            others = partial(elsewhere, calculation)
+        others = None if elsewhere is None else partial(elsewhere, calculation)
         correlation = correlate(calculation, prepared.reference, fitted, others)
         del fitted  # checks and certificates need the memory
         result = complete(calculation, prepared.reference, correlation)
@@ -339,18 +335,14 @@ def read_b(
 
 def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
     """The system of the first part, from its stored numbers: no basis is looked up by name."""
-    molecule, jk = prepared.molecule, prepared.scf_fitting
-    mole = build_mole(molecule, prepared.orbital_basis, setup.budget)
-    system = System(
-        molecule=molecule,
-        orbital_basis=prepared.orbital_basis,
-        scf_fitting=jk,
-        mp2_fitting=prepared.mp2_fitting,
-        mole=mole,
-        auxmole=build_auxiliary(mole, molecule, prepared.mp2_fitting),
-        jk_auxmole=None if jk is None else build_auxiliary(mole, molecule, jk),
+    system = build_system(
+        prepared.molecule,
+        prepared.orbital_basis,
+        prepared.scf_fitting,
+        prepared.mp2_fitting,
+        setup.budget,
     )
-    here = (int(mole.nao), int(system.auxmole.nao), system.naux_scf)
+    here = (int(system.mole.nao), int(system.auxmole.nao), system.naux_scf)
     if here != (prepared.sizes.nao, prepared.sizes.naux, prepared.sizes.naux_scf):
         raise ResultFileError(
             f"{path}: damaged file (its sizes do not match its bases): prepare it again"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfmp2.double_hybrids import DISPERSIONS, look_up
 from dfmp2.errors import Command, InputError, Message, Option
+from dfmp2.errors.messages import joined
 from dfmp2.options.methods import (
     CUSTOM_DOUBLE_HYBRID,
     KOHN_SHAM,
@@ -162,18 +163,15 @@ def _require_double_hybrid(options: Options) -> None:
     method = Option("method", options.method)
     if options.method == KOHN_SHAM:
         _require_functional_alone(options, method)
-    if options.method == CUSTOM_DOUBLE_HYBRID:
-        missing: list[Any] = []
-        for name in ("xc", "os_scale", "ss_scale"):
-            if getattr(options, name) is None:
-                missing += [" and ", Option(name)]
-        if missing:
-            raise InputError(
-                method,
-                " needs ",
-                *missing[1:],
-                ": give the functional and both factors, or name a double hybrid of dfmp2 methods",
-            )
+    parts = ("xc", "os_scale", "ss_scale")
+    missing = [Option(name) for name in parts if getattr(options, name) is None]
+    if options.method == CUSTOM_DOUBLE_HYBRID and missing:
+        raise InputError(
+            method,
+            " needs ",
+            joined(missing, " and "),
+            ": give the functional and both factors, or name a double hybrid of dfmp2 methods",
+        )
     if options.reference == "rohf":
         raise InputError(
             method,
@@ -305,14 +303,6 @@ def _require_no_pairs(options: Options) -> None:
         refused = _asked(options, "check", "properties")
     if refused is None:
         return
-    if options.method == "sos-laplace":
-        way_out = Message("or use ", Option("method", "sos-mp2"))
-    elif options.laplace:
-        way_out = Message("or leave out ", Option("laplace"))
-    elif options.method == KOHN_SHAM:
-        way_out = Message("or use a double hybrid, such as ", Option("method", "b2plyp"))
-    else:
-        way_out = Message("or use another method")
     by_quadrature = Message()
     if options.laplace:
         by_quadrature = Message(" with ", Option("laplace", True))
@@ -322,8 +312,19 @@ def _require_no_pairs(options: Options) -> None:
         " has no pair energies and runs in float64 on the host, so ",
         refused,
         " is not available for it: leave it out, ",
-        way_out,
+        _way_to_pairs(options),
     )
+
+
+def _way_to_pairs(options: Options) -> Message:
+    """Advice for a method without pair energies: one that has them."""
+    if options.method == "sos-laplace":
+        return Message("or use ", Option("method", "sos-mp2"))
+    if options.laplace:
+        return Message("or leave out ", Option("laplace"))
+    if options.method == KOHN_SHAM:
+        return Message("or use a double hybrid, such as ", Option("method", "b2plyp"))
+    return Message("or use another method")
 
 
 def require_energy_check(options: Options) -> None:
@@ -372,15 +373,15 @@ def _require_no_response_of_rohf(options: Options) -> None:
 
 def _require_solvent(options: Options) -> None:
     """Raise for what is not available in a solvent: all that needs the reaction-field response."""
+    if options.solvent is None and options.solvent_model != "cpcm":
+        raise InputError(
+            Option("solvent_model", options.solvent_model),
+            " belongs to ",
+            Option("solvent"),
+            ": name one, such as ",
+            Option("solvent", "water"),
+        )
     if options.solvent is None:
-        if options.solvent_model != "cpcm":
-            raise InputError(
-                Option("solvent_model", options.solvent_model),
-                " belongs to ",
-                Option("solvent"),
-                ": name one, such as ",
-                Option("solvent", "water"),
-            )
         return
     solvent = Option("solvent", options.solvent)
     if dielectric_constant(options.solvent) is not None and options.solvent_model == SMD:

@@ -183,8 +183,13 @@ def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Meth
     """MP2 with the user's own factors; a missing factor is 1. None if neither was given."""
     if opposite_spin is None and same_spin is None:
         return None
-    opposite, same = (1.0 if factor is None else factor for factor in (opposite_spin, same_spin))
-    return Method(CUSTOM, "scaled MP2", opposite, same, "user")
+    return Method(
+        name=CUSTOM,
+        title="scaled MP2",
+        opposite_spin=1.0 if opposite_spin is None else opposite_spin,
+        same_spin=1.0 if same_spin is None else same_spin,
+        source="user",
+    )
 
 
 def method_names() -> list[str]:

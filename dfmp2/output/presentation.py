@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dfmp2.errors import InputError
 from dfmp2.output.json import result_dict
 from dfmp2.output.plan import plan_dict, plan_text
+from dfmp2.output.study import Study
 from dfmp2.output.table import frame, result_frame, study_frame
 from dfmp2.output.text import report, result_html, study_html, study_report
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
 
 __all__ = [
     "frame",

@@ -12,6 +12,9 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from numpy.typing import NDArray
+
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import (
@@ -37,15 +40,13 @@ from dfmp2.output.reports.study import (
     study_warnings,
 )
 from dfmp2.output.reports.study_tables import cell
+from dfmp2.output.study import Study
 from dfmp2.units import DEBYE, EV_PER_HARTREE, counted_text, format_bytes
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
-    from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.prepared import Prepared
-    from dfmp2.output.study import Study
 
 # Shorter forms of quantity names, which are long keys in JSON: pattern -> printed form.
 NAMES = (
@@ -129,8 +130,9 @@ def brief_study(study: Study, path: str | None) -> str:
     """One screen about a study; parameters as of `brief_report`."""
     tables = [_with_names(table) for table in main_tables(study)]
     texts: list[Block] = [*remarks(study), *_warnings(study)]
-    if study.error_budget is not None:
-        texts.append(study.error_budget.summary)
+    budget = study.error_budget
+    if budget is not None:
+        texts.append(budget.summary)
     subject = wrap(f"dfmp2 {study.version}: {study.title}", WIDEST, break_on_hyphens=False)
     return _screen(subject, tables, texts, cost_of_runs(study), path)
 

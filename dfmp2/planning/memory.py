@@ -39,7 +39,7 @@ WORKER_BYTES = 32 * 10**6
 # of BLAS and small arrays in the exchange if blocks are small
 STREAMING_WORKER_BYTES = 8 * 10**6
 FIT_WORKER_BYTES = 8 * 10**6  # of BLAS while the SCF integrals are fitted on their way to disk
-# of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
+# of half-transformed integrals per worker (dfmp2.integrals.three_center, dfmp2.scf.jk)
 HALF_BYTES = 12 * 10**6
 # of BLAS per worker, at most: it keeps its copies of operands
 LEFT_BEHIND = 16 * 10**6

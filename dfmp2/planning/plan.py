@@ -458,14 +458,9 @@ def _measured_rates(
     return known
 
 
-def workload_sizes(
-    molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False
-) -> Workload:
+def workload_sizes(molecule: Molecule, options: Options, listener: Listener) -> Workload:
     """Sizes of a run without planning it; neither its backend nor its scratch folder need exist
-    here.
-
-    With `scf`, also those of its SCF, which take longer to determine.
-    """
+    here. The pairs of functions that the SCF keeps are missing, as in `workload`."""
     from dfmp2.backends.cpu import CpuBackend
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
@@ -485,10 +480,7 @@ def workload_sizes(
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener, doubt_units=False)
         kind = reference_kind(options, molecule.multiplicity)
-        work = workload(system, options, frozen_core(system, options, listener), kind)
-        if scf:
-            return with_kept_pairs(work, system)
-        return work
+        return workload(system, options, frozen_core(system, options, listener), kind)
 
 
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:

@@ -1,6 +1,6 @@
 """Rates of this machine: of the program's own routines, and of a scratch folder.
 
-Each is measured once and kept by `dfmp2.host.cache`, with one entry per machine, quantity, and
+Each is measured once and kept by `dfmp2.host.files`, with one entry per machine, quantity, and
 versions of the libraries involved. Without a measurement the defaults below apply, which are those
 of the 2-core machine on which the first version was written.
 
@@ -26,7 +26,8 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.errors import Option, ResourceError
 from dfmp2.fitting.sets import resolve_fitting
-from dfmp2.host import cache, threads
+from dfmp2.host import threads
+from dfmp2.host.files import cache_key, load_cached, store_cached
 from dfmp2.host.resources import Others
 from dfmp2.host.scratch import SUFFIX, Space
 from dfmp2.integrals import three_center
@@ -168,7 +169,7 @@ def load_rates(backend: str, count: int) -> Rates | None:
 
 def store_rates(backend: str, count: int, rates: Rates) -> None:
     """Store rates of the routines."""
-    cache.store_cached(_key(backend, count), asdict(rates))
+    store_cached(_key(backend, count), asdict(rates))
 
 
 def load_disk(root: Path) -> DiskRates | None:
@@ -185,7 +186,7 @@ OF_TYPE: dict[str, Callable[[Any], Any]] = {  # type of a field -> its value fro
 
 def _known(kind: type[Record], key: str) -> Record | None:
     """The record under a key; None if missing, damaged, or of another version."""
-    stored = cache.load_cached(key)
+    stored = load_cached(key)
     try:
         if stored:
             return kind(
@@ -197,11 +198,11 @@ def _known(kind: type[Record], key: str) -> Record | None:
 
 
 def _key(backend: str, count: int) -> str:
-    return cache.cache_key(f"{backend} {count} threads", LIBRARIES)
+    return cache_key(f"{backend} {count} threads", LIBRARIES)
 
 
 def _disk_key(root: Path) -> str:
-    return cache.cache_key(f"scratch {root.resolve()}", ())
+    return cache_key(f"scratch {root.resolve()}", ())
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -358,7 +359,7 @@ def measure_disk(root: Path) -> DiskRates:
     found = DiskRates(
         write=write, read=read, date=datetime.now(UTC).isoformat(timespec="seconds"), cached=cached
     )
-    cache.store_cached(_disk_key(root), asdict(found))
+    store_cached(_disk_key(root), asdict(found))
     return found
 
 

@@ -192,7 +192,8 @@ def assemble(
     doubt = require_solvable(molecule, setup.options)
     if doubt:
         listener.warning(doubt)
-    mole = build_mole(molecule, orbital, setup.budget)
+    system = build_system(molecule, orbital, jk, ri, setup.budget)
+    mole = system.mole
     free = int(mole.nao) - int(max(mole.nelec))
     if free <= 0:
         electrons = max(mole.nelec)
@@ -211,10 +212,14 @@ def assemble(
             Option("frozen_virtual", setup.options.frozen_virtual),
             f" leaves no virtual orbital: there are {free}; give a smaller number",
         )
-    if jk is None:
-        jk_auxmole = None
-    else:
-        jk_auxmole = build_auxiliary(mole, molecule, jk)
+    return system
+
+
+def build_system(
+    molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, ri: BasisSet, budget: int
+) -> System:
+    """A molecule with these basis sets, and its PySCF molecules; `budget` as in `build_mole`."""
+    mole = build_mole(molecule, orbital, budget)
     return System(
         molecule=molecule,
         orbital_basis=orbital,
@@ -222,7 +227,7 @@ def assemble(
         mp2_fitting=ri,
         mole=mole,
         auxmole=build_auxiliary(mole, molecule, ri),
-        jk_auxmole=jk_auxmole,
+        jk_auxmole=None if jk is None else build_auxiliary(mole, molecule, jk),
     )
 
 

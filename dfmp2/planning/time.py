@@ -461,10 +461,7 @@ class TimeLeft:
             found = expected + (found - expected) * min(
                 1.0, passed / (SOFT[0] + SOFT[1] * expected)
             )
-        if found is None:
-            self._told = None
-        else:
-            self._told = (now, found)
+        self._told = None if found is None else (now, found)
         return found
 
     def _advance(self) -> None:

@@ -76,10 +76,7 @@ def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
     if method in METHODS or hybrid is None:
         return None
     xc = vars(mf).get("xc")
-    if xc is None:
-        functional = "Hartree-Fock"
-    else:
-        functional = definition_of(str(xc))
+    functional = "Hartree-Fock" if xc is None else definition_of(str(xc))
     if xc is None or not same_functional(functional, hybrid.scf):
         raise InputError(
             Option("method", method),
@@ -302,14 +299,10 @@ def _require_whole_occupations(mf: Any, kind: str) -> None:
     if not np.isin(occupations, (0, 2) if kind == "rhf" else (0, 1)).all():
         worst = float(occupations.flat[np.abs(occupations - np.round(occupations)).argmax()])
         raise _beyond("mo_occ", f"fractional occupations such as {worst:.4f}")
-    electrons: tuple[int, ...]
-    expected: tuple[int, ...]
+    electrons = tuple(int(n) for n in np.atleast_2d(occupations).sum(axis=1))
+    expected = tuple(int(n) for n in mf.mol.nelec)
     if kind == "rhf":
-        electrons = (int(occupations.sum()),)
-        expected = (sum(mf.mol.nelec),)
-    else:
-        electrons = tuple(int(n) for n in occupations.sum(axis=1))
-        expected = tuple(int(n) for n in mf.mol.nelec)
+        expected = (sum(expected),)
     if electrons != expected:
         raise _beyond(
             "mo_occ", f"{electrons} electrons, where charge and spin of mf.mol say {expected}"

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -208,8 +208,7 @@ def find_solution(
         )
         if best is None or found.mf.e_tot < best.mf.e_tot - LOWER:
             best = found
-    if best is None:
-        raise ConvergenceError("no start of the SCF was tried")
+    best = cast(FollowedSolution, best)  # a single start that fails has raised
     several = options.scf_starts > 1 or options.stability == "follow"
     return best, log.record(best.place) if several else None
 

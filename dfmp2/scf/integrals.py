@@ -35,6 +35,8 @@ class ScfIntegrals:
         Bytes for keeping values of basis functions on the integration grid of Kohn-Sham.
     device : Backend or None
         Computes J and K from fitted integrals in memory; None for the host.
+    made : JKFitting or None
+        The builder of J and K, if it exists already.
     """
 
     auxmole: Any
@@ -45,6 +47,7 @@ class ScfIntegrals:
     gathers: bool = False
     grid_room: int = 0
     device: Any = None
+    made: Any = None
 
     @property
     def native(self) -> bool:
@@ -69,6 +72,8 @@ class ScfIntegrals:
 
     def builder(self, mole: Any, progress: Progress = lambda done, total: None) -> Any:
         """Our builder of J and K for a molecule."""
+        if self.made is not None:
+            return self.made
         if self.place == "disk":
             from dfmp2.scf.jk_on_disk import DiskIntegrals
 

@@ -55,10 +55,7 @@ def between_atoms(mole: Any, density: Array, squares: Array) -> float:
     missed = np.sqrt(summed(left + left.T) / np.outer(widths, widths))
     same = owners[:, None] == owners
     overlap = mole.intor_symmetric("int1e_ovlp")
-    if density.ndim == 3:
-        spins = density
-    else:
-        spins = np.stack([density / 2] * 2)
+    spins = density if density.ndim == 3 else np.stack([density / 2] * 2)
     total = 0.0
     for spin in spins:
         populations = np.where(same, summed(spin * overlap), 0.0)

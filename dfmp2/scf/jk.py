@@ -32,12 +32,13 @@ from dfmp2.host.blas import add_projection, multiply_columns
 from dfmp2.host.threads import each, shares, worker_pool
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, ends_of, pair_groups, pair_list
-from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
-from dfmp2.integrals.transform import (
+from dfmp2.integrals.three_center import (
     ClusterRectangles,
     HalfTransform,
     Single,
+    coulomb_metric,
     half_transform,
+    packed_blocks,
 )
 from dfmp2.molecule.pyscf_shield import import_pyscf
 

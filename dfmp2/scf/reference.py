@@ -222,6 +222,12 @@ class Reference:
         """1 for a restricted, 2 for an unrestricted reference."""
         return int(self.mo_energy.shape[0])
 
+    def as_start(self, origin: str) -> StartOrbitals:
+        """Its orbitals, from which another SCF of the same atoms and basis may start."""
+        return StartOrbitals(
+            mo_coeff=self.mo_coeff, mo_occ=self.mo_occ, charges=None, origin=origin
+        )
+
     def require_complete(self) -> None:
         """Raise unless the orbitals span the basis: the response of missing orbitals is unknown.
 

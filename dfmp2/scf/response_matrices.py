@@ -23,7 +23,7 @@ import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.host.threads import each_share
-from dfmp2.integrals.transform import HalfTransform, half_transform
+from dfmp2.integrals.three_center import HalfTransform, half_transform
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.rotations import Product, RotatedSpin, fitting_object, hessian_product
 

@@ -32,6 +32,11 @@ CONFIRMED = 1.0  # s after which the forecast of all runs counts as confirmed
 GROWTH = 16 * 10**6
 # s on one core, predicted with built-in rates, that certificates may add to a study
 CERTIFICATES = 5.0
+# of the time of a run: the largest share of the SCF iterations with which two processes that take
+# turns are faster than the threads of one, since the iterations of one run follow those of another
+SHARE_OF_ITERATIONS = 0.65
+# s of such runs, predicted without their starts, from which starting the processes (0.6 s) pays off
+LEAST_CHAIN = 5.0
 
 
 def examine_steps(steps: Sequence[Step]) -> list[int]:
@@ -91,13 +96,34 @@ def _resolved(molecule: Molecule, options: Options) -> tuple[system.System, Froz
 def forget_systems() -> None:
     """Forget the planned runs, whose basis sets may be in files that change."""
     _resolved.cache_clear()
+    _plan_of.cache_clear()
 
 
 def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
-    options = step.options.settled(step.molecule.multiplicity)
-    resolved, core = _resolved(step.molecule, replace(options, certify_fit=False))
-    kind = reference_kind(options, step.molecule.multiplicity)
+    return _plan_of(step.molecule, step.options.settled(step.molecule.multiplicity), task)
+
+
+@lru_cache(maxsize=32)
+def _plan_of(molecule: Molecule, options: Options, task: str) -> tuple[FrozenCore, plan.Plan]:
+    """Frozen core and plan of a run."""
+    resolved, core = _resolved(molecule, replace(options, certify_fit=False))
+    kind = reference_kind(options, molecule.multiplicity)
     return core, plan.make_plan(resolved, system.set_up_run(options, ""), core, kind, task=task)
+
+
+def _plans(steps: Sequence[Step], task: str) -> dict[Hashable, plan.Plan]:
+    """One plan for all runs of equal cost, by `_alike`."""
+    different = {_alike(step): step for step in steps}
+    return {alike: _planned(step, task)[1] for alike, step in different.items()}
+
+
+def longest_first(steps: Sequence[Step], task: str) -> list[Step]:
+    """Independent runs in the order in which processes that share them finish early."""
+    try:
+        plans = _plans(steps, task)
+    except Dfmp2Error:  # the run itself will report the error
+        return list(steps)
+    return sorted(steps, key=lambda step: plans[_alike(step)].timings.total, reverse=True)
 
 
 class Certified(NamedTuple):
@@ -171,20 +197,35 @@ def _certificate_seconds(step: Step) -> float:
     )
 
 
-def processes(steps: Sequence[Step], task: str, cores: int) -> int:
-    """The number of processes that should share independent runs of one study, on `cores` cores."""
+def processes(steps: Sequence[Step], task: str, cores: int, *, chained: bool) -> int:
+    """The number of processes that should share runs of one study, on `cores` cores.
+
+    Parameters
+    ----------
+    chained : whether the SCF of each run starts from the orbitals of the one before
+    """
     if cores == 1 or len(steps) < 2 or any(step.optimised for step in steps):
         return 1
-    different = {_alike(step): step for step in steps}
     try:
-        plans = {alike: _planned(step, task)[1] for alike, step in different.items()}
+        plans = _plans(steps, task)
     except Dfmp2Error:  # the run itself will report the error
+        return 1
+    if chained and not _take_turns([plans[_alike(step)] for step in steps]):
         return 1
     return time_plan.process_count(
         [plans[_alike(step)].timings.total for step in steps],
         max(planned.memory.comfortable for planned in plans.values()),
         steps[0].options.memory,
         cores,
+    )
+
+
+def _take_turns(plans: Sequence[plan.Plan]) -> bool:
+    """Whether two processes should take turns with a chain of runs."""
+    seconds = math.fsum(planned.timings.total - planned.rates.start for planned in plans)
+    return seconds >= LEAST_CHAIN and all(
+        planned.timings.scf - planned.pace.integrals <= SHARE_OF_ITERATIONS * planned.timings.total
+        for planned in plans
     )
 
 

@@ -33,7 +33,13 @@ from dfmp2.output.study import MOST_RUNS, Study
 from dfmp2.progress import Collector, Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions
-from dfmp2.studies.forecast import Series, examine_steps, forget_systems, processes
+from dfmp2.studies.forecast import (
+    Series,
+    examine_steps,
+    forget_systems,
+    longest_first,
+    processes,
+)
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.task import Step, Task, Unfinished, expanded, wholes
 
@@ -71,6 +77,12 @@ class Elsewhere(Protocol):
         self, units: Sequence[Unit], count: int, threads: int
     ) -> Iterable[tuple[Step, MP2Result | Dfmp2Error]]:
         """The steps with their results, in order of completion, from `count` processes."""
+
+    def chain(
+        self, units: Sequence[Unit], threads: int
+    ) -> Iterable[tuple[Step, MP2Result | Dfmp2Error]]:
+        """The same for energies, from two processes; a step without start orbitals starts from
+        those of the step before."""
 
 
 class CarryOutKeywords(TypedDict, total=False):
@@ -211,7 +223,12 @@ class _StudyRuns:
             total = f"/{len(self.steps)}"
         if elsewhere is not None and count > 1 and waiting:
             self.number += len(group) - len(waiting)
-            shared = elsewhere.steps(self._units(waiting), min(count, len(waiting)), threads)
+            if self.task.chained:
+                shared = elsewhere.chain(self._chained_units(group), threads)
+            else:
+                ordered = longest_first(waiting, self._kind)
+                units = [self._unit(step, self._start_of(step)) for step in ordered]
+                shared = elsewhere.steps(units, min(count, len(waiting)), threads)
             self._take(shared, total)
         else:
             self._run_here(group, waiting, total)
@@ -220,16 +237,21 @@ class _StudyRuns:
 
     def _division(self, group: Sequence[Step], elsewhere: Elsewhere | None) -> tuple[int, int]:
         """The number of processes for a group of steps, and of the threads of each."""
-        given = self.task.options.threads
+        task = self.task
+        given = task.options.threads
         cores = given or usable_cores()
-        if elsewhere is None:
+        most = len(group)
+        if task.chained:
+            # Two take turns with energies in one basis set, see `Elsewhere.chain`
+            most = 1 if self.composite or task.compute is not None else 2
+        if elsewhere is None or most == 1:
             return 1, cores
         if elsewhere.workers is not None:
-            count = max(1, min(elsewhere.workers, len(group)))
+            count = min(elsewhere.workers, most)
             return count, given or max(1, cores // count)
-        if self.task.chained or pinning(self.task.options.backend, 0, 1):
+        if pinning(task.options.backend, 0, 1):
             return 1, cores
-        count = processes(group, self._kind, cores)
+        count = min(most, processes(group, self._kind, cores, chained=task.chained))
         return count, cores // count
 
     def _waiting(self, group: Sequence[Step], threads: int, *, follow: bool) -> list[Step]:
@@ -249,18 +271,28 @@ class _StudyRuns:
                 self._keep(step, task.stored[step.name])
         return [step for step in group if step.name not in self.results]
 
-    def _units(self, waiting: Sequence[Step]) -> list[Unit]:
-        """Steps for other processes."""
-        return [
-            Unit(
-                step=step,
-                compute=self._function_of(step),
-                start=self._start_of(step),
-                command=self.command,
-                tolerant=self.task.tolerant,
-            )
-            for step in waiting
-        ]
+    def _unit(self, step: Step, start: StartOrbitals | None) -> Unit:
+        """A step for another process."""
+        return Unit(
+            step=step,
+            compute=self._function_of(step),
+            start=start,
+            command=self.command,
+            tolerant=self.task.tolerant,
+        )
+
+    def _chained_units(self, group: Sequence[Step]) -> list[Unit]:
+        """The missing steps of a group for other processes; without start orbitals where these are
+        those of the step before, which is missing too."""
+        units = []
+        start = self.first
+        for step in group:
+            if step.name in self.results:
+                start = _orbitals_of(step.name, self.results[step.name])
+            else:
+                units.append(self._unit(step, start))
+                start = None
+        return units
 
     def _take(self, shared: Iterable[tuple[Step, MP2Result | Dfmp2Error]], total: str) -> None:
         """Keep the results of other processes."""
@@ -362,9 +394,4 @@ class _StudyRuns:
 
 def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:
     """The converged orbitals of a run."""
-    return StartOrbitals(
-        mo_coeff=result.reference.mo_coeff,
-        mo_occ=result.reference.mo_occ,
-        charges=None,
-        origin=f"orbitals of {name}",
-    )
+    return result.reference.as_start(f"orbitals of {name}")

@@ -25,7 +25,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian, hartree_fock
 from dfmp2.scf.hamiltonian import Environment
 from dfmp2.scf.integrals import ScfIntegrals
-from dfmp2.scf.reference import Reference, StartOrbitals, common_orbitals
+from dfmp2.scf.reference import Reference, common_orbitals
 from dfmp2.scf.solvent import in_solvent
 from dfmp2.units import format_bytes
 from dfmp2.validation import formulas
@@ -36,7 +36,7 @@ TOLERANCE = 1e-6  # Eh; converged SCFs and MP2 implementations agree much better
 FITTING_TOLERANCE = 1e-3
 LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and work space, not counted otherwise
 # Eh and cycles of the other SCF, regardless of the settings of the run: at 1e-10 Eh E(corr) is
-# is still off by up to 4e-7 Eh (NO), by the same amount as that of the run
+# still off by up to 4e-7 Eh (NO), by the same amount as that of the run
 CONVERGED, LEAST_CYCLES = (1e-12, 100)
 LOOSER = 1e-10  # Eh, where that is out of reach: a continuum's spheres break the symmetry of BrO
 COMMON = 0.5  # smallest cosine between the occupied spaces that counts as the same SCF solution
@@ -445,12 +445,9 @@ def _scf(
         scf_max_cycles=max(options.scf_max_cycles, LEAST_CYCLES),
         grid=found.grid_name,
     )
+    start = None
     if stored:
-        start = StartOrbitals(
-            mo_coeff=found.mo_coeff, mo_occ=found.mo_occ, charges=None, origin="the stored orbitals"
-        )
-    else:
-        start = None
+        start = found.as_start("the stored orbitals")
     integrals = ScfIntegrals(jk, "pyscf", threads=count)
     environment = Environment(charges=result.molecule.point_charges)
     try:

@@ -206,12 +206,7 @@ class Session:
         """Converged orbitals of the same SCF, if already available."""
         for other, result in self._results.items():
             if _of_scf(other) == _of_scf(calculation):
-                return StartOrbitals(
-                    mo_coeff=result.reference.mo_coeff,
-                    mo_occ=result.reference.mo_occ,
-                    charges=None,
-                    origin=other.geometry,
-                )
+                return result.reference.as_start(other.geometry)
         return None
 
 

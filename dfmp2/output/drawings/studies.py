@@ -87,8 +87,10 @@ def _fitted(study: Study, points: Sequence[tuple[float, float]]) -> list[Curve]:
     return found
 
 
-def scan_curve(study: Study) -> str:
-    """The drawing of a scan as an SVG file."""
+def curve_file(study: Study) -> str:
+    """The drawing of a scan or a reaction path as an SVG file."""
+    if study.kind == "irc":
+        return of_its_own(path_drawing(study))
     return of_its_own(scan_drawing(study))
 
 

@@ -16,7 +16,6 @@ fixed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,7 @@ from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import conventions
 from dfmp2.output.export.densities import SAID, natural_orbitals
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
+from dfmp2.output.study import Study
 
 LETTERS = "spdfg"
 SPINS = ("Alpha", "Beta")
