@@ -506,3 +506,11 @@ def test_letters_that_a_stream_cannot_write_are_escaped(monkeypatch: pytest.Monk
     assert main_module.main(["show", "nowhere-\u0151.h5"]) == 3
     sys.stderr.flush()
     assert b"nowhere-\\u0151.h5" in written.getvalue()
+
+
+def test_show_of_a_missing_file_says_that_it_is_missing(call: Runner) -> None:
+    """It was said to be no study."""
+    for more in (("--csv",), ("--run", "complex"), ()):
+        done = call("show", "missing.h5", *more)
+        assert done.code == 3
+        assert "missing.h5: no such file" in done.message

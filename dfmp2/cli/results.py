@@ -62,12 +62,12 @@ def show(
         if as_json and as_csv:
             raise InputError("--json and --csv exclude each other: choose one")
         _show_study(result, as_json=as_json, as_csv=as_csv, verify=verify)
-    elif not of_study and (run is not None or as_csv):
+    elif not of_study and Path(result).exists() and (run is not None or as_csv):
         raise InputError(
             f"--{'csv' if run is None else 'run'} is for studies, and {result} is not one: "
             "leave it out"
         )
-    elif as_csv:
+    elif of_study and as_csv:
         raise InputError("--csv prints the table of a study: leave out --run")
     else:
         _show_result(result, run, as_json=as_json, pairs=pairs, verify=verify)
