@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,7 @@ def show(
         if as_json and as_csv:
             raise InputError("--json and --csv exclude each other: choose one")
         _show_study(result, as_json=as_json, as_csv=as_csv, verify=verify)
-    elif not of_study and Path(result).exists() and (run is not None or as_csv):
+    elif not of_study and os.path.exists(result) and (run is not None or as_csv):
         raise InputError(
             f"--{'csv' if run is None else 'run'} is for studies, and {result} is not one: "
             "leave it out"

@@ -18,9 +18,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
 from pathlib import Path
-
-from dfmp2.host.provenance import installed_version
 
 TOOLS = "/opt/aws/neuron/bin"
 LIBRARIES = "/opt/aws/neuron/lib"
@@ -31,6 +30,15 @@ HARDWARE = ("nki", "nki-xla")
 ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("", "0", "false", "no", "off"), False
 )
+
+
+def installed(name: str) -> str | None:
+    """Version of a distribution as it is installed now (`dfmp2.host.provenance.installed_version`
+    remembers); None if missing."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class Host:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
-    version: Callable[[str], str | None] = installed_version
+    version: Callable[[str], str | None] = installed
 
     @property
     def python(self) -> str:
