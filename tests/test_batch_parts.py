@@ -224,6 +224,7 @@ SHARE = WorkerShare(threads=2, memory=4 * 10**9)
 @pytest.mark.parametrize(
     ("code", "errors", "item", "terminated", "words"),
     [
+        (None, "its last words", 1, False, "another part of this program was told how"),
         (-9, "", 7, False, "killed (SIGKILL)"),
         (-11, "", 1, False, "crashed (SIGSEGV): a fault"),
         (-15, "", 1, True, "crashed (SIGTERM)"),
@@ -233,7 +234,9 @@ SHARE = WorkerShare(threads=2, memory=4 * 10**9)
         (0, "x" * 400, 1, False, f"(exit code 0): {'x' * 300}"),
     ],
 )
-def test_why_a_worker_died(code: int, errors: str, item: int, terminated: bool, words: str) -> None:
+def test_why_a_worker_died(
+    code: int | None, errors: str, item: int, terminated: bool, words: str
+) -> None:
     died = process_death(code, SHARE, errors, peak=123)
     assert (died.exit_code, died.terminated, died.share) == (item, terminated, SHARE)
     assert died.errors == errors and words in str(died)

@@ -34,6 +34,7 @@ from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.mp2.result import Certificate, Check, CoupledCluster, FittingCertificate, Ranks
 from dfmp2.output import hdf5
+from dfmp2.output.reports.study_tables import species_table
 from dfmp2.output.study import Study
 from tests.ideal_gas import ideal_gas
 from tests.report_page import parse
@@ -747,6 +748,10 @@ def test_a_reaction_is_products_less_reactants(outputs: Outputs) -> None:
     assert table["multiplicity"] == [1.0, 2.0, 1.0, 1.0]
     assert table["symmetry_number"] == [2.0, 1.0, 1.0, 1.0]
     assert table["imaginary_modes"] == [0.0] * 4
+    assert "#imag. modes" not in species_table(study).heads
+    of_saddle = study.table["imaginary_modes"]._replace(values=[0.0, 1.0, 0.0, 0.0])
+    with_saddle = replace(study, table={**study.table, "imaginary_modes": of_saddle})
+    assert "#imag. modes" in species_table(with_saddle).heads
     species = study.settings["species"]
     assert [(one["coefficient"], one["charge"], one["multiplicity"]) for one in species] == [
         (-1.0, 0, 1),

@@ -18,6 +18,7 @@ from pyscf.mp import dfmp2 as pyscf_dfmp2
 from pyscf.mp import dfump2 as pyscf_dfump2
 
 import dfmp2
+from dfmp2.cli.reaction import ReactionOptions
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.studies import reaction as reactions
@@ -215,6 +216,27 @@ def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
     assert "name both --reactants and --products" in call("reaction", "--basis", "x").message
     no_basis = call("reaction", "--reactants", "h2.xyz", "--products", "2*h.xyz")
     assert no_basis.code == 3 and "no --basis is named" in no_basis.message
+
+
+def test_a_reaction_is_the_same_in_a_file_and_in_options(folder: Path) -> None:
+    (folder / "r.toml").write_text(
+        """reactants = ["hcn.xyz", "2*h.xyz"]
+        products = ["n.xyz"]
+        charges = { n = -1 }
+        multiplicities = { h = 2 }
+        symmetry_numbers = { hcn = 1 }
+        transition_states = ["hcn", "n"]"""
+    )
+    given = ReactionOptions(
+        file=None,
+        reactants="hcn.xyz,2*h.xyz",
+        products="n.xyz",
+        charges="n=-1",
+        multiplicities="h=2",
+        symmetry_numbers="hcn=1",
+        transition_states="hcn, n",
+    )
+    assert given.read() == read_reaction("r.toml")
 
 
 def test_names_and_numbers_on_the_command_line() -> None:

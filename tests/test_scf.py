@@ -89,6 +89,21 @@ def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
     assert alpha + beta == pytest.approx(9, abs=1e-10 if name != "atoms" else 0.2)
 
 
+def test_a_mixed_start_turns_homo_and_lumo_against_each_other() -> None:
+    """By 45 degrees, in opposite directions for both spins; nothing else is mixed."""
+    mole = built(WATER, "6-31g")
+    mf = scf.UHF(mole)
+    fock = mf.get_fock(dm=start_density(mole, "uhf"))[0]
+    orbitals = scipy.linalg.eigh(fock, mf.get_ovlp())[1]
+    others = orbitals[:, :4] @ orbitals[:, :4].T
+    turned = [(orbitals[:, 4] + sign * orbitals[:, 5]) / np.sqrt(2) for sign in (1, -1)]
+    expected = [others + np.outer(orbital, orbital) for orbital in turned]
+    found = following.guess_density("mix", mf, "uhf")
+    if np.abs(found[0] - expected[0]).max() > 0.1:
+        expected.reverse()
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
 # --- the rescue ladder ----------------------------------------------------------------------------
 
 
