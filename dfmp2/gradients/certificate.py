@@ -22,6 +22,7 @@ import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.gradients.correlation import CorrelationPart
+from dfmp2.gradients.density import options_beside
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.energy import mp2_energy
@@ -114,16 +115,7 @@ def with_slope(
     """The certificate, extended by the slope along one direction, analytic and from four
     energies."""
     direction = check_direction(molecule)
-    tight = replace(
-        options,
-        check=False,
-        precision="fp64",
-        guess="atoms",
-        scf_from=None,
-        scf_starts=1,
-        stability="off",
-        scf_conv_tol=min(TIGHT, options.scf_conv_tol),
-    )
+    tight = options_beside(options, TIGHT)
     start = reference.as_start("the reference")
     energies = []
     for factor in (-2, -1, 1, 2):

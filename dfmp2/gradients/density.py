@@ -129,22 +129,29 @@ TIGHT = 1e-13  # Eh, for the SCF in fields: an error of 1e-10 Eh in an energy ma
 ROUNDING = 1e-15  # of the SCF energy: the best that can be reached
 
 
-def options_in_fields(result: MP2Result) -> Options:
-    """Options of the runs in fields: densities only, energies in float64, and a tight SCF from the
-    given orbitals."""
-    options = result.options
-    tight = max(TIGHT, ROUNDING * abs(result.scf_total_energy))
+def options_beside(options: Options, tolerance: float) -> Options:
+    """Options of runs that start from the orbitals of a finished one: energies in float64 from an
+    SCF converged to `tolerance`, Eh, and nothing examined again."""
     return replace(
         options,
         check=False,
-        certify_fit=False,
-        polarizability=False,
         precision="fp64",
         guess="atoms",
         scf_from=None,
         scf_starts=1,
         stability="off",
-        scf_conv_tol=min(tight, options.scf_conv_tol),
+        scf_conv_tol=min(tolerance, options.scf_conv_tol),
+    )
+
+
+def options_in_fields(result: MP2Result) -> Options:
+    """Options of the runs in fields: densities only, energies in float64, and a tight SCF from the
+    given orbitals."""
+    tight = max(TIGHT, ROUNDING * abs(result.scf_total_energy))
+    return replace(
+        options_beside(result.options, tight),
+        certify_fit=False,
+        polarizability=False,
         allow_small_gap=True,
     )
 

@@ -36,8 +36,7 @@ from dfmp2.molecule.comment import (
 )
 from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol, require_usual_mass
 from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
-from dfmp2.molecule.text import name_of_file, printable, read_text
-from dfmp2.molecule.text import shown as _show
+from dfmp2.molecule.text import name_of_file, printable, read_text, shown
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 MAX_BYTES = 64 * 10**6
@@ -259,7 +258,7 @@ def _split_frame(text: str) -> list[str]:
     second = body[begin : begin + MAX_LINE].partition("\n")[0]
     if _is_atom(second):
         raise InputError(
-            f"{_show(second)} is an atom, where the comment line belongs: insert a line after the "
+            f"{shown(second)} is an atom, where the comment line belongs: insert a line after the "
             "number of atoms (may be blank)",
             line=2,
         )
@@ -289,7 +288,7 @@ def _too_many_lines(rest: str, natom: int) -> InputError:
             line=number,
         )
     return InputError(
-        f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or "
+        f"{shown(extra)} follows the {natom} atoms announced on line 1: correct the count or "
         "remove it",
         line=number,
     )
@@ -300,16 +299,16 @@ def _read_count(header: str) -> int:
     if len(header) > MAX_LINE or not _INTEGER.fullmatch(token):
         raise InputError(
             "not an xyz file: expected the number of atoms alone on line 1, found "
-            f"{_show(header)}; convert other formats first (for example with Open Babel)",
+            f"{shown(header)}; convert other formats first (for example with Open Babel)",
             line=1,
         )
     # 18 digits are enough to reject it, and int() has a limit
     natom = int(token.lstrip("+-0")[:18] or "0")
     if token.startswith("-") or natom == 0:
-        raise InputError(f"{_show(token)} atoms: expected 1 or more", line=1)
+        raise InputError(f"{shown(token)} atoms: expected 1 or more", line=1)
     if natom > MAX_ATOMS:
         raise InputError(
-            f"announces {_show(token)} atoms: at most {MAX_ATOMS} are accepted", line=1
+            f"announces {shown(token)} atoms: at most {MAX_ATOMS} are accepted", line=1
         )
     return natom
 
@@ -337,7 +336,7 @@ def _require_units(comment: str, units: str) -> None:
         stated = "bohr" if match["bohr"] else "angstrom"
         if stated != units:
             raise InputError(
-                f"{_show(match[0])} contradicts coordinates in {units}: pass ",
+                f"{shown(match[0])} contradicts coordinates in {units}: pass ",
                 Option("units", stated),
                 ", or correct the comment",
                 line=2,
@@ -436,7 +435,7 @@ def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> Non
     numbers = numbers_alone(comment)
     if numbers is not None and numbers != (charge, multiplicity):
         raise InputError(
-            f"{_show(comment.strip())} looks like charge and multiplicity, which are read by name "
+            f"{shown(comment.strip())} looks like charge and multiplicity, which are read by name "
             f"only: write charge={numbers[0]} multiplicity={numbers[1]}, or pass both as options",
             line=2,
         )
@@ -469,7 +468,7 @@ def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
         and {"species:S:1", "pos:R:3"} <= start.keys()
     ):
         raise InputError(
-            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for "
+            f"Properties={shown(text)}: expected species:S:1 and pos:R:3, and name:type:width for "
             "other columns",
             line=2,
         )
@@ -488,14 +487,14 @@ def _read_atom(
             )
         if len(words) < 4:
             raise InputError(
-                f"{_show(line) if words else 'blank line'}: expected a symbol and x, y, z"
+                f"{shown(line) if words else 'blank line'}: expected a symbol and x, y, z"
             )
         species, first, _ = columns or (0, 1, 4)
         symbol, ghost = _read_symbol(words[species])
         point = tuple(read_number(word) * scale for word in words[first : first + 3])
         if max(map(abs, point)) >= MAX_COORDINATE:
             raise InputError(
-                f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and "
+                f"{shown(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and "
                 "units"
             )
         if columns is None:
@@ -513,9 +512,9 @@ def _words_of_atom(line: str) -> list[str]:
     strange = next((letter for letter in line[:MAX_LINE] if not letter.isascii()), "")
     advice = ""
     if strange in _LOOKALIKES:
-        advice = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -"
+        advice = f"; {shown(strange)} is a {_LOOKALIKES[strange]}, write -"
     raise InputError(
-        f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{advice}"
+        f"{shown(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{advice}"
     )
 
 
@@ -533,7 +532,7 @@ def _read_symbol(word: str) -> tuple[str, bool]:
     inner = (ghost[1] or ghost[2]) if ghost else word
     if inner.lower() in DUMMIES:
         raise InputError(
-            f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a "
+            f"{shown(word)} is a dummy atom: remove it and lower the count, or write @O for a "
             "ghost O"
         )
     if re.fullmatch("[0-9]{1,3}", inner):
@@ -544,7 +543,7 @@ def _read_symbol(word: str) -> tuple[str, bool]:
     else:
         plain = ""
     if plain in SYMBOLS:
-        raise InputError(f"{_show(word)} is a label or isotope, not a symbol: write {plain}")
+        raise InputError(f"{shown(word)} is a label or isotope, not a symbol: write {plain}")
     return normalise_symbol(inner), ghost is not None
 
 
@@ -558,9 +557,9 @@ def read_number(word: str) -> float:
     if not _NUMBER.fullmatch(word):
         if "," in word and _NUMBER.fullmatch(word.replace(",", ".", 1)):
             raise InputError(
-                f"{_show(word)} has a decimal comma: write {word.replace(',', '.', 1)}"
+                f"{shown(word)} has a decimal comma: write {word.replace(',', '.', 1)}"
             )
-        raise InputError(f"{_show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
+        raise InputError(f"{shown(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
     return float(word.replace("D", "e").replace("d", "e"))
 
 
