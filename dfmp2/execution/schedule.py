@@ -31,7 +31,7 @@ from dfmp2.errors import Dfmp2Error, InputError, Option
 from dfmp2.execution.items import Input, inputs_to_share, read_inputs
 from dfmp2.execution.manifest import Batch, BatchItem, options_of_item
 from dfmp2.host import resources
-from dfmp2.host.files import make_folder, put, settled, stamp
+from dfmp2.host.files import make_folder, put, read_json, settled, stamp
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
 from dfmp2.planning import memory, plan, time
@@ -236,10 +236,10 @@ def read_list(
     """The items of a shard as a separate batch, from its stored list; None if there is none, or it
     does not match the current manifest."""
     try:
-        value = json.loads(_path(output / FOLDER, shard).read_text(encoding="utf-8"))
+        value = read_json(_path(output / FOLDER, shard))
         folder = Path(source).parent if root is None else Path(root)
         head = _head(source, folder, chained)
-        if not isinstance(value, dict) or {name: value.get(name) for name in head} != head:
+        if {name: value.get(name) for name in head} != head:
             return None
         items = tuple(_item(row, output.absolute()) for row in value["items"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError, InputError):
