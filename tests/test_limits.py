@@ -34,7 +34,7 @@ from dfmp2.mp2.result import Certificate
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
-from dfmp2.output.safe_hdf5 import open_checked
+from dfmp2.output.hdf5_datasets import open_checked, read_contents
 from dfmp2.output.state import decode, encode
 from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
 from dfmp2.planning.sizes import Sizes, sampled_pairs
@@ -198,12 +198,12 @@ def test_a_dataset_larger_than_its_file_is_a_trap(tmp_path: Path) -> None:
         if wrong:
             with (
                 pytest.raises(ResultFileError, match=r"sparse.*larger than the file"),
-                open_checked(path),
+                open_checked(path) as handle,
             ):
-                pass
+                read_contents(handle)
         else:
-            with open_checked(path):
-                pass
+            with open_checked(path) as handle:
+                assert read_contents(handle)["sparse"].shape == (numbers,)
 
 
 # --- locks and what a stopped run leaves ----------------------------------------------------------

@@ -157,13 +157,7 @@ def require_writable(
     """
     folder = target.parent
     try:
-        if not folder.is_dir():
-            raise InputError(
-                option.of(str(target)),
-                f": there is no folder {folder}: make it first, or name another one",
-            )
-        if target.is_dir() or (target.exists() and not target.is_file()):
-            raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
+        _require_regular(target, option)
         taken = os.path.lexists(target) and not overwrite
         probe = beside(target)
         probe.touch(exist_ok=False)
@@ -194,6 +188,17 @@ def require_writable(
             "folder with ",
             option,
         )
+
+
+def _require_regular(target: Path, option: Option) -> None:
+    """Raise for a file in a folder that does not exist, and for a folder or a device."""
+    if not target.parent.is_dir():
+        raise InputError(
+            option.of(str(target)),
+            f": there is no folder {target.parent}: make it first, or name another one",
+        )
+    if target.is_dir() or (target.exists() and not target.is_file()):
+        raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
 
 
 def make_folder(folder: Path, option: Option = OUTPUT) -> None:
@@ -361,10 +366,7 @@ def acquire_lock(target: Path) -> Holder | None:
         if other is not None:
             return other
         locks.append(lock)
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        path.write_text(
-            json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), since))), encoding="utf-8"
-        )
+        path.write_text(json.dumps(asdict(_this_process())), encoding="utf-8")
     except OSError as error:
         release_lock(target)
         raise write_failure(path, error, LARGEST) from error
@@ -374,14 +376,15 @@ def acquire_lock(target: Path) -> Holder | None:
 def release_lock(target: Path) -> None:
     """Release the lock, if this process holds it."""
     path = lock_file(target)
-    locks = _held.get(_key(path), [])
-    if locks:
-        lock = locks.pop()
-        if not locks:
-            with contextlib.suppress(OSError):
-                # while it is held, so that others who have opened it see that it lost its name
-                path.unlink()
-            lock.release()
+    locks = _held.get(_key(path))
+    if not locks:
+        return
+    lock = locks.pop()
+    if not locks:
+        with contextlib.suppress(OSError):
+            # while it is held, so that others who have opened it see that it lost its name
+            path.unlink()
+        lock.release()
 
 
 def discard_lock(target: Path) -> None:
@@ -423,6 +426,12 @@ def _take(lock: FileLock, path: Path, patience: float) -> Holder | None:
         if other.computes():
             break
     return other
+
+
+def _this_process() -> Holder:
+    """This process, as the holder of a lock from now on."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return Holder(pid=os.getpid(), host=socket.gethostname(), since=since)
 
 
 def _key(path: Path) -> tuple[int, str]:

@@ -33,17 +33,19 @@ from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared, Shape
 from dfmp2.mp2.result import Calculated
 from dfmp2.output.hdf5 import PREPARED
-from dfmp2.output.hdf5_datasets import Dataset, stored
-from dfmp2.output.safe_hdf5 import (
+from dfmp2.output.hdf5_datasets import (
+    Dataset,
     attributes_of,
+    by_group,
+    hash_of,
     open_checked,
     read_attribute,
+    stored,
 )
 from dfmp2.output.state import (
     SPINS,
     Group,
     allocate_b,
-    content_hash_of,
     fixed_text,
     group_items,
     places_of_b,
@@ -177,19 +179,20 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
                 "printed by dfmp2 show"
             ),
         )
-    with open_checked(path, heaps=False) as handle:
+    with open_checked(path) as handle:
         version = read_attribute(handle, PREPARED)
         if not isinstance(version, int | np.integer) or int(version) != VERSION:
             raise ResultFileError(
                 f"{path}: prepared file of version {version}, this dfmp2 reads version {VERSION}: "
                 "use the dfmp2 that wrote it, or prepare it again"
             )
-        sha256 = content_hash_of(handle)
+        contents = read_layout(handle)
+        sha256 = hash_of(contents)
         if read_attribute(handle, "content_sha256") != sha256:
             raise ResultFileError(
                 f"{path}: the content does not have its stored hash: prepare it again"
             )
-        datasets = read_layout(handle)
+        datasets = by_group(contents)
         try:
             records = read_records(datasets, KINDS)
             calculation = read_calculation(datasets, records)
@@ -434,6 +437,6 @@ def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Gro
         if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
     items |= group_items(digests)
-    store_layout(handle, items, prepared.provenance.version)
+    contents = store_layout(handle, items, prepared.provenance.version)
     handle.attrs[PREPARED] = VERSION
-    handle.attrs["content_sha256"] = fixed_text(content_hash_of(handle))
+    handle.attrs["content_sha256"] = fixed_text(hash_of(contents))
