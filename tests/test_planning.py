@@ -3,6 +3,7 @@ measured once and cached."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from dataclasses import asdict, replace
@@ -353,6 +354,21 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
     assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
     files.store_cached(rates._disk_key(folder), {"write": "fast"})
     assert rates.load_disk(folder) is None
+
+
+@pytest.mark.parametrize(("chunks", "written"), [(2, 2), (9, 4)])
+def test_a_disk_is_tried_with_so_many_bytes_or_so_long(tmp_path, monkeypatch, chunks, written):
+    """By a clock that goes on by a second at every look: writing ends after SIZE bytes, or LONGEST
+    seconds."""
+    clock = itertools.count()
+    monkeypatch.setattr(rates, "CHUNK", 1000)
+    monkeypatch.setattr(rates, "SIZE", 1000 * chunks)
+    monkeypatch.setattr(rates, "LONGEST", 4.5)
+    monkeypatch.setattr(rates.time, "perf_counter", lambda: float(next(clock)))
+    write, read, again = rates._moved(tmp_path / "x")
+    assert (tmp_path / "x").stat().st_size == 1000 * written
+    assert write == 1000 * written / (written + 1 + (chunks > written))
+    assert read == again == 1000 * written / (written + 2)
 
 
 def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
