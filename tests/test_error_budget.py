@@ -580,6 +580,7 @@ def test_the_error_of_a_reaction_written_out(result: MP2Result) -> None:
     bonds = 2 * 1e-5 + 2 * 1.8e-5
     expected = 2 * others + 0.03 * 2 * fitting + bonds
     assert budget.reaction == pytest.approx(expected, rel=1e-12)
+    assert budget.to_dict()["reaction_energy"] == budget.reaction
     assert 1e-12 < 2 * others < bonds < expected
 
 
