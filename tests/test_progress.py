@@ -35,7 +35,7 @@ from dfmp2.progress import (
     Wordless,
     counted_blocks,
 )
-from dfmp2.studies import forecast
+from dfmp2.studies import task
 from dfmp2.studies.task import Step
 from tests.awkward import MOLECULES
 from tests.conftest import Heard, wait_until
@@ -253,11 +253,11 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
             raise InputError("refused when it is its turn")
         return None, SimpleNamespace(timings=SimpleNamespace(total=forecasts[step.name]))
 
-    monkeypatch.setattr(forecast, "_planned", planned)
+    monkeypatch.setattr(task, "_planned", planned)
     molecule = Molecule(("He",), [[0.0, 0.0, 0.0]])
     steps = [Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
     told = Told(clock)
-    series = forecast.Series(told, steps, "energy")
+    series = task.Series(told, steps, "energy")
     series.begin("a")
     series.time_left(100.0)
     assert told.estimates[-1][1] == pytest.approx(200.0)
@@ -433,7 +433,7 @@ def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         log = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
         with Console(quiet=False, log=log, several=True) as shown:
-            series: Listener = forecast.Series(shown, [], "energy")
+            series: Listener = task.Series(shown, [], "energy")
             shown.stage("[1/2] first")
             series.stage("pair energies")
             series.scf_cycle(7, -76.0, -1e-3, 1e-2)
