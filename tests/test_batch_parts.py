@@ -170,7 +170,7 @@ def test_processes_begin_with_the_longest_run():
     ]
     found = [step.name for step in task.longest_first(steps, "energy")]
     assert found == ["h2o", "h2", "h2-far"]
-    shared = [forecast.processes(steps[:count], "energy", 4) for count in (1, 2, 3)]
+    shared = [task.processes(steps[:count], "energy", 4) for count in (1, 2, 3)]
     assert shared == [1, 2, 3]
 
 
