@@ -25,8 +25,14 @@ from dfmp2.integrals.spaces import (
     smallest_denominator,
 )
 from dfmp2.mp2 import certificate
-from dfmp2.mp2.operands import PairOperands, rounded, summation_order
-from dfmp2.mp2.pairs import PairEnergies, evaluate, pair_energies
+from dfmp2.mp2.pairs import (
+    PairEnergies,
+    PairOperands,
+    evaluate,
+    pair_energies,
+    rounded,
+    summation_order,
+)
 from dfmp2.planning.sizes import SAMPLED, sampled_pairs
 from tests.conftest import Heard
 from tests.test_backends import fitted
