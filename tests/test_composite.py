@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -216,6 +216,9 @@ def test_everything_of_a_composite_is_the_weighted_sum(unlike):
     assert whole.correction == pytest.approx(-0.03 - 0.002 + 0.025)
     expected = whole.scf_total_energy + same + opposite - 0.007
     assert whole.total_energy == pytest.approx(expected, abs=1e-12)
+    sums = {"mean_field_energy": -1.0, "correlation_energy": -0.2, "dispersion_energy": -0.03}
+    found = type(whole).total_energy.fget(SimpleNamespace(**sums, correction=0.004))
+    assert found == pytest.approx(-1.226, abs=1e-12)
     assert whole.gradient.total_gradient == pytest.approx(
         of_scf(lambda run: run.gradient.scf_total_gradient)
         + added(lambda run: run.gradient.total_gradient - run.gradient.scf_total_gradient)
