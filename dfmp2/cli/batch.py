@@ -58,7 +58,7 @@ def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch
     runs."""
     from dfmp2.execution.items import look_items, said_energy
-    from dfmp2.output.table import rows_json
+    from dfmp2.output.json import rows_json
 
     rows = look_items(batch)
     counts_and_items = status_json(rows)
@@ -108,7 +108,7 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     one process, its default threads.
     """
     from dfmp2.execution.schedule import foresee_shards
-    from dfmp2.output.table import rows_json
+    from dfmp2.output.json import rows_json
 
     outlook = foresee_shards(batch, shards, chained=scf_chain)
     if as_json:
