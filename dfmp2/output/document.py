@@ -216,14 +216,25 @@ def _fitting(text: str, width: int) -> str:
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """The words of a text in lines of at most `width` on a terminal; a wider word gets its own
-    line, unbroken."""
+    """The words of a text in lines of at most `width` on a terminal."""
+    return joined_words(text.split(), width)
+
+
+def joined_words(
+    words: Iterable[str], width: int, indent: str = "", hanging: str = ""
+) -> list[str]:
+    """Words in lines of at most `width` on a terminal; a wider word gets its own line, unbroken.
+
+    Parameters
+    ----------
+    indent, hanging : before the first line, and before the others
+    """
     lines: list[str] = []
-    for word in text.split():
+    for word in words:
         if lines and displayed_width(lines[-1]) + 1 + displayed_width(word) <= width:
             lines[-1] += f" {word}"
         else:
-            lines.append(word)
+            lines.append(f"{hanging if lines else indent}{word}")
     return lines
 
 
