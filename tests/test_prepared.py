@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -576,6 +577,9 @@ def test_a_full_disk_leaves_nothing(
             patch.setattr(module, name, full)
             done = call(*PREPARE, "--overwrite")
         assert done.code == 7 and "No space left on device" in done.message, name
+        if name != "replace":
+            # The orbitals 8 * 7**2, B 8 * 5 * 2 * 76, and 60 kB
+            assert re.search(r"66\.47 kB are needed and [\d.]+ \w?B are free", done.message), name
         assert listing(folder) == before, name
 
 

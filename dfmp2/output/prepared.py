@@ -25,9 +25,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dfmp2.errors import Command, InputError, Message, Option, ResourceError, ResultFileError
+from dfmp2.errors import Command, Dfmp2Error, InputError, ResultFileError
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
-from dfmp2.host.files import beside, move, require_writable, settled
+from dfmp2.host.files import beside, move, require_writable, settled, write_failure
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared, Shape
@@ -66,7 +66,7 @@ from dfmp2.scf.reference import Reference
 VERSION = 1
 KINDS = records_of(Calculated) | records_of(Reference)
 NOTE = "dfmp2/run/frozen_core_note"
-OVERHEAD = 2_000_000  # bytes in the file other than B and the orbitals (generous)
+OVERHEAD = 60_000  # bytes in the file other than B and the orbitals, at least
 
 
 # --- reading the file -----------------------------------------------------------------------------
@@ -268,6 +268,7 @@ class PreparedFile:
         self._regions: list[FileRegion] = []
         self._placed: list[tuple[Shape, StoredTensor]] = []
         self._groups: list[list[Group]] = []
+        self._needed: int | None = None
 
     def __enter__(self) -> PreparedFile:
         for part in self._target.parent.glob(f".{glob.escape(self._target.name[:200])}.part-*"):
@@ -279,13 +280,14 @@ class PreparedFile:
         self._stack.close()
 
     def require(self, size: int) -> None:
-        """Raise if the target exists or the disk has no space for `size` bytes of B.
+        """Raise if the target exists or the disk has no space for `size` bytes of B and orbitals.
 
         Raises
         ------
         ResultExists, ResourceError
         """
-        require_writable(self._target, overwrite=self._overwrite, expected_bytes=size + OVERHEAD)
+        self._needed = size + OVERHEAD
+        require_writable(self._target, overwrite=self._overwrite, expected_bytes=self._needed)
 
     def place(self, shapes: list[tuple[int, int]], naux: int) -> list[StoredTensor]:
         """Space in the file for B of each spin, (nocc, nvir), to be built there."""
@@ -354,7 +356,7 @@ class PreparedFile:
             with h5py.File(self._part, "w", locking=False) as handle:
                 offsets = allocate_b(handle, shapes)
         self._regions = [
-            FileRegion(self._descriptor, offset, str(self._target)) for offset in offsets
+            _Region(self._descriptor, offset, self._target, self._needed) for offset in offsets
         ]
 
     def _copied(
@@ -386,19 +388,42 @@ class PreparedFile:
             OSError,
             RuntimeError,
         ) as error:  # RuntimeError: from HDF5 if the disk fills up on closing
-            number = getattr(error, "errno", None)
-            if number:
-                reason = os.strerror(number)
-            else:
-                reason = str(error).splitlines()[0]
-            way_out = Message()
-            if number == errno.ENOSPC:
-                way_out = Message(
-                    ": free some space or choose another folder with ", Option("output")
-                )
-            raise ResourceError(
-                f"cannot write {self._target}: {reason}", way_out, ": nothing was changed"
+            known = error if isinstance(error, OSError) and error.errno else None
+            if known is None:
+                known = OSError(errno.EIO, str(error).splitlines()[0])
+            raise write_failure(
+                self._target, known, self._needed, discarded=bytes_on_disk(self._descriptor)
             ) from error
+
+
+def bytes_on_disk(descriptor: int) -> int:
+    """Bytes that an open file takes on its disk, 0 if there is none."""
+    try:
+        return os.fstat(descriptor).st_blocks * 512
+    except OSError:
+        return 0
+
+
+class _Region(FileRegion):
+    """Numbers in a prepared file that is being written.
+
+    Parameters
+    ----------
+    target : the file's final path
+    needed : bytes of the whole file, None if unknown
+    """
+
+    def __init__(self, descriptor: int, offset: int, target: Path, needed: int | None) -> None:
+        super().__init__(descriptor, offset, str(target))
+        self._target, self._needed = target, needed
+
+    def failure(self, error: OSError | None) -> Dfmp2Error:
+        """As in FileRegion, with the space needed and left."""
+        if error is None:
+            return super().failure(None)
+        return write_failure(
+            self._target, error, self._needed, discarded=bytes_on_disk(self._descriptor)
+        )
 
 
 def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
