@@ -38,7 +38,7 @@ from dfmp2.progress import (
 from dfmp2.studies import task
 from dfmp2.studies.task import Step
 from tests.awkward import MOLECULES
-from tests.conftest import Heard, wait_until
+from tests.conftest import Heard, Terminal, wait_until
 
 FORESEEN = Timings(
     scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0
@@ -290,13 +290,6 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
 
 
 # --- what is shown --------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def drawn(stream: io.StringIO, words: str, times: int = 1) -> None:
