@@ -149,6 +149,7 @@ def test_singles_of_rohf_are_of_both_spins(name: str) -> None:
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert abs(parts[0] - parts[1]) > 1e-5
     assert ours.mp2_singles_energy == pytest.approx(sum(parts), abs=1e-8)
+    assert ours.to_dict()["mp2_singles_energy"] == ours.mp2_singles_energy
     energies = {row.name: row.energy for row in energy_rows(ours)}
     doubles = 1.2 * energies["opposite-spin correlation"] + energies["same-spin correlation"] / 3
     assert energies["SCS-MP2 correlation"] == pytest.approx(doubles + sum(parts), abs=1e-8)

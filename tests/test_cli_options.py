@@ -295,7 +295,7 @@ def test_check(water: Stored, radical: Stored, json_of: Any, folder: Path) -> No
 def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:
     done = succeed(call("run", "crowd.xyz", "--basis", "aug-cc-pvtz", "--overwrite", "--json"))
     diagnostics = done.json["diagnostics"]
-    assert diagnostics["metric_dropped"] >= 1 and diagnostics["metric_threshold"] > 0
+    assert diagnostics["metric_dropped"] >= 1 and diagnostics["metric_threshold"] == 1e-12
     assert f"{diagnostics['metric_dropped']} of 216 functions dropped" in done.err
     assert done.json["formula"] == "He + ghost He5"
 

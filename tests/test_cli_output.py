@@ -39,6 +39,11 @@ def test_json_holds_all_digits(water: Stored, radical: Stored) -> None:
         with h5py.File(stored.path) as handle:
             for name in ENERGIES:
                 assert stored.json[name] == handle[f"dfmp2/energies/{name}"][()]
+        for scaled in ("scs", "sos"):
+            total = (
+                stored.json["scf_total_energy"] + stored.json[f"{scaled}_mp2_correlation_energy"]
+            )
+            assert stored.json[f"{scaled}_mp2_total_energy"] == pytest.approx(total, rel=1e-15)
 
 
 def test_json_names_its_origin(water: Stored) -> None:

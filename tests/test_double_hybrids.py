@@ -376,6 +376,7 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
         other.grids = mf.grids
         expected = other.energy_tot(mf.make_rdm1())
         assert found.functional_energy == pytest.approx(expected, abs=1e-8)
+    assert found.to_dict()["functional_energy"] == found.functional_energy
     assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert found.components == pytest.approx((same, opposite), abs=1e-8)
     total = expected + os_scale * opposite + ss_scale * same
