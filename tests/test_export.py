@@ -7,8 +7,11 @@ from these alone, which reveals a wrong order, sign, norm, unit or core potentia
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -479,3 +482,20 @@ def test_without_trexio(
     done = call("export", str(water.path), "--to", "trexio")
     assert done.code == 3 and "pip install 'dfmp2[trexio]'" in done.message
     assert not list(folder.glob("*.trexio.h5"))
+
+
+def test_a_full_disk_of_the_temporary_trexio_file(
+    water: Stored, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trexio")
+
+    def full(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (folder / "scratch").mkdir()
+    monkeypatch.setenv("DFMP2_SCRATCH", "scratch")
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    done = call("export", str(water.path), "--to", "trexio")
+    assert done.code == 7 and "No space left on device" in done.message
+    assert re.search(r"/scratch \(.* are needed and [\d.]+ \w?B are free", done.message)
+    assert "name another one with DFMP2_SCRATCH or TMPDIR" in done.message
