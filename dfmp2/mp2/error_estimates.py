@@ -11,7 +11,8 @@
     basis set              only a study of several basis sets can tell
 
     softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS,
-                                                    MARGINAL_SOFTNESS for UHF of marginal stability
+                                                    for UHF 1 / (lowest eigenvalue of the orbital Hessian),
+                                                    MARGINAL_SOFTNESS where that is zero within its error
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
@@ -388,7 +389,8 @@ def _softness(result: MP2Result) -> float:
     are large even if the gradient is small. Energies of float32 products or of a coarser grid do
     not show it: a large molecule, or an SCF of fewer than two iterations, has a constant instead.
     UHF solutions of marginal stability often have a second soft rotation that the iterations do not
-    reach (NO near its equilibrium, where spin polarisation sets in).
+    reach (NO near its equilibrium, where spin polarisation sets in). The lowest curvature of a stable
+    one is known; the iterations may not reach its rotation either (HNO+).
     """
     reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
     history = reference.history
@@ -399,6 +401,9 @@ def _softness(result: MP2Result) -> float:
     stability = reference.stability
     if reference.kind == "uhf" and stability and stability.verdict.startswith("marginal"):
         softness = MARGINAL_SOFTNESS
+    known = stability and stability.verdict == "stable" and stability.lowest_eigenvalue > 0
+    if reference.kind == "uhf" and known:
+        softness = max(softness, 1.0 / stability.lowest_eigenvalue)
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):
