@@ -205,7 +205,8 @@ def test_energies_of_float32_show_no_softness(
     [
         ("uhf", "marginal (UHF to UHF)", 1e-6, 50.0),
         ("uhf", "stable", 0.5, 3.0),
-        ("uhf", "stable", 0.02, 50.0),
+        ("uhf", "stable", 0.04, 25.0),
+        ("uhf", "stable", 1e-6, 50.0),  # of an earlier version
         ("uhf", "unstable (UHF to UHF)", -0.02, 3.0),
         ("rhf", "marginal (RHF to UHF)", 1e-6, 3.0),
         ("rhf", "stable", 0.02, 3.0),

@@ -12,7 +12,7 @@
 
     softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS,
                                                     for UHF 1 / (lowest eigenvalue of the orbital Hessian),
-                                                    MARGINAL_SOFTNESS where that is zero within its error
+                                                    but no more than MARGINAL_SOFTNESS of that
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
@@ -69,7 +69,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SOFTNESS = 3.0  # 1/Eh
 UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh, if the iterations do not show it
-MARGINAL_SOFTNESS = 50.0  # 1/Eh, the least of UHF where a rotation costs no energy
+MARGINAL_SOFTNESS = 50.0  # 1/Eh, the least of UHF where a rotation costs little or no energy
 FIRST_ORDER = 0.04  # Eh
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
 BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
@@ -399,11 +399,10 @@ def _softness(result: MP2Result) -> float:
         return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
     softness = SOFTNESS
     stability = reference.stability
-    if reference.kind == "uhf" and stability and stability.verdict.startswith("marginal"):
-        softness = MARGINAL_SOFTNESS
-    known = stability and stability.verdict == "stable" and stability.lowest_eigenvalue > 0
-    if reference.kind == "uhf" and known:
-        softness = max(softness, 1.0 / stability.lowest_eigenvalue)
+    no_lower = stability and stability.verdict.startswith(("stable", "marginal"))
+    if reference.kind == "uhf" and no_lower:
+        lowest = max(stability.lowest_eigenvalue, 1.0 / MARGINAL_SOFTNESS)
+        softness = max(softness, 1.0 / lowest)
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):
