@@ -399,10 +399,13 @@ def _softness(result: MP2Result) -> float:
         return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
     softness = SOFTNESS
     stability = reference.stability
-    no_lower = stability and stability.verdict.startswith(("stable", "marginal"))
-    if reference.kind == "uhf" and no_lower:
+    if (
+        reference.kind == "uhf"
+        and stability is not None
+        and stability.verdict.startswith(("stable", "marginal"))
+    ):
         lowest = max(stability.lowest_eigenvalue, 1.0 / MARGINAL_SOFTNESS)
-        softness = max(softness, 1.0 / lowest)
+        softness = max(SOFTNESS, 1.0 / lowest)
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):
