@@ -99,9 +99,9 @@ def test_writer(
         assert done.code == 0, done.err
     else:
         assert done.code == 7 and os.strerror(fault[1]) in done.message, done.err
+        assert writer.option in done.message
         if fault[1] in (errno.ENOSPC, errno.EDQUOT):
             assert re.search(r" are needed and [\d.]+ \w?B are free", done.message)
-            assert writer.option in done.message
     assert intact(writer, folder, before, listing(folder))
 
 

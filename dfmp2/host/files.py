@@ -112,7 +112,11 @@ def write_failure(
     discarded : bytes of the unfinished file, which will be free again
     """
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return disk_refusal(error)(f"cannot write {target}: {error.strerror}: nothing was changed")
+        return disk_refusal(error)(
+            f"cannot write {target}: {error.strerror}: nothing was changed; choose another folder "
+            "with ",
+            option,
+        )
     return DiskFull(
         f"cannot write {target}: {error.strerror}: "
         f"{describe_space(target.parent, needed, discarded)}: nothing was changed; free some space "
