@@ -27,9 +27,9 @@ from dfmp2.execution.aws import (
     pack,
     unpacked_archive,
 )
+from dfmp2.execution.batch import of_shard
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
-from dfmp2.execution.schedule import of_shard
 from dfmp2.host.s3 import Copies, asking, kept
 from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Cloud, cloud
 from tests.conftest import Finished, Runner, run_command, succeed, wait_until

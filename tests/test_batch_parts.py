@@ -24,17 +24,16 @@ from dfmp2.errors import (
     SomeFailed,
 )
 from dfmp2.execution import items, parts
-from dfmp2.execution.batch import BatchRun
+from dfmp2.execution.batch import BatchRun, Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.execution.dask import DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch, options_of_item
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Slot, WorkerShare, process_death
-from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.planning.time import process_count
-from dfmp2.studies import forecast, runs
+from dfmp2.studies import runs, task
 from dfmp2.studies.task import Step
 from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
@@ -169,9 +168,9 @@ def test_processes_begin_with_the_longest_run():
         Step(name, name, parse_xyz(MOLECULES[name], file=name).molecule, options)
         for name in ("h2", "h2o", "h2-far")
     ]
-    found = [step.name for step in forecast.longest_first(steps, "energy")]
+    found = [step.name for step in task.longest_first(steps, "energy")]
     assert found == ["h2o", "h2", "h2-far"]
-    shared = [forecast.processes(steps[:count], "energy", 4) for count in (1, 2, 3)]
+    shared = [task.processes(steps[:count], "energy", 4) for count in (1, 2, 3)]
     assert shared == [1, 2, 3]
 
 
@@ -510,7 +509,7 @@ def test_programs_are_compiled_once_for_each_bucket_of_sizes(
 
     works = [SimpleNamespace(load=name) for name in shapes]
     monkeypatch.setattr("dfmp2.execution.items.read_inputs", lambda _: [])
-    monkeypatch.setattr("dfmp2.execution.schedule.works", lambda _: works)
+    monkeypatch.setattr("dfmp2.execution.batch.works", lambda _: works)
     monkeypatch.setattr("dfmp2.planning.plan.trainium_shapes", lambda name: shapes[name])
     accelerator = SimpleNamespace(bucket=lambda spins: (len(spins), spins[0].nocc))
     monkeypatch.setattr("dfmp2.backends.registry.accelerator", lambda: accelerator)

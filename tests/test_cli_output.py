@@ -18,6 +18,7 @@ import pytest
 
 from dfmp2.cli.run import command_line
 from dfmp2.output import hdf5
+from dfmp2.output.text import report
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -71,7 +72,9 @@ def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:
     assert "Infinity" not in done.out and "NaN" not in done.out
     assert done.json["diagnostics"]["smallest_denominator"] is None
     assert done.json["mp2_correlation_energy"] == 0.0
-    assert hdf5.read("h.dfmp2.h5").diagnostics.smallest_denominator == np.inf
+    stored = hdf5.read("h.dfmp2.h5")
+    assert stored.diagnostics.smallest_denominator == np.inf
+    assert "There is no pair of electrons to correlate" in report(stored)
 
 
 def test_the_command_is_stored_as_a_shell_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,8 @@ from dfmp2.planning import plan
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
 from dfmp2.scf.reference import GIVEN, Stability
-from dfmp2.studies import forecast
-from dfmp2.studies.forecast import certified
-from dfmp2.studies.task import Step
+from dfmp2.studies import task
+from dfmp2.studies.task import Step, certified
 from dfmp2.units import BOHR_PER_ANGSTROM, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, Stored, succeed
 from tests.report_page import page_of, parse
@@ -1018,7 +1017,7 @@ def test_a_study_goes_on_from_runs_without_certificates(
     """As in files of earlier versions; what was not measured is estimated."""
     path, given = tmp_path / "f2.h5", ("bond", "1,2", "1.3:1.5:2")
     with monkeypatch.context() as patched:
-        patched.setattr(forecast, "CERTIFICATES", 0.0)
+        patched.setattr(task, "CERTIFICATES", 0.0)
         first = dfmp2.scan(diatomic("FF", 1.4), "sto-3g", given, output=path, **QUIET)
     assert all(run.fitting_certificate is None for run in first.runs.values())
     again = dfmp2.scan(diatomic("FF", 1.4), "sto-3g", given, output=path, resume=True, **QUIET)

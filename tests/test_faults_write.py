@@ -30,6 +30,7 @@ from tests.faults import numbers
 from tests.writers import (
     FAULTS,
     H2,
+    SCAN,
     SECOND,
     WRITERS,
     Fault,
@@ -137,6 +138,17 @@ def test_only_what_does_not_fit_is_refused(
         monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _, free=needed: free)
         succeed(call(*command))
         assert (folder / command[-1]).exists()
+
+
+def test_what_a_killed_process_was_writing_is_removed(call: Runner, folder: Path) -> None:
+    """Of the result, the study and its checkpoint, by the next run that writes the same file."""
+    for command in (("run", "h2.xyz", *H2, "--output", "new.h5"), SCAN):
+        for name in ("new.h5", "new.h5.checkpoint"):
+            (folder / f".{name}.part-0123456789ab").write_text("half")
+        (folder / ".renew.h5.part-0123456789ab").write_text("of another file")
+        succeed(call(*command))
+        left = [name for name in listing(folder) if ".part-" in name]
+        assert left == [".renew.h5.part-0123456789ab"], command
 
 
 def warned(path: Path) -> dict[str, bytes]:

@@ -339,6 +339,12 @@ REFUSED = [  # (document or text, exit code, error type, message)
         "input_error",
         "method 'b3lyp': expected one of mp2",
     ),
+    (
+        v1(model={"method": "scs-mp22", "basis": "sto-3g"}),
+        3,
+        "input_error",
+        "method 'scs-mp22': did you mean scs-mp2? expected one of mp2",
+    ),
     (v1(model={"method": "mp2"}), 3, "input_error", "model.basis was not given"),
     (
         v1(basis={"name": "mine", "center_data": {}}),

@@ -20,7 +20,7 @@ from dfmp2.execution.collect import collect
 from dfmp2.execution.items import compute_item, inputs_to_share, look_items, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
-from dfmp2.molecule.basis_files import parse_basis_file
+from dfmp2.molecule.basis import parse_basis_file
 from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, resolve_orbital
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule

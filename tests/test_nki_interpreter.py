@@ -313,7 +313,7 @@ TRACED = """(b3, small):
     x = new((128, 100), nl.float32, nl.psum)
     for k in range(3):
         nisa.nc_matmul(dst=x, stationary=full[:, k, 128:256], moving=part[:, k, :], accumulate=k > 0)
-    y = new((128, 100))
+    y = nl.ndarray((128, 100), nl.float32)
     nisa.activation(dst=y, op=nl.copy, data=x, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce,
                     reduce_res=sums[:, 0:1])
     nisa.tensor_tensor(dst=y, data1=y, data2=x, op=nl.multiply)

@@ -34,6 +34,7 @@ from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.mp2.result import Certificate, Check, CoupledCluster, FittingCertificate, Ranks
 from dfmp2.output import hdf5
+from dfmp2.output.json import study_csv
 from dfmp2.output.reports.study_tables import species_table
 from dfmp2.output.study import Study
 from tests.ideal_gas import ideal_gas
@@ -364,6 +365,9 @@ def test_a_number_of_a_study_is_the_same_everywhere(name: str, outputs: Outputs)
         assert {key: plain(frame[key].tolist()) for key in frame} == printed["table"]
     else:
         assert {key: frame.loc[key, "value"] for key in frame.index} == values_of(study)
+        rows = {row["name"]: row for row in csv.DictReader(StringIO(study_csv(study)))}
+        assert {key: float(row["value"]) for key, row in rows.items()} == values_of(study)
+        assert {key: row["units"] for key, row in rows.items()} == printed["value_units"]
     if (outputs.folder / f"{name}.csv").exists():
         with open(outputs.folder / f"{name}.csv", newline="") as stream:
             headings, *rows = csv.reader(stream)

@@ -18,10 +18,21 @@ from dfmp2.backends.untransformed import UntransformedOperand
 from dfmp2.errors import NumericalError
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space
-from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap, smallest_denominator
+from dfmp2.integrals.spaces import (
+    ActiveSpace,
+    arbitrary_cut,
+    homo_lumo_gap,
+    smallest_denominator,
+)
 from dfmp2.mp2 import certificate
-from dfmp2.mp2.operands import PairOperands, rounded, summation_order
-from dfmp2.mp2.pairs import PairEnergies, evaluate, pair_energies
+from dfmp2.mp2.pairs import (
+    PairEnergies,
+    PairOperands,
+    evaluate,
+    pair_energies,
+    rounded,
+    summation_order,
+)
 from dfmp2.planning.sizes import SAMPLED, sampled_pairs
 from tests.conftest import Heard
 from tests.test_backends import fitted
@@ -596,3 +607,18 @@ def test_mixed_refuses_what_the_certificate_refuses():
 
 def test_fp64_needs_no_certificate():
     assert to_tolerance("fp64", 1e-30)[1:] == ("fp64", None)
+
+
+@pytest.mark.parametrize(
+    ("core", "virtual", "named"),
+    [(0, 0, []), (1, 0, ["frozen_core"]), (2, 2, []), (2, 1, ["frozen_virtual"]), (2, 4, [])],
+)
+def test_frozen_orbitals_may_not_be_cut_from_others_of_their_energy(core, virtual, named):
+    """Two core orbitals and two virtual ones of alpha spin are 2e-4 Eh apart, and the gap of beta
+    spin is as small; its order is not that of the occupations."""
+    energies = np.array(
+        [[-20.0, -19.9998, -0.5, 0.3, 0.4, 0.4002], [-19.5, 0.2, 0.6, -0.4998, -0.4996, 0.9]]
+    )
+    occupations = np.array([[1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]])
+    found = arbitrary_cut(energies, occupations, core, virtual)
+    assert [option.name for option in found.options] == named

@@ -17,7 +17,7 @@ import dfmp2
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.main import main
 from dfmp2.errors import ResourceError
-from dfmp2.execution import schedule
+from dfmp2.execution import batch
 from dfmp2.host import files
 from dfmp2.host.scratch import RESERVE
 from dfmp2.molecule.xyz import read_xyz
@@ -109,7 +109,7 @@ def test_a_worker_needs_what_a_plan_in_its_place_needs(monkeypatch):
     everything in memory with the second."""
     for resident in (100 * MEGABYTE, 300 * MEGABYTE):
         monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda here=resident: here)
-        least, most = schedule.memory_needed(LARGE, 2)
+        least, most = batch.memory_needed(LARGE, 2)
         given = {"limits": CpuBackend(2).limits, "threads": 2, "program": resident}
         memory.memory_plan(LARGE, budget=least, **given).require()
         with pytest.raises(ResourceError):
@@ -248,10 +248,10 @@ def test_an_item_of_a_batch_starts_no_program(seconds):
     """Its workers are warm: only the computation counts, plus a fixed time per item."""
     rates_of_host = replace(Rates(), start=seconds)
     alone = time.time_text(WATER, rates_of_host).total - seconds
-    cost = schedule.shard_cost(WATER, rates_of_host)
-    assert cost == pytest.approx(schedule.PER_ITEM + alone)
-    assert cost == pytest.approx(schedule.shard_cost(WATER, replace(Rates(), start=1.0)))
-    assert schedule.shard_cost(LARGE) > schedule.shard_cost(WATER) > schedule.shard_cost(None) == 0
+    cost = batch.shard_cost(WATER, rates_of_host)
+    assert cost == pytest.approx(batch.PER_ITEM + alone)
+    assert cost == pytest.approx(batch.shard_cost(WATER, replace(Rates(), start=1.0)))
+    assert batch.shard_cost(LARGE) > batch.shard_cost(WATER) > batch.shard_cost(None) == 0
 
 
 def test_reading_ahead_costs_only_what_the_computation_does_not_hide():

@@ -35,7 +35,7 @@ from dfmp2.progress import (
     Wordless,
     counted_blocks,
 )
-from dfmp2.studies import forecast
+from dfmp2.studies import task
 from dfmp2.studies.task import Step
 from tests.awkward import MOLECULES
 from tests.conftest import Heard, wait_until
@@ -43,7 +43,7 @@ from tests.conftest import Heard, wait_until
 FORESEEN = Timings(
     scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0
 )
-PACE = Pace(integrals=8.0, cycle=4.0, cycles=12, certificate=4.0)
+PACE = Pace(cycle=4.0, certificate=4.0)
 
 
 class Clock:
@@ -144,7 +144,7 @@ def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
     """100 s are forecast, 40 of them are done after 80 s; the pairs before took as long as
     forecast."""
     watch = Stopwatch()
-    forecast = TimeLeft(watch, replace(FORESEEN, gradient=100.0), PACE, 1e-6)
+    forecast = TimeLeft(watch, replace(FORESEEN, gradient=100.0, total=226.0), PACE, 1e-6)
     with watch("integrals"):
         clock.wait(25.0)
     with watch("pair_energies"):
@@ -159,125 +159,88 @@ def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
         assert forecast.left() == pytest.approx(120.0, rel=0.1)
 
 
-LONG = replace(PACE, starts=3, examined=5.0, check=7.0)
+LONG = replace(PACE, starts=3)
 
 
 def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
-    """Its last four iterations give the time per iteration and the decay of the gradient; measured
-    times correct the forecast of everything else."""
+    """The digits by which the gradient has fallen give the finished fraction of one of three
+    starts; measured iterations correct the forecast of everything else."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, FORESEEN, LONG, 1e-6)
     with watch("scf"):
-        clock.wait(2.0)
-        forecast.step(0, 4)
-        clock.wait(9.0)
-        forecast.step(3, 4)  # of integrals forecast to take 8 s
+        clock.wait(11.0)
         forecast.cycle(1, 1.0)
-        clock.wait(1.0)  # unlike the later ones
-        for number in range(2, 7):
-            forecast.cycle(number, 10 ** -(0.5 * number))
-            clock.wait(3.0)
-        ratio = (1 + 4 * 3 + 9 + 0.2) / (5 * 4 + 6 + 0.2)
-        later = ratio * (10 + 5 + 10 + 40 + 7)
-        others = 2 * (60 / 3) * ratio
-        present = (6 - 3) / 0.5 * 3 + 5 * ratio - 3
-        assert forecast.left() == pytest.approx(present + others + later)
-        forecast.cycle(1, 1e-3)  # the second start
         clock.wait(3.0)
-        forecast.cycle(2, 1e-4)
-        ratio = (1 + 4 * 3 + 3 + 9 + 0.2) / (6 * 4 + 6 + 0.2)
-        present = (12 - 2) * 3 + 5 * ratio  # too few to tell how fast it converges
-        expected = present + 20 * ratio + ratio * (65 + 7)
-        told = TimeLeft(watch, FORESEEN, LONG, 1e-6)
-        told.__dict__.update({**vars(forecast), "_told": None})
-        assert told.left() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("fall", "cycles"), [(0.05, None), (0.2, 20.0), (2.0, 4 / 1.5)], ids=["slow", "usual", "fast"]
-)
-def test_the_fall_of_the_gradient_has_bounds(
-    clock: Clock, fall: float, cycles: float | None
-) -> None:
-    """Digits per iteration: below 0.1 there is no estimate, and at most 1.5 are expected."""
-    watch = Stopwatch()
-    forecast = TimeLeft(watch, replace(FORESEEN, integrals=0.0, fit=0.0), PACE, 1e-6)
-    with watch("scf"):
-        for number in range(1, 6):
-            forecast.cycle(number, 10 ** (-2 - fall * (number - 5)))
-            clock.wait(1.0)
-        found = forecast.left()
-    if cycles is None:
-        assert found is None
-    else:
-        ratio = (4 * 1 + 0.2) / (4 * 4 + 0.2)
-        assert found == pytest.approx(cycles - 1 + ratio * 50)
+        forecast.cycle(2, 1e-1)
+        ratio = (3 + 0.2) / (4 + 0.2)
+        fraction = 1 / 6 / 3
+        mixed = ratio + fraction / 0.2 * (3 / (fraction * 60) - ratio)
+        later = ratio * (10 + 5 + 10 + 40 + 1)
+        assert forecast.left() == pytest.approx((1 - fraction) * 60 * mixed + later)
+        clock.wait(3.0)
+        forecast.cycle(3, 1.0)  # rises: nothing more is done
+        clock.wait(30.0)
+        forecast.cycle(4, 1e-6)
+        ratio = (36 + 0.2) / (12 + 0.2)
+        later = ratio * (10 + 5 + 10 + 40 + 1)
+        assert forecast.left() == pytest.approx(2 * 36 + later)
+        clock.wait(2.0)
+        forecast.cycle(1, 1e-3)  # the second start, of which nothing is done
+        clock.wait(4.0)
+        assert forecast.left() == pytest.approx(2 * 38 - 4 + later)
 
 
 def test_time_left_of_pair_energies_counted_by_hand(clock: Clock) -> None:
     """The more of the phase is done, the more its own speed counts; the certificate comes on top,
     and a repetition starts afresh."""
     watch = Stopwatch()
-    forecast = TimeLeft(watch, replace(FORESEEN, gradient=30.0), LONG, 1e-6)
+    forecast = TimeLeft(watch, replace(FORESEEN, gradient=30.0, total=156.0), LONG, 1e-6)
     with watch("integrals"):
         clock.wait(50.0)
     ratio = (50 + 0.2) / (25 + 0.2)
     with watch("pair_energies"):
         clock.wait(1.0)
-        assert forecast.left() == pytest.approx(40 * ratio - 1 + ratio * (30 + 7))
-        forecast._told = None
+        assert forecast.left() == pytest.approx(40 * ratio - 1 + ratio * 31)
         forecast.step(0, 10)
         clock.wait(3.0)
         forecast.step(1, 10)
         own = 3 / (0.1 * 36)
         mixed = ratio + 0.5 * (own - ratio)
         present = (0.9 * 36 + 4) * mixed
-        assert forecast.left() == pytest.approx(present + ratio * (30 + 7))
-        forecast._told = None
+        assert forecast.left() == pytest.approx(present + ratio * 31)
         clock.wait(9.0)
         forecast.step(4, 10)
         own = 12 / (0.4 * 36)
         clock.wait(1.0)
         present = (0.6 * 36 + 4) * own - 1
-        assert forecast.left() == pytest.approx(present + ratio * (30 + 7))
-        forecast._told = None
+        assert forecast.left() == pytest.approx(present + ratio * 31)
         forecast.step(1, 10)  # all pairs again, in float64
         present = (0.9 * 36 + 4) * ratio
-        assert forecast.left() == pytest.approx(present + ratio * (30 + 7))
-
-
-def test_an_estimate_moves_softly(clock: Clock) -> None:
-    """Within half a second and 3 % of the time left, a new estimate replaces the old one."""
-    forecast = TimeLeft(Stopwatch(), FORESEEN, PACE, 1e-6)
-    answers = iter([100.0, 150.0, 150.0, None, 20.0])
-    forecast._found = lambda: next(answers)  # type: ignore[method-assign]
-    assert forecast.left() == 100.0
-    clock.wait(1.0)
-    softened = 99 + (150 - 99) * 1 / (0.5 + 0.03 * 99)
-    assert forecast.left() == pytest.approx(softened)
-    clock.wait(10.0)
-    assert forecast.left() == pytest.approx(150.0)
-    assert forecast.left() is None
-    assert forecast.left() == 20.0
+        assert forecast.left() == pytest.approx(present + ratio * 31)
 
 
 def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
     watch = Stopwatch()
     forecast = TimeLeft(watch, FORESEEN, PACE, 1e-6)
+    assert forecast.left() == pytest.approx(126.0)
     with watch("scf"):
-        for cycle in range(1, 12):
-            clock.wait(4.0)
-            # It does not converge
-            forecast.cycle(cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle))
-        assert forecast.left() is None
-        forecast.cycle(12, 1e-4)
-        forecast.cycle(13, 1e-6)
-        assert forecast.left() is not None
-    fresh = TimeLeft(Stopwatch(), FORESEEN, PACE, 1e-6)
-    assert fresh.left() == pytest.approx(125.0)
-    with fresh._clock("scf"):
         clock.wait(61.0)  # longer than the whole SCF, and no iteration yet
-        assert fresh.left() is None
+        assert forecast.left() is None
+        forecast.cycle(1, 0.0)  # of one electron
+        assert forecast.left() is not None
+
+
+def test_an_scf_of_a_certificate_is_not_that_of_the_run(clock: Clock) -> None:
+    watch = Stopwatch()
+    forecast = TimeLeft(watch, replace(FORESEEN, fitting_certificate=20.0, total=146.0), PACE, 1e-6)
+    with watch("pair_energies"):
+        clock.wait(40.0)
+    with watch("fitting_certificate"):
+        clock.wait(2.0)
+        before = forecast.left()
+        forecast.cycle(1, 1.0)
+        forecast.cycle(2, 1e-3)
+        assert forecast.left() == before
 
 
 def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,11 +253,11 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
             raise InputError("refused when it is its turn")
         return None, SimpleNamespace(timings=SimpleNamespace(total=forecasts[step.name]))
 
-    monkeypatch.setattr(forecast, "_planned", planned)
+    monkeypatch.setattr(task, "_planned", planned)
     molecule = Molecule(("He",), [[0.0, 0.0, 0.0]])
     steps = [Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
     told = Told(clock)
-    series = forecast.Series(told, steps, "energy")
+    series = task.Series(told, steps, "energy")
     series.begin("a")
     series.time_left(100.0)
     assert told.estimates[-1][1] == pytest.approx(200.0)
@@ -470,7 +433,7 @@ def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         log = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
         with Console(quiet=False, log=log, several=True) as shown:
-            series: Listener = forecast.Series(shown, [], "energy")
+            series: Listener = task.Series(shown, [], "energy")
             shown.stage("[1/2] first")
             series.stage("pair energies")
             series.scf_cycle(7, -76.0, -1e-3, 1e-2)

@@ -16,7 +16,7 @@ import pytest
 
 from dfmp2.cli.geometry import _extrema
 from dfmp2.output import hdf5
-from dfmp2.output.drawings.plots import Curve, curves
+from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
 from dfmp2.output.drawings.studies import curve_file, energy_map
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
@@ -169,6 +169,14 @@ def test_three_curves_are_drawn_of_many() -> None:
     ]
     texts = [node.text for node in root.iter() if node.tag.endswith("text")]
     assert [text for text in texts if text in ("A", "B", "C", "D", "E")] == ["A", "B", "C"]
+
+
+def test_an_axis_spans_the_points_and_what_a_fit_has_far_beyond() -> None:
+    """A twentieth of the range of the points beyond them is within the axis."""
+    points = Curve("points", [(0.0, 1.0), (1.0, 3.0)])
+    fit = Curve("fit", [(0.0, 0.91), (0.5, 0.89), (1.0, 3.11)], fitted=True)
+    assert _without_overshoot([points, fit]) == (1.0, 3.0, 0.89, 3.11)
+    assert _without_overshoot([fit]) == ()
 
 
 def test_warnings_name_their_first_three_runs() -> None:

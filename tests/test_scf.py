@@ -245,6 +245,8 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
         expected = theirs.get_jk(mol, density)
     assert len({tuple(matrix.tobytes() for matrix in pair) for pair in found}) == 1
     np.testing.assert_allclose(found[0], expected, atol=1e-11)
+    kept = [reproducible(theirs, asked)._is_mem_enough() for asked in (True, False, None)]
+    assert kept == [True, False, theirs._is_mem_enough()]
 
 
 # --- float32 exchange early in the SCF: the same converged state ----------------------------------

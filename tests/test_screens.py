@@ -203,6 +203,11 @@ def test_a_line_is_broken_between_words_on_a_terminal(line: str, ends: list[str]
     assert console.fitted(line, io.StringIO()) == line
 
 
+def test_words_fill_the_width_of_a_terminal() -> None:
+    for width, lines in ((7, ["aaa bbb", "    ccc"]), (6, ["aaa", "    bbb", "    ccc"])):
+        assert console._broken("aaa bbb ccc", width) == lines
+
+
 def test_messages_and_last_lines_fit_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

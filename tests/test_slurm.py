@@ -36,6 +36,7 @@ FULL = {
     "--constraint": "[a|b]&c",
     "--gres": "gpu:a100:2",
     "--parallel": "2",
+    "--restarts": "0",
     "--setup": 'export A="b c"',
     "--cpus-per-task": "8",
     "--memory": "2GB",

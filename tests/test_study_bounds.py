@@ -17,7 +17,7 @@ import pytest
 import dfmp2
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
-from dfmp2.execution.schedule import read_shard
+from dfmp2.execution.batch import read_shard
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.energy import mp2_energy

@@ -107,7 +107,7 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     plan` or `dfmp2 run` has measured its rates, else of the machine the forecast was written on;
     one process, its default threads.
     """
-    from dfmp2.execution.schedule import foresee_shards
+    from dfmp2.execution.batch import foresee_shards
     from dfmp2.output.table import rows_json
 
     outlook = foresee_shards(batch, shards, chained=scf_chain)

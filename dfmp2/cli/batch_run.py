@@ -102,7 +102,7 @@ class WorkDivision:
         ------
         InputError : not I/N
         """
-        from dfmp2.execution.schedule import read_shard, shard_of_job
+        from dfmp2.execution.batch import read_shard, shard_of_job
 
         if self.shard is not None:
             return read_shard(self.shard)
@@ -231,9 +231,8 @@ def _make_run(
     console: Console,
 ) -> BatchRun:
     """The run of the items of this process, with their files of earlier attempts."""
-    from dfmp2.execution.batch import BatchRun
+    from dfmp2.execution.batch import BatchRun, of_shard
     from dfmp2.execution.items import read_inputs
-    from dfmp2.execution.schedule import of_shard
 
     batch, copies, own_list = opened
     inputs = read_inputs(batch, whole=not own_list)
@@ -345,7 +344,7 @@ def _own_list(
     the shard is determined from the whole batch."""
     if part is None or source.output is None or not set(options) <= set(OF_THE_MACHINE):
         return None
-    from dfmp2.execution.schedule import read_list
+    from dfmp2.execution.batch import read_list
 
     folder = Path(source.output)
     return read_list(source.sources[0], source.root, folder, part, chained=division.scf_chain)
@@ -407,9 +406,9 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
     keeping the compiled programs.
     """
     from dfmp2.backends.registry import accelerator
+    from dfmp2.execution.batch import works
     from dfmp2.execution.items import read_inputs
     from dfmp2.execution.manifest import COMPILED
-    from dfmp2.execution.schedule import works
     from dfmp2.planning.plan import trainium_shapes
 
     lane = str(batch.asks_for(*COMPILED))

@@ -42,7 +42,7 @@ from dfmp2.options import parse_bytes
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.validation.surroundings import Diagnosis
+    from dfmp2.validation.doctor import Diagnosis
 
 REPORT = """What I typed:
 
@@ -73,8 +73,7 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     """
     if as_json and report:
         raise InputError("--json and --report: choose one of them")
-    from dfmp2.validation.doctor import examine, exit_code
-    from dfmp2.validation.surroundings import Surroundings
+    from dfmp2.validation.doctor import Surroundings, examine, exit_code
 
     surroundings = Surroundings()
     set_environment(usable_cores())  # as in a run, before NumPy and PySCF are loaded

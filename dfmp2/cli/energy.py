@@ -239,7 +239,7 @@ def _named_method(method: str) -> str | None:
 
 def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
-    from dfmp2.execution.schedule import read_shard, shard_of_job
+    from dfmp2.execution.batch import read_shard, shard_of_job
 
     found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
     if found is None:

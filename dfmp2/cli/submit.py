@@ -335,7 +335,7 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Submission:
     if given["submit_now"] or given["write"]:
         _write({path: text.encode() for path, text in texts.items()})
         if batch is not None:
-            from dfmp2.execution.schedule import write_lists
+            from dfmp2.execution.batch import write_lists
 
             write_lists(batch, given["shards"], chained=given["scf_chain"])
     if given["submit_now"]:

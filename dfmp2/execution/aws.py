@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted, Option
+from dfmp2.execution.batch import shards, works
 from dfmp2.execution.items import inputs_to_share
 from dfmp2.execution.manifest import (
     COMPILED,
@@ -33,7 +34,6 @@ from dfmp2.execution.manifest import (
     manifest_lines,
     read_manifest,
 )
-from dfmp2.execution.schedule import shards, works
 from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE

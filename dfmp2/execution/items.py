@@ -47,6 +47,7 @@ from dfmp2.host.files import (
     lock_holder,
     read_json,
     release_lock,
+    remove_parts,
     require_writable,
     stamp,
     write_atomically,
@@ -500,7 +501,7 @@ def _compute(
 ) -> ItemStatus:
     """Compute an item and return its row, unless another process has finished it meanwhile."""
     item, target = given.item, given.item.target
-    _remove_parts(target)
+    remove_parts(target)
     row, _ = read_result(given)
     if row.status == "complete":
         notes.append("another process has finished it meanwhile")
@@ -534,12 +535,6 @@ def _compute(
         stop.checkpoint.complete()
         error_file(target).unlink(missing_ok=True)
     return _complete(given, result)
-
-
-def _remove_parts(target: Path) -> None:
-    """Remove what a process left that was killed while it wrote the result."""
-    for part in target.parent.glob(f".{target.name}.part-*"):
-        part.unlink(missing_ok=True)
 
 
 def _command_of(given: Input, command: str) -> str:

@@ -35,7 +35,7 @@ from dfmp2.host.arrays_on_disk import ScratchTensor, StoredTensor
 from dfmp2.host.threads import each_share
 from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.mp2.operands import rounded, summation_order
+from dfmp2.mp2.pairs import rounded, summation_order
 from dfmp2.options.methods import Method
 from dfmp2.planning.gradient import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import platform
@@ -72,6 +73,14 @@ def move(part: Path, target: Path, *, overwrite: bool) -> None:
 def beside(target: Path) -> Path:
     """A unique name in the same folder."""
     return target.with_name(f".{target.name[:200]}.part-{uuid.uuid4().hex[:12]}")
+
+
+def remove_parts(target: Path) -> None:
+    """Remove what processes left that were killed while they wrote `target`, whose lock this
+    process holds."""
+    for part in target.parent.glob(f".{glob.escape(target.name[:200])}.part-*"):
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def _rename_new(part: Path, target: Path) -> None:

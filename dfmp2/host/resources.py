@@ -154,12 +154,16 @@ def usable_cores() -> int:
     return cores()
 
 
+def allowed_cores() -> int:
+    """Number of cores in the affinity of this process, whatever its CPU quota."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def cores() -> int:
     """Number of cores this process may use: its affinity, limited by the CPU quota."""
-    if hasattr(os, "sched_getaffinity"):
-        found = len(os.sched_getaffinity(0))
-    else:
-        found = os.cpu_count() or 1
+    found = allowed_cores()
     quota = _words("/sys/fs/cgroup/cpu.max")
     if len(quota) == 2 and quota[0].isdigit():
         found = min(found, max(1, int(quota[0]) // int(quota[1])))

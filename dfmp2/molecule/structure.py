@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -50,14 +51,19 @@ def structure(molecule: Molecule) -> Structure:
         for i, k in combinations(sorted(around), 2):
             angle = math.degrees(internal_coordinate(places[[i, middle, k]]))
             angles.append(((i, middle, k), angle))
-    return Structure(lengths, tuple(angles), _contacts(molecule, places, pairs))
+    return Structure(lengths, tuple(angles), _contacts(places, bonded_parts(molecule)))
 
 
 def bonded_parts(molecule: Molecule) -> list[tuple[int, ...]]:
     """Sets of real atoms, from 0, that are connected by bonds: each in ascending order, the sets
     ordered by their first atom."""
     pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
-    part = {atom: {atom} for atom, ghost in enumerate(molecule.ghost) if not ghost}
+    return connected([atom for atom, ghost in enumerate(molecule.ghost) if not ghost], pairs)
+
+
+def connected(atoms: Iterable[int], pairs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Sets of atoms that are connected by pairs, as in `bonded_parts`."""
+    part = {atom: {atom} for atom in atoms}
     for i, j in pairs:
         if part[i] is not part[j]:
             part[i] |= part[j]
@@ -90,28 +96,16 @@ def fragment_formulas(molecule: Molecule) -> str:
     )
 
 
-def _contacts(
-    molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
-) -> tuple[Bond, ...]:
-    """The shortest distance from each fragment to the others, each pair of atoms once."""
-    # Imported here: SciPy's graphs take 6 MB, and most runs do not need them.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    real = np.flatnonzero(~np.array(molecule.ghost))
-    bonded = np.array(pairs, dtype=int).reshape(-1, 2)
-    graph = coo_array(
-        (np.ones(len(bonded)), (bonded[:, 0], bonded[:, 1])), shape=(molecule.natom,) * 2
-    )
-    _, fragment = connected_components(graph, directed=False)
+def _contacts(places: np.ndarray, parts: list[tuple[int, ...]]) -> tuple[Bond, ...]:
+    """The shortest distance from each fragment to the others, each pair of atoms once; `places` in
+    angstrom."""
     found: dict[tuple[int, int], float] = {}
-    for part in np.unique(fragment[real]):
-        inside = real[fragment[real] == part]
-        outside = real[fragment[real] != part]
-        if outside.size == 0:
+    for part in parts:
+        outside = sorted(atom for other in parts if other != part for atom in other)
+        if not outside:
             return ()
-        gaps = np.linalg.norm(places[inside, None] - places[None, outside], axis=2)
+        gaps = np.linalg.norm(places[list(part), None] - places[None, outside], axis=2)
         row, column = np.unravel_index(gaps.argmin(), gaps.shape)
-        i, j = sorted((int(inside[row]), int(outside[column])))
+        i, j = sorted((part[row], outside[column]))
         found[i, j] = float(gaps[row, column])
     return tuple(sorted(found.items()))

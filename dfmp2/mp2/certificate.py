@@ -48,8 +48,14 @@ from dfmp2.arrays import Array
 from dfmp2.backends import registry
 from dfmp2.backends.base import Backend, Tile, TileSource
 from dfmp2.errors import Message, NumericalError, Option
-from dfmp2.mp2.operands import PairOperands
-from dfmp2.mp2.pairs import Elsewhere, PairEnergies, TileStore, evaluate, pair_energies
+from dfmp2.mp2.pairs import (
+    Elsewhere,
+    PairEnergies,
+    PairOperands,
+    TileStore,
+    evaluate,
+    pair_energies,
+)
 from dfmp2.mp2.result import Certificate
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.progress import Listener

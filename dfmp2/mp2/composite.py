@@ -233,17 +233,6 @@ class Formula:
     source: str
     decay: Callable[[int], float] | None
 
-    def limit(self, smaller: float, larger: float, lower: int, upper: int) -> float:
-        """Extrapolated energy, Eh.
-
-        Parameters
-        ----------
-        smaller, larger : energies in the smaller and the larger basis, Eh
-        lower, upper : their cardinal numbers
-        """
-        weights = self.weights(lower, upper)
-        return weights[0] * smaller + weights[1] * larger
-
     def weights(self, lower: int, upper: int) -> tuple[float, float]:
         """Weights of the energies in the smaller and the larger basis, which have these cardinal
         numbers."""

@@ -54,8 +54,7 @@ from dfmp2.mp2.calculation import (
 )
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
-from dfmp2.mp2.operands import PairOperands
-from dfmp2.mp2.pairs import NO_PAIRS, Elsewhere, PairEnergies
+from dfmp2.mp2.pairs import NO_PAIRS, Elsewhere, PairEnergies, PairOperands
 from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
 from dfmp2.options import Options
 from dfmp2.options.combinations import require_energy_check

@@ -42,8 +42,7 @@ from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.calculation import NOTHING, BuildB, Calculation
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.operands import PairOperands
-from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.pairs import PairEnergies, PairOperands
 from dfmp2.mp2.result import FittingCertificate
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.sizes import exact_row_shares

@@ -29,7 +29,7 @@ from dfmp2.errors import (
     ResourceError,
     ResultFileError,
 )
-from dfmp2.host.files import locked, write_atomically
+from dfmp2.host.files import locked, remove_parts, write_atomically
 from dfmp2.host.scratch import remove_kept
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
@@ -258,6 +258,8 @@ def checkpointing(
     """
     target = Path(target)
     with locked(target):
+        remove_parts(target)
+        remove_parts(checkpoint_of(target))
         found = found_beside(
             target, resume=resume, replace_foreign=replace_foreign, note=note, warn=warn
         )

@@ -113,9 +113,15 @@ def study_json(study: Study, output: str | None) -> str:
 
 
 def study_csv(study: Study) -> str:
-    """The table as CSV: headings `name [unit]`, all digits, empty cells for missing numbers."""
+    """The table as CSV: headings `name [unit]`, all digits, empty cells for missing numbers; of a
+    study without a table its values, one in a row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    if not study.table:
+        writer.writerow(["name", "value", "units", "description"])
+        for name, item in study.values.items():
+            writer.writerow([name, _cell(item.value), item.units, item.description])
+        return text.getvalue()
     writer.writerow(
         f"{name} [{column.units}]" if column.units else name for name, column in study.table.items()
     )

@@ -12,9 +12,7 @@ the target and removes leftovers of killed processes.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import glob
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -27,7 +25,7 @@ import numpy as np
 
 from dfmp2.errors import Command, Dfmp2Error, InputError, ResultFileError
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
-from dfmp2.host.files import beside, move, require_writable, settled, write_failure
+from dfmp2.host.files import beside, move, remove_parts, require_writable, settled, write_failure
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared, Shape
@@ -271,9 +269,7 @@ class PreparedFile:
         self._needed: int | None = None
 
     def __enter__(self) -> PreparedFile:
-        for part in self._target.parent.glob(f".{glob.escape(self._target.name[:200])}.part-*"):
-            with contextlib.suppress(OSError):  # left by a killed process
-                part.unlink()
+        remove_parts(self._target)
         return self
 
     def __exit__(self, *_: object) -> None:

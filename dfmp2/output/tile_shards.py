@@ -21,8 +21,7 @@ from dfmp2.backends.tiling import pairs_in
 from dfmp2.errors import InputError, Option, ResultFileError
 from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
-from dfmp2.mp2.operands import PairOperands
-from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
+from dfmp2.mp2.pairs import PairOperands, Results, TileKey, evaluate_keys, tile_keys
 from dfmp2.mp2.prepared import PreparedSource, open_prepared, read_b
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, remove

@@ -27,8 +27,13 @@ from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.grid import coarse_name, count_points, finer_name, grid_name, make_grid
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import block_functions
-from dfmp2.molecule.basis import NO_FUNCTIONS, BasisSet, ElementBasis, is_mp2_fitting_set
-from dfmp2.molecule.basis_files import parse_basis_file
+from dfmp2.molecule.basis import (
+    NO_FUNCTIONS,
+    BasisSet,
+    ElementBasis,
+    is_mp2_fitting_set,
+    parse_basis_file,
+)
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import normalise_symbol, unit_doubt
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count

@@ -18,14 +18,13 @@ once, in another order.
 The time left of a calculation is its forecast, corrected by its own measurements so far.
 
 A calculation has three phases: the SCF; integrals, transformation and fit, whose blocks alternate;
-and pair energies. The time left of the current one is:
+and pair energies. The rest of the current one takes as long as its finished fraction has shown: of
+the SCF the digits by which the gradient has fallen, of the others the finished blocks or tiles. The
+less of it is done, the more the forecast counts.
 
-    SCF     time per iteration x iterations left, from the decrease of the gradient's logarithm
-    others  at the speed of the finished blocks or tiles; before the first, the forecast
-
-The rest costs its forecast times the ratio of measured to predicted seconds so far, for the SCF's
-integrals and iterations and for completed phases: a machine half as fast as its rates suggest needs
-twice as long for everything.
+A forecast is multiplied by the ratio of measured to predicted seconds so far, for iterations of the
+SCF and for completed phases: a machine half as fast as its rates suggest needs twice as long for
+everything.
 """
 
 from __future__ import annotations
@@ -109,21 +108,14 @@ class Pace:
 
     Attributes
     ----------
-    integrals : three-centre integrals of the SCF
     cycle : one SCF iteration
-    cycles : expected iterations per start; starts : number of SCF starts
-    examined : stability analysis of one solution
+    starts : number of SCF starts
     certificate : recomputing a sample of pairs
-    check : PySCF's own DF-MP2
     """
 
-    integrals: float
     cycle: float
-    cycles: int
     starts: int = 1
-    examined: float = 0.0
     certificate: float = 0.0
-    check: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,18 +257,13 @@ def time_text(
 
 def pace(work: Workload, rates: Rates) -> Pace:
     """Predicted seconds of parts of a run, not counting reads from scratch."""
-    if work.precision == "fp64":
-        certificate = 0.0
-    else:
+    certificate = 0.0
+    if work.precision != "fp64":
         certificate = work.flops()["pairs_fp64"] / rates.pairs_fp64
     return Pace(
-        integrals=work.integrals()["scf"] / rates.integrals if work.naux_scf else 0.0,
         cycle=_build(work, rates) + _matrices(work, rates) + CYCLE_SECONDS,
-        cycles=work.cycles,
         starts=work.starts,
-        examined=_examined(work, rates) / work.starts,
         certificate=certificate,
-        check=_check(work, rates),
     )
 
 
@@ -384,7 +371,7 @@ def process_count(seconds: Sequence[float], memory: int, limit: int | None, core
     return max(1, min(count, room))
 
 
-# --- time left ---
+# --- time left ------------------------------------------------------------------------------------
 
 PHASES = (
     ("scf",),
@@ -393,12 +380,9 @@ PHASES = (
     ("fitting_certificate",),
     ("gradient",),
 )
-RECENT = 4  # SCF iterations used to estimate speed and convergence
-SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; no estimate below the first
 TRUSTED = 0.2  # fraction of a phase after which only its own speed counts
 PRIOR = 0.2  # s with which the forecast is weighted
-# s, and fraction of the time left, over which a new estimate replaces the old one
-SOFT = (0.5, 0.03)
+LEAST_GRADIENT = 1e-99  # Eh; that of one electron may vanish
 
 
 class TimeLeft:
@@ -412,132 +396,100 @@ class TimeLeft:
     """
 
     def __init__(self, clock: Stopwatch, foreseen: Timings, pace: Pace, tolerance: float) -> None:
-        self._clock, self._foreseen, self._pace, self._tolerance = clock, foreseen, pace, tolerance
-        self._cycles: list[
-            tuple[float, float]
-        ] = []  # time and gradient of the iterations of the current SCF
-        self._before = 0  # iterations and their seconds, over all SCFs
-        self._spent = 0.0
+        self._clock = clock
+        self._foreseen = foreseen
+        self._pace = pace
+        self._tolerance = tolerance
+        self._first = 1.0  # gradient of the first iteration of the current SCF
+        self._last = 0.0  # time of the last iteration
         self._solved = 0  # number of SCFs begun
+        self._iterations = 0  # between two gradients of one SCF, and their seconds
+        self._spent = 0.0
         self._phase = 0
-        self._steps: list[
-            tuple[float, float]
-        ] = []  # seconds elapsed and fraction of the phase, initially and now
-        self._made = 0.0, 0.0  # measured and predicted seconds of the SCF's integrals
-        self._told: tuple[float, float] | None = None  # last report: time, seconds left
+        # seconds elapsed and fraction of the phase, at its first report and now
+        self._reports: list[tuple[float, float]] = []
 
     def cycle(self, cycle: int, gradient: float) -> None:
-        """As in Forecast."""
+        """As in Forecast; the digits by which the gradient has fallen are the finished fraction."""
+        self._advance()
+        if self._phase > 0:  # an SCF of a certificate
+            return
         now = time.perf_counter()
+        gradient = max(gradient, LEAST_GRADIENT)
         if cycle == 1:
-            self._cycles = []
             self._solved += 1
+            self._first = gradient
         else:
-            self._before += 1
-            self._spent += now - self._cycles[-1][0] if self._cycles else 0.0
-        self._cycles.append((now, gradient))
+            self._iterations += 1
+            self._spent += now - self._last
+        self._last = now
+        needed = math.log(max(self._first / self._tolerance, 1.01))
+        fallen = math.log(self._first / gradient)
+        finished = (self._solved - 1 + min(fallen / needed, 1.0)) / self._pace.starts
+        furthest = self._reports[-1][1] if self._reports else 0.0  # a gradient may rise
+        self._report(min(max(finished, furthest), 1.0))
 
     def step(self, done: int, total: int) -> None:
         """As in Forecast."""
         self._advance()
-        here = self._clock.elapsed(*PHASES[self._phase]), done / max(total, 1)
-        again = not self._steps or here[1] < self._steps[-1][1]  # all pairs are repeated in float64
+        if self._phase > 0:  # the integrals of the SCF are foreseen apart
+            self._report(done / max(total, 1))
+
+    def _report(self, fraction: float) -> None:
+        """Take note of the finished fraction of the current phase."""
+        here = self._clock.elapsed(*PHASES[self._phase]), fraction
+        again = self._reports and fraction < self._reports[-1][1]  # all pairs, in float64
         if again:
-            self._steps = [here]
-        else:
-            self._steps = [self._steps[0], here]
-        if self._phase == 0:  # parts of the SCF's integrals
-            seconds = here[0] - self._steps[0][0]
-            fraction = here[1] - self._steps[0][1]
-            self._made = seconds, fraction * self._pace.integrals
+            self._reports = []
+        self._reports = [*self._reports[:1], here]
 
     def left(self) -> float | None:
-        """As in Forecast; smoothed between calls."""
+        """As in Forecast."""
         self._advance()
-        found, now = self._found(), time.perf_counter()
-        if found is not None and self._told is not None:
-            passed = now - self._told[0]
-            expected = max(0.0, self._told[1] - passed)
-            found = expected + (found - expected) * min(
-                1.0, passed / (SOFT[0] + SOFT[1] * expected)
-            )
-        self._told = None if found is None else (now, found)
-        return found
-
-    def _advance(self) -> None:
-        reached = max(
-            (number for number, names in enumerate(PHASES) if self._clock.elapsed(*names)),
-            default=0,
-        )
-        if reached != self._phase:
-            self._phase, self._steps = reached, []
-
-    def _found(self) -> float | None:
         ratio = self._ratio()
-        if self._phase == 0:
-            present = self._of_scf(ratio)
-        else:
-            present = self._of_phase(ratio)
+        present = self._of_phase(ratio)
         if present is None:
             return None
-        later = sum(self._predicted(phase) for phase in range(self._phase + 1, len(PHASES)))
-        if self._phase <= PHASES.index(("pair_energies",)):
-            later += self._pace.check
-        return present + ratio * later
+        until_now = sum(self._predicted(phase) for phase in range(self._phase + 1))
+        return present + ratio * (self._foreseen.total - until_now)
+
+    def _advance(self) -> None:
+        """Find the current phase, the last one with time spent on it."""
+        begun = [number for number, names in enumerate(PHASES) if self._clock.elapsed(*names)]
+        reached = max(begun, default=0)
+        if reached != self._phase:
+            self._phase = reached
+            self._reports = []
 
     def _predicted(self, phase: int) -> float:
         return math.fsum(getattr(self._foreseen, name) for name in PHASES[phase])
 
     def _ratio(self) -> float:
-        """Ratio of measured to predicted seconds so far."""
-        measured = self._spent + self._made[0]
-        predicted = self._before * self._pace.cycle + self._made[1]
+        """Ratio of measured to predicted seconds of SCF iterations and completed phases."""
+        measured = self._spent
+        predicted = self._iterations * self._pace.cycle
         for phase in range(1, self._phase):
             measured += self._clock.elapsed(*PHASES[phase])
             predicted += self._predicted(phase)
         return (measured + PRIOR) / (predicted + PRIOR)
 
-    def _of_scf(self, ratio: float) -> float | None:
-        """Seconds left of the SCF and of its stability analyses."""
-        pace, foreseen = self._pace, self._foreseen.scf
-        if len(self._cycles) < 2:
-            left = foreseen * ratio - self._clock.elapsed("scf")
-            return left if left > 0 else None
-        recent = self._cycles[-RECENT:]
-        cycles = self._cycles_left(recent)
-        if cycles is None:
-            return None
-        seconds = (recent[-1][0] - recent[0][0]) / (len(recent) - 1)
-        since = time.perf_counter() - recent[-1][0]
-        present = max(0.0, cycles * seconds + pace.examined * ratio - since)
-        return present + max(0, pace.starts - self._solved) * (foreseen / pace.starts) * ratio
-
-    def _cycles_left(self, recent: Sequence[tuple[float, float]]) -> float | None:
-        """Expected further iterations of this SCF, None if it hardly converges."""
-        if len(self._cycles) <= RECENT:
-            return max(1.0, float(self._pace.cycles - len(self._cycles)))
-        first, last, end = (
-            math.log10(max(g, 1e-99)) for g in (recent[0][1], recent[-1][1], self._tolerance)
-        )
-        speed = (first - last) / (len(recent) - 1)
-        if speed < SLOWEST and last > end:
-            return None
-        return max(0.0, last - end) / min(max(speed, SLOWEST), FASTEST)
-
     def _of_phase(self, ratio: float) -> float | None:
-        """Seconds left of the current phase after the SCF."""
+        """Seconds left of the current phase; None once it takes longer than foreseen without a
+        report."""
         names = PHASES[self._phase]
         elapsed = self._clock.elapsed(*names)
         foreseen = self._predicted(self._phase)
-        if not self._steps:
+        if not self._reports:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None
-        # Fraction of the counted work
-        after = {"fit": self._foreseen.fit, "pair_energies": self._pace.certificate}
-        last = min(foreseen, sum(value for name, value in after.items() if name in names))
-        (began, before), (now, done) = self._steps[0], self._steps[-1]
-        counted = max(foreseen - last, 1e-9)
-        if done > before:
-            own = (now - began) / ((done - before) * counted)
-            ratio += min(1.0, (done - before) / TRUSTED) * (own - ratio)
-        return max(0.0, ((1 - done) * counted + last) * ratio - (elapsed - now))
+        after = 0.0  # seconds of the phase behind its last report
+        if "fit" in names:
+            after = min(self._foreseen.fit, foreseen)
+        elif "pair_energies" in names:
+            after = min(self._pace.certificate, foreseen)
+        counted = max(foreseen - after, 1e-9)
+        (began, first), (now, done) = self._reports[0], self._reports[-1]
+        if done > first:
+            own = (now - began) / ((done - first) * counted)
+            ratio += min(1.0, (done - first) / TRUSTED) * (own - ratio)
+        return max(0.0, ((1 - done) * counted + after) * ratio - (elapsed - now))

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.structure import connected
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 Vector = NDArray[np.float64]
@@ -293,19 +294,16 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
 
 def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, ...]:
     """The atoms that move, by connectivity; empty if no side can move alone."""
-    from scipy.sparse.csgraph import connected_components
-
     if kind == "bond":
         still, first = (place[0], place[1])
     else:
         still, first = (place[1], place[2])
-    bonded = _bonded(molecule)
-    bonded[still, first] = bonded[first, still] = False
-    _, part = connected_components(bonded, directed=False)
-    moving = {int(atom) for atom in np.flatnonzero(part == part[first])}
-    if {place[0], still} & moving or set(place[2:]) - moving:
+    uncut = [pair for pair in _bonded(molecule) if set(pair) != {still, first}]
+    parts = connected(range(molecule.natom), uncut)
+    moving = next(part for part in parts if first in part)
+    if {place[0], still} & set(moving) or set(place[2:]) - set(moving):
         return ()
-    return tuple(sorted(moving))
+    return moving
 
 
 def _named_side(
@@ -325,13 +323,14 @@ def _named_side(
     return chosen
 
 
-def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
-    """Whether atoms are bonded, (natom, natom); ghosts are bonded only to ghosts."""
-    bonded = np.zeros((molecule.natom, molecule.natom), dtype=bool)
-    for apart in (molecule.ghost, tuple(not ghost for ghost in molecule.ghost)):
-        for i, j in bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, apart):
-            bonded[i, j] = bonded[j, i] = True
-    return bonded
+def _bonded(molecule: Molecule) -> list[tuple[int, int]]:
+    """Pairs of bonded atoms; ghosts are bonded only to ghosts."""
+    places = molecule.coordinates * ANGSTROM_PER_BOHR
+    real = tuple(not ghost for ghost in molecule.ghost)
+    return [
+        *bonds(molecule.symbols, places, molecule.ghost),
+        *bonds(molecule.symbols, places, real),
+    ]
 
 
 def _axis(kind: str, points: Vector) -> tuple[Vector, Vector]:

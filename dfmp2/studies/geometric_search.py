@@ -29,7 +29,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import CONVERGENCE
 from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.coordinate import Constraints
-from dfmp2.studies.vibrations import masses
+from dfmp2.studies.vibrations import masses, rigid_motions
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 
 MOST_STEPS = 100
@@ -448,7 +448,10 @@ class GeomeTRIC:
         if self._started_from_hessian or not hasattr(coordinates, "softest_hessian"):
             return None
         here = self._judged
-        gradient = self._without_rigid_motions(optimizer.Gx_hist[-1])
+        gradient = optimizer.Gx_hist[-1]
+        if not self._in_field:  # rigid motions have no gradient but its errors
+            rigid = rigid_motions(self._found[-1].molecule, np.ones(len(here) // 3))
+            gradient = gradient - rigid @ (rigid.T @ gradient)
         if abs(gradient).max() < FLAT or self._probes == MOST_PROBES:
             return None
         free = copy(limits)
@@ -478,17 +481,6 @@ class GeomeTRIC:
             return None
         self._probes += 1
         return here.reshape(-1, 3) + move * (PROBE * ANGSTROM_PER_BOHR / lengths.max())
-
-    def _without_rigid_motions(self, gradient: Any) -> Any:
-        """The gradient (3 natom,) without its components along rigid motions, which are errors;
-        unchanged in a field."""
-        if self._in_field:
-            return gradient
-        centred = self._judged.reshape(-1, 3) - self._judged.reshape(-1, 3).mean(axis=0)
-        motions = [np.tile(axis, (len(centred), 1)).ravel() for axis in np.eye(3)]
-        motions += [np.cross(axis, centred).ravel() for axis in np.eye(3)]
-        rigid = np.stack(motions, axis=1)
-        return gradient - rigid @ np.linalg.lstsq(rigid, gradient, rcond=None)[0]
 
     def measure(self, result: MP2Result) -> str:
         """Learn the curvature from the gradient at the geometry of `unmeasured`, and return a

@@ -35,9 +35,8 @@ from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import correction
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
-from dfmp2.studies.forecast import certified, examine_steps
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
-from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from dfmp2.errors import ForeignCheckpoint, InputError, Option, ResultFileError
-from dfmp2.host.files import OUTPUT, locked, require_writable
+from dfmp2.host.files import OUTPUT, locked, remove_parts, require_writable
 from dfmp2.host.provenance import blas_and_kernels
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.identity import changed, question
@@ -182,6 +182,8 @@ class Keeper:
         for option, file in self._files.items():
             require_writable(file, overwrite=self.replaces, option=option)
         with locked(self._path):
+            for file in (self._path, checkpoint, *self._files.values()):
+                remove_parts(file)
             if os.path.lexists(checkpoint):
                 self._interrupted = found_beside(
                     self._path,

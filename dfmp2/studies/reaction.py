@@ -39,7 +39,6 @@ from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.composite import CompositeOptions
-from dfmp2.studies.forecast import certified, examine_steps
 from dfmp2.studies.frequencies import (
     gradient_alone,
     rotational_symmetry,
@@ -56,7 +55,7 @@ from dfmp2.studies.ideal_gas import (
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.species import Species, SpeciesCourse, equation
-from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
 from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,

@@ -40,6 +40,7 @@ from dfmp2.studies.frequencies import (
     hessian,
 )
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
+from dfmp2.studies.interaction import in_units
 from dfmp2.studies.optimize import CITATION, Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
@@ -52,7 +53,6 @@ from dfmp2.studies.vibrations import (
 )
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
-    KCAL_PER_MOL_PER_HARTREE,
     KJ_PER_MOL_PER_HARTREE,
     counted_text,
 )
@@ -355,12 +355,7 @@ def _values(top: MP2Result, minima: dict[str, MP2Result]) -> dict[str, Dataset]:
         ),
     }
     for name, (energy, about) in differences.items():
-        values[name] = Dataset(energy, "hartree", about)
-        for end, unit, factor in (
-            ("kj_per_mol", "kJ/mol", KJ_PER_MOL_PER_HARTREE),
-            ("kcal_per_mol", "kcal/mol", KCAL_PER_MOL_PER_HARTREE),
-        ):
-            values[f"{name}_{end}"] = Dataset(energy * factor, unit, about)
+        values |= in_units(name, energy, about)
     return values
 
 

@@ -33,15 +33,19 @@ from dfmp2.output.study import MOST_RUNS, Study
 from dfmp2.progress import Collector, Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions
-from dfmp2.studies.forecast import (
+from dfmp2.studies.keeper import Keeper
+from dfmp2.studies.task import (
     Series,
+    Step,
+    Task,
+    Unfinished,
     examine_steps,
+    expanded,
     forget_systems,
     longest_first,
     processes,
+    wholes,
 )
-from dfmp2.studies.keeper import Keeper
-from dfmp2.studies.task import Step, Task, Unfinished, expanded, wholes
 
 # Errors not specific to a step: the next one would meet them as well, or they concern the whole
 # study.

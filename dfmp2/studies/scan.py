@@ -31,12 +31,11 @@ from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
 from dfmp2.studies.coordinate import Constraints, Coordinate, make_coordinate, show_atoms
 from dfmp2.studies.extrema import make_curve, numbers_of_curve
-from dfmp2.studies.forecast import certified, examine_steps
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import CITATION, relaxed_point
 from dfmp2.studies.relaxed import PASSES, Outcome, Relaxation, run_name
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
-from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE, counted_text
 
 NUMBERS: dict[

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import operator
+import os
 import re
 import resource
 import shutil
@@ -21,18 +21,19 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResourceError
 from dfmp2.host import resources
+from dfmp2.host.provenance import installed_version
 from dfmp2.units import counted_text, format_bytes
-from dfmp2.validation.surroundings import Diagnosis, Surroundings, fail, ok, warn
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
@@ -49,20 +50,7 @@ OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 UNLIMITED = 1 << 60  # in control groups version 1, means no limit
 INSTALL_SOURCE = "pip install . in the source folder"
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 REINSTALL = "install dfmp2 and its libraries again in a fresh virtual environment"
-# exit codes of a run
-FAULT = Dfmp2Error.exit_code
-INPUT = InputError.exit_code
-NO_RESOURCES = ResourceError.exit_code
-COMPARISON_FAILED = ComparisonFailed.exit_code
 
 BASIS, DISTANCE = "sto-3g", 1.4  # bohr
 SCF_ENERGY = -1.1167383286909018  # Eh
@@ -78,6 +66,90 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "dev
 
 # given by name, because the registry of backends needs libraries
 NEURON = "dfmp2.trainium.launch.toolchain"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The outcome of one check.
+
+    Attributes
+    ----------
+    status : "ok"; "warn" (the default run works, but something else may not); "fail" (it does not
+        work)
+    detail : finding
+    fix : what to do about it, one line; "" for nothing
+    exit_code : of the default run, if it fails
+    name : subject of the check
+    """
+
+    status: str
+    detail: str
+    fix: str = ""
+    exit_code: int = 0
+    name: str = ""
+
+
+def ok(detail: str) -> Diagnosis:
+    """A diagnosis without problems."""
+    return Diagnosis("ok", detail)
+
+
+def warn(detail: str, fix: str = "") -> Diagnosis:
+    """A diagnosis with which the default run works; as in `fail`, the fix defaults to that of the
+    row."""
+    return Diagnosis("warn", detail, fix)
+
+
+def fail(detail: str, code: int, fix: str = "") -> Diagnosis:
+    """A diagnosis with which the default run ends with this exit code."""
+    return Diagnosis(status="fail", detail=detail, fix=fix, exit_code=code)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Everything that checks may inspect, as one value that tests can replace; created before any
+    variable is changed.
+
+    Attributes
+    ----------
+    environ : environment variables as the user set them
+    folder : working directory, where results are written
+    root : "/" on a real machine; prefix of /dev, /proc, /sys and /opt
+    prefix : prefix of the Python installation or virtual environment
+    path : Python's module search path
+    cores : number of cores this process may be scheduled on
+    version : distribution name -> installed version or None
+    requirements : requirements in the package's own metadata, e.g. "numpy>=1.26"; None if it is not
+        installed
+    """
+
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    folder: Path = field(default_factory=Path)
+    root: Path = Path("/")
+    prefix: Path = Path(sys.prefix)
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    cores: int = field(default_factory=resources.allowed_cores)
+    version: Callable[[str], str | None] = installed_version
+    requirements: tuple[str, ...] | None = field(default_factory=lambda: _metadata("dfmp2"))
+
+    def words(self, *files: str) -> list[str]:
+        """Words in system files such as "/sys/fs/cgroup/cpu.max"; empty if they cannot be read."""
+        try:
+            texts = [(self.root / file.lstrip("/")).read_text(errors="replace") for file in files]
+        except OSError:
+            return []
+        return " ".join(texts).split()
+
+
+def _metadata(name: str) -> tuple[str, ...] | None:
+    """Requirements in the metadata of an installed distribution, starting with the Python version;
+    None if there is no metadata."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return None
+    python = found.metadata["Requires-Python"]
+    return (*([f"python{python}"] if python else []), *(found.requires or ()))
 
 
 def examine(s: Surroundings) -> Iterator[Diagnosis]:
@@ -96,7 +168,7 @@ def inspect(name: str, s: Surroundings) -> Diagnosis:
     try:
         found = look(s)
     except ImportError as error:  # missing, or installed but broken
-        found = fail(f"a library does not import: {error}", FAULT, REINSTALL)
+        found = fail(f"a library does not import: {error}", Dfmp2Error.exit_code, REINSTALL)
     return replace(found, name=name, fix=found.fix or ("" if found.status == "ok" else fix))
 
 
@@ -123,42 +195,20 @@ def check_command(s: Surroundings) -> Diagnosis:
     return ok(detail)
 
 
-class PackageRequirement(NamedTuple):
-    """A library, or Python itself, and its accepted versions: (">=", (1, 26)), ..."""
+def oldest_versions(requirements: Sequence[str]) -> dict[str, str]:
+    """The oldest version of Python and of each library that every run needs, by name.
 
-    name: str
-    versions: tuple[tuple[str, tuple[int, ...]], ...]
-    text: str
-
-    def met_by(self, version: str) -> bool:
-        """Whether a version is accepted; only the leading numbers count, so 2.0rc1 is 2.0."""
-        there = _numbers(version)
-        for sign, wanted in self.versions:
-            length = max(len(there), len(wanted))
-            here = there + (0,) * (length - len(there))
-            limit = wanted + (0,) * (length - len(wanted))
-            if sign == "~=":
-                met = here >= limit and here[: len(wanted) - 1] == wanted[:-1]
-            else:
-                met = COMPARISONS[sign](here, limit)
-            if not met:
-                return False
-        return True
-
-
-def required(requirements: Sequence[str]) -> list[PackageRequirement]:
-    """Requirements in the metadata that apply to every run, without those of extras."""
-    found = []
-    for text in requirements:
-        specifier, _, marker = text.partition(";")
-        if "extra" in marker:
-            continue
-        name = re.match(r"[A-Za-z0-9._-]+", specifier)
-        if name is not None:
-            limits = re.findall(r"(>=|<=|==|!=|~=|>|<)\s*([0-9.]+)", specifier)
-            versions = tuple((sign, _numbers(number)) for sign, number in limits)
-            found.append(PackageRequirement(name[0], versions, specifier.strip()))
-    return found
+    Parameters
+    ----------
+    requirements : of the package's metadata, such as "numpy>=1.26"; those of extras are left out
+    """
+    needed = {}
+    for requirement in requirements:
+        specifier, _, marker = requirement.partition(";")
+        if "extra" not in marker:
+            name, _, oldest = specifier.partition(">=")
+            needed[name.strip()] = oldest.strip()
+    return needed
 
 
 def check_libraries(s: Surroundings) -> Diagnosis:
@@ -166,24 +216,29 @@ def check_libraries(s: Surroundings) -> Diagnosis:
     imported."""
     if s.requirements is None:
         return warn("dfmp2 is not installed: what it needs is not known", INSTALL_SOURCE)
-    needed = required(s.requirements)
-    found = {one.name: _version_of(s, one.name) for one in needed}
-    detail = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items())
-    missing = [name for name, version in found.items() if version is None]
+    needed = oldest_versions(s.requirements)
+    versions = {name: _version_of(s, name) for name in needed}
+    detail = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    missing = [name for name, version in versions.items() if version is None]
     if missing:
         # Without PySCF a run gives a clear error; without another library it ends in a traceback.
-        code = INPUT if missing == ["pyscf"] else FAULT
+        code = InputError.exit_code if missing == ["pyscf"] else Dfmp2Error.exit_code
         return fail(detail, code, f"pip install {' '.join(missing)}")
-    for name in found:
+    for name in versions:
         if name not in ("python", "pyscf"):  # PySCF has its own check
             import_module(name.replace("-", "_"))
-    wrong = [one for one in needed if not one.met_by(found[one.name] or "")]
-    if any(one.name == "python" for one in wrong):
-        return fail(detail, FAULT, f"make a virtual environment with {wrong[0].text}")
-    if wrong:
-        names = ", ".join(one.name for one in wrong)
-        wanted = " ".join(f"'{one.text}'" for one in wrong)
-        return warn(f"{detail}: {names} of a version that will not do", f"pip install {wanted}")
+    old = [name for name in needed if _numbers(versions[name]) < _numbers(needed[name])]
+    if "python" in old:
+        return fail(
+            detail,
+            Dfmp2Error.exit_code,
+            f"make a virtual environment with python>={needed['python']}",
+        )
+    if old:
+        wanted = " ".join(f"'{name}>={needed[name]}'" for name in old)
+        return warn(
+            f"{detail}: {', '.join(old)} of a version that will not do", f"pip install {wanted}"
+        )
     return ok(detail)
 
 
@@ -200,23 +255,16 @@ def check_pyscf(_s: Surroundings) -> Diagnosis:
 
     try:
         with shield.shielded():
-            closed = [
-                name
-                for name in shield.EVALUATING
-                if getattr(sys.modules[name], shield.FLAG) is True
-            ]
+            flags = [getattr(sys.modules[name], shield.FLAG) is True for name in shield.EVALUATING]
     except Dfmp2Error as error:
+        fix = shield.INSTALL
         if "PYSCF_MAX_MEMORY" in str(error):
             fix = "unset PYSCF_MAX_MEMORY"
-        else:
-            fix = shield.INSTALL
         return fail(str(error), error.exit_code, fix)
-    detail = (
-        f"{shield.pyscf_version()}, shield closed ({len(closed)} of {len(shield.EVALUATING)} "
-        "parsers)"
-    )
-    if len(closed) < len(shield.EVALUATING):
-        return fail(detail, INPUT, f"install it again: {shield.INSTALL}")
+    closed = flags.count(True)
+    detail = f"{shield.pyscf_version()}, shield closed ({closed} of {len(flags)} parsers)"
+    if closed < len(flags):
+        return fail(detail, InputError.exit_code, f"install it again: {shield.INSTALL}")
     return ok(detail)
 
 
@@ -229,10 +277,14 @@ def check_torch(s: Surroundings) -> Diagnosis:
             return warn("an NVIDIA driver, but no PyTorch", "pip install 'dfmp2[torch]'")
         return ok("not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
     command = [sys.executable, "-P", "-c", TORCH_PROBE]
-    plain = dict(s.environ)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_SECONDS,
+            env=dict(s.environ),
+            check=False,
         )
         found = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
@@ -245,14 +297,8 @@ def check_torch(s: Surroundings) -> Diagnosis:
 
 
 def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool) -> Diagnosis:
-    """The diagnosis for an importable torch.
-
-    Parameters
-    ----------
-    version : of torch; cuda : version it was built with, or None; device : name of the CUDA device,
-        or None
-    driver : whether an NVIDIA driver is loaded
-    """
+    """The diagnosis for an importable torch, built with this version of CUDA, on a machine with
+    this CUDA device, and perhaps an NVIDIA driver."""
     detail = (
         f"{version}, {'CUDA ' + cuda if cuda else 'no CUDA build'}, {device or 'no CUDA device'}"
     )
@@ -269,14 +315,8 @@ def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool
 
 def check_module_path(s: Surroundings) -> Diagnosis:
     """Check whether Python would import files from the working directory instead of libraries."""
-    needed = {
-        *sys.stdlib_module_names,
-        *(one.name for one in required(s.requirements or ())),
-        "dfmp2",
-        "torch",
-        "basis_set_exchange",
-        "nki",
-    }
+    needed = {*sys.stdlib_module_names, *oldest_versions(s.requirements or ())}
+    needed |= {"dfmp2", "torch", "basis_set_exchange", "nki"}
     spec = find_spec("dfmp2")
     # This is fine as well
     package = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
@@ -290,9 +330,12 @@ def check_module_path(s: Surroundings) -> Diagnosis:
             return entry.is_file()
         return entry.is_dir() and any(entry.glob("*.py"))
 
-    named = [entry for entry in entries if entry.name.removesuffix(".py") in needed]
     shadows = sorted(
-        entry.name for entry in named if importable(entry) and entry.resolve() != package
+        entry.name
+        for entry in entries
+        if entry.name.removesuffix(".py") in needed
+        and importable(entry)
+        and entry.resolve() != package
     )
     on_path = any(entry == "" or Path(entry).resolve() == here for entry in s.path)
     if shadows:
@@ -387,11 +430,10 @@ def check_memory(s: Surroundings) -> Diagnosis:
         for file in MEMORY_LIMITS
         if (w := s.words(file)) and w[0].isdigit() and int(w[0]) < UNLIMITED
     ]
-    detail = f"{format_bytes(free)} available"
+    limit = "no control group limit"
     if limits:
-        detail += f", control group limit {format_bytes(min(limits))}"
-    else:
-        detail += ", no control group limit"
+        limit = f"control group limit {format_bytes(min(limits))}"
+    detail = f"{format_bytes(free)} available, {limit}"
     address = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address != resource.RLIM_INFINITY:
         detail += (
@@ -419,7 +461,9 @@ def check_scratch(s: Surroundings) -> Diagnosis:
         try:
             folder = origin = tempfile.gettempdir()
         except FileNotFoundError as error:
-            return fail(str(error), NO_RESOURCES, "export TMPDIR=a folder that can be written")
+            return fail(
+                str(error), ResourceError.exit_code, "export TMPDIR=a folder that can be written"
+            )
         fix = "make it writable"
     try:
         with tempfile.NamedTemporaryFile(prefix="dfmp2-doctor-", dir=folder):
@@ -429,7 +473,7 @@ def check_scratch(s: Surroundings) -> Diagnosis:
         # Python and PySCF skip an unusable TMPDIR, but PySCF uses PYSCF_TMPDIR unconditionally.
         if variable == "TMPDIR":
             return warn(detail, fix)
-        return fail(detail, NO_RESOURCES, fix)
+        return fail(detail, ResourceError.exit_code, fix)
 
 
 def _room(shown: str, folder: Path) -> Diagnosis:
@@ -474,7 +518,7 @@ def check_default_run(_s: Surroundings) -> Diagnosis:
     except Dfmp2Error as error:
         return fail(str(error), error.exit_code)
     except OSError as error:  # exit code 7 on the command line
-        return fail(f"the system refused: {error}", NO_RESOURCES, "see scratch")
+        return fail(f"the system refused: {error}", ResourceError.exit_code, "see scratch")
 
 
 def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
@@ -488,7 +532,7 @@ def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
     )
     if max(abs(scf), abs(correlation)) > LARGEST_ERROR:
         fix = f"do not trust this installation: {REINSTALL}, then dfmp2 validate"
-        return fail(detail, COMPARISON_FAILED, fix)
+        return fail(detail, ComparisonFailed.exit_code, fix)
     return ok(detail)
 
 
@@ -503,7 +547,7 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
     except Dfmp2Error as error:
         return fail(str(error), error.exit_code)
     except OSError as error:  # it has been deleted meanwhile
-        return fail(f"cannot be used ({error.strerror})", NO_RESOURCES)
+        return fail(f"cannot be used ({error.strerror})", ResourceError.exit_code)
     from dfmp2.output import hdf5
 
     try:
@@ -528,7 +572,7 @@ def check_working_directory(s: Surroundings) -> Diagnosis:
         with contextlib.suppress(OSError):
             path.unlink()
     if not same:
-        return fail("what was read is not what was written", NO_RESOURCES)
+        return fail("what was read is not what was written", ResourceError.exit_code)
     return replace(
         room, detail=f"{room.detail}; a result was written, locked, read and removed{locking}"
     )

@@ -39,7 +39,7 @@ from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.operands import PairOperands
+from dfmp2.mp2.pairs import PairOperands
 from dfmp2.mp2.result import Certificate, MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import SCS

@@ -345,7 +345,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
     Parameters
     ----------
     surroundings : has environ, root, prefix and version, as in
-        `dfmp2.validation.surroundings.Surroundings`
+        `dfmp2.validation.doctor.Surroundings`
     """
     host = Host(
         environ=surroundings.environ,
