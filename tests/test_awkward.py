@@ -79,9 +79,9 @@ def test_energies_of_open_shells_with_frozen_core(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fluoroformyl cation radical", "methanol radical in a field"])
-def test_numbers_of_the_reference(name: str) -> None:
-    """Sizes, orbital energies, gap, spin and dipole moment, against PySCF's mean field and sums
-    over its nuclei."""
+def test_numbers_of_the_reference(name: str, tmp_path: Path) -> None:
+    """Sizes, orbital energies, gap, spin and dipole moment in a file, against PySCF's mean field
+    and sums over its nuclei."""
     molecule = MOLECULES[name]
     mf = mean_field(molecule, scf.UHF)
     mole, core = mf.mol, 3
@@ -93,6 +93,8 @@ def test_numbers_of_the_reference(name: str) -> None:
         threads=1,
         listener=Silent(),
     )
+    dfmp2.write(ours, tmp_path / "x.h5")
+    ours = dfmp2.read(tmp_path / "x.h5")
     reference, sizes, nmo = ours.reference, ours.sizes, mf.mo_energy.shape[1]
     assert (sizes.natom, sizes.nelectron, sizes.nao, sizes.nmo) == (
         mole.natm,

@@ -28,7 +28,7 @@ from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
 from dfmp2.output.export.qcschema import qcschema
-from tests.conftest import Runner, Stored, listing, succeed
+from tests.conftest import Runner, Stored, succeed
 
 ENERGY = 2e-9  # Eh; fitted SCF energies of the same orbitals differ by rounding alone
 ORTHONORMAL = 1e-10
@@ -428,34 +428,6 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
         )
     )
     assert json.loads((folder / "v2.json").read_text())["schema_name"] == "qcschema_atomic_result"
-
-
-REFUSED = [  # (arguments after the result, code, message)
-    (
-        ("--to", "pdb"),
-        2,
-        "'pdb' is not one of 'molden', 'trexio', 'qcschema', 'xyz', 'extxyz', 'cube'",
-    ),
-    ((), 2, "Missing option '--to'"),
-    (("--to", "xyz", "-o", "h2o.xyz"), 3, "h2o.xyz already exists: --overwrite replaces it"),
-    (("--to", "xyz", "-o", "nowhere/a.xyz"), 3, "there is no folder nowhere"),
-    (("other.h5", "--to", "xyz", "-o", "no"), 3, "expected an existing folder for several results"),
-    (("--to", "xyz", "--schema-version", "2"), 3, "--schema-version belongs to --to qcschema"),
-    (("--to", "qcschema", "--schema-version", "3"), 2, "'3' is not one of '1', '2'"),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"), REFUSED, ids=[" ".join(a) for a, *_ in REFUSED]
-)
-def test_refused(
-    call: Runner, water: Stored, folder: Path, arguments: tuple[str, ...], code: int, message: str
-) -> None:
-    before = listing(folder)
-    done = call("export", str(water.path), *arguments)
-    assert (done.code, done.out) == (code, "")
-    assert message in done.message
-    assert listing(folder) == before
 
 
 def test_one_run_of_a_study(call: Runner, folder: Path) -> None:

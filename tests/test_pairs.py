@@ -622,3 +622,27 @@ def test_frozen_orbitals_may_not_be_cut_from_others_of_their_energy(core, virtua
     occupations = np.array([[1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]])
     found = arbitrary_cut(energies, occupations, core, virtual)
     assert [option.name for option in found.options] == named
+
+
+@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+@pytest.mark.parametrize("sizes", [[(37, 3, 20)], [(37, 3, 20), (21, 4, 20)]])
+def test_narrow_last_columns_of_b_on_disk(tmp_path, precision, sizes):
+    """With the least memory, by tiles of 16 orbitals: the last ones are narrower than the place
+    they are read into, which is the end of the file."""
+    spins = [fitted(*size) for size in sizes]
+    spaces = [ActiveSpace(np.zeros((0, len(i))), np.zeros((0, len(a))), i, a) for _, i, a in spins]
+    cpu = CpuBackend(2)
+    cpu.limits = replace(cpu.limits, tile_edge=16)
+    expected = pair_energies([cpu.put(*spin, precision) for spin in spins], cpu)
+    with Space(tmp_path, 10**6) as space:
+        stored = []
+        for number, (b, *_) in enumerate(spins):
+            tensor = StoredTensor(space.array(f"b{number}", b.size), b.shape, [(0, len(b))])
+            tensor.add(0, b.shape[2], np.ascontiguousarray(b.transpose(2, 0, 1)))
+            tensor.fit(lambda rows: rows, 1, shrinks=False)
+            stored.append(tensor)
+        found = pair_energies(PairOperands(stored, spaces, stream_bytes=1).on(cpu, precision), cpu)
+    tolerance = 1e-13 if precision == "fp64" else 1e-5
+    np.testing.assert_allclose(found.opposite_spin, expected.opposite_spin, rtol=tolerance)
+    for mine, theirs in zip(found.same_spin, expected.same_spin, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=1e-9)

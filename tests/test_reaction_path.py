@@ -247,6 +247,20 @@ class FakeDescent:
         return self.count == 4
 
 
+@pytest.mark.parametrize(("angstrom", "said"), [(0.9e-4, False), (1.1e-4, True)])
+def test_a_hessian_of_another_geometry_is_said(angstrom: float, said: bool) -> None:
+    stored = SimpleNamespace(
+        path="ts.h5",
+        result=SimpleNamespace(level="MP2/sto-3g"),
+        distance=lambda molecule: angstrom / ANGSTROM_PER_BOHR,
+    )
+    course = SimpleNamespace(_search=Search(), _stored=stored, _top=SimpleNamespace(molecule=None))
+    course._point = SimpleNamespace(lines=["the last"])
+    notes = reaction_path._Descent._notes(course)
+    assert notes[-1] == "the last"
+    assert (f"{angstrom:.4f} angstrom away" in notes[-2]) is said
+
+
 def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """On either side, until the minimum is found or there are no more steps."""
     top = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")

@@ -311,8 +311,6 @@ def rank_command(
     from dfmp2.interop.thermochemistry import complete_files, rank_files
 
     conditions = ensemble.conditions()
-    if len(conditions.temperatures) * len(conditions.pressures) > 1:
-        raise InputError("--temperature, --pressure: one of each, an ensemble has one of both")
     console = Console(quiet=False, log=None)
     ranking = rank_files(
         complete_files(sources, console.warning), conditions, by, _numbers_by_name(degeneracy)
