@@ -76,7 +76,7 @@ QUICK = {
     "test_numbers.py",
     "test_pairs.py",
     "test_stability.py",  # scf
-    "test_wishes.py",  # errors
+    "test_messages.py",  # errors
     "test_xyz.py",
 }
 
@@ -84,20 +84,19 @@ QUICK = {
 # Files that take the most processor time, longest first: when distributed, each worker begins with
 # one, so that none is left alone with one at the end.
 LONG = (
-    "test_planning.py",
     "test_outputs.py",
-    "test_nki_lanes.py",
     "test_optimize.py",
+    "test_planning.py",
     "test_checkpoint.py",
     "test_studies.py",
-    "test_result_files.py",
     "test_grid.py",
     "test_batch.py",
     "test_functional_gradients.py",
     "test_double_hybrids.py",
+    "test_result_files.py",
+    "test_nki_lanes.py",
     "test_compare.py",
     "test_kohn_sham.py",
-    "test_report_browser.py",
     "test_gradients.py",
     "test_solvent.py",
     "test_pyscf.py",
@@ -106,11 +105,12 @@ LONG = (
     "test_validate.py",
     "test_aws.py",
     "test_awkward.py",
-    "test_pinned.py",
     "test_signals.py",
     "test_reaction.py",
     "test_prepared.py",
     "test_docs.py",
+    "test_report_browser.py",
+    "test_pinned.py",
     "test_visits.py",
     "test_error_budget.py",
     "test_fitting_certificate.py",
@@ -186,12 +186,17 @@ MOLECULES = {
 
 
 class Heard(Listener):
-    """A listener that records what a run reported."""
+    """A listener that records what a run reported; of each SCF iteration its number, energy, change
+    and gradient."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self.stages: list[str] = []
-        self.energies: list[float] = []
+        self.cycles: list[tuple[int, float, float, float]] = []
+
+    @property
+    def energies(self) -> list[float]:
+        return [energy for _, energy, *_ in self.cycles]
 
     def warning(self, text: str) -> None:
         self.warnings.append(text)
@@ -200,7 +205,14 @@ class Heard(Listener):
         self.stages.append(text)
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
-        self.energies.append(energy)
+        self.cycles.append((cycle, energy, change, gradient))
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal; its size is unknown, so it has 80 columns."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -262,6 +274,24 @@ def run_command(
 def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
     """The outcome of a bash script in which "$@" stands for the command with its arguments."""
     return run_command("-c", script, "bash", str(COMMAND), *arguments, cwd=cwd, program=("bash",))
+
+
+def on_a_terminal(stream: str, *arguments: str, cwd: Path, **env: str) -> str:
+    """What the command writes to "stdout" or "stderr" if that is a terminal."""
+    reader, writer = os.openpty()
+    plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writer}
+    shown = b""
+    with subprocess.Popen(
+        [COMMAND, *arguments], cwd=cwd, env=plain | {"TERM": "xterm"} | env, **streams
+    ) as process:
+        os.close(writer)
+        with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+            while piece := os.read(reader, 4096):
+                shown += piece
+    os.close(reader)
+    assert process.returncode == 0
+    return shown.decode()
 
 
 def wait_until(condition: Callable[[], Any]) -> Any:

@@ -1,12 +1,14 @@
-"""The layout of the package: floors, external libraries in their rooms, one entrance to
-trainium."""
+"""The layout of the package: floors, external libraries in their rooms, one entrance to trainium;
+defaults and messages of all modules."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parent.parent / "dfmp2"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -129,8 +131,8 @@ def test_foreign_libraries_stay_in_their_rooms():
 
 def test_modules_are_documented():
     for path in MODULES:
-        text = path.read_text()
-        assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
+        module = parsed(path)
+        assert not module.body or ast.get_docstring(module), f"{path} has no docstring"
 
 
 def test_trainium_has_two_doors():
@@ -173,3 +175,90 @@ def test_tables_stand_once():
     for path in MODULES:
         text = path.read_text()
         assert text.count('"GAU_VERYTIGHT"') == (path == PACKAGE / "options" / "values.py")
+
+
+TYPES = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+def literal_defaults(function: ast.FunctionDef) -> Iterator[tuple[str, str, Any]]:
+    """Name, annotation and value of the parameters of a function whose default is a literal."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    last = positional[len(positional) - len(given.defaults) :]
+    pairs = [*zip(last, given.defaults, strict=True)]
+    pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    for parameter, default in pairs:
+        if isinstance(default, ast.Constant) and parameter.annotation is not None:
+            yield parameter.arg, ast.unparse(parameter.annotation), default.value
+
+
+def test_defaults_of_every_function_are_of_the_type_of_their_parameter() -> None:
+    wrong, seen = [], 0
+    for path in MODULES:
+        for function in ast.walk(parsed(path)):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for name, annotation, value in literal_defaults(function):
+                seen += 1
+                words = annotation.replace("|", " ").split()
+                if value is None:
+                    fits = bool({"None", "Any", "object"} & set(words))
+                elif annotation in TYPES:
+                    fits = type(value) is TYPES[annotation]
+                else:
+                    fits = True
+                if not fits:
+                    wrong.append((path.name, function.name, name, annotation, value))
+    assert not wrong and seen > 500
+
+
+# of Python
+COMMANDS = "run|gradient|optimize|frequencies|interaction|cbs|scan|plan|prepare|energy|derive"
+OPTION = re.compile(
+    rf"(?<![\w-])--(?:[a-z]+(?![a-z-]*=)|\{{\}})|\bdfmp2 (?:{COMMANDS})\b(?! (?:--|and))"
+)
+ERRORS = re.compile(
+    r"(Error|Unavailable|UnsupportedByBackend|Checkpoint|Exists|Fault|Failed|Unfinished|\.warning"
+    r"|Message|prefixed)$"
+)
+
+
+def test_no_error_or_warning_has_an_option_in_its_text() -> None:
+    """Applies to every package below the command line: options are separate parts of their
+    messages."""
+    count = 0
+    for path in MODULES:
+        if room(path) == "cli":
+            continue
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.Call) or not ERRORS.search(name_of(node.func)):
+                continue
+            count += 1
+            for text in texts_of(node):
+                assert not OPTION.search(text), f"{path}:{node.lineno}: {text}"
+    assert count > 700
+
+
+def name_of(function: ast.expr) -> str:
+    """The name of a function, after a dot if it is an attribute."""
+    if isinstance(function, ast.Attribute):
+        return f".{function.attr}"
+    if isinstance(function, ast.Name):
+        return function.id
+    return ""
+
+
+def texts_of(call: ast.Call) -> list[str]:
+    """Texts among the arguments of a call."""
+    texts = []
+    for argument in call.args:
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            texts.append(argument.value)
+        elif isinstance(argument, ast.JoinedStr):
+            texts.append(
+                "".join(
+                    part.value if isinstance(part, ast.Constant) else "{}"  # type: ignore[misc]
+                    for part in argument.values
+                )
+            )
+    return texts

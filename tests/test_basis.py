@@ -38,7 +38,7 @@ from dfmp2.molecule.basis import (
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
-from dfmp2.output.hdf5_datasets import content_hash
+from dfmp2.output.hdf5_datasets import hash_of, read_contents
 from tests.conftest import Runner, succeed
 
 import_pyscf()
@@ -560,7 +560,7 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
             group = handle["dfmp2/bases/mp2_fitting"]
             del group["fitting_error"]
             group["fitting_error"] = errors
-            handle.attrs["content_sha256"] = np.bytes_(content_hash(handle))
+            handle.attrs["content_sha256"] = np.bytes_(hash_of(read_contents(handle)))
         with pytest.raises(ResultFileError, match="fitting errors of a basis do not belong"):
             dfmp2.read(tmp_path / "oh.h5")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, checkpointing
 from dfmp2.output.state import decode, encode
 from dfmp2.scf import ladder
 from dfmp2.scf.reference import StartOrbitals
-from tests.conftest import Heard, Runner, listing, succeed
+from tests.conftest import Heard, Runner, listing, run_here, succeed, write_molecules
 from tests.faults import Saved, Stopping, close, numbers, recorded
+from tests.test_cli_output import differences
 from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -539,33 +540,15 @@ DIRECT_OF_NH2 = -0.08336336527334631  # Eh: over all tiles of the files below, f
 NPZ = Path(__file__).parent / "data" / "checkpoints_npz"
 
 
-def same(first: Any, second: Any) -> bool:
-    """Whether two values are equal; arrays and records are compared by content."""
-    if isinstance(first, np.ndarray):
-        return first.dtype == second.dtype and first.tobytes() == second.tobytes()
-    if isinstance(first, dict):
-        pairs = [(first[key], second[key]) for key in first]
-        return list(first) == list(second) and all(same(*pair) for pair in pairs)
-    if isinstance(first, tuple) and not hasattr(first, "_fields"):
-        return len(first) == len(second) and all(map(same, first, second))
-    if is_dataclass(first):
-        names = [field.name for field in fields(first)]
-        return type(first) is type(second) and all(
-            same(getattr(first, name), getattr(second, name)) for name in names
-        )
-    if isinstance(first, tuple):
-        return all(map(same, first, second))
-    return bool(first == second or (first != first and second != second))
-
-
 def test_a_state_keeps_every_bit(states: Any) -> None:
     """Orbitals, reference, tiles, B elsewhere, and texts that are not UTF-8."""
     _, passed = states["nh2"]
     for state in (example(), passed[0], passed[len(passed) // 2], passed[-1]):
-        assert same(state, decode(encode(state)))
+        again = decode(encode(state))
+        assert differences(state, again) == [] and list(state.tiles) == list(again.tiles)
     odd = replace(example(), b=StoredB("/scr\udcff/\u00e4", ((2, 3, 4),), (("a",),), 1.5, 1, 0.1))
     odd.identity = {"a file": "x\udcff", "": "\u03b1\n"}
-    assert same(odd, decode(encode(odd)))
+    assert differences(odd, decode(encode(odd))) == []
 
 
 def test_a_checkpoint_is_an_hdf5_file(tmp_path: Path) -> None:
@@ -590,7 +573,7 @@ def test_version_2_is_read(name: str) -> None:
     assert content.startswith(b"dfmp2 checkpoint 2\n")
     state = decode(content)
     assert state.identity["multiplicity"] == "2"
-    assert same(state, decode(encode(state)))
+    assert differences(state, decode(encode(state))) == []
     if name == "scf":
         assert state.orbitals is not None and state.orbitals.mo_coeff.shape == (2, 7, 7)
         assert state.orbitals.mo_occ.sum() == 9
@@ -616,17 +599,33 @@ def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
 RUN = ("run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.h5")
 
 
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Bits]:
+    """The checkpoint of `RUN` stopped between tiles, and the numbers of the run on its own."""
+    folder = write_molecules(tmp_path_factory.mktemp("stopped"))
+    with pytest.MonkeyPatch.context() as patch, Stopping(at_tile=2):
+        patch.setenv(VARIABLE, "0")
+        done = run_here(*RUN, cwd=folder)
+    assert done.code == 75 and done.out == "" and "x.h5.checkpoint" in done.message
+    succeed(run_here(*RUN[:-1], "y.h5", cwd=folder))
+    return (folder / "x.h5.checkpoint").read_bytes(), numbers(folder / "y.h5")
+
+
 @pytest.fixture
-def stopped(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def whole(left: tuple[bytes, Bits]) -> Bits:
+    """The numbers of `RUN` without a stop."""
+    return left[1]
+
+
+@pytest.fixture
+def stopped(left: tuple[bytes, Bits], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`x.h5.checkpoint` of a run that was stopped between tiles."""
     monkeypatch.setenv(VARIABLE, "0")
-    with Stopping(at_tile=2):
-        done = call(*RUN)
-    assert done.code == 75 and done.out == "" and "x.h5.checkpoint" in done.message
+    (folder / "x.h5.checkpoint").write_bytes(left[0])
 
 
 @pytest.mark.usefixtures("stopped")
-def test_resume_goes_on_and_then_prints(call: Runner, folder: Path) -> None:
+def test_resume_goes_on_and_then_prints(call: Runner, folder: Path, whole: Bits) -> None:
     first = succeed(call(*RUN, "--resume"))
     assert "going on from x.h5.checkpoint" in first.err and "SCF   1" not in first.err
     assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
@@ -637,19 +636,19 @@ def test_resume_goes_on_and_then_prints(call: Runner, folder: Path) -> None:
         and again.out == first.out
         and listing(folder) == before
     )
-    succeed(call(*RUN[:-1], "y.h5"))
-    assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
+    assert numbers(folder / "x.h5") == whole
 
 
 @pytest.mark.usefixtures("stopped")
 @pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",), ("--overwrite",)])
-def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
+def test_the_same_command_goes_on(
+    call: Runner, folder: Path, whole: Bits, options: tuple[str, ...]
+) -> None:
     """No finished work is discarded, with or without an option."""
     done = succeed(call(*RUN, *options))
     assert "SCF   1" not in done.err and ("--quiet" in options or "going on from" in done.err)
     assert not (folder / "x.h5.checkpoint").exists()
-    succeed(call(*RUN[:-1], "y.h5"))
-    assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
+    assert numbers(folder / "x.h5") == whole
 
 
 @pytest.mark.usefixtures("stopped")
@@ -693,7 +692,7 @@ def test_resume_of_something_else(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("stopped")
-def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path) -> None:
+def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path, whole: Bits) -> None:
     path = folder / "x.h5.checkpoint"
     path.write_bytes(path.read_bytes()[:-100])
     done = succeed(call(*RUN, "--resume"))
@@ -701,8 +700,7 @@ def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path) ->
         "warning: x.h5.checkpoint is damaged: its content does not have the stored hash: it is not "
         "used" in done.err
     )
-    succeed(call(*RUN[:-1], "y.h5"))
-    assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
+    assert numbers(folder / "x.h5") == whole
 
 
 PLANTED: dict[str, Callable[[Path], object]] = {

@@ -196,19 +196,6 @@ def test_tolerance(call: Runner, json_of: Any) -> None:
     assert refused.code == 5 and "exceeds the tolerance 1.0e-14 Eh" in refused.message
 
 
-def test_memory_too_small_names_required_and_available(dfmp2: Runner) -> None:
-    done = dfmp2("run", "h2o.xyz", *STO3G, "--memory", "20MB")
-    assert done.code == 7
-    assert "are required" in done.message and "20.00 MB may be used" in done.message
-    advised = done.message.split("allow at least --memory ")[1].split(",")[0]
-    # The advice is correct, apart from small differences in the size of a new process.
-    enough = f"{int(advised.removesuffix('MB')) + 5}MB"
-    assert (
-        succeed(dfmp2("run", "h2o.xyz", *STO3G, "--memory", enough)).json["memory"]["budget"]
-        >= 25 * 10**6
-    )
-
-
 def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The option overrides the environment, and is recorded in the result."""
     for more, variable, count in ((("--threads", "2"), "5", 2), ((), "1", 1)):
@@ -390,10 +377,6 @@ def test_module_version_and_help(
     assert capfd.readouterr().out == f"dfmp2 {metadata.version('dfmp2')}\n"
 
 
-def test_completion_script(dfmp2: Runner) -> None:
-    assert "_DFMP2_COMPLETE=bash_complete" in dfmp2(env={"_DFMP2_COMPLETE": "bash_source"}).out
-
-
 # --- what is loaded, and how fast -----------------------------------------------------------------
 
 
@@ -423,10 +406,3 @@ def test_help_is_fast_and_loads_nothing_heavy(tmp_path: Path) -> None:
             yield after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds()) < 0.3
-
-
-def test_default_cpu_run_does_not_import_torch(folder: Path) -> None:
-    loaded = imported(
-        str(COMMAND), "run", "h2.xyz", "--basis", "sto-3g", "--backend", "cpu", cwd=folder
-    )
-    assert {"numpy", "pyscf", "h5py"} <= loaded and "torch" not in loaded

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 from dfmp2.cli.run import command_line
 from dfmp2.output import hdf5
 from dfmp2.output.text import report
-from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
+from tests.conftest import Runner, Stored, on_a_terminal, run_command, succeed
 
 # --- JSON -----------------------------------------------------------------------------------------
 
@@ -153,46 +152,14 @@ def test_a_run_prints_one_screen(call: Runner, water: Stored) -> None:
     assert refused.code == 3 and "leave one of them out" in refused.message
 
 
-def terminal_output(folder: Path, *arguments: str, **env: str) -> str:
-    """The output of the command on stderr if that is a terminal."""
-    reader, writer = os.openpty()
-    environment = (
-        {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        | {"TERM": "xterm"}
-        | env
-    )
-    try:
-        with subprocess.Popen(
-            [COMMAND, *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=writer,
-        ) as process:
-            os.close(writer)
-            shown = b""
-            while True:
-                try:
-                    piece = os.read(reader, 4096)
-                except OSError:  # on Linux, the other end is closed
-                    break
-                if not piece:
-                    break
-                shown += piece
-        assert process.returncode == 0
-    finally:
-        os.close(reader)
-    return shown.decode()
-
-
 def test_terminal_gets_a_bar_and_colour_unless_no_color(folder: Path) -> None:
     run = ("run", "h2-far.xyz", "--basis", "sto-3g", "--overwrite")
-    coloured = terminal_output(folder, *run)
+    coloured = on_a_terminal("stderr", *run, cwd=folder)
     for what in ("SCF integrals", "integrals", "pairs"):
         assert re.search(rf"\r  {what} \[#{{30}}\] (\d+)/\1 *[\r\n]", coloured), coloured
     assert coloured.endswith("\r")  # the line that is rewritten is gone
     assert "\x1b[33mwarning: " in coloured
-    quiet = terminal_output(folder, *run, "--quiet", NO_COLOR="1")
+    quiet = on_a_terminal("stderr", *run, "--quiet", cwd=folder, NO_COLOR="1")
     assert "\x1b" not in quiet and "\r  pairs" not in quiet and "warning: " in quiet
 
 
@@ -239,7 +206,7 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
             and left.shape == right.shape
             and left.tobytes() == right.tobytes()
         )
-    elif isinstance(left, tuple) and left and isinstance(left[0], np.ndarray):
+    elif isinstance(left, tuple) and type(left) is type(right) and len(left) == len(right):
         return [
             place for pair in zip(left, right, strict=True) for place in differences(*pair, where)
         ]

@@ -20,7 +20,7 @@ from dfmp2.molecule.files import read_frame
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
-from dfmp2.output.table import numbers_of
+from dfmp2.output.json import numbers_of
 from tests.conftest import MOLECULES, run_here, succeed
 
 EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read

@@ -315,27 +315,6 @@ def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Pa
     assert quiet.out.splitlines() == done.out.splitlines()[-1:]
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "fragment"),
-    [
-        (("--basis", "cc-pvtz"), 3, "--basis cc-pvtz cannot be derived"),
-        (("--frozen-core", "1", "--output", "w.h5", "--overwrite"), 3, "name another file"),
-        (("--frozen-core", "1", "--output", "h2o.xyz"), 3, "already exists"),
-        (("--overwrite",), 3, "--output, which was not given"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_command_refusals_leave_nothing(
-    call: Runner, water: Stored, folder: Path, options, code, fragment
-):
-    shutil.copy(water.path, folder / "w.h5")
-    before = listing(folder)
-    done = call("derive", "w.h5", *options)
-    assert (done.code, done.out) == (code, "")
-    assert fragment in done.message
-    assert listing(folder) == before
-
-
 def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, folder: Path):
     shutil.copy(water.path, folder / "w.h5")
     with h5py.File(folder / "w.h5", "a") as handle:

@@ -200,34 +200,48 @@ def test_energies_of_float32_show_no_softness(
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict", "softness"),
+    ("kind", "verdict", "eigenvalue", "softness"),
     [
-        ("uhf", "marginal (UHF to UHF)", 50.0),
-        ("uhf", "stable", 3.0),
-        ("rhf", "marginal (RHF to UHF)", 3.0),
+        ("uhf", "marginal (UHF to UHF)", 1e-6, 50.0),
+        ("uhf", "stable", 0.5, 3.0),
+        ("uhf", "stable", 0.04, 25.0),
+        ("uhf", "stable", 1e-6, 50.0),  # of an earlier version
+        ("uhf", "unstable (UHF to UHF)", -0.02, 3.0),
+        ("rhf", "marginal (RHF to UHF)", 1e-6, 3.0),
+        ("rhf", "stable", 0.02, 3.0),
     ],
 )
-def test_a_rotation_that_costs_nothing_makes_others_soft(
-    result: MP2Result, kind: str, verdict: str, softness: float
+def test_a_rotation_that_costs_little_leaves_more(
+    result: MP2Result, kind: str, verdict: str, eigenvalue: float, softness: float
 ) -> None:
     energies, gradients, _ = APPROACHES["stiff"]
     history = [
         [energy, 0.0, gradient] for energy, gradient in zip(energies, gradients, strict=True)
     ]
-    stability = Stability(verdict, "all rotations", 0.0)
+    stability = Stability(verdict, "all rotations", eigenvalue)
     run = with_gradient(result, history, kind=kind, stability=stability)
     share = run.error_budget.sources["scf_convergence"].correlation
     assert share is not None and share.value == pytest.approx(0.04 * softness * 2e-6, rel=1e-6)
 
 
-def test_what_the_scf_leaves_in_nitric_oxide_is_stated() -> None:
-    """Against PySCF's second-order SCF, started from the same orbitals; 5.6e-8 Eh were stated, and
-    E(corr) was off by 3.6e-7."""
-    molecule = parse_xyz("2\n\nN 0 0 0\nO 0.03 0.02 1.16\n", file="m").molecule
-    found = dfmp2.run(molecule, "6-31g*", multiplicity=2, precision="fp64", threads=1)
-    mole = gto.M(
-        atom=[("N", (0, 0, 0)), ("O", (0.03, 0.02, 1.16))], basis="6-31g*", spin=1, verbose=0
-    )
+@pytest.mark.parametrize(
+    ("text", "charge", "basis"),
+    [
+        ("N 0 0 0; O 0.03 0.02 1.16", 0, "6-31g*"),
+        ("N 0 0 0; O 1.14 0 0; H -0.5 0.94 0.02", 1, "6-31g"),
+    ],
+)
+def test_what_the_scf_leaves_along_soft_rotations_is_stated(
+    text: str, charge: int, basis: str
+) -> None:
+    """Against PySCF's second-order SCF, started from the same orbitals. For NO 5.6e-8 Eh were
+    stated, and E(corr) was off by 3.6e-7; for HNO+ 1.4e-7, off by 4.7e-7."""
+    atoms = text.split("; ")
+    molecule = parse_xyz("\n".join((str(len(atoms)), "", *atoms)), file="m").molecule
+    sets = {"scf_auxbasis": "cc-pvdz-jkfit", "auxbasis": "cc-pvdz-ri"}
+    state = {"charge": charge, "multiplicity": 2}
+    found = dfmp2.run(molecule, basis, precision="fp64", threads=1, **state, **sets)
+    mole = gto.M(atom=text, basis=basis, charge=charge, spin=1, verbose=0)
     mf = scf.UHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").newton()
     mf.conv_tol, mf.conv_tol_grad = 1e-14, 1e-10
     mf.kernel(np.array(found.reference.mo_coeff), np.array(found.reference.mo_occ))

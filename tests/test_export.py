@@ -7,8 +7,11 @@ from these alone, which reveals a wrong order, sign, norm, unit or core potentia
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +31,7 @@ from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
 from dfmp2.output.export.qcschema import qcschema
-from tests.conftest import Runner, Stored, listing, succeed
+from tests.conftest import Runner, Stored, succeed
 
 ENERGY = 2e-9  # Eh; fitted SCF energies of the same orbitals differ by rounding alone
 ORTHONORMAL = 1e-10
@@ -430,34 +433,6 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
     assert json.loads((folder / "v2.json").read_text())["schema_name"] == "qcschema_atomic_result"
 
 
-REFUSED = [  # (arguments after the result, code, message)
-    (
-        ("--to", "pdb"),
-        2,
-        "'pdb' is not one of 'molden', 'trexio', 'qcschema', 'xyz', 'extxyz', 'cube'",
-    ),
-    ((), 2, "Missing option '--to'"),
-    (("--to", "xyz", "-o", "h2o.xyz"), 3, "h2o.xyz already exists: --overwrite replaces it"),
-    (("--to", "xyz", "-o", "nowhere/a.xyz"), 3, "there is no folder nowhere"),
-    (("other.h5", "--to", "xyz", "-o", "no"), 3, "expected an existing folder for several results"),
-    (("--to", "xyz", "--schema-version", "2"), 3, "--schema-version belongs to --to qcschema"),
-    (("--to", "qcschema", "--schema-version", "3"), 2, "'3' is not one of '1', '2'"),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"), REFUSED, ids=[" ".join(a) for a, *_ in REFUSED]
-)
-def test_refused(
-    call: Runner, water: Stored, folder: Path, arguments: tuple[str, ...], code: int, message: str
-) -> None:
-    before = listing(folder)
-    done = call("export", str(water.path), *arguments)
-    assert (done.code, done.out) == (code, "")
-    assert message in done.message
-    assert listing(folder) == before
-
-
 def test_one_run_of_a_study(call: Runner, folder: Path) -> None:
     (folder / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 3\n")
     pair = (
@@ -507,3 +482,20 @@ def test_without_trexio(
     done = call("export", str(water.path), "--to", "trexio")
     assert done.code == 3 and "pip install 'dfmp2[trexio]'" in done.message
     assert not list(folder.glob("*.trexio.h5"))
+
+
+def test_a_full_disk_of_the_temporary_trexio_file(
+    water: Stored, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trexio")
+
+    def full(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (folder / "scratch").mkdir()
+    monkeypatch.setenv("DFMP2_SCRATCH", "scratch")
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    done = call("export", str(water.path), "--to", "trexio")
+    assert done.code == 7 and "No space left on device" in done.message
+    assert re.search(r"/scratch \(.* are needed and [\d.]+ \w?B are free", done.message)
+    assert "name another one with DFMP2_SCRATCH or TMPDIR" in done.message

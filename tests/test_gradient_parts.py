@@ -26,9 +26,9 @@ from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.properties import Gradient
 from dfmp2.options.methods import METHODS, Method
-from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import ExactExchange
 from tests.awkward import CHARGES, MOLECULES, mole_of
+from tests.conftest import Heard
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 SCALED = Method("custom", "custom", 1.3, 0.4, "test")
@@ -464,16 +464,6 @@ def test_the_correlation_part_drives_the_orbitals_by_its_sums(
 
 
 # --- the response of the orbitals -----------------------------------------------------------------
-
-
-class Heard(Listener):
-    """Records the stages it is told of."""
-
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-
-    def stage(self, text: str) -> None:
-        self.stages.append(text)
 
 
 def orbitals_of(mf: Any, cores: tuple[int, ...], virtuals: tuple[int, ...]) -> list[Orbitals]:

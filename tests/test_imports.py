@@ -209,7 +209,7 @@ def test_a_deferred_module_is_loaded_by_use(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_does_not_load_it(tmp_path):
+def test_a_run_loads_neither_it_nor_torch(tmp_path):
     code = (
         "import sys; from dfmp2.cli.main import main; "
         "code = main(['run', 'inputs/h2o.xyz', '--basis', 'sto-3g', '--output', "

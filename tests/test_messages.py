@@ -1,18 +1,43 @@
-"""Rules for messages: the first cause is named, and advice names something that helps."""
+"""Rules for messages: the first cause is named, advice names something that helps, also where
+something is asked for that does not exist, and each front end speaks in its own terms."""
 
 from __future__ import annotations
 
+import copy
+import json
 import os
+import pickle
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.errors import Dfmp2Error, InputError, ResultExists, wishes
+from dfmp2.errors.messages import (
+    COMMAND_LINE,
+    MANIFEST,
+    NOT_GIVEN,
+    PYTHON,
+    QCSCHEMA,
+    Command,
+    Message,
+    N,
+    Option,
+    Placeholder,
+    in_words,
+    joined,
+)
+from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
+from dfmp2.execution.manifest import read_manifest
+from dfmp2.interop.qcschema import read_request
+from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options import Options
+from dfmp2.options import Options, make_options
+from dfmp2.options.methods import METHODS
 from tests.conftest import MOLECULES, listing, succeed
 
 STO3G = ("--basis", "sto-3g", "--threads", "1")
@@ -221,3 +246,345 @@ def test_pytorch_is_a_word_for_torch_wherever_a_backend_is_named(call, folder):
         "12 of 12 blocks agree"
         in succeed(call("kernels", "check", "--lane", "pytorch", "--threads", "1")).out
     )
+
+
+# --- requests for what does not exist -------------------------------------------------------------
+
+
+METHODS_ELSEWHERE = {
+    "B2NC-PLYP": "dfmp2 methods lists the double hybrids",
+    "DSD-XYZ": "dfmp2 methods lists the double hybrids",
+    "DLPNO-MP2": "local approximations are not available",
+    "LMP2": "local approximations are not available",
+    "DLPNO-CCSD(T)": "local approximations are not available",
+    "CCSD(T)": "coupled cluster",
+    "CC2": "coupled cluster",
+    "QCISD(T)": "coupled cluster",
+    "MP3": "MP3, MP4",
+    "MP4(SDQ)": "MP3, MP4",
+    "OMP2": "MP3, MP4",
+    "SCS-MP3": "MP3, MP4",
+    "RI-MP2": "MP2 is always density-fitted here: --method mp2",
+    "DFMP2": "MP2 is always density-fitted here",
+    "MP2-F12": "explicit correlation",
+    "CCSD(T)-F12b": "explicit correlation",
+    "ROMP2": "the reference is a separate option",
+    "LT-SOS-MP2": "--method sos-laplace",
+    "RI-RPA": "--method drpa",
+    "CASPT2": "multireference",
+    "HF": "E(HF) is part of every result",
+    "PBE0": "functionals are named by --xc",
+    "GFN2-xTB": "semi-empirical",
+}
+
+
+@pytest.mark.parametrize("name", METHODS_ELSEWHERE)
+def test_an_unknown_method_gets_the_way_out(name: str) -> None:
+    assert METHODS_ELSEWHERE[name] in way_out_of_method(name)
+    with pytest.raises(InputError) as caught:
+        Options("sto-3g", method=name)
+    said = str(caught.value)
+    assert said.startswith(("--method", "--method '"))
+    listed = f"{', '.join(METHODS)}, custom-dh, or a double hybrid of dfmp2 methods"
+    assert f": expected one of {listed}; " in said
+    assert METHODS_ELSEWHERE[name] in said
+
+
+def test_the_way_out_in_every_front_end(call: Any, tmp_path: Path) -> None:
+    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "RI-MP2")
+    assert done.code == 2
+    assert "dfmp2 methods; MP2 is always density-fitted here: --method mp2 (see" in done.message
+    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--relaxed")
+    assert done.code == 2
+    assert "--properties computes the relaxed density" in done.message
+    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--functional", "pbe")
+    assert done.code == 2
+    assert "the functional of --method ks and --method drpa is --xc" in done.message
+    with pytest.raises(InputError, match='density-fitted here: method="mp2"'):
+        dfmp2.run("h2o.xyz", "sto-3g", method="RI-MP2")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'relaxed': properties=True computes the relaxed"):
+        dfmp2.run("h2o.xyz", "sto-3g", relaxed=True)  # type: ignore[call-arg]
+    (tmp_path / "b.toml").write_text(
+        'basis = "sto-3g"\noutput = "o"\nmethod = "CCSD(T)"\n[[item]]\nmolecule = "h2.xyz"\n'
+    )
+    done = call("batch", "run", "b.toml")
+    assert done.code == 3
+    assert 'method = "CCSD(T)": expected one of' in done.message
+    assert "coupled cluster" in done.message
+    (tmp_path / "b.toml").write_text(
+        'basis = "sto-3g"\noutput = "o"\nfunctional = "pbe"\n[[item]]\nmolecule = "h2.xyz"\n'
+    )
+    assert (
+        'the functional of method = "ks" and method = "drpa" is xc'
+        in call("batch", "run", "b.toml").message
+    )
+    document = {
+        "driver": "energy",
+        "model": {"method": "DLPNO-MP2", "basis": "sto-3g"},
+        "molecule": {"symbols": ["He"], "geometry": [0, 0, 0]},
+    }
+    with pytest.raises(InputError, match=r'there is model\.method = "sos-laplace"'):
+        read_request(document)
+
+
+@pytest.mark.parametrize("name", ["MP2", "SCSMP2", "sos_mp2", "kappamp2", "dRPA"])
+def test_a_misspelt_method_is_answered(name: str) -> None:
+    with pytest.raises(InputError, match=r"did you mean (mp2|scs-mp2|sos-mp2|kappa-mp2|drpa)\?$"):
+        Options("sto-3g", method=name)
+
+
+@pytest.mark.parametrize("name", ["--relaxed", "relaxed", "--spin-orbit", "maxcore", "--pcm"])
+def test_options_of_other_programs(name: str) -> None:
+    assert way_out_of_option(name)
+
+
+WITHOUT_VALUE = ("os_scale", "ss_scale", "xc", "multiplicity", "charge", "threads", "memory")
+WITHOUT_VALUE += ("auxbasis", "scf_auxbasis", "dispersion", "basis", "scf_conv_tol")
+WITHOUT_VALUE += ("scf_max_cycles", "solvent_model")
+BESIDE_OPTIONS = ("charge", "delta", "log", "multiplicity", "overwrite")
+
+
+def test_ways_out_are_whole_sentences() -> None:
+    """Options and commands stand between texts that leave room for them, and flags are set."""
+    for message in (*dict(wishes.METHODS).values(), *wishes.OPTIONS.values()):
+        assert message == message.strip() and "  " not in message
+        for before, after in pairwise(message.parts):
+            assert isinstance(before, str) != isinstance(after, str)
+            if isinstance(before, str):
+                assert before[-1] in " ("
+            else:
+                assert after[0] in " ,;:)"
+        assert any(isinstance(part, str) for part in message.parts)
+        for option in message.options:
+            assert option.name in (*Options.__slots__, *BESIDE_OPTIONS)
+            assert option.value is not False
+            if option.value is NOT_GIVEN:
+                assert option.name in WITHOUT_VALUE
+    # Not those of another option of the same name
+    assert "--threads" in way_out_of_option("cores")
+
+
+def test_no_option_of_ours_is_foreign() -> None:
+    for name in Options.__slots__:
+        assert not way_out_of_option(name)
+    with pytest.raises(InputError, match="unknown option 'frozen_cor': did you mean frozen_core"):
+        make_options(basis="sto-3g", frozen_cor=1)
+
+
+MISSPELT = [
+    ("cc-pvzd", "cc-pvdz", False),
+    ("cc-pdvz", "cc-pvdz", False),
+    ("ccp-vdz", "cc-pvdz", False),
+    ("cc-pvdzz", "cc-pvdz", False),
+    ("aug-cc-pvzt", "aug-cc-pvtz", False),
+    ("cc-pvtz-aug", "aug-cc-pvtz", False),
+    ("def2-tzpv", "def2-tzvp", False),
+    ("6-13g*", "6-31g*", False),
+    ("sto3-g", "sto-3g", False),
+    ("ri-cc-pvdz", "cc-pvdz-ri", True),
+    ("cc-pvzd-ri", "cc-pvdz-ri", True),
+    ("def2-universal-jkift", "def2-universal-jkfit", True),
+    ("jkfit-def2-universal", "def2-universal-jkfit", True),
+]
+
+
+@pytest.mark.parametrize(("wrong", "right", "fitting"), MISSPELT)
+def test_a_misspelt_basis_is_answered(wrong: str, right: str, fitting: bool) -> None:
+    names = {name.lower() for name in known_names(fitting=fitting).values()}
+    if wrong in names:  # it is the name of a set in another library
+        pytest.skip("a name")
+    assert right in [name.lower() for name in nearest(wrong, names)]
+
+
+def test_names_that_are_like_none_get_no_suggestion() -> None:
+    assert nearest("xyzzy", known_names(fitting=False).values()) == []
+    assert [
+        edits("ab", "ba"),
+        edits("abc", "ac"),
+        edits("", "abc"),
+        edits("kitten", "sitting"),
+    ] == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("basis", "symbols", "said"),
+    [
+        ("cc-pvdz", ("C", "I"), "for I; def2-svp or def2-tzvp or cc-pvdz-pp has them"),
+        ("6-311g", ("Xe", "H"), "for Xe; def2-svp or def2-tzvp or cc-pvdz-pp has them"),
+        ("cc-pvdz", ("Og",), "for Og; choose one that covers Og"),
+    ],
+)
+def test_a_basis_without_an_element_names_some_that_have_it(
+    basis: str, symbols: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_orbital(basis, symbols)
+    assert str(caught.value).startswith(f"--basis {basis}: ")
+    assert str(caught.value).endswith(said)
+    if "has them" in said:
+        for name in said.split("; ")[1].removesuffix(" has them").split(" or "):
+            assert set(resolve_orbital(name, symbols).elements) == set(symbols)
+
+
+# --- the words of each front end ------------------------------------------------------------------
+
+
+WORDS = [  # part, command line, Python, manifest, QCSchema
+    (Option("frozen_core", 3), "--frozen-core 3", "frozen_core=3", "frozen_core = 3", None),
+    (Option("frozen_core"), "--frozen-core", "frozen_core", "frozen_core", None),
+    (Option("frozen_core", N), "--frozen-core N", "frozen_core=N", "frozen_core = N", None),
+    (Option("scf_from", Placeholder("FILE")), "--scf-from FILE", "scf_from=FILE", None, None),
+    (Option("check", True), "--check", "check=True", "check = true", "keywords.check = true"),
+    (Option("method", "drpa"), "--method drpa", 'method="drpa"', 'method = "drpa"', None),
+    (Option("basis", ""), "--basis ''", 'basis=""', 'basis = ""', 'model.basis = ""'),
+    (Option("scratch", "a b"), "--scratch 'a b'", 'scratch="a b"', 'scratch = "a b"', None),
+    (Option("memory", "30MB"), "--memory 30MB", 'memory="30MB"', 'memory = "30MB"', None),
+    (Option("tolerance", "1e-12"), "--tolerance 1e-12", "tolerance=1e-12", None, None),
+    (Option("threads", np.int64(1)), "--threads 1", "threads=1", "threads = 1", None),
+    (Option("kappa", np.float64(1.5)), "--kappa 1.5", "kappa=1.5", "kappa = 1.5", None),
+    (Option("check", np.bool_(True)), "--check", "check=True", "check = true", None),
+    (Option("fixed", flag="set"), "--set", "fixed", None, None),
+    (Option("coordinate", "1,2", flag="bond"), "--bond 1,2", 'coordinate="1,2"', None, None),
+    (Option("charge", 1), "--charge 1", "charge=1", None, "molecule.molecular_charge = 1"),
+    (Command("run"), "dfmp2 run", "dfmp2.run", "dfmp2 run", "dfmp2 run"),
+]
+
+
+@pytest.mark.parametrize(("part", "shell", "python", "manifest", "schema"), WORDS)
+def test_words_of_each_front_end(
+    part: Any, shell: str, python: str, manifest: str | None, schema: str | None
+) -> None:
+    message = Message("use ", part, " instead")
+    assert message == in_words(message, COMMAND_LINE) == f"use {shell} instead"
+    assert in_words(message, PYTHON) == f"use {python} instead"
+    if manifest:
+        assert in_words(message, MANIFEST) == f"use {manifest} instead"
+    if schema:
+        assert in_words(message, QCSCHEMA) == f"use {schema} instead"
+
+
+@pytest.mark.parametrize("part", [part for part, *_ in WORDS])
+def test_messages_survive_copies_processes_and_files(part: Any) -> None:
+    message = Message("use ", part, " instead")
+    for again in (
+        copy.deepcopy(message),
+        pickle.loads(pickle.dumps(message)),
+        Message.from_json(json.loads(json.dumps(message.to_json())), str(message)),
+    ):
+        assert again == message
+        assert in_words(again, PYTHON) == in_words(message, PYTHON)
+
+
+def test_a_file_of_other_parts_is_its_text() -> None:
+    for parts in (None, 3, [3], [{}], ["other"], [{"option": "x"}]):
+        assert Message.from_json(parts, "the text") == "the text"
+
+
+def test_an_error_carries_its_option_through_wraps_and_processes() -> None:
+    error = InputError(Option("threads", 0), ": expected 1 or more", file="f.xyz", line=3)
+    assert error.option == Option("threads", 0)
+    again = pickle.loads(
+        pickle.dumps(error.prefixed("step 2", Message(" (", Option("memory"), ")")))
+    )
+    assert (type(again), again.file, again.line) == (InputError, "f.xyz", 3)
+    assert str(again) == "step 2: f.xyz, line 3: --threads 0: expected 1 or more (--memory)"
+    again.speak(PYTHON)
+    assert str(again) == "step 2: f.xyz, line 3: threads=0: expected 1 or more (memory)"
+    assert str(error).endswith("--threads 0: expected 1 or more")
+    exists = ResultExists("x.h5: ", Option("overwrite", True), " replaces it")
+    assert isinstance(exists, FileExistsError)
+    exists.speak(PYTHON)
+    assert str(exists) == "x.h5: overwrite=True replaces it"
+    assert joined([Option("a"), Option("b"), Option("c")], last=" or ") == "--a, --b or --c"
+
+
+def message_of(call: Any) -> str:
+    with pytest.raises(Dfmp2Error) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_what_the_user_wrote_is_not_rewritten(here: Path) -> None:
+    said = message_of(lambda: dfmp2.run("dfmp2 run/none.xyz", "sto-3g"))
+    assert said.startswith("dfmp2 run/none.xyz: no such file")
+    said = message_of(lambda: dfmp2.run("--charge 1.xyz", "sto-3g"))
+    assert said.startswith("--charge 1.xyz: no such file")
+    said = message_of(lambda: dfmp2.run("h2o.xyz", "--basis x"))
+    assert said.startswith('basis="--basis x": no basis set of this name is known')
+    assert message_of(lambda: dfmp2.run("h2o.xyz", "sto-3g", threads=0)).startswith("threads=0: ")
+
+
+def test_numbers_of_numpy_are_numbers(here: Path) -> None:
+    options = Options(
+        "sto-3g",
+        threads=np.int64(2),  # type: ignore[arg-type]
+        frozen_core=np.int32(1),  # type: ignore[arg-type]
+        tolerance=np.float32(0.5),  # type: ignore[arg-type]
+        check=np.bool_(False),  # type: ignore[arg-type]
+        scf_starts=np.array(3),  # type: ignore[arg-type]
+    )
+    assert (options.threads, options.frozen_core, options.tolerance) == (2, "1", 0.5)
+    assert (options.check, options.scf_starts) == (False, 3)
+    assert all(type(x) is int for x in (options.threads, options.scf_starts))
+    result = dfmp2.run("h2.xyz", "sto-3g", threads=np.int64(1), frozen_virtual=np.int16(0))  # type: ignore[arg-type]
+    assert result.mp2_correlation_energy < 0
+    said = message_of(lambda: dfmp2.run("h2.xyz", "sto-3g", threads=np.int64(0)))  # type: ignore[arg-type]
+    assert said == "threads=0: expected a whole number, 1 or more"
+    study = dfmp2.optimize("h2.xyz", "sto-3g", max_steps=np.int64(9))  # type: ignore[arg-type]
+    assert study.complete
+    ion = dfmp2.Molecule.from_xyz("h2.xyz", charge=np.int64(1), multiplicity=np.int64(2))  # type: ignore[arg-type]
+    assert (ion.charge, ion.multiplicity) == (1, 2)
+
+
+def test_a_manifest_speaks_of_its_keys(here: Path) -> None:
+    file = here / "b.toml"
+    head = 'basis = "sto-3g"\noutput = "out"\n'
+    for line, said in {
+        "threads = 0": "item 1 (h2.xyz): threads = 0: expected a whole number, 1 or more",
+        'method = "drpa"\ncheck = true': 'method = "drpa" has no pair energies and runs in float64',
+        'scf = "conventional"\nscf_auxbasis = "x"': "the MP2 fitting set is auxbasis)",
+        'frozen_core = "all"': 'frozen_core = "all": expected none, auto',
+    }.items():
+        file.write_text(f'{head}{line}\n[[item]]\nmolecule = "h2.xyz"\n')
+        message = message_of(lambda: read_manifest(file))
+        assert said in message
+        assert "--" not in message
+
+
+def test_a_document_is_answered_with_its_fields() -> None:
+    def ask(**keywords: Any) -> str:
+        document = {
+            "driver": "energy",
+            "model": {"method": keywords.pop("method", "mp2"), "basis": "sto-3g"},
+            "keywords": keywords,
+            "molecule": {"symbols": ["He"], "geometry": [0, 0, 0]},
+        }
+        return message_of(lambda: read_request(document))
+
+    assert ask(threads=0) == "keywords.threads = 0: expected a whole number, 1 or more"
+    assert ask(method="drpa", check=True).startswith(
+        'model.method = "drpa" has no pair energies and runs in float64 on the host, so '
+        "keywords.check = true is not available for it"
+    )
+
+
+def test_errors_of_steps_and_items_are_in_the_words_of_python(here: Path) -> None:
+    said = message_of(
+        lambda: dfmp2.interaction("h2o.xyz", "sto-3g", "1,2-3", multiplicities="3,1", charges="0,0")
+    )
+    assert "multiplicities" in said
+    assert "--" not in said
+    batch = dfmp2.batch(["h2.xyz"], "sto-3g", "out", frozen_core=9, listener=dfmp2.Listener())
+    (message,) = batch.failed.values()
+    assert message.startswith("frozen_core=9 freezes 9 of the 1 occupied orbitals of H2")
+    again = dfmp2.batch(["h2.xyz"], "sto-3g", "out", frozen_core=9, listener=dfmp2.Listener())
+    assert again.failed["h2"] == message
+    stored = json.loads((here / "out" / "h2.error.json").read_text())
+    assert stored["message"].startswith("--frozen-core 9 freezes 9")

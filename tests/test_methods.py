@@ -21,7 +21,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
 from dfmp2.options.methods import METHODS
 from dfmp2.output import hdf5
-from dfmp2.output.reports.errors import trust_section
+from dfmp2.output.reports.result import trust_section
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy

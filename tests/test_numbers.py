@@ -15,7 +15,8 @@ import pytest
 
 from dfmp2.host.provenance import Memory, Provenance, Storage
 from dfmp2.mp2 import result
-from dfmp2.output import dataset, table
+from dfmp2.output import dataset
+from dfmp2.output.json import UNITS_OF_NUMBERS
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import GridError, Reference, Solutions, Stability
@@ -148,7 +149,7 @@ def written_numbers() -> Iterator[str]:
 
 TEXTS = {"run", "basis", "species", "formula"}  # columns of words
 OTHERS = {
-    *table.UNITS,
+    *UNITS_OF_NUMBERS,
     *dataset.UNITS,
     *(
         field.name

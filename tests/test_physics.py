@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyscf import df, gto, scf
+from pyscf import df, gto, mp, scf
 
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
@@ -306,3 +306,46 @@ def test_every_geometry_file_has_an_expected_energy():
     assert {path.name for path in INPUTS.glob("*.xyz")} == {
         case["file"] for case in EXPECTED.values()
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("symbols", "length", "charge", "multiplicity", "basis", "masses"),
+    [
+        ("H Cl", 1.32, 1, 2, "cc-pvdz", (1.00782503, 34.96885268)),
+        ("S O", 1.49, 0, 3, "def2-svp", (31.97207117, 15.99491462)),
+        ("Li F", 1.58, 0, 1, "def2-svp", (7.01600344, 18.99840316)),
+    ],
+)
+def test_wavenumbers_are_those_of_energies_without_fitting(
+    symbols: str,
+    length: float,
+    charge: int,
+    multiplicity: int,
+    basis: str,
+    masses: tuple[float, float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Second differences of PySCF's conventional energies; docs/howto/frequencies.md has the
+    differences."""
+    one, other = symbols.split()
+    bohr = length / 0.529177210903
+    molecule = Molecule((one, other), [[0, 0, 0], [0, 0, bohr]]).with_state(charge, multiplicity)
+    found = dfmp2.frequencies(molecule, basis, allow_gradient=True, threads=1)
+    energies = []
+    for k in (-2, -1, 0, 1, 2):
+        atoms = [(one, (0, 0, 0)), (other, (0, 0, bohr + 0.02 * k))]
+        mole = gto.M(
+            atom=atoms, unit="bohr", basis=basis, charge=charge, spin=multiplicity - 1, verbose=0
+        )
+        mf = scf.UHF(mole).run(conv_tol=1e-10).newton()
+        mf.conv_tol, mf.conv_tol_grad = 1e-13, 1e-9
+        mf.kernel(mf.mo_coeff, mf.mo_occ)
+        energies.append(mf.e_tot + mp.UMP2(mf).kernel()[0])
+    constant = np.dot([-1, 16, -30, 16, -1], energies) / (12 * 0.02**2)
+    reduced = masses[0] * masses[1] / sum(masses) * 1822.888486
+    expected = np.sqrt(constant / reduced) * 219474.6314
+    wavenumber = found.table["wavenumber"].values[-1]
+    with capsys.disabled():
+        print(f"{symbols}: {wavenumber:.3f}, without fitting {expected:.3f} cm^-1")
+    assert wavenumber == pytest.approx(expected, abs=1.0)

@@ -1,5 +1,4 @@
-"""Compatibility with dfmp2 0.1: its files are read, and its JSON keys, options and exit codes still
-exist.
+"""Compatibility with dfmp2 0.1: its files are read, and its JSON keys and options still exist.
 
 `tests/data/written_by_0.1` holds one file of every kind (`commands.sh` says how each was made) and
 the output of 0.1: `shown.json.xz` has what `show` printed for each, `json_keys.txt` the keys of
@@ -14,8 +13,6 @@ import json
 import lzma
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +26,7 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import cli
 from dfmp2.validation import doctor
-from tests.conftest import COMMAND, PATIENCE, WRITTEN, Runner, run_command
+from tests.conftest import WRITTEN, Runner, run_command
 
 SHOWN: dict[str, dict[str, Any]] = json.loads(
     lzma.decompress((WRITTEN / "shown.json.xz").read_bytes())
@@ -412,30 +409,6 @@ def test_options_are_still_there(call: Runner) -> None:
     ]
 
 
-SMALL = ("h2.xyz", "--basis", "sto-3g")
-EXIT_CODES = {
-    0: ("backends",),
-    2: ("run",),
-    3: ("show", "missing.h5"),
-    4: ("run", "h2o.xyz", "--basis", "sto-3g", "--scf-max-cycles", "1"),
-    5: ("run", *SMALL, "--precision", "mixed", "--tolerance", "1e-30"),
-    6: ("run", *SMALL, "--precision", "fp64", "--backend", "nki-interpreter"),
-    7: ("run", *SMALL, "--memory", "1MB"),
-    8: ("compare", "rhf.h5", "--exact", "--tolerance", "1e-12"),
-    9: ("batch", "run", "broken.xyz", "--basis", "sto-3g", "--output", "results"),
-}
-
-
-@pytest.mark.parametrize("code", EXIT_CODES)
-def test_exit_codes(code: int, written: Path, call: Runner, tmp_path: Path) -> None:
-    """One line on stderr gives the error; the code tells what to do."""
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    done = call(*EXIT_CODES[code])
-    assert done.code == code, done.err
-    if code:
-        assert done.message.startswith("dfmp2: ")
-
-
 def test_a_fault_in_dfmp2_is_exit_code_1(folder: Path) -> None:
     """It comes with Python's traceback to help find the fault."""
     broken = (
@@ -445,18 +418,3 @@ def test_a_fault_in_dfmp2_is_exit_code_1(folder: Path) -> None:
     )
     done = run_command(cwd=folder, program=(sys.executable, "-c", broken))
     assert (done.code, "Traceback" in done.err) == (1, True)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_signal_ends_a_run(number: int, code: int, folder: Path) -> None:
-    """Nothing is written before the first checkpoint."""
-    arguments = [str(COMMAND), "run", "o2.xyz", "--basis", "cc-pvqz"]
-    with subprocess.Popen(
-        arguments, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stderr is not None
-        assert run.stderr.readline()
-        run.send_signal(number)
-        out, err = run.communicate(timeout=PATIENCE)
-    assert (run.returncode, out) == (code, ""), err
-    assert not list(folder.glob("*.h5*"))

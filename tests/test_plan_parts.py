@@ -24,8 +24,9 @@ from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
 from dfmp2.planning.time import NO_TIME, STAGES, Pace, Timings
-from dfmp2.progress import Listener, Silent
+from dfmp2.progress import Silent
 from tests.awkward import MOLECULES, mole_of
+from tests.conftest import Heard
 
 WORK = Workload(
     nao=20,
@@ -205,12 +206,7 @@ def test_times_of_a_run_whose_b_a_device_makes(fits: bool) -> None:
 def test_programs_are_compiled_before_the_scf() -> None:
     """With the transformation where the device makes B."""
     asked: list[Any] = []
-    stages: list[str] = []
-
-    class Heard(Listener):
-        def stage(self, text: str) -> None:
-            stages.append(text)
-
+    heard = Heard()
     for compiles, transform, expected in (
         (False, "host", []),
         (True, "host", [(plan.trainium_shapes(WORK), 0)]),
@@ -225,9 +221,9 @@ def test_programs_are_compiled_before_the_scf() -> None:
                 prepare=lambda spins, nao: asked.append((spins, nao)),
             ),
         )
-        plan.prepare_programs(setup, WORK, Heard())
+        plan.prepare_programs(setup, WORK, heard)
         assert asked == expected
-    assert stages == ["compiled kernels of nki"] * 2
+    assert heard.stages == ["compiled kernels of nki"] * 2
 
 
 # --- parts of a run -------------------------------------------------------------------------------
@@ -364,26 +360,18 @@ def test_what_is_on_disk_stays_cached_beside_what_the_run_may_take(
 def test_a_folder_that_cannot_be_measured_is_no_reason_not_to_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    heard: list[str] = []
-
-    class Heard(Listener):
-        def stage(self, text: str) -> None:
-            heard.append(text)
-
-        def warning(self, text: str) -> None:
-            heard.append(str(text))
-
+    heard = Heard()
     setup: Any = SimpleNamespace(scratch=Path("/scratch"))
     speed = DiskRates(1.0, 2.0, "today", 3.0)
     monkeypatch.setattr(
         rates, "measure_disk", lambda root: speed if root == setup.scratch else None
     )
-    assert plan._measured_disk(setup, Heard()) is speed
-    assert heard == ["measuring the speed of /scratch, once"]
+    assert plan._measured_disk(setup, heard) is speed
+    assert heard.stages == ["measuring the speed of /scratch, once"]
 
     def fail(root: Path) -> DiskRates:
         raise ResourceError("it is full")
 
     monkeypatch.setattr(rates, "measure_disk", fail)
-    assert plan._measured_disk(setup, Heard()) is None
-    assert heard[-1] == "it is full; times of disk traffic are those of another disk"
+    assert plan._measured_disk(setup, heard) is None
+    assert heard.warnings == ["it is full; times of disk traffic are those of another disk"]

@@ -38,12 +38,12 @@ from dfmp2.progress import (
 from dfmp2.studies import task
 from dfmp2.studies.task import Step
 from tests.awkward import MOLECULES
-from tests.conftest import Heard, wait_until
+from tests.conftest import Heard, Terminal, wait_until
 
 FORESEEN = Timings(
     scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0
 )
-PACE = Pace(cycle=4.0, certificate=4.0)
+PACE = Pace(integrals=8.0, cycle=4.0, certificate=4.0)
 
 
 class Clock:
@@ -159,35 +159,45 @@ def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
         assert forecast.left() == pytest.approx(120.0, rel=0.1)
 
 
-LONG = replace(PACE, starts=3)
+LONG = replace(PACE, starts=3, examined=12.0)
 
 
 def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
-    """The digits by which the gradient has fallen give the finished fraction of one of three
-    starts; measured iterations correct the forecast of everything else."""
+    """Parts of the integrals, then the digits by which the gradient has fallen in each of three
+    starts, are the finished fraction; measured iterations correct the forecast of later phases."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, FORESEEN, LONG, 1e-6)
     with watch("scf"):
-        clock.wait(11.0)
+        clock.wait(1.0)
+        forecast.step(0, 4)
+        clock.wait(9.0)
+        forecast.step(4, 4)  # of 8 s before 40 s of iterations and 12 s of analyses
+        own = 9 / (1 / 6 * 48)
+        mixed = 1 + 1 / 6 / 0.2 * (own - 1)
+        later = 10 + 5 + 10 + 40 + 1
+        assert forecast.left() == pytest.approx((5 / 6 * 48 + 12) * mixed + later)
         forecast.cycle(1, 1.0)
         clock.wait(3.0)
         forecast.cycle(2, 1e-1)
+        done = 1 / 6 + 5 / 6 * 1 / 6 / 3
+        own = 12 / (done * 48)
         ratio = (3 + 0.2) / (4 + 0.2)
-        fraction = 1 / 6 / 3
-        mixed = ratio + fraction / 0.2 * (3 / (fraction * 60) - ratio)
-        later = ratio * (10 + 5 + 10 + 40 + 1)
-        assert forecast.left() == pytest.approx((1 - fraction) * 60 * mixed + later)
+        present = ((1 - done) * 48 + 12) * own
+        assert forecast.left() == pytest.approx(present + ratio * later)
         clock.wait(3.0)
         forecast.cycle(3, 1.0)  # rises: nothing more is done
         clock.wait(30.0)
         forecast.cycle(4, 1e-6)
+        done = 1 / 6 + 5 / 6 / 3
+        own = 45 / (done * 48)
         ratio = (36 + 0.2) / (12 + 0.2)
-        later = ratio * (10 + 5 + 10 + 40 + 1)
-        assert forecast.left() == pytest.approx(2 * 36 + later)
+        present = ((1 - done) * 48 + 12) * own
+        assert forecast.left() == pytest.approx(present + ratio * later)
         clock.wait(2.0)
         forecast.cycle(1, 1e-3)  # the second start, of which nothing is done
         clock.wait(4.0)
-        assert forecast.left() == pytest.approx(2 * 38 - 4 + later)
+        present = ((1 - done) * 48 + 12) * own * 47 / 45 - 4
+        assert forecast.left() == pytest.approx(present + ratio * later)
 
 
 def test_time_left_of_pair_energies_counted_by_hand(clock: Clock) -> None:
@@ -280,13 +290,6 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
 
 
 # --- what is shown --------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def drawn(stream: io.StringIO, words: str, times: int = 1) -> None:

@@ -23,9 +23,8 @@ from dfmp2.output.document import Figure, Table
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
-from dfmp2.output.reports.derivatives import derivative_sections
 from dfmp2.output.reports.energies import _pair_map, list_pairs, pairs_section
-from dfmp2.output.reports.result import operations
+from dfmp2.output.reports.result import derivative_sections, operations
 from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import Stability

@@ -75,7 +75,7 @@ def look(tab, scheme, tmp_path):
         features=[{"name": "prefers-color-scheme", "value": scheme}],
     )
     tab.open(tmp_path / "three.html")
-    picture = tab.screenshot(1200, 2400)
+    picture = tab.screenshot(800, 900)
     tab.open(tmp_path / "empty.html")  # its policy allows reading the picture
     return tab.run(LOOK % base64.b64encode(picture).decode())
 

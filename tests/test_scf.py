@@ -107,9 +107,7 @@ def test_a_mixed_start_turns_homo_and_lumo_against_each_other() -> None:
 # --- the rescue ladder ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("limit", "rungs"), [(1, [1]), (40, [40]), (41, [40, 1]), (90, [54, 18, 18])]
-)
+@pytest.mark.parametrize(("limit", "rungs"), [(1, [1]), (90, [54, 18, 18])])
 def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int]) -> None:
     """The tolerance cannot be met: each rung gets its share of the cycles."""
     heard = Heard()

@@ -22,7 +22,7 @@ from dfmp2.integrals.basis_on_grid import BasisOnGrid
 from dfmp2.integrals.metric import MetricFactor
 from dfmp2.integrals.screening import every_pair
 from dfmp2.options import Options
-from dfmp2.progress import Listener, Silent
+from dfmp2.progress import Silent
 from dfmp2.scf import following, jk, jk_on_disk, ladder, response_matrices, rotations, solvent
 from dfmp2.scf.following import find_solution
 from dfmp2.scf.jk import JKFitting
@@ -32,25 +32,7 @@ from dfmp2.scf.reference import Reference, Solutions, Stability, common_orbitals
 from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 from tests.awkward import MOLECULES, mole_of
-
-
-class Heard(Listener):
-    """Records the events it is told of."""
-
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-        self.cycles: list[tuple[int, float, float, float]] = []
-        self.warnings: list[str] = []
-
-    def stage(self, text: str) -> None:
-        self.stages.append(text)
-
-    def warning(self, text: str) -> None:
-        self.warnings.append(str(text))
-
-    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
-        self.cycles.append((cycle, energy, change, gradient))
-
+from tests.conftest import Heard
 
 # --- the ladder of convergence methods ------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from dfmp2.output.reports.method import method_section
 from dfmp2.output.reports.study import cost_of_runs, main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
 from dfmp2.output.text import brief_report, brief_study, report, study_report
-from tests.conftest import Runner, Stored, succeed
+from tests.conftest import Runner, Stored, Terminal, succeed
 
 RUNS = Path(__file__).parent / "data" / "stored_runs"
 SCF_FAILED = (
@@ -142,13 +142,6 @@ def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.Monk
 
 
 # --- lines of a terminal ---------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    """A terminal of 80 columns, the default without a known size."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 ENDINGS = (  # a line, and where it is broken
@@ -274,23 +267,18 @@ def test_nothing_of_the_reference_is_printed_twice(radical: Stored) -> None:
         assert text.count(f"{energy:.10f}") == 1
 
 
-def test_an_open_shell_says_its_spin_on_the_screen(call: Runner, folder: Path) -> None:
-    (folder / "oh.xyz").write_text("2\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n")
-    done = succeed(call("run", "oh.xyz", "--basis", "sto-3g"))
-    squared = dfmp2.read(folder / "oh.dfmp2.h5").reference.spin_square
-    assert f"<S^2>: {squared:.6f} (pure spin state: 0.75)" in done.out
-
-
 def test_a_run_is_one_screen_without_what_passes(call: Runner, folder: Path) -> None:
-    """24 lines of a terminal including the command's first line; `show` computes nothing and shows
-    no progress."""
+    """24 lines of a terminal including the command's first line, with the spin of an open shell;
+    `show` computes nothing and shows no progress."""
     (folder / "oh.xyz").write_text("2\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n")
     done = succeed(call("run", "oh.xyz", "--basis", "sto-3g"))
     assert len(done.out.splitlines()) <= 23
     shown = succeed(call("show", "oh.dfmp2.h5")).out
     assert "finished" not in shown and len(shown.splitlines()) > 100
-    total = f"{dfmp2.read(folder / 'oh.dfmp2.h5').total_energy:.10f}"
-    assert shown.count(total) == 1
+    result = dfmp2.read(folder / "oh.dfmp2.h5")
+    assert shown.count(f"{result.total_energy:.10f}") == 1
+    squared = result.reference.spin_square
+    assert f"<S^2>: {squared:.6f} (pure spin state: 0.75)" in done.out
 
 
 # --- studies --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmp2.cli.submit import parse_walltime
+from dfmp2.cli.batch import parse_walltime
 from dfmp2.errors import InputError
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
 from tests.test_batch import HEAD, chain, items, start

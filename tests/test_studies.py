@@ -33,7 +33,7 @@ from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
 from dfmp2.studies.extrema import _of_barriers, barriers, find_extrema, find_minimum, make_curve
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
 from dfmp2.units import ANGSTROM_PER_BOHR
-from tests.conftest import MOLECULES, Runner, listing, succeed
+from tests.conftest import MOLECULES, Runner, succeed
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DIMER = str(INPUTS / "formic-acid-dimer.xyz")
@@ -846,119 +846,6 @@ def test_frames_are_read_one_by_one(folder: Path) -> None:
         (folder / "f.xyz").write_text(water + tail)
         with pytest.raises(InputError, match=words):
             read_frames(folder / "f.xyz")
-
-
-REFUSED_FROM = {
-    "cbs": ("h2o.xyz",),
-    "interaction": (DIMER, "--basis", "cc-pvdz"),
-    "scan": ("h2o.xyz", "--basis", "sto-3g", "--output", "x.h5"),
-}
-REFUSED = [
-    ("cbs", ("--basis", "cc-pvtz"), "expected two neighbours"),
-    (
-        "cbs",
-        ("--basis", "cc-pv[dq]z"),
-        "two neighbours of d, t, q, 5, 6 in brackets and in rising order",
-    ),
-    ("cbs", ("--basis", "6-31[tq]g"), "no extrapolation formula is published"),
-    ("cbs", ("--basis", "def2-[dt]zvp"), "only [tq] can be extrapolated"),
-    ("cbs", ("--basis", "cc-pv[tq]z", "--correlation-formula", "truhlar"), "cc-pv[dt]z only"),
-    (
-        "cbs",
-        ("--basis", "cc-pv[q5]z", "--scf-formula", "neese-valeev"),
-        "no exponents for cc-pvnz 4/5",
-    ),
-    ("cbs", ("--basis", "def2-[tq]zvp", "--scf-formula", "power"), "for def2 use"),
-    (
-        "cbs",
-        ("--basis", "cc-pv[tq]z", "--auxbasis", "cc-pv[dt]z-ri"),
-        "expected [tq] as in --basis",
-    ),
-    ("cbs", ("--basis", "cc-pv[tq]z", "--scf-from", "x"), "leave it out"),
-    ("cbs", ("--basis", "cc-pv[tq]z", "--frozen-core", "9"), "leaves no electron to correlate"),
-    ("interaction", ("--fragments", "1-5,5-10"), "atom 5 H is in fragments 1 and 2"),
-    ("interaction", ("--fragments", "1-4,7-10"), "atoms 5-6 of 10 belong to no fragment"),
-    ("interaction", ("--fragments", "1-5,6-11"), "there is no atom 11: the file has 10"),
-    ("interaction", ("--fragments", "5-1,6-10"), "runs backwards: write 1-5"),
-    ("interaction", ("--fragments", "1-10"), "is one fragment"),
-    ("interaction", ("--fragments", "1-5+3,6-10"), "atom 3 is named twice"),
-    ("interaction", ("--fragments", "\u0661-\u0665,6-10"), "is no range"),
-    ("interaction", ("--charges", "1,0"), "add up to 1"),
-    ("interaction", ("--multiplicities", "2,1"), "cannot make a complex of multiplicity 1"),
-    ("interaction", ("--charge", "1", "--multiplicity", "2"), "say which fragment carries it"),
-    ("interaction", ("--frozen-core", "2"), "a number of orbitals cannot hold"),
-    ("interaction", ("--frozen-virtual", "2"), "leave it out"),
-    ("interaction", ("--scf-from", "x.h5"), "leave it out"),
-    ("interaction", ("--output", DIMER, "--overwrite"), "name another file"),
-    ("scan", (), "one frame and no coordinate"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:501"), "expected FROM:TO:POINTS"),
-    ("scan", ("--bond", "1,2", "1:1:3"), "nothing to scan"),
-    ("scan", ("--bond", "1,2", "0.1:1:3"), "0.1000 angstrom apart"),
-    ("scan", ("--bond", "2,3", "1.3:1.6:3"), "in a ring or not bonded"),
-    ("scan", ("--angle", "2,1,3", "90:190:3"), "up to 180"),
-    (
-        "scan",
-        ("--bond", "1,2", "0.8:1.2:3", "--bond", "2,1", "0.8:1.2:3"),
-        "bond 1-2 is given twice",
-    ),
-    (
-        "scan",
-        ("--bond", "1,2", "1:2:2", "--bond", "1,3", "1:2:2", "--angle", "2,1,3", "90:120:3"),
-        "3 coordinates: expected one, or two for a map",
-    ),
-    (
-        "scan",
-        ("--bond", "1,2", "0.8:1.2:30", "--angle", "2,1,3", "90:120:30"),
-        "900 points: at most 500",
-    ),
-    (
-        "scan",
-        ("--bond", "1,2", "1:2:2", "--bond", "1,3", "1:2:2", "--moving", "2"),
-        "--moving belongs to one coordinate",
-    ),
-    ("scan", ("--moving", "1"), "--moving belongs to"),
-    ("scan", ("--relaxed",), "--relaxed fixes a coordinate: name one"),
-    ("scan", ("--relaxed", "--bond", "1,9", "0.8:1.2:3"), "there is no atom 9"),
-    ("scan", ("--relaxed", "--bond", "1,2", "1.2:1.2:3"), "nothing to scan"),
-    ("scan", ("--relaxed", "--bond", "1,2", "1.2:0.8:1"), "with 2 to 500 points"),
-    ("scan", ("--relaxed", "--angle", "2,1,3", "170:180:3"), "goes up to 175"),
-    ("scan", ("--relaxed", "--bond", "1,2", "0.8:1.2:251"), "take up to 250 points"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--convergence", "GAU"), "belongs to --relaxed"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--trajectory", "x.xyz"), "add --relaxed"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--workers", "2"), "add --no-chain"),
-    (
-        "scan",
-        ("--relaxed", "--bond", "1,2", "0.8:1.2:3", "--delta", "ccsd(t)/sto-3g"),
-        "in one basis, without a correction: name one basis",
-    ),
-    (
-        "scan",
-        ("--relaxed", "--bond", "1,2", "0.8:1.2:3", "--method", "drpa"),
-        "drpa has no gradient",
-    ),
-    (
-        "scan",
-        ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"),
-        "--csv x.h5 is the file given as --output",
-    ),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--auxbasis", "nonsense"), "nonsense"),
-]
-
-
-@pytest.mark.parametrize(
-    ("command", "options", "words"),
-    REFUSED,
-    ids=[" ".join(row[1]).replace(DIMER, "DIMER") or row[0] for row in REFUSED],
-)
-def test_what_cannot_be_studied_is_refused(
-    command: str, options: tuple[str, ...], words: str, call: Runner, folder: Path
-) -> None:
-    if command == "interaction" and "--fragments" not in options:
-        options = ("--fragments", "1-5,6-10", *options)
-    before = listing(folder)
-    done = call(command, *REFUSED_FROM[command], *options)
-    assert done.code == 3 and words in done.message and done.out == ""
-    assert listing(folder) == before
 
 
 # --- the file of a study --------------------------------------------------------------------------

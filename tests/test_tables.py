@@ -49,8 +49,8 @@ from dfmp2.mp2.composite import CORRELATION_NAMES, SCF_NAMES, correlation_formul
 from dfmp2.mp2.laplace import quadrature
 from dfmp2.options import values
 from dfmp2.output import document
+from dfmp2.output import drawings as drawn
 from dfmp2.output import text as texts
-from dfmp2.output.drawings import elements as drawn
 from dfmp2.output.study import is_study, read_study
 from dfmp2.output.tile_shards import cut
 from dfmp2.planning import memory, time

@@ -472,30 +472,6 @@ def test_markdown_tables(call):
     assert "| h2o-sto-3g-weigend | -0.035518" in done.out and "< 1e-06" in done.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--tag", "nonsense"], 3, "conventional-scf"),
-        (["--only", "nothing-like-it"], 3, "matches no entry"),
-        (["--tag", "kernel", "--tag", "uhf"], 3, "no entry has all of"),
-        (["--only", "c20h42"], 3, "--slow"),
-        (["--memory", "plenty"], 3, "plenty"),
-        (["--threads", "0"], 3, "1 or more"),
-        (["--json", "--markdown"], 3, "choose one"),
-        (["--output", "nowhere/table.h5"], 3, "nowhere"),
-        (["--against", "orca"], 3, "pyscf"),
-        (["--against", ""], 3, "pyscf"),
-        (["--backend", "nki"], 6, "nki"),
-        (["--table", "other"], 2, ""),
-    ],
-)
-def test_bad_input_is_refused_before_any_entry(call, arguments, code, words):
-    done = call("validate", *arguments)
-    assert done.code == code
-    assert words in done.err
-    assert done.out == ""
-
-
 def test_missing_psi4_is_refused_before_any_entry(call, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     done = call("validate", "--only", "bagel", "--against", "psi4")

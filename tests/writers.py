@@ -184,7 +184,7 @@ RUN = "dfmp2.mp2.energy", "mp2_energy"
 
 
 def _collected(folder: Path) -> None:
-    from dfmp2.output.table import write_rows
+    from dfmp2.output.json import write_rows
 
     write_rows(
         folder / "new.h5", [{"name": "a", "seconds": 1.0}], {"basis": "sto-3g"}, overwrite=True

@@ -1,12 +1,14 @@
-"""The table of wrong inputs in docs/reference/messages.md: typed line, exit code, message.
+"""The tables of wrong inputs in docs/reference/messages.md and tests/data/messages.md: typed line, exit
+code, message.
 
-`python -m tests.wrong_inputs` runs every line of the table and writes the present messages.
+`python -m tests.wrong_inputs` runs every line of both tables and writes the present messages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -15,7 +17,8 @@ from pathlib import Path
 
 from tests.conftest import write_molecules
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "messages.md"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "docs/reference/messages.md", ROOT / "tests/data/messages.md")
 ROW = re.compile(r"^\| `(.+?)` \| (\d+) \| (.*) \|$", re.MULTILINE)
 FILES = {  # beside the molecules of the tests
     "count.xyz": "3\n\nH 0 0 0\nH 0 0 0.74\n",
@@ -33,6 +36,11 @@ FILES = {  # beside the molecules of the tests
     "skeleton.sdf": (
         "\n\n\n  2  1 V2000\n 0.0 0.0 0.0 C 0\n 1.42 0.0 0.0 O 0\n  1  2  1\nM  END\n"
     ),
+    "he.xyz": "1\n\nHe 0 0 0\n",
+    "dimer.xyz": (ROOT / "inputs/formic-acid-dimer.xyz").read_text(),
+    "scan.txt": "$scan\ndistance 1 2 0.9 1.0 3\n",
+    "wrong.txt": "$freeze\nbend 1 2\n",
+    "bond.txt": "$set\ndistance 1 2 0.95\n",
     "empty.toml": 'basis = "sto-3g"\noutput = "out"\n',
     "typo.toml": 'basis = "sto-3g"\noutput = "out"\nfrozen-cor = "auto"\n[[item]]\nmolecule = '
     '"h2.xyz"\n',
@@ -43,7 +51,8 @@ def rows() -> list[tuple[str, int, str]]:
     """The text typed after `dfmp2`, the exit code, and the message without `dfmp2: `."""
     return [
         (typed.removeprefix("dfmp2 ").replace(r"\|", "|"), int(code), said.replace(r"\|", "|"))
-        for typed, code, said in ROW.findall(PAGE.read_text())
+        for page in PAGES
+        for typed, code, said in ROW.findall(page.read_text())
     ]
 
 
@@ -55,31 +64,34 @@ def prepare(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write the present messages into the page."""
+    """Write the present messages into both pages."""
     from dfmp2.cli.main import main as dfmp2
 
     def answer(typed: str) -> tuple[int, str]:
         said, printed = io.StringIO(), io.StringIO()
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
             code = dfmp2(shlex.split(typed))
-        lines = said.getvalue().splitlines() or [""]
-        return code, lines[-1].removeprefix("dfmp2: ")
+        last = (said.getvalue().splitlines() or [""])[-1].removeprefix("dfmp2: ")
+        if last.startswith("{"):  # with --json
+            last = json.loads(last)["error"]
+        return code, last
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         prepare(Path(folder))
         answer("run h2o.xyz --basis sto-3g")
-        text = PAGE.read_text()
-        for typed, *_ in ROW.findall(text):
-            code, said = answer(typed.removeprefix("dfmp2 ").replace(r"\|", "|"))
-            line = f"| `{typed}` | {code} | {said.replace('|', chr(92) + '|')} |"
-            text = re.sub(
-                rf"^\| `{re.escape(typed)}` \|.*$",
-                lambda _, line=line: line,
-                text,
-                flags=re.MULTILINE,
-            )
-    PAGE.write_text(text)
+        for page in PAGES:
+            text = page.read_text()
+            for typed, *_ in ROW.findall(text):
+                code, said = answer(typed.removeprefix("dfmp2 ").replace(r"\|", "|"))
+                line = f"| `{typed}` | {code} | {said.replace('|', chr(92) + '|')} |"
+                text = re.sub(
+                    rf"^\| `{re.escape(typed)}` \|.*$",
+                    lambda _, line=line: line,
+                    text,
+                    flags=re.MULTILINE,
+                )
+            page.write_text(text)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def batch_run(
         run.compute(pool, workers)
         console.close()
         if as_json:
-            from dfmp2.output.table import rows_json
+            from dfmp2.output.json import rows_json
 
             click.echo(rows_json(status_json(list(run.rows.values()))), nl=False)
         else:

@@ -23,7 +23,7 @@ from dfmp2.cli import signals
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.host.files import describe_space
 from dfmp2.molecule.text import printable
-from dfmp2.output.document import displayed_width
+from dfmp2.output.document import displayed_width, joined_words
 from dfmp2.progress import Listener
 
 BAR_WIDTH = 30
@@ -349,15 +349,7 @@ def _broken(text: str, width: int) -> list[str]:
     if displayed_width(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip())]
-    lines = [""]
-    for word in UNBROKEN.findall(text):
-        if not lines[-1]:
-            lines[-1] = indent + word
-        elif displayed_width(lines[-1]) + 1 + displayed_width(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(indent + HANGING + word)
-    return lines
+    return joined_words(UNBROKEN.findall(text), width, indent, indent + HANGING) or [""]
 
 
 def _columns(stream: TextIO) -> int:

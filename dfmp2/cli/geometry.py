@@ -34,12 +34,9 @@ from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
-    from dfmp2.studies.scan import Scan
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
     from dfmp2.studies.coordinate import Constraints
     from dfmp2.studies.frequencies import StoredHessian
+    from dfmp2.studies.scan import Scan
 
 START_HESSIAN = click.option(
     "--start-hessian",

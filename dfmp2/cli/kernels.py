@@ -3,7 +3,6 @@ definition."""
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,9 @@ from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import (
     AS_JSON,
-    Command,
     Words,
     options_of,
     prepare_libraries,
-    with_options,
 )
 from dfmp2.errors import BackendUnavailable, ComparisonFailed
 from dfmp2.options import BACKEND_WORDS, BACKENDS, Options
@@ -36,36 +33,6 @@ def kernels_command() -> None:
     device. Exit codes: 3 for an unknown kernel, shape or chip; 6 if a backend is unavailable or a
     kernel breaks a rule of the chip; 8 if a backend misses its contract.
     """
-
-
-PROBLEM = (
-    click.argument("molecule", required=False),
-    click.option("--basis", metavar="NAME", help="Orbital basis of MOLECULE, e.g. cc-pvdz."),
-    click.option(
-        "--shape",
-        metavar="SHAPE",
-        help="Instead of MOLECULE: small, medium, large or NOCC/NVIR/NAUX.",
-    ),
-    click.option(
-        "--beta",
-        metavar="NOCC/NVIR",
-        help="With --shape: correlated orbitals of the second spin of an open shell.",
-    ),
-)
-
-
-def _problem(command: Command) -> Command:
-    """Add MOLECULE with --basis, or --shape with --beta, to a command, which receives the shapes of
-    the spins and the number of basis functions."""
-
-    @functools.wraps(command)
-    def gathered(
-        molecule: str | None, basis: str | None, shape: str | None, beta: str | None, **values: Any
-    ) -> Any:
-        spins, nao = _shapes(molecule, basis, shape, beta)
-        return command(spins=spins, nao=nao, **values)
-
-    return with_options(PROBLEM, gathered)
 
 
 def _shapes(
@@ -200,7 +167,18 @@ def kernels_check(lane: str, target: str | None, threads: int | None) -> None:
 @kernels_command.command(
     "warmup", cls=AnnouncedCommand, short_help="Compile the programs of a molecule or shape ahead."
 )
-@_problem
+@click.argument("molecule", required=False)
+@click.option("--basis", metavar="NAME", help="Orbital basis of MOLECULE, e.g. cc-pvdz.")
+@click.option(
+    "--shape",
+    metavar="SHAPE",
+    help="Instead of MOLECULE: small, medium, large or NOCC/NVIR/NAUX.",
+)
+@click.option(
+    "--beta",
+    metavar="NOCC/NVIR",
+    help="With --shape: correlated orbitals of the second spin of an open shell.",
+)
 @click.option(
     "--lane",
     type=click.Choice(["nki", "nki-xla"]),
@@ -216,7 +194,14 @@ def kernels_check(lane: str, target: str | None, threads: int | None) -> None:
 )
 @AS_JSON
 def warmup(
-    spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target: str | None, as_json: bool
+    molecule: str | None,
+    basis: str | None,
+    shape: str | None,
+    beta: str | None,
+    lane: str,
+    transform: bool,
+    target: str | None,
+    as_json: bool,
 ) -> None:
     """Compile the programs that MOLECULE or --shape needs, unless they are in the cache.
 
@@ -225,13 +210,15 @@ def warmup(
     serve a whole batch. After SIGTERM the current program is still compiled. Exit code 6 if nothing
     can be compiled here or the compiler refuses a kernel.
     """
+    spins, nao = _shapes(molecule, basis, shape, beta)
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.model import find_chip
     from dfmp2.trainium.launch import compiler, environment, toolchain
 
     if not spins:
         raise click.UsageError("give MOLECULE with --basis, or --shape")
-    nao = nao if transform else 0
+    if not transform:
+        nao = 0
     chip = find_chip(target or toolchain.device_target() or "trn1").name
     if lane == "nki-xla":
         refused = entry.refusal(lane)

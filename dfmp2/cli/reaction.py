@@ -37,9 +37,6 @@ from dfmp2.options import Options
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
     from dfmp2.studies.ideal_gas import GasConditions
     from dfmp2.studies.reaction import ReactionPlan
     from dfmp2.studies.species import Reaction

@@ -26,12 +26,9 @@ from dfmp2.options import Options, parse_bytes
 from dfmp2.units import counted_text
 
 if TYPE_CHECKING:
-    from dfmp2.mp2.result import MP2Result
-    from dfmp2.validation.compare import Comparison
-
-if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
+    from dfmp2.validation.compare import Comparison
     from dfmp2.validation.entries import ReferenceEntry
     from dfmp2.validation.tables import QuantityRow
     from dfmp2.validation.validate import Other, Session
@@ -404,13 +401,13 @@ def _suspect(stored: MP2Result, check: Comparison) -> str:
             f"{energy}: suspect the SCF fitting set ({stored.scf_fitting.names}): choose "
             "another one with --scf-auxbasis, or --scf conventional"
         )
+    parts = ""
     if stored.options.correlation.plain:
-        parts = (
-            f" (same spin {_per_atom(stored, check.same_spin_difference)}, opposite spin "
-            f"{_per_atom(stored, check.opposite_spin_difference)})"
+        same, opposite = (
+            _per_atom(stored, check.named(f"mp2_{spin}_spin_correlation_energy").difference)
+            for spin in ("same", "opposite")
         )
-    else:
-        parts = ""
+        parts = f" (same spin {same}, opposite spin {opposite})"
     return (
         f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per "
         f"atom{parts}: suspect the MP2 fitting set ({stored.mp2_fitting.names}): choose "

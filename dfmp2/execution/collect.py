@@ -32,7 +32,7 @@ from dfmp2.host.provenance import version
 from dfmp2.mp2.identity import METHOD, method_differences, with_common_basis
 from dfmp2.output.batch_index import IndexWriter
 from dfmp2.output.dataset import SPLITS, WRITERS, DataRecord, make_record, write_dataset
-from dfmp2.output.table import NUMBERS, write_rows
+from dfmp2.output.json import NUMBERS, write_rows
 from dfmp2.units import counted_text
 
 COLLECTED = "batch.collected.jsonl"

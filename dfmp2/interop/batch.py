@@ -28,7 +28,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Keywords, make_options
 from dfmp2.options.methods import MP2
 from dfmp2.output.hdf5 import read
-from dfmp2.output.table import UNITS, frame
+from dfmp2.output.json import UNITS_OF_NUMBERS, frame
 from dfmp2.progress import Listener
 from dfmp2.units import counted_text
 
@@ -72,7 +72,7 @@ class BatchResult(Mapping[str, MP2Result]):
         columns["mp2_total_energy"] = [
             row.energy if row.method in ("", MP2.title) else None for row in self.rows
         ]
-        return frame(columns, UNITS, [row.name for row in self.rows])
+        return frame(columns, UNITS_OF_NUMBERS, [row.name for row in self.rows])
 
     def __getitem__(self, name: str) -> MP2Result:
         row = next((row for row in self.rows if row.name == name), None)

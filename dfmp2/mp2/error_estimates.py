@@ -11,7 +11,8 @@
     basis set              only a study of several basis sets can tell
 
     softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS,
-                                                    MARGINAL_SOFTNESS for UHF of marginal stability
+                                                    for UHF 1 / (lowest eigenvalue of the orbital Hessian),
+                                                    but no more than MARGINAL_SOFTNESS of that
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
@@ -68,7 +69,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SOFTNESS = 3.0  # 1/Eh
 UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh, if the iterations do not show it
-MARGINAL_SOFTNESS = 50.0  # 1/Eh, the least of UHF where a rotation costs no energy
+MARGINAL_SOFTNESS = 50.0  # 1/Eh, the least of UHF where a rotation costs little or no energy
 FIRST_ORDER = 0.04  # Eh
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
 BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
@@ -388,7 +389,8 @@ def _softness(result: MP2Result) -> float:
     are large even if the gradient is small. Energies of float32 products or of a coarser grid do
     not show it: a large molecule, or an SCF of fewer than two iterations, has a constant instead.
     UHF solutions of marginal stability often have a second soft rotation that the iterations do not
-    reach (NO near its equilibrium, where spin polarisation sets in).
+    reach (NO near its equilibrium, where spin polarisation sets in). The lowest curvature of a stable
+    one is known; the iterations may not reach its rotation either (HNO+).
     """
     reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
     history = reference.history
@@ -397,8 +399,13 @@ def _softness(result: MP2Result) -> float:
         return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
     softness = SOFTNESS
     stability = reference.stability
-    if reference.kind == "uhf" and stability and stability.verdict.startswith("marginal"):
-        softness = MARGINAL_SOFTNESS
+    if (
+        reference.kind == "uhf"
+        and stability is not None
+        and stability.verdict.startswith(("stable", "marginal"))
+    ):
+        lowest = max(stability.lowest_eigenvalue, 1.0 / MARGINAL_SOFTNESS)
+        softness = max(SOFTNESS, 1.0 / lowest)
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):

@@ -29,7 +29,7 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.mp2.identity import method
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.hdf5_datasets import Dataset, file_bytes, printed, storable, write_items
-from dfmp2.output.table import numbers_of, to_csv
+from dfmp2.output.json import numbers_of, to_csv
 from dfmp2.units import ANGSTROM_PER_BOHR, EV_PER_HARTREE
 
 EV_PER_ANGSTROM = EV_PER_HARTREE / ANGSTROM_PER_BOHR  # eV/angstrom in a force of 1 Eh/bohr
@@ -85,7 +85,7 @@ class DataRecord:
     forces, dipole, charges, polarizability : (natom, 3) Eh/bohr, (3,) e bohr, (natom,) e, (3, 3)
         bohr^3; None if not computed
     level, program : method with basis; program with version
-    numbers : the row of the table of energies (`dfmp2.output.table`)
+    numbers : the row of the table of energies (`dfmp2.output.json`)
     method : what makes energies comparable (`dfmp2.mp2.identity.method`)
     unfit : why it does not belong in a data set, "" if it does
     seconds : wall time of the calculation

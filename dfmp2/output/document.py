@@ -216,14 +216,25 @@ def _fitting(text: str, width: int) -> str:
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """The words of a text in lines of at most `width` on a terminal; a wider word gets its own
-    line, unbroken."""
+    """The words of a text in lines of at most `width` on a terminal."""
+    return joined_words(text.split(), width)
+
+
+def joined_words(
+    words: Iterable[str], width: int, indent: str = "", hanging: str = ""
+) -> list[str]:
+    """Words in lines of at most `width` on a terminal; a wider word gets its own line, unbroken.
+
+    Parameters
+    ----------
+    indent, hanging : before the first line, and before the others
+    """
     lines: list[str] = []
-    for word in text.split():
+    for word in words:
         if lines and displayed_width(lines[-1]) + 1 + displayed_width(word) <= width:
             lines[-1] += f" {word}"
         else:
-            lines.append(word)
+            lines.append(f"{hanging if lines else indent}{word}")
     return lines
 
 
@@ -355,33 +366,34 @@ def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
 # --- numbers --------------------------------------------------------------------------------------
 
 
+def number_text(value: float, form: str) -> str:
+    """A number in a format such as ".2e"; ABSENT if it is not finite."""
+    if math.isfinite(value):
+        return f"{value:{form}}"
+    return ABSENT
+
+
 def energy_text(value: float) -> str:
     """An energy, Eh, with all printed digits; zero has no sign."""
-    return f"{value:z.10f}" if math.isfinite(value) else ABSENT
+    return number_text(value, "z.10f")
 
 
 def difference(value: float) -> str:
     """A signed difference, Eh."""
     if not value:
         return "0"
-    if math.isfinite(value):
-        return f"{value:+.2e}"
-    return ABSENT
+    return number_text(value, "+.2e")
 
 
 def size(value: float) -> str:
     """A number of which only the magnitude matters."""
     if not value:
         return "0"
-    if math.isfinite(value):
-        return f"{value:.1e}"
-    return ABSENT
+    return number_text(value, ".1e")
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
     """A number with that many digits; "" for None."""
     if value is None:
         return ""
-    if math.isfinite(value):
-        return f"{value:z.{digits}f}"
-    return ABSENT
+    return number_text(value, f"z.{digits}f")

@@ -366,10 +366,9 @@ class PreparedFile:
             i0, i1 = cuts[number]
             if isinstance(tensor, StoredTensor):
                 rows = np.empty((i1 - i0, *tensor.shape[1:]))
+                tensor.read(i0, i1, rows)
             else:
                 rows = tensor[i0:i1]
-            if isinstance(tensor, StoredTensor):
-                tensor.read(i0, i1, rows)
             region.write(i0 * tensor.shape[1] * tensor.shape[2], rows)
             hashes[number] = numbers_hash(rows)
 

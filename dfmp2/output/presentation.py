@@ -7,10 +7,9 @@ import math
 from typing import Any
 
 from dfmp2.errors import InputError
-from dfmp2.output.json import result_dict
+from dfmp2.output.json import frame, result_dict, result_frame, study_frame
 from dfmp2.output.plan import plan_dict, plan_text
 from dfmp2.output.study import Study
-from dfmp2.output.table import frame, result_frame, study_frame
 from dfmp2.output.text import report, result_html, study_html, study_report
 
 __all__ = [

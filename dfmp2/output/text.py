@@ -241,14 +241,9 @@ def _dipole_fact(name: str, dipole: NDArray[np.float64], molecule: Molecule) -> 
 
 def _strongest(result: MP2Result) -> list[Block]:
     """The pairs that contribute most to the correlation energy, if there are pair energies."""
-    if result.quadrature is not None:
-        total = 0.0
-    else:
-        total = result.pairs.correlation_energy
-    if total:
-        pairs = list_pairs(result)[:STRONGEST]
-    else:
-        pairs = []
+    total = result.pairs.correlation_energy
+    if not total:
+        return []
     rows = [
         (
             f"{pair.i}, {pair.j}",
@@ -256,7 +251,7 @@ def _strongest(result: MP2Result) -> list[Block]:
             f"{pair.total:z.6f}",
             f"{100 * pair.total / total:z.1f}",
         )
-        for pair in pairs
+        for pair in list_pairs(result)[:STRONGEST]
     ]
     caption = "Strongest pairs, both orders counted; dfmp2 show --pairs prints all"
     return [Table(caption, ("i, j", "spins", "#Eh", "#% of E(corr)"), rows)] if rows else []

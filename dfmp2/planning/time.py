@@ -108,13 +108,17 @@ class Pace:
 
     Attributes
     ----------
+    integrals : three-centre integrals of the SCF
     cycle : one SCF iteration
     starts : number of SCF starts
+    examined : stability analyses of all solutions
     certificate : recomputing a sample of pairs
     """
 
+    integrals: float
     cycle: float
     starts: int = 1
+    examined: float = 0.0
     certificate: float = 0.0
 
 
@@ -261,8 +265,10 @@ def pace(work: Workload, rates: Rates) -> Pace:
     if work.precision != "fp64":
         certificate = work.flops()["pairs_fp64"] / rates.pairs_fp64
     return Pace(
+        integrals=work.integrals()["scf"] / rates.integrals if work.naux_scf else 0.0,
         cycle=_build(work, rates) + _matrices(work, rates) + CYCLE_SECONDS,
         starts=work.starts,
+        examined=_examined(work, rates),
         certificate=certificate,
     )
 
@@ -400,6 +406,8 @@ class TimeLeft:
         self._foreseen = foreseen
         self._pace = pace
         self._tolerance = tolerance
+        iterated = max(foreseen.scf - pace.integrals - pace.examined, 1e-9)
+        self._of_integrals = pace.integrals / (pace.integrals + iterated)  # part of the SCF
         self._first = 1.0  # gradient of the first iteration of the current SCF
         self._last = 0.0  # time of the last iteration
         self._solved = 0  # number of SCFs begun
@@ -426,14 +434,17 @@ class TimeLeft:
         needed = math.log(max(self._first / self._tolerance, 1.01))
         fallen = math.log(self._first / gradient)
         finished = (self._solved - 1 + min(fallen / needed, 1.0)) / self._pace.starts
+        fraction = self._of_integrals + (1.0 - self._of_integrals) * min(finished, 1.0)
         furthest = self._reports[-1][1] if self._reports else 0.0  # a gradient may rise
-        self._report(min(max(finished, furthest), 1.0))
+        self._report(max(fraction, furthest))
 
     def step(self, done: int, total: int) -> None:
         """As in Forecast."""
         self._advance()
-        if self._phase > 0:  # the integrals of the SCF are foreseen apart
-            self._report(done / max(total, 1))
+        fraction = done / max(total, 1)
+        if self._phase == 0:  # parts of the SCF's integrals
+            fraction *= self._of_integrals
+        self._report(fraction)
 
     def _report(self, fraction: float) -> None:
         """Take note of the finished fraction of the current phase."""
@@ -483,7 +494,9 @@ class TimeLeft:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None
         after = 0.0  # seconds of the phase behind its last report
-        if "fit" in names:
+        if "scf" in names:
+            after = min(self._pace.examined, foreseen)
+        elif "fit" in names:
             after = min(self._foreseen.fit, foreseen)
         elif "pair_energies" in names:
             after = min(self._pace.certificate, foreseen)

@@ -84,11 +84,6 @@ class Comparison:
         return {energy.name: energy for energy in self.energies}[name]
 
     @property
-    def scf_total_energy(self) -> float:
-        """E(SCF) of the other program, Eh."""
-        return self.energies[0].theirs
-
-    @property
     def scf_difference(self) -> float:
         """E(SCF), ours - theirs, Eh."""
         return self.energies[0].difference
@@ -97,26 +92,6 @@ class Comparison:
     def correlation_difference(self) -> float:
         """E(corr), ours - theirs, Eh."""
         return self.energies[-1].difference
-
-    @property
-    def same_spin(self) -> float:
-        """Unscaled same-spin energy of the other program, Eh."""
-        return self.named("mp2_same_spin_correlation_energy").theirs
-
-    @property
-    def opposite_spin(self) -> float:
-        """Unscaled opposite-spin energy of the other program, Eh."""
-        return self.named("mp2_opposite_spin_correlation_energy").theirs
-
-    @property
-    def same_spin_difference(self) -> float:
-        """Same-spin energy, ours - theirs, Eh."""
-        return self.named("mp2_same_spin_correlation_energy").difference
-
-    @property
-    def opposite_spin_difference(self) -> float:
-        """Opposite-spin energy, ours - theirs, Eh."""
-        return self.named("mp2_opposite_spin_correlation_energy").difference
 
     @property
     def largest_difference(self) -> float:
@@ -176,12 +151,11 @@ def recompute(
     result.require_kept("a comparison")
     mole = build_mole(result.molecule, result.orbital_basis, resources.usable_memory())
     with threads.limited(count):
-        if result.scf_fitting is None:
-            jk = None
-        else:
+        jk = None
+        if result.scf_fitting is not None:
             jk = build_auxiliary(mole, result.molecule, result.scf_fitting)
         mf, reference = _same_solution(mole, result, jk, listener, count)
-        return _fitted(mf, mole, reference, result, allowed, listener)
+        return _with_pyscf(result, mole, mf, reference, allowed, listener, exact=False)
 
 
 def recompute_exact(
@@ -231,17 +205,7 @@ def recompute_exact(
             )
         atoms = max(1, result.molecule.ghost.count(False))
         allowed = tolerance * atoms
-        if result.options.correlation.kind == "none":
-            return _of_functional(result, reference, allowed)
-        listener.stage(f"four-centre {result.options.correlation.title} with PySCF")
-        if not _is_written_out(result):
-            energies = check.exact_energies(
-                mf, reference, result.sizes.frozen_core, result.sizes.frozen_virtual
-            )
-            return _of_mp2(result, energies, allowed, reference.functional_energy)
-        spins = _correlated(mf, result)
-        rows = formulas.four_center_integrals(mf, spins)
-        return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
+        return _with_pyscf(result, mole, mf, reference, allowed, listener, exact=True)
 
 
 def _is_written_out(result: MP2Result) -> bool:
@@ -250,68 +214,66 @@ def _is_written_out(result: MP2Result) -> bool:
     return method.regularised or method.kind == "rpa" or result.reference.kind == "rohf"
 
 
-def _correlated(mf: Any, result: MP2Result) -> list[formulas.ReferenceOrbitals]:
-    """The correlated orbitals of each spin of a mean field, in the same number as in the result."""
-    return formulas.correlated_orbitals(
-        mf, result.reference.kind, result.sizes.frozen_core, result.sizes.frozen_virtual
-    )
-
-
-def _fitted(
-    mf: Any,
-    mole: Any,
-    reference: Reference,
+def _with_pyscf(
     result: MP2Result,
+    mole: Any,
+    mf: Any,
+    reference: Reference,
     allowed: float,
     listener: Listener,
+    *,
+    exact: bool,
 ) -> Comparison:
-    """The energies of a result and those with PySCF's orbitals and the MP2 fitting set.
+    """The energies of a result and those with PySCF's orbitals.
 
     Parameters
     ----------
+    mole : PySCF Mole
     mf : PySCF mean field
         Converged.
-    mole : PySCF Mole
     reference : Reference
         The record of `mf`.
+    exact : bool
+        Whether to take four-centre integrals instead of the MP2 fitting set.
     """
-    if result.options.correlation.kind == "none":
-        return _of_functional(result, reference, allowed)
-    listener.stage(f"{result.options.correlation.title} with PySCF")
-    data = fitting_data(result.molecule, result.mp2_fitting)
+    method = result.options.correlation
+    if method.kind == "none":
+        energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
+        return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
+    listener.stage(f"{'four-centre ' if exact else ''}{method.title} with PySCF")
+    fitting = fitting_data(result.molecule, result.mp2_fitting)
+    frozen = result.sizes.frozen_core, result.sizes.frozen_virtual
     if not _is_written_out(result):
-        theirs = check.native_energies(
-            mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual
-        )
+        if exact:
+            theirs = check.exact_energies(mf, reference, *frozen)
+        else:
+            theirs = check.native_energies(mole, reference, fitting, *frozen)
         return _of_mp2(result, theirs, allowed, reference.functional_energy)
-    _require_written_out(result, plasmons=result.options.correlation.kind == "rpa")
-    spins = _correlated(mf, result)
-    rows = formulas.fitted_rows(mole, data, spins)
-    return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
-
-
-def _of_functional(result: MP2Result, reference: Reference, allowed: float) -> Comparison:
-    """The Kohn-Sham energy and that of another SCF, whose record is `reference`."""
-    energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
-    return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
+    spins = formulas.correlated_orbitals(mf, result.reference.kind, *frozen)
+    if exact:
+        rows = formulas.four_center_integrals(mf, spins)
+    else:
+        _require_written_out(result, plasmons=method.kind == "rpa")
+        rows = formulas.fitted_rows(mole, fitting, spins)
+    return _written_out(result, mole, mf, reference, allowed, spins, rows)
 
 
 def _written_out(
+    result: MP2Result,
     mole: Any,
     mf: Any,
     reference: Reference,
-    result: MP2Result,
     allowed: float,
-    *,
     spins: list[formulas.ReferenceOrbitals],
     rows: formulas.Rows,
 ) -> Comparison:
-    """The energies of a result and explicit sums over PySCF's integrals; parameters as in
-    `_fitted`.
+    """The energies of a result and explicit sums over PySCF's integrals.
 
     Parameters
     ----------
-    spins : list of Orbitals
+    mole, mf, reference
+        As in `_with_pyscf`.
+    spins : list of ReferenceOrbitals
         Correlated orbitals of each spin.
     rows : callable
         Function that returns their integrals.

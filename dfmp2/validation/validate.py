@@ -268,7 +268,14 @@ class Other:
                 raise
             except Dfmp2Error as error:
                 raise UnsupportedByBackend(str(error)) from error
-            scf, same, opposite = check.scf_total_energy, check.same_spin, check.opposite_spin
+            scf, same, opposite = (
+                check.named(name).theirs
+                for name in (
+                    "scf_total_energy",
+                    "mp2_same_spin_correlation_energy",
+                    "mp2_opposite_spin_correlation_energy",
+                )
+            )
             scs = SCS.apply(opposite, same)
             values = {
                 "scf_total_energy": scf,

@@ -9,7 +9,7 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.molecule.elements import bonds, radius
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.output.drawings.elements import drawing, element, line_element, text_element
+from dfmp2.output.drawings import drawing, element, line_element, text_element
 from dfmp2.units import ANGSTROM_PER_BOHR
 
 MOST_DRAWN = 300  # atoms; with more, a drawing of this size is illegible

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.output.drawings.elements import (
+from dfmp2.output.drawings import (
     LEFT,
     MOST_SERIES,
     RIGHT,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from dfmp2.output.drawings.elements import drawing, element, of_its_own, text_element
+from dfmp2.output.drawings import drawing, element, of_its_own, text_element
 from dfmp2.output.drawings.plots import LEVELS, Curve, curves
 from dfmp2.output.study import Study
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE

@@ -25,8 +25,8 @@ from dfmp2.output.document import (
     fixed,
 )
 from dfmp2.output.drawings.plots import Bar, bars, pair_map
+from dfmp2.output.reports import record_facts
 from dfmp2.output.reports.method import core_orbitals, damping_name, reference_title
-from dfmp2.output.reports.records import record_facts
 from dfmp2.scf.reference import Reference
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 

@@ -30,7 +30,7 @@ from dfmp2.output.document import (
 from dfmp2.output.drawings.molecule import draw_molecule
 from dfmp2.output.drawings.plots import Curve, curves
 from dfmp2.output.json import describe_field
-from dfmp2.output.reports.records import FITTING, LABELS, OF_CORRELATION, record_facts
+from dfmp2.output.reports import FITTING, LABELS, OF_CORRELATION, record_facts
 from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
 from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 

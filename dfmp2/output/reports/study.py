@@ -19,18 +19,14 @@ from dfmp2.output.document import (
 from dfmp2.output.drawings.plots import BROADENING, Curve, Limit, convergence, curves, spectrum
 from dfmp2.output.drawings.studies import path_drawing, scan_drawing
 from dfmp2.output.reports.energies import energies, mean_field_sign
-from dfmp2.output.reports.errors import budget_blocks
 from dfmp2.output.reports.method import method_on_reference, reference_name
+from dfmp2.output.reports.result import budget_blocks
 from dfmp2.output.reports.study_tables import (
-    HEADINGS,
     basis_set_table,
     bonds_and_angles,
-    cell,
     columns_that_fit,
     extrema_tables,
     has_other_wavenumbers,
-    kind_cells,
-    kind_heads,
     motion_shares,
     positions_table,
     scan_points,
@@ -39,7 +35,7 @@ from dfmp2.output.reports.study_tables import (
     values_on_a_screen,
     values_table,
 )
-from dfmp2.output.study import Study
+from dfmp2.output.study import Column, Study
 from dfmp2.units import (
     KJ_PER_MOL_PER_HARTREE,
     counted_text,
@@ -53,6 +49,13 @@ BACKGROUND = re.compile(
     r"|wavenumbers are harmonic and not scaled|negative: the complex|counterpoise: "
     r"|products minus reactants|geometries optimised to|CCSD\(T\): "
 )
+OF_A_VIBRATION = {  # array of a thermochemistry -> its unit
+    "wavenumber": "cm^-1",
+    "scaled_wavenumber": "cm^-1",
+    "ir_intensity": "km/mol",
+    "reduced_mass": "u",
+    "force_constant": "mdyn/A",
+}
 MOST_COORDINATES = 12  # bonds and angles on a screen
 MOST_NAMES = 3  # of runs that gave a warning
 
@@ -217,31 +220,19 @@ def study_warnings(study: Study) -> list[str]:
 def vibration_blocks(study: Study) -> list[Block]:
     """The infrared spectrum and the table of vibrations of a thermochemistry study; empty for an
     atom."""
-    columns = [
-        ("wavenumber", "cm^-1"),
-        ("scaled_wavenumber", "cm^-1"),
-        ("ir_intensity", "km/mol"),
-        ("reduced_mass", "u"),
-        ("force_constant", "mdyn/A"),
-    ]
-    columns = [(name, unit) for name, unit in columns if name in study.arrays]
-    if study.settings["scale_factor"] == 1.0:
-        columns.remove(("scaled_wavenumber", "cm^-1"))
-    heads, cells = ["#mode"], []
-    for name, unit in columns:
-        array = study.arrays[name]
-        heads.append(f"#{HEADINGS.get(name, name.replace('_', ' '))} / {unit}")
-        cells.append([cell(float(value), array.units, name) for value in array.value])
-    numbers = range(1, len(cells[0]) + 1)
-    if not cells[0]:
+    wavenumbers = study.arrays["wavenumber"].value.tolist()
+    if not wavenumbers:
         return []
-    heads += kind_heads(study.arrays["wavenumber"].value)
-    cells += kind_cells(study.arrays["wavenumber"].value)
-    table = Table("Vibrations", heads, list(zip(numbers, *cells, strict=True)), sortable=True)
-    if "ir_intensity" not in study.arrays:
+    columns = {"mode": Column(range(1, len(wavenumbers) + 1), "", "")}
+    for name, unit in OF_A_VIBRATION.items():
+        if name in study.arrays:
+            columns[name] = Column(study.arrays[name].value.tolist(), unit, "")
+    if study.settings["scale_factor"] == 1.0:
+        del columns["scaled_wavenumber"]
+    table = study_table(columns, folded=False)._replace(caption="Vibrations")
+    if "ir_intensity" not in columns:
         return [table]
-    spectra = (study.arrays[name].value.tolist() for name in ("wavenumber", "ir_intensity"))
-    return [_infrared(*spectra), table]
+    return [_infrared(wavenumbers, columns["ir_intensity"].values), table]
 
 
 def study_figures(study: Study) -> list[Figure]:

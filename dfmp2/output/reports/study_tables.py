@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.output.document import (
-    ABSENT,
     WIDEST,
     Block,
     Table,
     fitted_width,
     fixed,
+    number_text,
 )
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
@@ -103,7 +102,7 @@ DIGITS = {  # decimals, by unit or by column name
     "cm^-1": ".1f",
     "km/mol": ".2f",
     "u": ".4f",
-    "mdyn/angstrom": ".4f",
+    "mdyn/A": ".4f",
     "J/(mol K)": ".3f",
     "sqrt(u) bohr": ".4f",
     "homo_lumo_gap": ".6f",
@@ -128,20 +127,6 @@ def motion_shares(study: Study) -> list[Block]:
         rows.append((motion.lstrip("_"), *energies, entropy, capacity))
     heads = ("share of", "#U - E / kJ/mol", "#H - E / kJ/mol", "#S / J/(mol K)", "#Cv / J/(mol K)")
     return [Table("Translation, rotation, vibration, electrons", heads, rows)]
-
-
-def kind_heads(wavenumbers: Sequence[float]) -> list[str]:
-    """The heading of a column that marks imaginary modes; empty if all modes are real."""
-    if min(wavenumbers, default=0.0) < 0:
-        return ["kind"]
-    return []
-
-
-def kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
-    """The cells of the column that marks imaginary modes."""
-    if min(wavenumbers, default=0.0) >= 0:
-        return []
-    return [["imaginary" if wavenumber < 0 else "real" for wavenumber in wavenumbers]]
 
 
 def positions_table(study: Study) -> Table:
@@ -307,7 +292,7 @@ def values_table(values: Mapping[str, Dataset]) -> Table:
 
 
 def study_table(columns: Mapping[str, Column], *, folded: bool) -> Table:
-    """The table of a study."""
+    """The table of a study; one of vibrations marks imaginary modes."""
     heads = []
     cells = []
     for name, column in columns.items():
@@ -315,8 +300,9 @@ def study_table(columns: Mapping[str, Column], *, folded: bool) -> Table:
         cells.append(_column_cells(name, column))
     if "wavenumber" in columns:
         wavenumbers = columns["wavenumber"].values
-        heads += kind_heads(wavenumbers)
-        cells += kind_cells(wavenumbers)
+        if min(wavenumbers, default=0.0) < 0:
+            heads.append("kind")
+            cells.append(["imaginary" if value < 0 else "real" for value in wavenumbers])
     rows = list(zip(*cells, strict=True))
     return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
 
@@ -437,4 +423,4 @@ def cell(value: str | float, units: str, name: str = "") -> str:
         form = ".1e"
     else:
         form = DIGITS.get(name, DIGITS.get(units, ".8g"))
-    return f"{value:{form}}" if math.isfinite(value) else ABSENT
+    return number_text(value, form)
