@@ -14,6 +14,7 @@ import pytest
 from ase import Atoms
 from pyscf import gto, scf
 from pyscf.hessian import thermo
+from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, NumericalError
 from dfmp2.gradients.gradient import mp2_gradient
@@ -195,6 +196,28 @@ def test_a_frozen_bond():
     length = coordinate(study, 1, 3) * 0.529177210903
     constrained = [note for note in study.notes if note.startswith("constraint: ")]
     assert constrained == [f"constraint: bond 1-3 = {length:.6f} angstrom"]
+
+
+def test_a_frozen_atom_among_charges():
+    """Water turns about its oxygen to a minimum: no small turn lowers the energy."""
+    angstrom = 1 / 0.52917721092
+    charges = np.array([[2.9, 0.4, 0.3, -0.7], [-1.5, -2.6, 1, 0.5], [0.3, 3.4, -1.2, 0.4]])
+    charges[:, :3] *= angstrom
+    places = np.array([[0, 0, 0], [0.96, 0.1, 0], [-0.3, 0.92, 0.1]]) * angstrom
+    start = Molecule(("O", "H", "H"), places).in_field(charges)
+    options = replace(EXACT, basis="sto-3g")
+    search = Search(Constraints([("xyz", "1")]), convergence="gau_tight", max_steps=40)
+    study = optimized(start, search, options)
+    last = list(study.path.values())[-1]
+    found = last.molecule.coordinates
+    assert found[0] == pytest.approx(places[0], abs=1e-6)
+    assert np.abs(last.gradient.total_gradient[1:]).max() < 2e-5
+    for axis in np.eye(3):
+        for angle in (0.02, -0.02):
+            turn = Rotation.from_rotvec(angle * axis)
+            turned = Molecule(start.symbols, turn.apply(found.copy())).in_field(charges)
+            energy = mp2_energy(turned, options, listener=Silent()).total_energy
+            assert energy > last.total_energy + 1e-7
 
 
 @pytest.mark.parametrize(

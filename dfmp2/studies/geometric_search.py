@@ -196,6 +196,10 @@ def _coordinates(
         In geomeTRIC's format, "" for none.
     connect : bool
         Connect all atoms by bonds.
+
+    In the field of point charges constraints use geomeTRIC's newer algorithm. Its older one, which
+    takes fewer steps otherwise, mixes the rotation of a molecule with its frozen atoms: water among
+    three charges, with oxygen frozen, does not reach its minimum.
     """
     from geometric.internal import DelocalizedInternalCoordinates, Dihedral
     from geometric.prepare import parse_constraints
@@ -228,8 +232,11 @@ def _coordinates(
             return self.Vecs.T @ model @ self.Vecs
 
     objects, values = None, [None]
+    algorithm = 0
     if constraints.strip():
         objects, values = parse_constraints(frozen, constraints)
+        if molecule.point_charges is not None:
+            algorithm = 1
     return Coordinates(
         atoms,
         build=True,
@@ -237,7 +244,7 @@ def _coordinates(
         addcart=False,
         constraints=objects,
         cvals=values[0],
-        conmethod=0,
+        conmethod=algorithm,
     )
 
 
