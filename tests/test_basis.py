@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors import InputError, NumericalError, ResultFileError
 from dfmp2.fitting import sets
 from dfmp2.fitting.sets import (
     LARGEST,
@@ -37,6 +38,7 @@ from dfmp2.molecule.basis import (
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
+from dfmp2.output.hdf5_datasets import content_hash
 from tests.conftest import Runner, succeed
 
 import_pyscf()
@@ -553,6 +555,14 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
     )
     assert again.diagnostics == result.diagnostics
     assert again.to_dict()["mp2_fitting_error"]["elements"] == dict(result.mp2_fitting.errors)
+    for errors in ([1e-6], [1e-6, np.nan]):
+        with h5py.File(tmp_path / "oh.h5", "r+") as handle:
+            group = handle["dfmp2/bases/mp2_fitting"]
+            del group["fitting_error"]
+            group["fitting_error"] = errors
+            handle.attrs["content_sha256"] = np.bytes_(content_hash(handle))
+        with pytest.raises(ResultFileError, match="fitting errors of a basis do not belong"):
+            dfmp2.read(tmp_path / "oh.h5")
 
 
 def test_an_error_is_surveyed_or_measured_once(monkeypatch):

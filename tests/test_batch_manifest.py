@@ -102,6 +102,9 @@ def test_a_link_inside_the_root_is_followed(folder):
 def test_files_on_the_command_line(folder, call):
     batch = make_batch(["h2o.xyz", "nh2.xyz"], {"basis": "sto-3g"}, Path("out"))
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
+    (folder / "-.xyz").write_text((folder / "h2o.xyz").read_text())
+    with pytest.raises(InputError, match=r"item 2 \(-\.xyz\): its file name makes no name"):
+        make_batch(["h2o.xyz", "-.xyz"], {"basis": "sto-3g"}, Path("out"))
     for arguments, text in {
         ("h2o.xyz", "--basis", "sto-3g"): "--output is missing",
         ("h2o.xyz", "--output", "out"): "no basis: name an orbital basis",

@@ -164,13 +164,15 @@ def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained
 
 
 def test_processes_begin_with_the_longest_run():
-    options = Options("sto-3g", memory=10**9, threads=1, backend="cpu")
+    options = Options("sto-3g", memory=10**10, threads=1, backend="cpu")
     steps = [
         Step(name, name, parse_xyz(MOLECULES[name], file=name).molecule, options)
         for name in ("h2", "h2o", "h2-far")
     ]
     found = [step.name for step in forecast.longest_first(steps, "energy")]
     assert found == ["h2o", "h2", "h2-far"]
+    shared = [forecast.processes(steps[:count], "energy", 4) for count in (1, 2, 3)]
+    assert shared == [1, 2, 3]
 
 
 def test_calculations_that_processes_share():

@@ -224,6 +224,22 @@ def test_stopped_again_and_again_with_everything_on_disk(
     )
 
 
+def test_b_on_disk_is_left_if_it_fits_into_memory_now(
+    on_disk: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, said = tmp_path / "x.h5", Heard()
+    with (
+        Stopping(at_tile=1),
+        pytest.raises(Interrupted),
+        checkpointing(target, resume=False, note=said.stage, warn=pytest.fail) as kept,
+    ):
+        compute("h2o", on_disk, kept)
+    set_variant(monkeypatch, disk=False)
+    with checkpointing(target, resume=True, note=said.stage, warn=pytest.fail) as kept:
+        compute("h2o", on_disk, kept, listener=said)
+    assert not any("fitted integrals in" in text for text in said.stages)
+
+
 @pytest.mark.parametrize("damage", ["changed", "short"])
 def test_b_that_is_not_what_it_was_is_made_again(
     damage: str, on_disk: Options, tmp_path: Path

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import subprocess
+import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
+from dfmp2.cli.run import command_line
 from dfmp2.output import hdf5
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 
@@ -70,6 +72,11 @@ def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:
     assert done.json["diagnostics"]["smallest_denominator"] is None
     assert done.json["mp2_correlation_energy"] == 0.0
     assert hdf5.read("h.dfmp2.h5").diagnostics.smallest_denominator == np.inf
+
+
+def test_the_command_is_stored_as_a_shell_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/dfmp2", "run", "a b.xyz", "--json"])
+    assert command_line() == "dfmp2 run 'a b.xyz' --json"
 
 
 # --- screen ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.execution import collect
+from dfmp2.execution.manifest import read_batch
 from dfmp2.molecule.files import read_frame
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.output import dataset
@@ -332,6 +335,25 @@ def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
     assert "oh is left out: its result does not count" in done.err and "3 of 4 items" in done.out
     assert "1 of 4 items left out of the table: not complete" in done.err
     (batch / "out" / "oh.h5").write_bytes(whole)
+
+
+def test_parts_are_shared_by_workers_of_one_thread(batch, monkeypatch):
+    asked = []
+
+    def pool(*given):
+        asked.append(given)
+        return nullcontext(SimpleNamespace(grow=asked.append))
+
+    monkeypatch.setattr(collect, "CHUNK", 2)
+    monkeypatch.setattr(collect, "local_pool", pool)
+    monkeypatch.setattr(
+        collect, "share_out", lambda pool, calls: [c.function(*c.given) for c in calls]
+    )
+    items = read_batch(batch / "m.toml").items
+    assert [reading.row.name for reading in collect._read_files(items, 3)] == [
+        item.name for item in items
+    ]
+    assert asked == [("cpu", 2, 1, None), 2]
 
 
 @pytest.mark.slow

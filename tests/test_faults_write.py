@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -78,7 +79,7 @@ def test_writer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The failure is named with code 7, or the command goes on without the file if the table says
-    so."""
+    so; a full disk with the file, the space and the option that helps."""
     writer = WRITERS[name]
     for variable, value in writer.settings.items():
         monkeypatch.setenv(variable, value)
@@ -98,6 +99,9 @@ def test_writer(
         assert done.code == 0, done.err
     else:
         assert done.code == 7 and os.strerror(fault[1]) in done.message, done.err
+        assert writer.option in done.message
+        if fault[1] in (errno.ENOSPC, errno.EDQUOT):
+            assert re.search(r" are needed and [\d.]+ \w?B are free", done.message)
     assert intact(writer, folder, before, listing(folder))
 
 
@@ -117,6 +121,24 @@ def test_a_checkpoint_that_cannot_be_saved_costs_only_the_checkpoint(
     assert not [path for path in folder.iterdir() if path.name.startswith((".x", "x.h5."))]
 
 
+def test_only_what_does_not_fit_is_refused(
+    prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of an export is known, and that of a result is at least 80 kB and its orbitals."""
+    shutil.copy(prepared / "h2.h5", folder)
+    export = ("export", "h2.h5", "--to", "xyz", "--output", "new.xyz")
+    run = ("run", "h2.xyz", *H2, "--output", "new.h5")
+    exported = succeed(run_here(*export, cwd=prepared)) and (prepared / "new.xyz").stat().st_size
+    for command, needed in ((export, exported), (run, 80_000 + 8 * 2 * 2)):
+        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _, free=needed - 1: free)
+        done = call(*command)
+        assert done.code == 7 and "are needed: free some space" in done.message
+        assert "SCF   1" not in done.err and not (folder / command[-1]).exists()
+        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _, free=needed: free)
+        succeed(call(*command))
+        assert (folder / command[-1]).exists()
+
+
 def warned(path: Path) -> dict[str, bytes]:
     return {name: value for name, value in numbers(path).items() if "warnings" in name}
 
@@ -130,6 +152,7 @@ def test_result_that_cannot_be_written_leaves_its_checkpoint(
     with failing(("write", errno.ENOSPC), folder, lambda name: ".h5.part-" in name):
         done = call(*command)
     assert done.code == 7 and "No space left on device" in done.message
+    assert "(x.h5.checkpoint holds what was done; repeat the command to continue)" in done.message
     assert (folder / "x.h5.checkpoint").exists() and not (folder / "x.h5").exists()
     done = succeed(call(*command, "--resume"))
     assert "going on from x.h5.checkpoint" in done.err and not (folder / "x.h5.checkpoint").exists()

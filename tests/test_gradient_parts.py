@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyscf import df, gto, scf
+from scipy.linalg import expm
 
 from dfmp2.errors import ConvergenceError, NumericalError
 from dfmp2.gradients import amplitudes, certificate, correlation, derivatives
@@ -633,6 +634,97 @@ def test_relaxed_densities_solve_their_equations(spins: int, with_functional: bo
         for p, o, f in zip(found, os, focks, strict=True)
     )
     assert responses.convergence_error(focks, os, found) == pytest.approx(left, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("atoms", "charges", "charge", "count"),
+    [
+        ("O 0.3 0.1 0; H 0.5 0.8 0.6", None, 0, 1),
+        ("O 0 0 0; H 0 0 0.97; GHOST-H 0 0 -1.1", [[0.0, 0.0, 5.0, 0.6]], 0, 1),
+        ("O 0 0 0; H 0 0 0.97; GHOST-H 0.3 0 -1.1", None, 0, 0),
+        ("O 0 0 0; H 0 0 0.97", [[0.0, 2.0, 2.5, 0.6]], 0, 0),
+        ("C 0.1 0.2 0", None, 1, 2),
+        ("N 0 0 0; N 0.3 0.2 1.1", None, -1, 1),
+        ("H 0 0 0; H 0.3 0.2 0.9", None, 1, 0),
+    ],
+)
+def test_rotations_about_an_axis_of_the_nuclei_change_no_energy(
+    atoms: str, charges: Any, charge: int, count: int
+) -> None:
+    """Radicals in degenerate orbitals, also among ghosts and charges on the axis or beside it.
+
+    The energy of PySCF is the same after the orbitals have turned by 0.3 along the rotation, though
+    the density is not, and the response to any terms is that of the pseudoinverse of the dense
+    equations."""
+    rng = np.random.default_rng(23)
+    mole = gto.M(atom=atoms, basis="sto-3g", charge=charge, spin=1, verbose=0)
+    core = scf.hf.get_hcore(mole)
+    for *place, value in charges or []:
+        with mole.with_rinv_origin(place):
+            core = core - value * mole.intor("int1e_rinv")
+    mf = scf.UHF(mole)
+    mf.get_hcore = lambda *_: core
+    mf.conv_tol = 1e-13
+    mf.conv_tol_grad = 1e-7
+    mf.kernel()
+    os = orbitals_of(mf, (0, 0), (0, 0))
+    free = responses.free_rotations(mole, core, os)
+    assert len(free) == count
+    for k, vector in enumerate(free):
+        for m, other in enumerate(free):
+            assert vector @ other == pytest.approx(float(k == m), abs=1e-12)
+
+    shapes = [(o.nvir, o.nocc) for o in os]
+    first = shapes[0][0] * shapes[0][1]
+    densities = [o.density for o in os]
+    for vector in free:
+        turned = []
+        for o, x in zip(os, (vector[:first], vector[first:]), strict=True):
+            x = 0.3 * x.reshape(o.nvir, o.nocc)
+            generator = np.block([[np.zeros((o.nocc,) * 2), -x.T], [x, np.zeros((o.nvir,) * 2)]])
+            c = (o.coeff @ expm(generator))[:, : o.nocc]
+            turned.append(c @ c.T)
+        assert np.abs(turned[0] + turned[1] - sum(densities)).max() > 0.01
+        assert mf.energy_tot(np.array(turned)) == pytest.approx(mf.e_tot, abs=1e-11)
+
+    t_occ = [0.1 * rng.standard_normal((mole.nao, o.nocc)) for o in os]
+    t_vir = [0.1 * rng.standard_normal((mole.nao, o.nvir)) for o in os]
+    nothing = [np.zeros((mole.nao,) * 2) for _ in os]
+    found, residual = responses.relax(
+        FockBuilder(mf), os, nothing, t_occ, t_vir, Heard(), None, free
+    )
+    assert residual <= 5e-11
+    ranges = both_ranges(mole, ExactExchange(1.0, 1.0, 0.0))
+
+    def image(vector: Array) -> Array:
+        xs = [vector[:first].reshape(shapes[0]), vector[first:].reshape(shapes[1])]
+        changes = []
+        for o, x in zip(os, xs, strict=True):
+            half = o.coeff[:, o.nocc :] @ x @ o.coeff[:, : o.nocc].T
+            changes.append(half + half.T)
+        gs = fields(ranges, changes, 1.0, ExactExchange(1.0, 1.0, 0.0), None)
+        parts = []
+        for o, x, g in zip(os, xs, gs, strict=True):
+            gap = o.energy[o.nocc :, None] - o.energy[: o.nocc]
+            parts.append((gap * x + o.coeff[:, o.nocc :].T @ g @ o.coeff[:, : o.nocc]).ravel())
+        return np.concatenate(parts)
+
+    size = sum(nvir * nocc for nvir, nocc in shapes)
+    matrix = np.stack([image(row) for row in np.eye(size)], axis=1)
+    right = np.concatenate(
+        [
+            -(t[o.nocc :] - u[: o.nocc].T).ravel() / 2
+            for o, t, u in zip(os, t_occ, t_vir, strict=True)
+        ]
+    )
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    kept = np.abs(values) > 1e-5
+    assert np.count_nonzero(~kept) == count
+    expected = vectors[:, kept] @ ((vectors[:, kept].T @ right) / values[kept])
+    x = np.concatenate(
+        [p.relaxed[o.nocc :, : o.nocc].ravel() for o, p in zip(os, found, strict=True)]
+    )
+    np.testing.assert_allclose(x, expected, atol=1e-8)
 
 
 def test_degenerate_and_unsolvable_responses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -483,7 +483,7 @@ def test_a_disk_that_takes_nothing_any_more_is_full(
         files.make_folder(tmp_path / "a" / "b")
     assert type(caught.value) is kind
     monkeypatch.setattr(Path, "touch", fail)
-    with pytest.raises(ResourceError, match="cannot write into") as caught:
+    with pytest.raises(ResourceError, match="cannot write") as caught:
         files.require_writable(tmp_path / "x", overwrite=True)
     assert type(caught.value) is kind
 

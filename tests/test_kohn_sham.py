@@ -25,7 +25,7 @@ from dfmp2.output import hdf5
 from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
-from dfmp2.scf import ladder
+from dfmp2.scf import kohn_sham, ladder
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
@@ -115,6 +115,12 @@ def test_the_functional_of_exact_exchange_is_hartree_fock(monkeypatch: pytest.Mo
     assert found.scf_total_energy == pytest.approx(plain.scf_total_energy, abs=1e-9)
     assert found.hf_total_energy == pytest.approx(found.scf_total_energy, abs=1e-10)
     assert found.total_energy == pytest.approx(plain.total_energy, abs=1e-7)
+
+
+@pytest.mark.parametrize(("xc", "jumps"), [(",pz", True), (",vwn", False), ("hf", False)])
+def test_perdew_zunger_correlation_jumps_at_unit_radius(xc: str, jumps: bool) -> None:
+    """Its two formulas differ by 3e-5 Eh at r_s = 1."""
+    assert kohn_sham.is_discontinuous(xc) is jumps
 
 
 @pytest.mark.parametrize("spins", [1, 2])

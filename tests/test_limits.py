@@ -34,7 +34,7 @@ from dfmp2.mp2.result import Certificate
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
-from dfmp2.output.safe_hdf5 import open_checked
+from dfmp2.output.hdf5_datasets import open_checked, read_contents
 from dfmp2.output.state import decode, encode
 from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
 from dfmp2.planning.sizes import Sizes, sampled_pairs
@@ -162,24 +162,24 @@ def test_workers_and_those_beside_them_share_the_memory(
 def test_a_disk_is_too_full_below_what_is_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A megabyte if the amount to be written is unknown."""
-    for needed, how in ((10**6, {}), (3000, {"expected_bytes": 3000})):
+    """10 kB, which the smallest result takes, if the amount to be written is unknown."""
+    for needed, how in ((10**4, {}), (3000, {"expected_bytes": 3000})):
         monkeypatch.setattr(files, "free_disk", lambda folder, free=needed: free)
         files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
         monkeypatch.setattr(files, "free_disk", lambda folder, free=needed: free - 1)
-        with pytest.raises(ResourceError, match=r"free and about (1\.00 M|3\.00 k)B are needed"):
+        with pytest.raises(ResourceError, match=r"free and at least (10\.0|3\.0)0 kB are needed"):
             files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
 
 
 def test_an_item_of_a_batch_asks_for_free_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A megabyte; below that the item waits, since the disk is full for all, and leaves no file."""
+    """10 kB; below that the item waits, since the disk is full for all, and leaves no file."""
     path, target = tmp_path / "h2.xyz", tmp_path / "h2.h5"
     path.write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     options = Options(basis="sto-3g", backend="cpu")
     given = items.read_input(BatchItem("h2", str(path), path, options, {}, target))
-    for free, status, code in ((10**6 - 1, "pending", 0), (10**6, "complete", 0)):
+    for free, status, code in ((10**4 - 1, "pending", 0), (10**4, "complete", 0)):
         monkeypatch.setattr(files, "free_disk", lambda folder, free=free: free)
         row = items.compute_item(given, None, None, "test", WorkerShare(1, 4 * 10**9))
         assert (row.status, row.exit_code or 0) == (status, code)
@@ -198,12 +198,12 @@ def test_a_dataset_larger_than_its_file_is_a_trap(tmp_path: Path) -> None:
         if wrong:
             with (
                 pytest.raises(ResultFileError, match=r"sparse.*larger than the file"),
-                open_checked(path),
+                open_checked(path) as handle,
             ):
-                pass
+                read_contents(handle)
         else:
-            with open_checked(path):
-                pass
+            with open_checked(path) as handle:
+                assert read_contents(handle)["sparse"].shape == (numbers,)
 
 
 # --- locks and what a stopped run leaves ----------------------------------------------------------

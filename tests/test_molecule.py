@@ -243,8 +243,10 @@ def test_value_semantics() -> None:
         water(multiplicity=3),
         water(ghost=(False, True, True)),
         water(coordinates=moved),
+        water().in_field([[0, 0, 5.0, 0.5]]),
+        water().in_field([[0, 0, 5.0, -0.5]]),
     ]
-    assert len({one, *different}) == 5
+    assert len({one, *different}) == 7
     flipped = np.array(WATER)
     flipped[:, 0] = -0.0
     assert water(coordinates=flipped) == one

@@ -15,7 +15,7 @@ from ase import Atoms
 from pyscf import gto, scf
 from pyscf.hessian import thermo
 
-from dfmp2.errors import Dfmp2Error, InputError, Interrupted
+from dfmp2.errors import Dfmp2Error, InputError, Interrupted, NumericalError
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.files import read_frames
@@ -494,6 +494,12 @@ def test_a_new_start_fits_into_the_runs_of_a_study() -> None:
         search = SimpleNamespace(max_steps=most_steps, transition_state=False)
         course = SimpleNamespace(_restarts=0, _search=search, _molecule=WATER, _steps=lambda: 3)
         assert Course._may_restart(course) is fits
+
+
+def test_a_step_onto_another_atom_ends_the_search() -> None:
+    course = SimpleNamespace(_molecule=WATER, _options=EXACT)
+    with pytest.raises(NumericalError, match=r"step 7 leads to an impossible geometry .*H.*H"):
+        Course._step(course, "step-007", "step 7", [[0, 0, 0.22], [0, 1.5, -0.8], [0, 1.5, -0.8]])
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ measured once and cached."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from dataclasses import asdict, replace
@@ -50,7 +51,11 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-# --- operations -----------------------------------------------------------------------------------
+@pytest.fixture
+def measured(private_cache):
+    """Rates of this host, stored as if they had been measured."""
+    for count in (1, 3):
+        rates.store_rates("cpu", count, Rates(foreign=0.05, date="2026-11-22T12:00:00+00:00"))
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -355,6 +360,21 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
     assert rates.load_disk(folder) is None
 
 
+@pytest.mark.parametrize(("chunks", "written"), [(2, 2), (9, 4)])
+def test_a_disk_is_tried_with_so_many_bytes_or_so_long(tmp_path, monkeypatch, chunks, written):
+    """By a clock that goes on by a second at every look: writing ends after SIZE bytes, or LONGEST
+    seconds."""
+    clock = itertools.count()
+    monkeypatch.setattr(rates, "CHUNK", 1000)
+    monkeypatch.setattr(rates, "SIZE", 1000 * chunks)
+    monkeypatch.setattr(rates, "LONGEST", 4.5)
+    monkeypatch.setattr(rates.time, "perf_counter", lambda: float(next(clock)))
+    write, read, again = rates._moved(tmp_path / "x")
+    assert (tmp_path / "x").stat().st_size == 1000 * written
+    assert write == 1000 * written / (written + 1 + (chunks > written))
+    assert read == again == 1000 * written / (written + 2)
+
+
 def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     with pytest.raises(ResourceError, match="no-such"):
@@ -394,11 +414,13 @@ def test_plan_command_measures_once(monkeypatch, capsys):
     assert len(calls) == 2
 
 
+@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("disk", [False, True])
 def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
     """A radical with frozen orbitals of both kinds, among ghosts: sizes as in PySCF, everything
     else by the names of its parts."""
     set_variant(monkeypatch, disk=disk)
+    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     monkeypatch.setattr("dfmp2.output.plan.free_disk", lambda folder: 10**13)
     molecule = read("multiplicity=2", "C 0.1 0 0", "N 0 0.2 1.17", "@He 1.5 0.3 -1.1")
     given = {**BASIS, "frozen_core": "2", "frozen_virtual": 1, "allow_poor_fit": True}
@@ -517,6 +539,7 @@ def test_a_run_stores_prediction_beside_measurement():
     assert result.memory.predicted_peak == pytest.approx(result.memory.measured_peak, rel=0.5)
 
 
+@pytest.mark.usefixtures("measured")
 def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -536,6 +559,7 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
         assert found["scratch"]["free_bytes"] == free
 
 
+@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize(
     "asked", [("nh2.xyz",), ("h2o.xyz", "--method", "ks", "--xc", "pbe")], ids=["UHF", "KS"]
 )

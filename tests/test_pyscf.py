@@ -109,6 +109,7 @@ TAKEN: dict[str, Made] = {  # equivalent to a plain mean field, or recorded
     "x2c": lambda: water().RHF().x2c().newton(),
     "x2c, fitted": lambda: fitted(water().UHF()).sfx2c1e(),
     "charges": lambda: among(fitted(water().RHF())),
+    "atoms of an element with different sets": lambda: fitted(_different_sets()),
     "charges and x2c": lambda: among(water(charge=1, spin=1).UHF().x2c()),
 }
 
@@ -122,6 +123,12 @@ def test_what_is_recorded_is_repeated(name: str) -> None:
     assert result.options.relativity == ("x2c" if "x2c" in name else "none")
     assert (result.molecule.point_charges is not None) == ("charges" in name)
     assert recompute(result, 1e-7, 1, Listener()).passed
+
+
+def _different_sets() -> Any:
+    atoms = "O 0 0 0.1; H1 0 0.7 -0.5; H2 0.1 -0.8 -0.4"
+    sets = {"O": "6-31g", "H1": "6-31g**", "H2": "sto-3g"}
+    return water(atom=atoms, basis=sets, charge=1, spin=1).UHF()
 
 
 def _scaled_fit() -> Any:

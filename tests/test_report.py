@@ -516,6 +516,12 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
         for j, value in enumerate(row):
             part = matrix[i * block : (i + 1) * block, j * block : (j + 1) * block]
             assert value == pytest.approx(part.sum(), rel=1e-12)
+    svg = drawn.draw()
+    legend = re.findall(r">\u22121\.0([^<]*)<", svg)
+    assert legend == ["", *(f" \u00d7 10\u207b{power}" for power in "¹²³⁴")]
+    sides = [float(side) for side in re.findall(r'<rect class="l.*? width="([\d.]+)"', svg)]
+    expected = [18.5 * part for part in (1, 0.7875, 0.575, 0.3625, 0.15)]
+    assert sides[-5:] == pytest.approx(expected, abs=0.01)
 
 
 def test_five_pairs_and_three_levels_on_each_side_of_the_gap(water, radical):

@@ -26,7 +26,7 @@ from dfmp2.molecule.basis import ElementBasis, nested_tuples
 from dfmp2.mp2.result import Ranks
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
-from dfmp2.output.hdf5_datasets import content_hash
+from dfmp2.output.hdf5_datasets import hash_of, read_contents
 from dfmp2.output.json import to_json
 from dfmp2.output.study import Column, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
@@ -407,7 +407,7 @@ def doctored(water: Stored, folder: Path) -> Callable[[Edit], str]:
         with h5py.File(folder / "doctored.h5", "r+") as handle:
             edit(handle)
             if hashed:
-                handle.attrs["content_sha256"] = np.bytes_(content_hash(handle))
+                handle.attrs["content_sha256"] = np.bytes_(hash_of(read_contents(handle)))
         return str(folder / "doctored.h5")
 
     return make

@@ -28,6 +28,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.reports.energies import energy_rows, quoted_energies
+from dfmp2.output.reports.method import method_section
 from dfmp2.output.reports.study import cost_of_runs, main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
 from dfmp2.output.text import brief_report, brief_study, report, study_report
@@ -487,7 +488,10 @@ def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Pa
     ("options", "level"),
     [
         ({}, "DF-RHF, all electrons correlated"),
-        ({"frozen_virtual": 1, "solvent": "water"}, "DF-RHF in water (C-PCM), all electrons"),
+        (
+            {"frozen_virtual": 1, "solvent": "water"},
+            "DF-RHF in water (C-PCM), all electrons correlated, 1 frozen virtual orbital",
+        ),
         ({"method": "ks", "xc": "pbe"}, "DF-RKS(pbe)"),
     ],
 )
@@ -498,4 +502,9 @@ def test_the_runs_of_a_study_are_counted_with_their_reference(
     hydrogen = dfmp2.Molecule.from_string("2\n\nH 0 0 0\nH 0 0 0.74\n")
     run = dfmp2.run(hydrogen, "6-31g", threads=1, **options)
     study = Study("scan", "", {}, (), {}, {}, {"1": run, "2": run}, True)
-    assert cost_of_runs(study).startswith(f"2 runs on {level}")
+    assert cost_of_runs(study).startswith(f"2 runs on {level}; ")
+    said = dict(method_section(run).blocks[1].rows)
+    correlated = run.options.correlation.kind != "none"
+    assert said.get("frozen core") == (
+        "0 orbitals per spin (--frozen-core none)" if correlated else None
+    )

@@ -240,6 +240,16 @@ def test_as_in_goodvibes(case: dict) -> None:
         assert found[name].value == pytest.approx(case[name], abs=1e-6)
 
 
+@pytest.mark.parametrize("none", [0.0, -310.0])
+def test_motions_without_a_restoring_force_are_left_out(none: float) -> None:
+    """A wavenumber of zero would have an infinite entropy."""
+    water = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
+    waves = np.array([1600.0, 3700.0])
+    expected = thermochemistry(water, -76.0, waves, 298.15, 1e5, 1)
+    found = thermochemistry(water, -76.0, np.append(none, waves), 298.15, 1e5, 1)
+    assert found == expected
+
+
 def test_scale_factors_are_those_published(water: Study) -> None:
     assert scale_factor("auto", "mp2", "CC-PVDZ", "auto")[0] == 0.977
     assert scale_factor("auto", "mp2", "6-31g(d)", "psi4")[0] == 0.964

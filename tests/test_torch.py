@@ -314,6 +314,11 @@ def test_auto_stays_for_the_certificate_on_every_other_backend():
     assert TorchBackend(torch, "cpu", 1).limits.settled("auto") == "auto"
     assert CpuBackend(1).limits.settled("auto") == "auto"
     assert backend(split=True).limits.settled("auto") == "auto"  # TF32 was requested
+    told = backend().describe()["precision"]
+    assert told == "auto is float64: the card computes it at float32's rate"
+    slow = Card("NVIDIA L4", (8, 9), 24 << 30, 20 << 30)
+    for other in (backend(slow), backend(split=True), TorchBackend(torch, "cpu", 1)):
+        assert "precision" not in other.describe()
 
 
 def test_a_run_takes_float64_on_such_a_card(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ import pytest
 
 from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import InputError, Interrupted
+from dfmp2.errors import InputError, Interrupted, ResourceError
 from dfmp2.molecule.frozen_core import CORE_ORBITALS
 from dfmp2.validation import entries, tables, validate
 from dfmp2.validation.entries import SyntheticSizes, TorchStream
@@ -530,6 +530,18 @@ def test_methods_without_pairs_run_on_the_host_in_float64_whatever_is_asked(back
         BY_ID["ferric-rpa-h2o"].quantities[0].value, abs=1e-6
     )
     assert not found.mixed
+
+
+@pytest.mark.parametrize(("precision", "bytes_each"), [("fp64", 8), ("mixed", 12)])
+def test_a_problem_of_given_sizes_needs_its_arrays(monkeypatch, precision, bytes_each):
+    """B in float64, with a float32 copy in mixed precision, and two matrices of fitting
+    functions."""
+    entry = BY_ID["closed-form-1-1-64"]
+    monkeypatch.setattr(entries.resources, "resident_memory", lambda: 0)
+    needed = 64 * bytes_each + 16 * 64**2
+    Session("cpu", precision, needed).evaluate(entry)
+    with pytest.raises(ResourceError):
+        Session("cpu", precision, needed - 1).evaluate(entry)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ class Writer:
     goes_on : whether the request is still carried out without the file
     steps : at which it can fail
     only : of a file's name: whether it is on the bad disk
+    option : names another file; words for a log, and for the cache of a compiler
     allowed : other files that may be there afterwards
     settings : environment variables
     once : module and function whose answer is the same whatever happens to the file, so that it is
@@ -170,6 +171,7 @@ class Writer:
     goes_on: bool = False
     steps: tuple[str, ...] = ("open", "write", "short write", "flush", "fsync", "rename")
     only: Callable[[str], bool] = lambda name: True
+    option: str = "choose another folder with --output"
     allowed: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     once: tuple[str, str] | None = None
@@ -243,10 +245,20 @@ WRITERS: dict[str, Writer] = {
     ),
     "study (`scan`)": Writer("new.h5", SCAN, only=_ends_with(".h5"), once=RUN),
     "table of a scan": Writer(
-        "new.csv", SCAN, only=_ends_with(".csv"), allowed=("new.h5",), once=RUN
+        "new.csv",
+        SCAN,
+        option="choose another folder with --csv",
+        only=_ends_with(".csv"),
+        allowed=("new.h5",),
+        once=RUN,
     ),
     "curve of a scan": Writer(
-        "new.svg", SCAN, only=_ends_with(".svg"), allowed=("new.h5", "new.csv"), once=RUN
+        "new.svg",
+        SCAN,
+        option="choose another folder with --plot",
+        only=_ends_with(".svg"),
+        allowed=("new.h5", "new.csv"),
+        once=RUN,
     ),
     "checkpoint of a run": Writer(
         "new.h5.checkpoint",
@@ -288,10 +300,16 @@ WRITERS: dict[str, Writer] = {
             "new.json",
             "--overwrite",
         ),
+        option="choose another folder with --json",
         once=("dfmp2.validation.bench", "measure_shape"),
     ),
     "rates of this host": Writer("dfmp2/calibration.json", _measured, True),
-    "compiled kernel": Writer("neff/nki_0.5.0.neff", _compiled, only=_ends_with(".neff")),
+    "compiled kernel": Writer(
+        "neff/nki_0.5.0.neff",
+        _compiled,
+        option="name another folder with DFMP2_NEFF_CACHE",
+        only=_ends_with(".neff"),
+    ),
     "NAME.error.json of a batch": Writer("a.error.json", _error_file),
     "batch.toml": Writer("batch.toml", _ledger, only=_ends_with("batch.toml")),
     "collected table": Writer("new.h5", _collected),
@@ -299,6 +317,7 @@ WRITERS: dict[str, Writer] = {
         "new.log",
         ("run", "h2.xyz", *H2, "--output", "new.h5", "--log", "new.log"),
         steps=("open", "write", "short write", "flush"),
+        option="choose another file",
         only=_ends_with(".log"),
         once=RUN,
     ),

@@ -248,24 +248,30 @@ class DeviceFields:
         single : whether K uses float32 products, whose blocks are added up in float64
         exchange : whether to compute K; otherwise it is 0
         """
-        backend, up = self._backend, self._backend.transfers.up
+        backend = self._backend
+        transfers = backend.transfers
         dtype = backend.single if single else backend.double
-        density = up(folded, backend.double)
-        orbitals = [up(c, dtype) for c in occupied]
+        density = transfers.up(folded, backend.double)
+        orbitals = [transfers.up(c, dtype) for c in occupied]
         j = density.new_zeros(density.shape)
         k = density.new_zeros((len(occupied), self._nao, self._nao))
         for block in self._blocks():
             j += (density @ block.T) @ block
-            if not exchange:
-                continue
-            padded = block.new_zeros((len(block), block.shape[1] + 1), dtype=dtype)
-            padded[:, :-1] = block
-            whole = padded.index_select(1, self._places).view(-1, self._nao, self._nao)
-            for spin, c in enumerate(orbitals):
-                half = (whole @ c).transpose(1, 2).reshape(-1, self._nao)  # ((P, i), m)
-                k[spin] += half.T @ half
-        fetch = backend.transfers.down(j), backend.transfers.down(k)
-        return fetch[0](), fetch[1]()
+            if exchange:
+                self._add_exchange(block, orbitals, k)
+        j_on_host = transfers.down(j)
+        k_on_host = transfers.down(k)
+        return j_on_host(), k_on_host()
+
+    def _add_exchange(self, block: Any, orbitals: list[Any], k: Any) -> None:
+        """Add the share of a block of B, (n, ncolumn), to K of each spin, by products in the type
+        of the orbitals."""
+        padded = block.new_zeros((len(block), block.shape[1] + 1), dtype=orbitals[0].dtype)
+        padded[:, :-1] = block
+        whole = padded.index_select(1, self._places).view(-1, self._nao, self._nao)
+        for spin, c in enumerate(orbitals):
+            half = (whole @ c).transpose(1, 2).reshape(-1, self._nao)  # ((P, i), m)
+            k[spin] += half.T @ half
 
     def _blocks(self) -> Iterator[Any]:
         step = max(1, self._backend.limits.tile_elements // self._nao**2)

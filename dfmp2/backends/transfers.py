@@ -141,18 +141,23 @@ class Transfers:
         flat = source.reshape(-1).view(self._torch.uint8)
         into = there.view(-1).view(self._torch.uint8)
         with self._lock:
-            while len(self._buffers) < 2:
-                self._buffers.append(
-                    self._torch.empty(STAGE_BYTES, dtype=self._torch.uint8, pin_memory=True)
-                )
-                self._events.append(self._torch.cuda.Event())
+            self._make_buffers()
             for number, start in enumerate(range(0, flat.numel(), STAGE_BYTES)):
                 piece = flat[start : start + STAGE_BYTES]
+                stop = start + piece.numel()
+                copied = self._events[number % 2]
                 buffer = self._buffers[number % 2][: piece.numel()]
-                self._events[number % 2].synchronize()  # the previous copy from this buffer
+                copied.synchronize()  # the previous copy from this buffer
                 buffer.copy_(piece)
-                into[start : start + piece.numel()].copy_(buffer, non_blocking=True)
-                self._events[number % 2].record()
+                into[start:stop].copy_(buffer, non_blocking=True)
+                copied.record()
+
+    def _make_buffers(self) -> None:
+        """Allocate the two pinned buffers when they are first needed."""
+        while len(self._buffers) < 2:
+            buffer = self._torch.empty(STAGE_BYTES, dtype=self._torch.uint8, pin_memory=True)
+            self._buffers.append(buffer)
+            self._events.append(self._torch.cuda.Event())
 
 
 FULL_FLOAT64 = ((8, 0), (9, 0))  # compute capabilities: A100 and A30; H100, H200 and GH200

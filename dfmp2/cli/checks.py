@@ -334,7 +334,7 @@ def bench(
             text = benchmarks.shape_text(results)
     as_json = json.dumps(results, indent=2, allow_nan=False) + "\n"
     if target is not None:
-        write_atomically(target, as_json.encode(), overwrite=overwrite)
+        write_atomically(target, as_json.encode(), overwrite=overwrite, option=Option("json"))
     if json_file == "-":
         click.echo(as_json, nl=False)
     else:

@@ -21,6 +21,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.errors import InputError, ResourceError
+from dfmp2.host.files import describe_space
 from dfmp2.molecule.text import printable
 from dfmp2.output.document import displayed_width
 from dfmp2.progress import Listener
@@ -278,7 +279,8 @@ class Console(Listener):
             with contextlib.suppress(OSError):
                 log.close()
             raise ResourceError(
-                f"--log {log.name}: {error.strerror}: choose another file"
+                f"--log {log.name}: {error.strerror}: "
+                f"{describe_space(Path(log.name).parent, len(text))}: choose another file"
             ) from error
 
 

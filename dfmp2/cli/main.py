@@ -234,7 +234,8 @@ def _said(error: BaseException) -> tuple[str, int] | None:
         return f"the machine refused to give more memory: {advice}", ResourceError.exit_code
     if isinstance(error, OSError):  # standard output, the log file or a temporary file
         return (
-            f"the system refused: {error}: check disk space, permissions and TMPDIR",
+            f"the system refused: {error}: check where standard output goes, disk space, "
+            "permissions and TMPDIR",
             ResourceError.exit_code,
         )
     return None

@@ -186,7 +186,7 @@ def report_command(
 
     require_distinct({"RESULT": source, "--output": target})
     text = page(source, title).encode()
-    require_writable(target, overwrite=overwrite)
+    require_writable(target, overwrite=overwrite, expected_bytes=len(text))
     signals.commit()
     write_atomically(target, text, overwrite=overwrite)
     conclude(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
@@ -261,9 +261,7 @@ def derive_command(
         **changes,
     )
     if output is not None:
-        require_writable(
-            Path(output), overwrite=overwrite, expected_bytes=2 * Path(result).stat().st_size
-        )
+        require_writable(Path(output), overwrite=overwrite)
         signals.commit()
         hdf5.write(derived, output, overwrite=overwrite)
     ending = last_line(derived, output or "(not stored; --output FILE.h5 stores it)")
@@ -395,7 +393,7 @@ def _write_export(
     """Write a file in the format `to`; regardless of signals if it is the last one."""
     from dfmp2.output.export import FORMATS
 
-    require_writable(target, overwrite=overwrite)
+    require_writable(target, overwrite=overwrite, expected_bytes=len(content))
     if last:
         signals.commit()
     write_atomically(target, content, overwrite=overwrite)

@@ -28,7 +28,7 @@ from dfmp2.cli.options import (
     prepare_libraries,
     print_report,
 )
-from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
+from dfmp2.errors import Dfmp2Error, InputError, ResourceError, ResultFileError
 from dfmp2.host.files import acquire_lock, release_lock, require_writable
 from dfmp2.molecule.text import printable, read_text
 from dfmp2.options import WHOLE_RUN, Options
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dfmp2.output.profile import Profile
 
 
+RESULT_BYTES = 80_000  # in the file of a run other than orbitals, at least
 MOST_BYTES = 64 * 10**6
 TOO_LARGE = f"more than {MOST_BYTES // 10**6} MB: expected the QCSchema AtomicInput of one molecule"
 PROFILE = click.option(
@@ -284,8 +285,12 @@ def compute_result(
     require_writable(target, overwrite=True)
     console.stage(begun)
 
-    def ready() -> None:
-        require_writable(target, overwrite=display.overwrite)
+    def ready(orbital_bytes: int) -> None:
+        require_writable(
+            target,
+            overwrite=display.overwrite,
+            expected_bytes=RESULT_BYTES + orbital_bytes,
+        )
 
     timeline = _timeline(trace, display, console)
     with (
@@ -327,6 +332,12 @@ def publish(write: Callable[[], Any], kept: Any) -> None:
         # Another process was faster: there is a file, and nothing to resume
         kept.complete()
         raise
+    except ResourceError as error:
+        if not kept.saved:
+            raise
+        raise type(error)(
+            error.message, f" ({kept.path} holds what was done; repeat the command to continue)"
+        ) from error
     kept.complete()
 
 

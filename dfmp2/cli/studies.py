@@ -181,8 +181,8 @@ def _write_beside(
 ) -> None:
     """Write the files made from a study."""
 
-    for path, content in zip(files.values(), contents, strict=True):
-        write_atomically(path, content, overwrite=overwrite)
+    for (option, path), content in zip(files.items(), contents, strict=True):
+        write_atomically(path, content, overwrite=overwrite, option=option)
 
 
 def _print_study(

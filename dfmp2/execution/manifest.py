@@ -191,7 +191,13 @@ def read_batch(
     if not folder.is_dir():
         return read_manifest(source, root=root, output=output)
     manifest = folder / LEFT_MANIFEST
-    if not manifest.is_file():
+    try:
+        found = manifest.is_file()
+    except OSError as error:
+        raise InputError(
+            f"{manifest} cannot be read ({error.strerror}): check the permissions of the folder"
+        ) from error
+    if not found:
         raise InputError(
             f"{folder} is a folder without {LEFT_MANIFEST}, which dfmp2 batch run FILE... leaves "
             "in its output folder: name the manifest of the batch"

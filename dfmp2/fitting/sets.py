@@ -203,14 +203,17 @@ def resolve_fitting(
     wanted = {key: one for key, one in orbital.elements.items() if one.symbol in symbols}
     with shielded():
         if name is None:
-            elements = {key: _partner(role, one) for key, one in wanted.items()}
-        elif (called := normalise(name)) == GENERATED:
+            partners = {key: _partner(role, one) for key, one in wanted.items()}
+            found = BasisSet(role=role, name="default", elements=partners)
+            return with_errors(found, orbital, allow_poor=True)
+        called = normalise(name)
+        if called == GENERATED:
             elements = {key: _even_tempered(one) for key, one in wanted.items()}
         else:
             _require_fitting(role, called, name)
             elements = {key: _named(role, called, name, one.symbol) for key, one in wanted.items()}
-    found = BasisSet(role=role, name="default" if name is None else name, elements=elements)
-    return with_errors(found, orbital, allow_poor=allow_poor or name is None)
+    found = BasisSet(role=role, name=name, elements=elements)
+    return with_errors(found, orbital, allow_poor=allow_poor)
 
 
 def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = False) -> BasisSet:
@@ -534,20 +537,20 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
     electrons = atomic_number(orbital.symbol) - orbital.ecp_electrons
     atom = atom.with_state(0, 1 + electrons % 2)  # only the parity of the count matters
     mole = build_mole(atom, BasisSet("orbital", orbital.name, {orbital.symbol: orbital}), 0)
-    too_few = InputError(
-        (
-            f"{orbital.name} has too few functions for the electrons of a neutral "
-            f"{orbital.symbol} atom: choose another "
-        ),
-        Option("basis"),
-    )
     try:
         shells = spherical_atom.atomic_hartree_fock(mole)
     except (AssertionError, IndexError) as error:  # from PySCF, which fills shells that are missing
-        raise too_few from error
-    held = sum(
-        (2 * momentum + 1) * shell.occupations.sum() for momentum, shell in enumerate(shells)
-    )
-    if round(held) != electrons:
-        raise too_few
+        raise _too_few_functions(orbital) from error
+    placed = [(2 * momentum + 1) * shell.occupations.sum() for momentum, shell in enumerate(shells)]
+    if round(sum(placed)) != electrons:
+        raise _too_few_functions(orbital)
     return atom, mole, shells
+
+
+def _too_few_functions(orbital: ElementBasis) -> InputError:
+    """The error for an orbital set that cannot hold the electrons of the neutral atom."""
+    return InputError(
+        f"{orbital.name} has too few functions for the electrons of a neutral "
+        f"{orbital.symbol} atom: choose another ",
+        Option("basis"),
+    )

@@ -30,6 +30,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
@@ -94,23 +95,16 @@ def fitted_potential(auxmole: Any) -> Factor:
         exact_potential(k, values) * math.sqrt(4 * np.pi / (2 * k + 1))
         for k, values in enumerate(radial_functions(auxmole))
     ]
-    ends = np.cumsum([len(x) for x in functions])
-    metric = np.zeros((ends[-1], ends[-1]))
-    for x, end in zip(functions, ends, strict=True):
-        metric[end - len(x) : end, end - len(x) : end] = x @ x.T
-    found = factorise(metric)
-    inverse = found.factor.T if found.triangular else found.factor
+    factor = factorise(scipy.linalg.block_diag(*(x @ x.T for x in functions)))
+    inverse = factor.factor.T if factor.triangular else factor.factor
+    inverses = np.split(inverse, np.cumsum([len(x) for x in functions])[:-1])  # rows of each k
 
-    def factor(k: int, products: Array) -> Array:
+    def potential(k: int, products: Array) -> Array:
         if k >= len(functions):
             return np.zeros((*products.shape[:-1], 0))
-        return np.asarray(
-            exact_potential(k, products)
-            @ functions[k].T
-            @ inverse[ends[k] - len(functions[k]) : ends[k]]
-        )
+        return np.asarray(exact_potential(k, products) @ functions[k].T @ inverses[k])
 
-    return factor
+    return potential
 
 
 def atomic_hartree_fock(mole: Any) -> list[Shells]:

@@ -47,6 +47,7 @@ from dfmp2.gradients.response import (
     Relaxed,
     convergence_error,
     fock_matrices,
+    free_rotations,
     relax,
 )
 from dfmp2.gradients.result import GradientResult
@@ -567,7 +568,14 @@ def _response(
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)
                     ]
             relaxed, residual = relax(
-                builder, spins, unrelaxed, occupied, virtual, calculation.listener, energy_fock
+                builder,
+                spins,
+                unrelaxed,
+                occupied,
+                virtual,
+                calculation.listener,
+                energy_fock,
+                free_rotations(mole, core, spins),
             )
             fock = fock_matrices(mf, core, spins, builder.exact, potential)
             return relaxed, residual, convergence_error(fock, spins, relaxed)

@@ -33,7 +33,12 @@ The Z-vector equations are solved by minimising the residual in the space of pre
 residuals, with one Coulomb and exchange build for each, in float32 if the SCF used it, and a
 functional's kernel on a coarser grid in float32. The residual is recomputed in float64 with the
 matrices of the SCF. The matrix of the equations is that of the stability analysis
-(`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
+(`dfmp2.scf.rotations`).
+
+A linear molecule or an atom whose orbitals are less symmetric than its nuclei (OH, singlet O2) has
+rotations that change no energy: with l = r x nabla about the axis, v_ai = (a|l|i) gives H v = 0 and
+v b = 0. The solution is the one without v; an SCF that has converged to g makes both products as
+small as g, and their quotient anything. Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
 Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
 """
 
@@ -60,6 +65,9 @@ GAIN = 1e-5  # reduction of the residual by iterations before it is recomputed i
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, smallest denominator in the preconditioner
 DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
+ON_A_LINE = 1e-3  # bohr, largest distance of nuclei from an axis
+SYMMETRIC = 1e-4  # Eh, largest change of the one-electron Hamiltonian by a symmetry
+BROKEN = 1e-3  # norm of v, least for orbitals that are less symmetric than the nuclei
 # Largest part of x along one eigenvector of the orbital Hessian: 0.01 to 0.03 in CH3, H2O, LiH, OH;
 # 0.2 in O3, 0.3 in C2H3, 0.5 in HNO+, 0.6 in CN, 1.4 in NO, whose frequencies are known to be wrong
 STRONG = 0.25
@@ -188,6 +196,7 @@ def relax(
     virtual: Sequence[Array],
     listener: Listener,
     energy_fock: Sequence[Array] | None = None,
+    free: Sequence[Array] = (),
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the norm of the residual of the Z-vector equations, Eh.
 
@@ -201,6 +210,8 @@ def relax(
         T, (nmo, nocc) and (nmo, nvir) Eh per spin.
     energy_fock : sequence of array, optional
         F', (nmo, nmo) Eh per spin, if the energy has another functional.
+    free : sequence of array
+        Orthonormal rotations that change no energy, from `free_rotations`.
 
     Raises
     ------
@@ -220,7 +231,7 @@ def relax(
         -(t - t.T)[o.occupied :, : o.occupied] / 2 - g[o.occupied :, : o.occupied]
         for o, t, g in zip(spins, drive, fields, strict=True)
     ]
-    response, response_fields, residual = solve(builder, spins, right, weight, listener)
+    response, response_fields, residual = solve(builder, spins, right, weight, listener, free)
     relaxed = []
     for s, o in enumerate(spins):
         p = densities[s]
@@ -323,13 +334,16 @@ def solve(
     right: Sequence[Array],
     weight: float,
     listener: Listener,
+    free: Sequence[Array] = (),
 ) -> tuple[list[Array], list[Array], float]:
-    """x of H x = b, (nvir, nocc) per spin, its G as in `_fields`, and the norm of b - H x, Eh.
+    """x of H x = b, (nvir, nocc) per spin, its G as in `_fields`, and the norm of b - H x, Eh, all
+    without `free` rotations.
 
     Parameters
     ----------
     right : b, (nvir, nocc) per spin
     weight : weight of J in H, as in `dfmp2.scf.rotations.hessian_product`
+    free : orthonormal rotations that change no energy
 
     Raises
     ------
@@ -337,8 +351,8 @@ def solve(
     """
     rotations = [o.rotations for o in spins]
     differences = flattened([rotation.differences for rotation in rotations])
-    subspace = _Subspace(builder, rotations, weight)
-    b = flattened(right)
+    subspace = _Subspace(builder, rotations, weight, free)
+    b = _without(flattened(right), free)
     x, residual = np.zeros_like(b), b
     fields = [o.zeros for o in spins]
     norm = float(np.linalg.norm(b))
@@ -346,7 +360,7 @@ def solve(
         x = x + subspace.solve(residual, max(RESIDUAL, GAIN * norm))
         fields = _fields_of_rotations(builder, spins, rotations, split(x, rotations), weight)
         response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
-        residual = b - differences * x - flattened(response)
+        residual = _without(b - differences * x - flattened(response), free)
         norm = float(np.linalg.norm(residual))
     iterations = counted_text(len(subspace.vectors), "iteration")
     listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {iterations}")
@@ -355,18 +369,66 @@ def solve(
     return split(x, rotations), fields, norm
 
 
+def _without(vector: Array, others: Sequence[Array]) -> Array:
+    """The part of a vector that is orthogonal to other orthonormal ones."""
+    for other in others:
+        vector = vector - other * (other @ vector)
+    return vector
+
+
+def free_rotations(mole: Any, core: Array, spins: Sequence[Orbitals]) -> list[Array]:
+    """Orthonormal rotations v about axes of symmetry, each as a vector of both spins; empty if the
+    orbitals are as symmetric as the nuclei, or the nuclei are not on a line.
+
+    Parameters
+    ----------
+    mole : Any
+        The PySCF molecule.
+    core : array
+        One-electron part of the Fock matrix with point charges and a field, (nao, nao) Eh: an axis
+        is one of symmetry if a rotation about it does not change this matrix.
+    """
+    places = mole.atom_coords()
+    centred = places - places.mean(axis=0)
+    if np.linalg.eigvalsh(centred.T @ centred)[1] > ON_A_LINE**2:
+        return []
+    with mole.with_common_orig(places.mean(axis=0)):
+        turns = mole.intor("int1e_cg_irxp")
+    coeff = spins[0].coeff
+    hamiltonian = coeff.T @ core @ coeff
+    changes = []
+    for turn in turns:
+        generator = coeff.T @ turn @ coeff
+        changes.append((hamiltonian @ generator - generator @ hamiltonian).ravel())
+    squares, axes = np.linalg.eigh(np.stack(changes) @ np.stack(changes).T)
+    vectors = []
+    for axis in axes.T[squares < SYMMETRIC**2]:
+        turn = np.einsum("x,xmn->mn", axis, turns)
+        rotated = [o.rotations.virtual.T @ turn @ o.rotations.occupied for o in spins]
+        vectors.append(flattened(rotated))
+    if not vectors:
+        return []
+    _, norms, directions = np.linalg.svd(np.stack(vectors), full_matrices=False)
+    return list(directions[norms > BROKEN])
+
+
 class _Subspace:
     """Orthonormal vectors in which the residual of H x = b is minimised, and H times each.
 
     Parameters
     ----------
-    builder, rotations, weight : H, as in `solve`
+    builder, rotations, weight, free : as in `solve`
     """
 
     def __init__(
-        self, builder: FockBuilder, rotations: Sequence[RotatedSpin], weight: float
+        self,
+        builder: FockBuilder,
+        rotations: Sequence[RotatedSpin],
+        weight: float,
+        free: Sequence[Array],
     ) -> None:
         self._rotations = rotations
+        self._free = free
         differences = flattened([rotation.differences for rotation in rotations])
         self._diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
         self._weight = weight
@@ -414,11 +476,11 @@ class _Subspace:
         """Add the preconditioned residual, orthogonal to the other vectors, and H times it."""
         vector = residual / self._diagonal
         for _ in range(2):  # twice, to be orthogonal to rounding
-            for other in self.vectors:
-                vector -= other * (other @ vector)
+            vector = _without(vector, (*self._free, *self.vectors))
         vector /= np.linalg.norm(vector)
         self.vectors.append(vector)
-        self.images.append(flattened(self._product(split(vector, self._rotations), self._weight)))
+        image = flattened(self._product(split(vector, self._rotations), self._weight))
+        self.images.append(_without(image, self._free))
 
 
 def _warn_of_strong_response(

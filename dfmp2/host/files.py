@@ -30,7 +30,7 @@ from dfmp2.units import format_bytes
 NO_FILE = (0, 0)
 
 OUTPUT = Option("output")
-LEAST_FREE = 10**6  # bytes of disk space required to start anything
+LEAST_FREE = 10_000  # bytes; no file with a result is smaller
 
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
@@ -93,6 +93,53 @@ def disk_refusal(error: OSError) -> type[ResourceError]:
     return ResourceError
 
 
+def write_failure(
+    target: Path,
+    error: OSError,
+    needed: int | None = None,
+    option: Option = OUTPUT,
+    *,
+    discarded: int = 0,
+) -> ResourceError:
+    """The error for a file that cannot be written, with the space needed and left where the disk is
+    full.
+
+    Parameters
+    ----------
+    target : the file
+    needed : bytes to be written, None if unknown
+    option : what names the file
+    discarded : bytes of the unfinished file, which will be free again
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return disk_refusal(error)(
+            f"cannot write {target}: {error.strerror}: nothing was changed; choose another folder "
+            "with ",
+            option,
+        )
+    return DiskFull(
+        f"cannot write {target}: {error.strerror}: "
+        f"{describe_space(target.parent, needed, discarded)}: nothing was changed; free some space "
+        "or choose another folder with ",
+        option,
+    )
+
+
+def describe_space(folder: Path, needed: int | None, discarded: int = 0) -> str:
+    """The space that is needed and free on the full disk of a folder."""
+    wanted = "an unknown amount is needed"
+    if needed is not None:
+        wanted = f"{format_bytes(needed)} are needed"
+    try:
+        free = free_disk(folder) + discarded
+    except OSError:
+        return f"{wanted} and the free space is unknown"
+    text = f"{wanted} and {format_bytes(free)} are free"
+    if needed is not None and free >= needed:
+        text += ", but a quota or the number of files is exhausted"
+    return text
+
+
 def require_writable(
     target: Path, *, overwrite: bool, expected_bytes: int = LEAST_FREE, option: Option = OUTPUT
 ) -> None:
@@ -110,13 +157,7 @@ def require_writable(
     """
     folder = target.parent
     try:
-        if not folder.is_dir():
-            raise InputError(
-                option.of(str(target)),
-                f": there is no folder {folder}: make it first, or name another one",
-            )
-        if target.is_dir() or (target.exists() and not target.is_file()):
-            raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
+        _require_regular(target, option)
         taken = os.path.lexists(target) and not overwrite
         probe = beside(target)
         probe.touch(exist_ok=False)
@@ -127,6 +168,8 @@ def require_writable(
             raise InputError(
                 option.of(f"{target.name[:40]}..."), ": the file name is too long"
             ) from error
+        if disk_refusal(error) is DiskFull and error.errno != errno.EROFS:
+            raise write_failure(target, error, expected_bytes, option) from error
         raise disk_refusal(error)(
             f"cannot write into {folder}: {error.strerror}: choose another folder with ", option
         ) from error
@@ -140,11 +183,22 @@ def require_writable(
         )
     if free < expected_bytes:
         raise DiskFull(
-            f"the disk of {folder} has {format_bytes(free)} free and about "
+            f"the disk of {folder} has {format_bytes(free)} free and at least "
             f"{format_bytes(expected_bytes)} are needed: free some space or choose another "
             "folder with ",
             option,
         )
+
+
+def _require_regular(target: Path, option: Option) -> None:
+    """Raise for a file in a folder that does not exist, and for a folder or a device."""
+    if not target.parent.is_dir():
+        raise InputError(
+            option.of(str(target)),
+            f": there is no folder {target.parent}: make it first, or name another one",
+        )
+    if target.is_dir() or (target.exists() and not target.is_file()):
+        raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
 
 
 def make_folder(folder: Path, option: Option = OUTPUT) -> None:
@@ -162,21 +216,32 @@ def make_folder(folder: Path, option: Option = OUTPUT) -> None:
         ) from error
 
 
-def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
+def write_atomically(
+    target: Path, content: bytes, *, overwrite: bool, option: Option = OUTPUT
+) -> None:
     """Write `content` to `target`, all or nothing; failures and interrupts leave nothing behind.
+
+    Parameters
+    ----------
+    option : what names the target
 
     Raises
     ------
     ResultExists : the target has appeared meanwhile and `overwrite` is false
     ResourceError : the disk is full or the folder cannot be written
     """
-    with settled(target):
+    with settled(target, len(content), option):
         put(target, content, overwrite=overwrite)
 
 
 @contextmanager
-def settled(target: Path) -> Iterator[None]:
+def settled(target: Path, needed: int | None = None, option: Option = OUTPUT) -> Iterator[None]:
     """Context in which `target` is written, after which it is flushed to disk.
+
+    Parameters
+    ----------
+    needed : bytes to be written, None if unknown
+    option : what names the target
 
     Raises
     ------
@@ -190,9 +255,7 @@ def settled(target: Path) -> Iterator[None]:
             f"{target} was written by another process meanwhile: name another file"
         ) from error
     except OSError as error:
-        raise disk_refusal(error)(
-            f"cannot write {target}: {error.strerror}: nothing was changed"
-        ) from error
+        raise write_failure(target, error, needed, option) from error
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -303,29 +366,25 @@ def acquire_lock(target: Path) -> Holder | None:
         if other is not None:
             return other
         locks.append(lock)
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        path.write_text(
-            json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), since))), encoding="utf-8"
-        )
+        path.write_text(json.dumps(asdict(_this_process())), encoding="utf-8")
     except OSError as error:
         release_lock(target)
-        raise disk_refusal(error)(
-            f"cannot write into {path.parent}: {error.strerror}: nothing was changed"
-        ) from error
+        raise write_failure(path, error, LARGEST) from error
     return None
 
 
 def release_lock(target: Path) -> None:
     """Release the lock, if this process holds it."""
     path = lock_file(target)
-    locks = _held.get(_key(path), [])
-    if locks:
-        lock = locks.pop()
-        if not locks:
-            with contextlib.suppress(OSError):
-                # while it is held, so that others who have opened it see that it lost its name
-                path.unlink()
-            lock.release()
+    locks = _held.get(_key(path))
+    if not locks:
+        return
+    lock = locks.pop()
+    if not locks:
+        with contextlib.suppress(OSError):
+            # while it is held, so that others who have opened it see that it lost its name
+            path.unlink()
+        lock.release()
 
 
 def discard_lock(target: Path) -> None:
@@ -367,6 +426,12 @@ def _take(lock: FileLock, path: Path, patience: float) -> Holder | None:
         if other.computes():
             break
     return other
+
+
+def _this_process() -> Holder:
+    """This process, as the holder of a lock from now on."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return Holder(pid=os.getpid(), host=socket.gethostname(), since=since)
 
 
 def _key(path: Path) -> tuple[int, str]:

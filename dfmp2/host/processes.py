@@ -147,20 +147,32 @@ def clean_start() -> Iterator[None]:
     which is irrelevant to the user.
     """
     main = sys.modules["__main__"]
-    before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONWARNINGS")}
+    warnings = os.environ.get("PYTHONWARNINGS")
     silent = "ignore:resource_tracker:UserWarning"
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before["PYTHONWARNINGS"], silent)))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    sys.modules["__main__"], os.environ["PYTHONSAFEPATH"] = ModuleType("__main__"), "1"
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        with (
+            environment_variable("PYTHONSAFEPATH", "1"),
+            environment_variable("PYTHONWARNINGS", f"{warnings},{silent}" if warnings else silent),
+        ):
+            yield
+    finally:
+        sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Context in which an environment variable has this value."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        sys.modules["__main__"] = main
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def begin_quietly(variables: Mapping[str, str]) -> None:

@@ -250,22 +250,26 @@ def pinning(
     InputError : fewer Trainium cores than workers, since a core belongs to one process
     """
     if backend in ("cuda", "cuda-tf32", "auto"):
-        cards = _numbered(nvidia, ".*")
         if CUDA in environment:
             cards = _names(environment[CUDA])
+        else:
+            cards = _numbered(nvidia, ".*")
         return {CUDA: cards[worker % len(cards)]} if cards else {}
     if backend not in ("nki", "nki-xla"):
         return {}
-    cores = _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
     if environment.get(NEURON):
         cores = _ranges(environment[NEURON])
-    if cores and len(cores) < workers:
+    else:
+        cores = _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
+    if not cores:
+        return {}
+    if len(cores) < workers:
         raise InputError(
             Option("workers", workers),
             f": there are {len(cores)} NeuronCores and a core serves one process: use at most ",
             Option("workers", len(cores)),
         )
-    return {NEURON: cores[worker]} if cores else {}
+    return {NEURON: cores[worker]}
 
 
 def _names(text: str) -> list[str]:

@@ -114,16 +114,21 @@ class Copies:
             # listed first and deleted last.
             gone = self._known.keys() - set(self._files())
             for name in self._files():
-                path = self._folder / name
-                seen = stamp(path)
-                if seen != self._known.get(name):
-                    # A file that has vanished meanwhile is handled by the next call.
-                    with suppress(FileNotFoundError), open(path, "rb") as stream:
-                        self.put(name, stream)
-                        self._known[name] = seen
+                self._save_changed(name)
             for name in gone:
                 self.delete(name)
                 del self._known[name]
+
+    def _save_changed(self, name: str) -> None:
+        """Store a file, unless it is the one that was stored last."""
+        path = self._folder / name
+        seen = stamp(path)
+        if seen == self._known.get(name):
+            return
+        # A file that has vanished meanwhile is handled by the next call.
+        with suppress(FileNotFoundError), open(path, "rb") as stream:
+            self.put(name, stream)
+            self._known[name] = seen
 
     def _files(self) -> list[str]:
         """Names of the existing files; a program comes before its record, NAME.neff before

@@ -87,8 +87,9 @@ def require_space(root: Path, needed: int) -> None:
     if free < needed + RESERVE:
         raise ResourceError(
             (
-                f"scratch folder {root}: {format_bytes(needed)} are needed and "
-                f"{format_bytes(free)} are free: name a folder on a larger disk with "
+                f"scratch folder {root}: {format_bytes(needed)} are needed, "
+                f"{format_bytes(RESERVE)} more have to stay free, and {format_bytes(free)} are "
+                "free: name a folder on a larger disk with "
             ),
             Option("scratch"),
             ", or allow more ",
@@ -187,11 +188,7 @@ class Space:
                     tempfile.mkdtemp(prefix=f"{PREFIX}-{_host()}-{os.getpid()}-", dir=self.root)
                 )
             except OSError as error:
-                raise disk_refusal(error)(
-                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another "
-                    "one with ",
-                    Option("scratch"),
-                ) from error
+                raise self.failure(error) from error
             self._lock = _locked(self.folder)
         return self.folder
 

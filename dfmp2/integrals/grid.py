@@ -147,21 +147,25 @@ def name_of_grid(grid: Any) -> str:
                 "recorded and repeated: leave it as PySCF has it, and set mf.grids.level or "
                 "mf.grids.atom_grid = (NRAD, NANG) for more points"
             )
-    asked = grid.atom_grid
-    if not asked:
+    if not grid.atom_grid:
         return str(int(grid.level))
-    if isinstance(asked, dict):
-        symbols = {grid.mol.atom_symbol(atom) for atom in range(grid.mol.natm)}
-        default = asked.get("default") or ()
-        numbers = {tuple(asked.get(symbol) or default) for symbol in symbols}
-    else:
-        numbers = {tuple(asked)}
+    numbers = _points_of_atoms(grid)
     if len(numbers) > 1 or () in numbers:
         raise InputError(
-            f"the mean field has grids.atom_grid = {asked}, other points for other atoms, which "
-            "cannot be recorded and repeated: set mf.grids.atom_grid = (NRAD, NANG)"
+            f"the mean field has grids.atom_grid = {grid.atom_grid}, other points for other atoms, "
+            "which cannot be recorded and repeated: set mf.grids.atom_grid = (NRAD, NANG)"
         )
     return parse_grid(numbers.pop())
+
+
+def _points_of_atoms(grid: Any) -> set[tuple[int, ...]]:
+    """The different (NRAD, NANG) in `atom_grid` of a PySCF grid; () for an element without any."""
+    asked = grid.atom_grid
+    if not isinstance(asked, dict):
+        return {tuple(asked)}
+    symbols = {grid.mol.atom_symbol(atom) for atom in range(grid.mol.natm)}
+    default = asked.get("default") or ()
+    return {tuple(asked.get(symbol) or default) for symbol in symbols}
 
 
 def coarse_name(grid: Any) -> str:

@@ -188,24 +188,29 @@ def fit(
 def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int) -> Array | StoredTensor:
     """Turn raw (Q|ia), shape (nocc, nvir, naux), into B, one group of orbitals after another, in
     place."""
-    nocc, nvir, naux = raw.shape
-    groups, kept = orbital_groups(nocc, nvir, naux), factor.naux
     if isinstance(raw, StoredTensor):
         return raw.fit(lambda rows: _solve(factor, rows), workers, shrinks=not factor.triangular)
-    if factor.triangular:
-        rows = raw.reshape(-1, naux)
+    groups = orbital_groups(*raw.shape)
+    if not factor.triangular:
+        return _shrunk(factor, raw, groups)
 
-        def solve(number: int) -> None:
-            i0, i1 = groups[number]
-            _solve(factor, rows[i0 * nvir : i1 * nvir])
+    def solve(number: int) -> None:
+        i0, i1 = groups[number]
+        _solve(factor, raw[i0:i1].reshape(-1, raw.shape[2]))
 
-        each(len(groups), solve, workers)
-        return raw
+    each(len(groups), solve, workers)
+    return raw
+
+
+def _shrunk(factor: MetricFactor, raw: Array, groups: list[tuple[int, int]]) -> Array:
+    """B with fewer fitting functions than the raw integrals, at the beginning of their memory."""
+    nocc, nvir, naux = raw.shape
+    kept = nvir * factor.naux  # elements of B per occupied orbital
     flat = raw.reshape(-1)
     for i0, i1 in groups:  # in order: a shorter group ends before the next one begins
         solved = _solve(factor, raw[i0:i1].reshape(-1, naux))
-        flat[i0 * nvir * kept : i1 * nvir * kept] = solved.reshape(-1)
-    return flat[: nocc * nvir * kept].reshape(nocc, nvir, kept)
+        flat[i0 * kept : i1 * kept] = solved.reshape(-1)
+    return flat[: nocc * kept].reshape(nocc, nvir, factor.naux)
 
 
 def _solve(factor: MetricFactor, rows: Array) -> Array:

@@ -171,20 +171,33 @@ def _clusters(mole: Any) -> list[Index]:
     slices = mole.aoslice_by_atom()[:, 2:]
     sizes = slices[:, 1] - slices[:, 0]
     places = mole.atom_coords()
-    waiting, groups = [np.arange(mole.natm)], []
+    waiting = [np.arange(mole.natm)]
+    groups = []
     while waiting:
         atoms = waiting.pop()
-        if len(atoms) == 1 or sizes[atoms].sum() <= CLUSTER:
-            if sizes[atoms].sum():
-                groups.append(np.concatenate([np.arange(*slices[atom]) for atom in np.sort(atoms)]))
-            continue
-        centred = places[atoms] - places[atoms].mean(axis=0)
-        axis = np.linalg.svd(centred, full_matrices=False)[2][0]
-        order = atoms[np.argsort(centred @ axis, kind="stable")]
-        half = int(np.searchsorted(np.cumsum(sizes[order]), sizes[atoms].sum() / 2)) or 1
-        half = min(half, len(order) - 1)
-        waiting += [order[half:], order[:half]]
+        functions = sizes[atoms].sum()
+        if len(atoms) > 1 and functions > CLUSTER:
+            first, second = _halves(atoms, places[atoms], sizes[atoms])
+            waiting += [second, first]
+        elif functions:
+            groups.append(np.concatenate([np.arange(*slices[atom]) for atom in np.sort(atoms)]))
     return groups
+
+
+def _halves(atoms: Index, places: Array, sizes: Index) -> tuple[Index, Index]:
+    """The atoms on both sides of a plane across the longest axis of the group, with half of the
+    functions each.
+
+    Parameters
+    ----------
+    atoms, places, sizes : numbers of the atoms, (n, 3) positions, and functions of each
+    """
+    centred = places - places.mean(axis=0)
+    axis = np.linalg.svd(centred, full_matrices=False)[2][0]
+    order = np.argsort(centred @ axis, kind="stable")
+    half = int(np.searchsorted(np.cumsum(sizes[order]), sizes.sum() / 2))
+    half = min(max(half, 1), len(order) - 1)
+    return atoms[order[:half]], atoms[order[half:]]
 
 
 # --- blocks of pairs ------------------------------------------------------------------------------

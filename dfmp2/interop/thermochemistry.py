@@ -154,7 +154,7 @@ def complete_files(
     files: list[Path] = []
     for source in sources:
         path = Path(source)
-        if path.is_dir() and not (path / LEFT_MANIFEST).is_file():
+        if path.is_dir() and not os.path.isfile(path / LEFT_MANIFEST):
             files += sorted(path.glob("*.h5"))
         elif path.is_dir() or path.suffix == ".toml":
             files += _complete_items(source, warn)

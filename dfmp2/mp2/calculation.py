@@ -91,8 +91,10 @@ class Checkpoint(State):
 
     path: str = ""
 
-    def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
-        """Declare what will be computed, before any number is.
+    def begin(
+        self, identity: Mapping[str, str], listener: Listener, orbital_bytes: int = 0
+    ) -> None:
+        """Declare what will be computed, before any number is, and the size of its orbitals.
 
         Raises
         ------
@@ -281,7 +283,7 @@ def open_calculation(
         if opening.b_sha256:
             del names["--threads"]  # tiles do not depend on them
             names["fitted integrals"] = opening.b_sha256
-        checkpoint.begin(names, collector)
+        checkpoint.begin(names, collector, plan.work.orbital_bytes)
         _tell_of_scratch(setup, plan, collector)
         collector.forecast = TimeLeft(
             clock, plan.timings, plan.pace, setup.options.scf_gradient_tol

@@ -114,8 +114,6 @@ def exact_energies(
             mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts)
         else:
             mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
-        if mf._eri is None:  # the SCF of one electron needs none
-            mf._eri = mf.mol.intor("int2e", aosym="s8")
         mf.mol.incore_anyway = True  # planned with `required_bytes`
         frozen = [
             [*range(frozen_core), *range(len(occ) - frozen_virtual, len(occ))]

@@ -144,7 +144,7 @@ def prepare_b(
         core = frozen_core(system, options, listener)
         plan = make_plan(system, setup, core, kind, part="up to b")
         plan.memory.require()
-        file.require(FLOAT64 * plan.work.elements * plan.work.naux)
+        file.require(plan.work.orbital_bytes + plan.work.b_bytes)
         return PlannedRun(system=system, setup=setup, kind=kind, core=core, plan=plan)
 
     opening = Opening(

@@ -82,18 +82,18 @@ def parse_parts(text: str) -> BasisParts:
             raise InputError(
                 Option("basis", text), f": part {piece!r} is empty: expected parts as in {EXAMPLE}"
             )
-        if not equals and default:
+        if equals:
+            if key.lower() in (known.lower() for known in special):
+                raise InputError(Option("basis", text), f": {key} is given twice: leave one out")
+            special[key] = value
+            continue
+        if default:
             raise InputError(
                 Option("basis", text),
                 f": {default} and {piece} are both for all atoms: say which element or atom one of "
                 f"them is for, as in {EXAMPLE}",
             )
-        if not equals:
-            default = piece
-        elif key.lower() in (known.lower() for known in special):
-            raise InputError(Option("basis", text), f": {key} is given twice: leave one out")
-        else:
-            special[key] = value
+        default = piece
     return BasisParts(default, special)
 
 

@@ -227,15 +227,7 @@ class Options:
         self._set("frozen_core", str(self.frozen_core).strip().lower())
         self._set("backend", BACKEND_WORDS.get(self.backend, self.backend))
         if self.method == CUSTOM:
-            if self.os_scale is None and self.ss_scale is None:
-                raise InputError(
-                    Option("method", CUSTOM),
-                    " needs ",
-                    Option("os_scale"),
-                    " or ",
-                    Option("ss_scale"),
-                    ": give the factors, or leave it out",
-                )
+            self._require_factors()
             self._set("method", MP2.name)
         if isinstance(self.memory, str):
             self._set("memory", parse_bytes(self.memory))
@@ -243,10 +235,22 @@ class Options:
             self._set("grid", parse_grid(self.grid))
         if self.scratch is not None:
             self._set("scratch", os.fspath(self.scratch))
-            if not self.scratch:
-                raise InputError(Option("scratch"), " is empty: name a folder")
+        if self.scratch == "":
+            raise InputError(Option("scratch"), " is empty: name a folder")
         if isinstance(self.method, str):
             self._set("method", canonical_method(self.method))
+
+    def _require_factors(self) -> None:
+        """Raise for a custom scaled energy without any factor."""
+        if self.os_scale is None and self.ss_scale is None:
+            raise InputError(
+                Option("method", CUSTOM),
+                " needs ",
+                Option("os_scale"),
+                " or ",
+                Option("ss_scale"),
+                ": give the factors, or leave it out",
+            )
 
     def unrestricted(self, multiplicity: int) -> bool:
         """Whether the reference of a molecule with this multiplicity is UHF."""

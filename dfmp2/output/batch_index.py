@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import ResourceError
-from dfmp2.host.files import acquire_lock, disk_refusal, release_lock
+from dfmp2.host.files import acquire_lock, release_lock, write_failure
 
 OLD_INDEX = "batch.json"
 OLD_VERSION = 2
@@ -125,9 +125,7 @@ class IndexWriter:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise disk_refusal(error)(
-                f"cannot write {self.path}: {error.strerror}; results do not depend on it"
-            ) from error
+            raise write_failure(self.path, error, len(content)) from error
 
     def close(self) -> None:
         """Release the file."""

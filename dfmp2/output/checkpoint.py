@@ -67,7 +67,8 @@ class FileCheckpoint(Checkpoint):
     run : which run of a study, "" for a calculation by itself
     eager : stop on request even before the first save, because earlier runs of the study are on
         disk
-    ready : called before the first number is computed, after all other checks; may raise
+    ready : called with the bytes of the orbitals before the first number is computed, after all
+        other checks; may raise
 
     Attributes
     ----------
@@ -85,7 +86,7 @@ class FileCheckpoint(Checkpoint):
         in_batch: bool = False,
         run: str = "",
         eager: bool = False,
-        ready: Callable[[], None] = lambda: None,
+        ready: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self._file = checkpoint_of(target)
@@ -101,9 +102,11 @@ class FileCheckpoint(Checkpoint):
         self.path = str(self._file)
         self.saved = self.saving = self.stop_asked = False
 
-    def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
+    def begin(
+        self, identity: Mapping[str, str], listener: Listener, orbital_bytes: int = 0
+    ) -> None:
         """As in Checkpoint; errors of `ready` are raised here."""
-        self._ready()
+        self._ready(orbital_bytes)
         self.identity = {**({RUN: self._run} if self._run else {}), **identity}
         self._listener = listener
         self._due = time.monotonic() + self._every
@@ -235,7 +238,7 @@ def checkpointing(
     warn: Say,
     replace_foreign: bool = False,
     in_batch: bool = False,
-    ready: Callable[[], None] = lambda: None,
+    ready: Callable[[int], None] = lambda _: None,
 ) -> Iterator[FileCheckpoint]:
     """Hold the lock of a result, resume from the checkpoint beside it, and save the state there.
 

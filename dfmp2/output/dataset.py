@@ -269,10 +269,14 @@ def hdf5(records: Sequence[DataRecord]) -> bytes:
         for number, members in enumerate(groups.values()):
             formula = str(members[0].numbers["formula"])
             write_items(handle.create_group(f"{number:06d}_{formula}"), _arrays(members), storable)
-        handle.attrs["creator"] = "dfmp2"
-        handle.attrs["dfmp2_dataset_version"] = DATASET_VERSION
-        handle.attrs["molecules"] = len(records)
-        handle.attrs["status"] = "complete"
+        handle.attrs.update(
+            {
+                "creator": "dfmp2",
+                "dfmp2_dataset_version": DATASET_VERSION,
+                "molecules": len(records),
+                "status": "complete",
+            }
+        )
 
     return file_bytes(fill)
 

@@ -39,9 +39,13 @@ from dfmp2.output.hdf5_datasets import (
     file_bytes,
     hash_of,
     numbers,
+    open_checked,
     pack_records,
     pair_sums,
     printed,
+    read_attribute,
+    read_contents,
+    require_harmless,
     require_hash,
     set_texts,
     storable,
@@ -49,7 +53,6 @@ from dfmp2.output.hdf5_datasets import (
     without_heap,
     write_items,
 )
-from dfmp2.output.safe_hdf5 import open_checked, read_attribute, read_contents
 from dfmp2.output.stored_calculation import (
     OF_REFERENCE,
     calculation_items,
@@ -135,7 +138,7 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
     ResultFileError : not a result file, damaged, incomplete, of an unknown version, or changed
         since it was written
     """
-    with open_checked(path, walk=False) as handle:
+    with open_checked(path) as handle:
         return load_group(handle, path, verify=verify)
 
 
@@ -146,7 +149,7 @@ def verify(path: str | Path) -> str:
     ------
     InputError, ResultFileError : as for `read`, or the hashes differ
     """
-    with open_checked(path, walk=False) as handle:
+    with open_checked(path) as handle:
         _require_known(handle, path)
         return require_hash(read_contents(handle), path, read_attribute(handle, "content_sha256"))
 
@@ -197,7 +200,7 @@ def store(group: h5py.Group, result: MP2Result, *, packed: bool = False) -> None
     if packed:
         items = _packed(items, result.kept)
         label = without_heap
-    # Fixed-length, unlike the texts above, for the reason given in `safe_hdf5.read_attribute`.
+    # Fixed-length, unlike the texts above, for the reason given in `read_attribute`.
     group.attrs["content_sha256"] = np.bytes_(hash_of(write_items(group, items, convert, label)))
     group.attrs["status"] = np.bytes_("complete")
 
@@ -323,6 +326,7 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
     ResultFileError : the file is damaged or holds something a checkpoint never holds
     """
     with open_checked(path) as handle:
+        require_harmless(handle)
         coeff = _real_array(handle, "scf/mo_coeff", path)
         occ = _real_array(handle, "scf/mo_occ", path)
         if coeff.ndim == 2:

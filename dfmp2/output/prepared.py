@@ -25,25 +25,27 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dfmp2.errors import Command, InputError, Message, Option, ResourceError, ResultFileError
+from dfmp2.errors import Command, Dfmp2Error, InputError, ResultFileError
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
-from dfmp2.host.files import beside, move, require_writable, settled
+from dfmp2.host.files import beside, move, require_writable, settled, write_failure
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared, Shape
 from dfmp2.mp2.result import Calculated
 from dfmp2.output.hdf5 import PREPARED
-from dfmp2.output.hdf5_datasets import Dataset, stored
-from dfmp2.output.safe_hdf5 import (
+from dfmp2.output.hdf5_datasets import (
+    Dataset,
     attributes_of,
+    by_group,
+    hash_of,
     open_checked,
     read_attribute,
+    stored,
 )
 from dfmp2.output.state import (
     SPINS,
     Group,
     allocate_b,
-    content_hash_of,
     fixed_text,
     group_items,
     places_of_b,
@@ -64,7 +66,7 @@ from dfmp2.scf.reference import Reference
 VERSION = 1
 KINDS = records_of(Calculated) | records_of(Reference)
 NOTE = "dfmp2/run/frozen_core_note"
-OVERHEAD = 2_000_000  # bytes in the file other than B and the orbitals (generous)
+OVERHEAD = 60_000  # bytes in the file other than B and the orbitals, at least
 
 
 # --- reading the file -----------------------------------------------------------------------------
@@ -177,19 +179,20 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
                 "printed by dfmp2 show"
             ),
         )
-    with open_checked(path, heaps=False) as handle:
+    with open_checked(path) as handle:
         version = read_attribute(handle, PREPARED)
         if not isinstance(version, int | np.integer) or int(version) != VERSION:
             raise ResultFileError(
                 f"{path}: prepared file of version {version}, this dfmp2 reads version {VERSION}: "
                 "use the dfmp2 that wrote it, or prepare it again"
             )
-        sha256 = content_hash_of(handle)
+        contents = read_layout(handle)
+        sha256 = hash_of(contents)
         if read_attribute(handle, "content_sha256") != sha256:
             raise ResultFileError(
                 f"{path}: the content does not have its stored hash: prepare it again"
             )
-        datasets = read_layout(handle)
+        datasets = by_group(contents)
         try:
             records = read_records(datasets, KINDS)
             calculation = read_calculation(datasets, records)
@@ -265,6 +268,7 @@ class PreparedFile:
         self._regions: list[FileRegion] = []
         self._placed: list[tuple[Shape, StoredTensor]] = []
         self._groups: list[list[Group]] = []
+        self._needed: int | None = None
 
     def __enter__(self) -> PreparedFile:
         for part in self._target.parent.glob(f".{glob.escape(self._target.name[:200])}.part-*"):
@@ -276,13 +280,14 @@ class PreparedFile:
         self._stack.close()
 
     def require(self, size: int) -> None:
-        """Raise if the target exists or the disk has no space for `size` bytes of B.
+        """Raise if the target exists or the disk has no space for `size` bytes of B and orbitals.
 
         Raises
         ------
         ResultExists, ResourceError
         """
-        require_writable(self._target, overwrite=self._overwrite, expected_bytes=size + OVERHEAD)
+        self._needed = size + OVERHEAD
+        require_writable(self._target, overwrite=self._overwrite, expected_bytes=self._needed)
 
     def place(self, shapes: list[tuple[int, int]], naux: int) -> list[StoredTensor]:
         """Space in the file for B of each spin, (nocc, nvir), to be built there."""
@@ -351,7 +356,7 @@ class PreparedFile:
             with h5py.File(self._part, "w", locking=False) as handle:
                 offsets = allocate_b(handle, shapes)
         self._regions = [
-            FileRegion(self._descriptor, offset, str(self._target)) for offset in offsets
+            _Region(self._descriptor, offset, self._target, self._needed) for offset in offsets
         ]
 
     def _copied(
@@ -384,19 +389,42 @@ class PreparedFile:
             OSError,
             RuntimeError,
         ) as error:  # RuntimeError: from HDF5 if the disk fills up on closing
-            number = getattr(error, "errno", None)
-            if number:
-                reason = os.strerror(number)
-            else:
-                reason = str(error).splitlines()[0]
-            way_out = Message()
-            if number == errno.ENOSPC:
-                way_out = Message(
-                    ": free some space or choose another folder with ", Option("output")
-                )
-            raise ResourceError(
-                f"cannot write {self._target}: {reason}", way_out, ": nothing was changed"
+            known = error if isinstance(error, OSError) and error.errno else None
+            if known is None:
+                known = OSError(errno.EIO, str(error).splitlines()[0])
+            raise write_failure(
+                self._target, known, self._needed, discarded=bytes_on_disk(self._descriptor)
             ) from error
+
+
+def bytes_on_disk(descriptor: int) -> int:
+    """Bytes that an open file takes on its disk, 0 if there is none."""
+    try:
+        return os.fstat(descriptor).st_blocks * 512
+    except OSError:
+        return 0
+
+
+class _Region(FileRegion):
+    """Numbers in a prepared file that is being written.
+
+    Parameters
+    ----------
+    target : the file's final path
+    needed : bytes of the whole file, None if unknown
+    """
+
+    def __init__(self, descriptor: int, offset: int, target: Path, needed: int | None) -> None:
+        super().__init__(descriptor, offset, str(target))
+        self._target, self._needed = target, needed
+
+    def failure(self, error: OSError | None) -> Dfmp2Error:
+        """As in FileRegion, with the space needed and left."""
+        if error is None:
+            return super().failure(None)
+        return write_failure(
+            self._target, error, self._needed, discarded=bytes_on_disk(self._descriptor)
+        )
 
 
 def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
@@ -409,6 +437,6 @@ def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Gro
         if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
     items |= group_items(digests)
-    store_layout(handle, items, prepared.provenance.version)
+    contents = store_layout(handle, items, prepared.provenance.version)
     handle.attrs[PREPARED] = VERSION
-    handle.attrs["content_sha256"] = fixed_text(content_hash_of(handle))
+    handle.attrs["content_sha256"] = fixed_text(hash_of(contents))

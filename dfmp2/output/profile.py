@@ -67,7 +67,12 @@ class Profile(Relay):
             return
         self._next("")
         try:
-            write_atomically(self._path, self._text().encode(), overwrite=self._overwrite)
+            write_atomically(
+                self._path,
+                self._text().encode(),
+                overwrite=self._overwrite,
+                option=Option("profile"),
+            )
         except ResourceError as error:
             if kind is None:
                 raise

@@ -42,16 +42,17 @@ from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import TileKey
 from dfmp2.output.hdf5_datasets import (
+    FOREIGN_ERRORS,
+    NO_HEAPS,
     Dataset,
     Groups,
     by_group,
-    content_hash,
     file_bytes,
     printed,
+    read_contents,
     stored,
     write_items,
 )
-from dfmp2.output.safe_hdf5 import FOREIGN_ERRORS, read_contents
 from dfmp2.output.stored_calculation import (
     read_records,
     read_reference,
@@ -143,7 +144,7 @@ def read_groups(groups: Groups, shapes: Sequence[tuple[int, int, int]]) -> list[
     Parameters
     ----------
     groups : mapping
-        Datasets of the file, as `read_layout` returns them.
+        Datasets of the file by group.
     shapes : sequence of (int, int, int)
         Shapes of B of each spin; the groups must cover its occupied orbitals.
 
@@ -241,16 +242,17 @@ def _read_tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[
 # --- the whole ------------------------------------------------------------------------------------
 
 
-def store_layout(handle: h5py.File, items: Mapping[str, Dataset], version: str) -> None:
-    """Store datasets in a file, together with the version of dfmp2."""
-    write_items(handle, items, fixed_text)
-    handle.attrs["creator"] = fixed_text("dfmp2")
-    handle.attrs["creator_version"] = fixed_text(version)
+def store_layout(
+    handle: h5py.File, items: Mapping[str, Dataset], version: str
+) -> dict[str, NDArray[Any]]:
+    """Store datasets in a file, together with the version of dfmp2, and return them as stored."""
+    handle.attrs.update({"creator": fixed_text("dfmp2"), "creator_version": fixed_text(version)})
+    return write_items(handle, items, fixed_text)
 
 
-def read_layout(handle: h5py.File) -> Groups:
-    """All datasets of a file by group, except B, which may not fit into memory."""
-    return by_group(read_contents(handle, leave_out=NUMBERS_OF_B))
+def read_layout(handle: h5py.File) -> dict[str, NDArray[Any]]:
+    """All datasets of a file by path, except B, which may not fit into memory."""
+    return read_contents(handle, leave_out=NUMBERS_OF_B, kinds=NO_HEAPS)
 
 
 def encode(state: State) -> bytes:
@@ -309,7 +311,7 @@ def decode(content: bytes) -> State:
 
 def _decode_hdf5(payload: bytes) -> State:
     with h5py.File(io.BytesIO(payload), "r") as handle:
-        groups = read_layout(handle)
+        groups = by_group(read_layout(handle))
     state = State(identity=json.loads(stored(groups, "")["identity"]), b=_read_stored_b(groups))
     if "orbitals" in groups:
         values = {"charges": None, **stored(groups, "orbitals")}
@@ -321,11 +323,6 @@ def _decode_hdf5(payload: bytes) -> State:
     if "tiles" in groups:
         state.tiles = _read_tiles(groups["tiles"]["index"], groups["tiles"]["terms"])
     return state
-
-
-def content_hash_of(handle: h5py.File) -> str:
-    """Hash of everything except B itself, but including the hashes of B."""
-    return content_hash(handle, leave_out=NUMBERS_OF_B)
 
 
 def fixed_text(value: Any) -> Any:

@@ -35,21 +35,19 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5_datasets import (
     Dataset,
+    attributes_of,
     by_group,
-    content_hash,
     file_bytes,
+    hash_of,
     image,
+    open_checked,
     printed,
+    read_attribute,
+    read_contents,
     require_hash,
     storable,
     stored,
     write_items,
-)
-from dfmp2.output.safe_hdf5 import (
-    attributes_of,
-    open_checked,
-    read_attribute,
-    read_contents,
 )
 from dfmp2.units import counted_text
 
@@ -373,7 +371,7 @@ def is_unfinished(path: str | Path) -> bool:
     if not is_study(path):
         return False
     try:
-        with open_checked(path, walk=False) as handle:
+        with open_checked(path) as handle:
             return bool(read_attribute(handle, "status") == "incomplete")
     except ResultFileError:
         return False
@@ -394,7 +392,7 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
     InputError : no such file
     ResultFileError : not a study, damaged, of an unknown version, or changed since it was written
     """
-    with open_checked(path, walk=False) as handle:
+    with open_checked(path) as handle:
         version = read_attribute(handle, "dfmp2_study_version")
         if version is None:
             raise ResultFileError(
@@ -458,7 +456,7 @@ def verify_study(path: str | Path) -> str:
     ------
     ResultFileError : a hash differs
     """
-    with open_checked(path, walk=False) as handle:
+    with open_checked(path) as handle:
         groups = _contents_of(handle)
         for name, run in handle["runs"].items() if "runs" in handle else ():
             expected = read_attribute(run, "content_sha256")
@@ -502,11 +500,15 @@ def write_table(
         group = handle.create_group(name)
         group.attrs.update(attributes)
         write_items(group, _column_items(columns), storable)
-        handle.attrs["creator"] = "dfmp2"
-        handle.attrs["file_time"] = datetime.now(UTC).isoformat(timespec="seconds")
-        handle.attrs["default"] = name
-        handle.attrs["dfmp2_table_version"] = TABLE_VERSION
-        handle.attrs["status"] = "complete"
+        handle.attrs.update(
+            {
+                "creator": "dfmp2",
+                "file_time": datetime.now(UTC).isoformat(timespec="seconds"),
+                "default": name,
+                "dfmp2_table_version": TABLE_VERSION,
+                "status": "complete",
+            }
+        )
 
     write_atomically(path, file_bytes(fill), overwrite=overwrite)
 
@@ -534,16 +536,20 @@ def _store(handle: h5py.File, study: Study) -> None:
         items["array_names"] = Dataset(tuple(study.arrays), "", "names below arrays, in order")
         items |= {f"arrays/{name}": item for name, item in study.arrays.items()}
     group = handle.create_group("study")
-    # The reader needs the units; `safe_hdf5.read_attribute` says why their length is fixed.
-    write_items(group, items, storable, label=lambda text: np.bytes_(printed(text)))
-    handle.attrs["creator"] = "dfmp2"
-    handle.attrs["creator_version"] = study.version
-    handle.attrs["file_time"] = study.created
-    handle.attrs["default"] = "study"
-    handle.attrs["dfmp2_study_version"] = STUDY_VERSION
-    handle.attrs["content_sha256"] = np.bytes_(content_hash(group))
-    handle.attrs["kind"] = np.bytes_(study.kind)
-    handle.attrs["status"] = np.bytes_(study.status)
+    # The reader needs the units; `read_attribute` says why their length is fixed.
+    stored_items = write_items(group, items, storable, label=lambda text: np.bytes_(printed(text)))
+    handle.attrs.update(
+        {
+            "creator": "dfmp2",
+            "creator_version": study.version,
+            "file_time": study.created,
+            "default": "study",
+            "dfmp2_study_version": STUDY_VERSION,
+            "content_sha256": np.bytes_(hash_of(stored_items)),
+            "kind": np.bytes_(study.kind),
+            "status": np.bytes_(study.status),
+        }
+    )
 
 
 def _read(dataset: h5py.Dataset) -> Dataset:

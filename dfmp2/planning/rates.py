@@ -24,7 +24,6 @@ import numpy as np
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
-from dfmp2.errors import Option, ResourceError
 from dfmp2.fitting.sets import resolve_fitting
 from dfmp2.host import threads
 from dfmp2.host.files import cache_key, load_cached, store_cached
@@ -349,13 +348,7 @@ def measure_disk(root: Path) -> DiskRates:
         try:
             write, read, cached = _moved(path)
         except OSError as error:
-            raise ResourceError(
-                (
-                    f"scratch folder {root}: {error.strerror} while its speed was measured: name "
-                    "another one with "
-                ),
-                Option("scratch"),
-            ) from error
+            raise space.failure(error) from error
     found = DiskRates(
         write=write, read=read, date=datetime.now(UTC).isoformat(timespec="seconds"), cached=cached
     )

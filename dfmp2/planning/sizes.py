@@ -184,6 +184,11 @@ class Workload:
         return self.scf_columns or self.pairs_of_functions
 
     @property
+    def orbital_bytes(self) -> int:
+        """Bytes of the orbitals of all spins in a file."""
+        return FLOAT64 * len(self.spins) * self.nao**2
+
+    @property
     def elements(self) -> int:
         """Number of elements (i, a) of all spins: B has this many rows of naux."""
         return sum(s.nocc * s.nvir for s in self.spins)

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from dfmp2.backends import registry
-from dfmp2.trainium.launch import toolchain
-from dfmp2.trainium.launch.environment import HERE
+from dfmp2.trainium.calls import Program
+from dfmp2.trainium.launch import compiler, toolchain
+from dfmp2.trainium.launch.environment import HERE, compiler_variables
 
 PACKAGES = Path(__file__).parent / "packages"
 SOUND = {
@@ -135,34 +136,70 @@ def forget() -> None:
     toolchain._foreign_versions.cache_clear()
 
 
-# Outcomes of imports in processes of their own (0.25 s each), which machines with the same packages
-# and variables share.
+# Outcomes of imports and compilations, in processes of their own (0.25 and 0.4 s each), which
+# machines with the same packages and variables share.
 IMPORTS: dict[Any, str | None] = {}
+COMPILED: dict[Any, tuple[bytes, str]] = {}
+# Faults that are met when a program is launched.
+OF_A_DEVICE = (
+    "core-busy",
+    "deaf-device",
+    "hardware-fault",
+    "not-a-number",
+    "other-chip",
+    "out-of-bounds",
+    "time-out",
+    "wrong-numbers",
+)
+
+
+def surroundings(folder: Path, variables: Iterable[tuple[str, str]]) -> tuple[Any, ...]:
+    """The site's files and the variables, without names of the folder, the test and a device's
+    fault."""
+    files = sorted((folder / "site").rglob("*.py"))
+    contents = tuple(
+        (str(file.relative_to(folder)), file.read_text().replace(str(folder), "FOLDER"))
+        for file in files
+    )
+    shared = tuple(
+        (name, value.replace(str(folder), "FOLDER"))
+        for name, value in sorted(variables)
+        if name != "PYTEST_CURRENT_TEST" and value not in OF_A_DEVICE
+    )
+    return contents, shared
 
 
 def imported_once(folder: Path) -> Callable[..., str | None]:
-    """The toolchain's import in a process of its own, by the content of the site's files."""
+    """The toolchain's import in a process of its own, by its surroundings."""
     asked = toolchain._import_error
 
     def ask(
         python: str, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]
     ) -> str | None:
-        files = sorted((folder / "site").rglob("*.py"))
-        contents = tuple(
-            (str(file.relative_to(folder)), file.read_text().replace(str(folder), "FOLDER"))
-            for file in files
-        )
-        shared = tuple(
-            (name, value.replace(str(folder), "FOLDER"))
-            for name, value in variables
-            if name != "PYTEST_CURRENT_TEST"
-        )
-        case = (python, modules, shared, contents)
+        case = (python, modules, surroundings(folder, variables))
         if case not in IMPORTS:
             IMPORTS[case] = asked(python, modules, variables)
         return IMPORTS[case]
 
     return ask
+
+
+def compiled_once(folder: Path) -> Callable[..., tuple[Path, str]]:
+    """The compilation of a program, by its surroundings; one that fails is repeated."""
+    made = compiler._compile
+
+    def make(program: Program, target: str, place: Path, kept: Path) -> tuple[Path, str]:
+        met = surroundings(folder, compiler_variables(target).items())
+        case = (HERE.python, program.fingerprint(target), met)
+        if case not in COMPILED:
+            file, entry = made(program, target, place, kept)
+            COMPILED[case] = (file.read_bytes(), entry)
+        content, entry = COMPILED[case]
+        file = place / "kernel.neff"
+        file.write_bytes(content)
+        return file, entry
+
+    return make
 
 
 @contextmanager
@@ -178,6 +215,7 @@ def planted(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Site]:
     object.__setattr__(HERE, "root", folder / "root")
     forget()
     patch.setattr(toolchain, "_import_error", imported_once(folder))
+    patch.setattr(compiler, "_compile", compiled_once(folder))
     try:
         yield Site(folder, patch)
     finally:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError, Option, ResourceError
+from dfmp2.host.files import describe_space
+from dfmp2.host.scratch import VARIABLE, choose_root
 from dfmp2.molecule.mole import ao_shells
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import conventions
@@ -60,17 +62,19 @@ def trexio(result: MP2Result) -> bytes:
             Option("to"), f" trexio needs the trexio package ({error}): {INSTALL}"
         ) from error
     values = _values(result)
+    root = choose_root(None)
     try:
-        with tempfile.TemporaryDirectory(prefix="dfmp2-") as folder:
+        with tempfile.TemporaryDirectory(prefix="dfmp2-", dir=root) as folder:
             path = Path(folder) / "result.trexio.h5"
             with library.File(str(path), "w", library.TREXIO_HDF5) as file:
                 for name, value in values.items():
                     getattr(library, f"write_{name}")(file, value)
             return path.read_bytes()
     except (OSError, library.Error) as error:
+        needed = sum(np.asarray(value).nbytes for value in values.values())
         raise ResourceError(
-            f"the TREXIO file could not be written into a temporary folder ({error}): check TMPDIR "
-            "and its disk"
+            f"the TREXIO file could not be written into a temporary folder in {root} ({error}; "
+            f"{describe_space(root, needed)}): name another one with {VARIABLE} or TMPDIR"
         ) from error
 
 

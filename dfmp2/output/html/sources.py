@@ -58,7 +58,7 @@ FOUND = {
         "interaction energy, uncorrected": "uncorrected_interaction_energy_kcal_per_mol",
     },
     "cbs": {
-        "total energy, limit": "cbs_total_energy cbs_mp2_total_energy",
+        "total energy, limit": "composite_total_energy cbs_total_energy cbs_mp2_total_energy",
         "correlation energy, limit": "cbs_correlation_energy cbs_mp2_correlation_energy",
     },
     "scan": {

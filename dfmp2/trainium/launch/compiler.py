@@ -32,7 +32,7 @@ from pathlib import Path
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, KernelError, Option, ResourceError
-from dfmp2.host.files import put
+from dfmp2.host.files import describe_space, put
 from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import HERE
@@ -121,8 +121,9 @@ class NeffCache:
             (place / FAILED).unlink(missing_ok=True)
         except OSError as error:
             raise ResourceError(
-                f"cannot keep the compiled program in {self.folder}: {error.strerror}: free some "
-                "space, or name another folder with DFMP2_NEFF_CACHE"
+                f"cannot keep the compiled program in {self.folder}: {error.strerror}: "
+                f"{describe_space(self.folder, len(contents))}: free some space, or name another "
+                "folder with DFMP2_NEFF_CACHE"
             ) from error
         return done
 
