@@ -186,6 +186,9 @@ def test_matrices_from_disk(
             np.testing.assert_array_equal(right, left)
         for left, right in zip(held.get_jk(density), stored.get_jk(density), strict=True):
             np.testing.assert_array_equal(right, left)
+        held._exchange = stored._exchange = density
+        rows = [made.matrices(occupied, rows=True)[1] for made in (held, stored)]
+        np.testing.assert_array_equal(*rows)
         assert stored.get_naoaux() == AUX.nao
         stored.discard()
         assert [file.name for file in next(tmp_path.iterdir()).iterdir()] == ["lock"]

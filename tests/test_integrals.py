@@ -342,6 +342,49 @@ def test_corrected_exchange_has_the_largest_functions_in_float64(
     np.testing.assert_array_equal(fitted.get_jk(density)[1], found)
 
 
+@pytest.mark.parametrize("kind", ["single", "corrected", "double"])
+@pytest.mark.parametrize(("mole", "aux"), [(MOLE, AUX), (APART, APART_AUX)])
+def test_occupied_rows_are_those_of_k_and_the_rest_is_of_the_one_before(
+    mole, aux, kind, monkeypatch
+):
+    """In orthonormal orbitals of two spins, the second doubly occupied: <p|K|q> is new unless both
+    are virtual."""
+    rng = np.random.default_rng(4)
+    fitted = JKFitting(mole, aux, 2)
+    overlap = mole.intor("int1e_ovlp")
+    orthonormal = np.linalg.inv(np.linalg.cholesky(overlap)).T
+    occupations = np.zeros((2, mole.nao))
+    occupations[0, :4], occupations[1, :3] = 1.0, 2.0
+    densities = []
+    for _ in range(2):
+        turns, _ = np.linalg.qr(rng.standard_normal((2, mole.nao, mole.nao)))
+        c = orthonormal @ turns
+        d = (c * occupations[:, None]) @ c.swapaxes(1, 2)
+        densities.append(lib.tag_array(d, mo_coeff=c, mo_occ=occupations))
+    before, after = densities
+    fitted.get_jk(before)  # it also weighs the fitting functions
+    exact = [fitted.get_jk(density)[1] for density in densities]
+    fitted.single, fitted.corrected = kind == "single", kind == "corrected"
+    fitted.occupied_rows = True
+    fitted._exchange = exact[0]
+    exchange = fitted.get_jk(after)[1]
+    assert (fitted._exchange is None) == (kind == "double")
+    noise = 1e-12 if kind == "double" else 1e-6
+    for s, c in enumerate(after.mo_coeff):
+        occupied, virtual = (c[:, part] for part in (occupations[s] > 0, occupations[s] == 0))
+        np.testing.assert_allclose(exchange[s] @ occupied, exact[1][s] @ occupied, atol=noise)
+        kept = virtual.T @ exact[0][s] @ virtual
+        np.testing.assert_allclose(virtual.T @ exchange[s] @ virtual, kept, atol=1e-12)
+        assert np.abs(kept - virtual.T @ exact[1][s] @ virtual).max() > 0.01
+        np.testing.assert_array_equal(exchange[s], exchange[s].T)
+    # All of K if a larger share of the orbitals is occupied, and without orbitals
+    fitted._exchange = exact[0]
+    monkeypatch.setattr(jk, "ROWS_SHARE", 3.9 / mole.nao)
+    np.testing.assert_allclose(fitted.get_jk(after)[1], exact[1], atol=noise)
+    fitted.single = fitted.corrected = False
+    np.testing.assert_allclose(fitted.get_jk(np.asarray(after))[1], exact[1], atol=1e-10)
+
+
 @pytest.mark.parametrize("cluster", [30, 1000])
 def test_gathering_once_changes_no_bit(cluster, monkeypatch):
     """J, K of two spins and the response matrices, with integrals gathered once or every time."""
@@ -356,6 +399,9 @@ def test_gathering_once_changes_no_bit(cluster, monkeypatch):
         fitted.single = True
     expected = each_time.matrices(occupied)
     np.testing.assert_array_equal(once.matrices(occupied), expected)
+    each_time._exchange = once._exchange = expected[1]
+    rows = [fitted.matrices(occupied[::-1], rows=True) for fitted in (each_time, once)]
+    np.testing.assert_array_equal(*rows)
     gathered = once.rectangles()
     assert gathered is not None and gathered is once.rectangles()  # made once
     assert each_time.rectangles() is None

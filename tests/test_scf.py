@@ -274,12 +274,16 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
 def test_float32_ends_and_convergence_is_judged_in_float64(
     gradients: list[float], change: float, kinds: str, done: list[int]
 ) -> None:
-    """Earlier in float32 (s) and with a correction (c); DIIS is restarted once."""
+    """Earlier in float32 (s) and with a correction (c); DIIS is restarted once. Only occupied rows
+    of K follow a gradient below 0.1 Eh, up to the first iteration in float64."""
     mf = SimpleNamespace()
-    fitted = SimpleNamespace(single=False, corrected=False)
+    fitted = SimpleNamespace(single=False, corrected=False, occupied_rows=False)
     schedule, used, converged = SingleSchedule(mf, fitted, None), "", []
+    rows = [False] + [g < 0.1 for g in gradients[: len(kinds)]]
+    rows += [False] * len(gradients)
     energies = {"e_tot": -1.0 + change, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
     for gradient in gradients:
+        assert fitted.occupied_rows == rows[len(used)]
         used += "s" if fitted.single else "c" if fitted.corrected else "d"
         before = hasattr(mf, "products_were_single")
         converged.append(schedule.converged({"norm_gorb": gradient, **energies}))
@@ -328,7 +332,7 @@ def test_an_scf_ends_on_the_coarse_grid_near_an_anchor_on_the_final_one(
     gradients: list[float], states: list[str], done: int
 ) -> None:
     on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
-    fitted = SimpleNamespace(single=False)
+    fitted = SimpleNamespace(single=False, occupied_rows=False)
     schedule, found = SingleSchedule(SimpleNamespace(), fitted, on_grid), []
     energies = {"e_tot": -1.0, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
     for gradient in gradients:
@@ -345,32 +349,40 @@ def test_an_scf_ends_on_the_coarse_grid_near_an_anchor_on_the_final_one(
             break
     assert found == states
     assert len(found) == done + 1
+    assert not fitted.occupied_rows
 
 
 def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """float32 exchange is used only on request, with at least two final iterations in float64."""
     monkeypatch.setattr(jk, "BLOCK_BYTES", 10**5)
+    monkeypatch.setattr(jk, "ROWS_SHARE", 1.0)
     used: list[str] = []
+    rows: list[bool] = []
     build = jk.coulomb_exchange_of_b
 
     def recorded(*arguments: Any, **rectangles: Any) -> Any:
         how = arguments[4]
         used.append("d" if not how.single else "s" if how.exact is None else "c")
+        rows.append(how.rows)
         return build(*arguments, **rectangles)
 
     monkeypatch.setattr(jk, "coulomb_exchange_of_b", recorded)
 
     def run(precision: str, least: int) -> dfmp2.MP2Result:
         used.clear()
+        rows.clear()
         monkeypatch.setattr(ladder, "SINGLE_LEAST", least)
         return dfmp2.run(RADICAL, "cc-pvdz", precision=precision, threads=2, stability="off")
 
     run("fp64", 1)
     assert set(used) == {"d"}
     double = run("mixed", 10**6)  # the same float32 pair energies
-    assert set(used) == {"d"}
+    assert set(used) == {"d"} and not any(rows)
     mixed = run("mixed", 1)
     assert "".join(kind for kind, _ in groupby(used)) == "scd" and used[-2:] == ["d", "d"]
+    # Occupied rows once the gradient is small, but all of the last K
+    assert "".join("wr"[part] for part, _ in groupby(rows)) == "wrw"
+    assert rows[used.index("c") : used.index("d") + 1] == [True] * (used.count("c") + 1)
     assert mixed.scf_total_energy == pytest.approx(double.scf_total_energy, abs=1e-9)
     assert mixed.mp2_correlation_energy == pytest.approx(double.mp2_correlation_energy, abs=1e-8)
 

@@ -505,6 +505,11 @@ def test_operations_of_fitted_matrices_are_counted() -> None:
     made.single = True
     made.matrices(occupied)
     assert made.operations == [fit + 4 * 2 * naux * pairs + 5 * per_orbital, 5 * per_orbital]
+    made._exchange = k
+    made.matrices(occupied, rows=True)
+    of_rows = 5 * 2 * naux * n * n + (9 + 4) * 4 * naux * n
+    assert made.operations[1] == 5 * per_orbital + of_rows
+    made.operations[0] -= 2 * 2 * naux * pairs  # J
     alone, nothing = made.matrices(occupied, exchange=False)
     assert made.operations[0] == fit + (4 * 2 + 2 * 4) * naux * pairs + 5 * per_orbital
     np.testing.assert_allclose(alone, j, atol=1e-10)

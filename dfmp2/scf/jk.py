@@ -11,7 +11,8 @@ them in float64 (`corrected`) it is 5 to 20 times smaller. J, from float64 integ
 tenth of the error of K. If memory allows, the integrals of the float32 products are rounded and
 gathered once (`gathers`), which changes no bit. Every step streams over blocks of fitting functions
 that stay in cache, divided among our own single-threaded workers; a fixed share for each worker
-keeps the sums in the same order from run to run. A density without orbitals (from the second-order
+keeps the sums in the same order from run to run. Far from the end only the occupied rows of K are
+computed (`dfmp2.scf.exchange_products`). A density without orbitals (from the second-order
 solver) is the difference of two with orbitals, its eigenvectors of positive and negative
 eigenvalues; these are few if it is a combination of few orbitals.
 Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
@@ -20,12 +21,10 @@ Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dfmp2.arrays import Array
 from dfmp2.host.blas import add_projection, multiply_columns
@@ -41,6 +40,7 @@ from dfmp2.integrals.three_center import (
     packed_blocks,
 )
 from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.scf.exchange_products import ExchangeProducts, largest, with_rows
 
 import_pyscf()
 
@@ -52,6 +52,8 @@ COLUMNS = 1024  # of B per triangular product
 # Bytes of half-transformed integrals per exchange product; they stay in the shared cache
 BLOCK_BYTES = 12 * 10**6
 IMPORTANT = 0.2  # of the fitting functions, with about 80 % of the norm of X
+# Of the basis functions: if more orbitals are occupied, all of K takes no longer than these rows
+ROWS_SHARE = 0.2
 NOTHING = 1e-14  # eigenvalues of a density that are this small, relative to the largest, are noise
 CACHE_BYTES = 4 * 10**6  # of B at a time, which stay in cache from Coulomb to exchange
 
@@ -72,6 +74,8 @@ class JKFitting(df.DF):  # type: ignore[misc]
     single : half-transform and exchange products in float32
     corrected : the same, except for the important fitting functions; the caller switches both off
         before the end
+    occupied_rows : compute only the occupied rows of K from orbitals and keep the rest of the
+        previous K; switched off before the end, too
     gathers : whether there is memory to keep the operands of the float32 products; set by the
         caller
     squares : (ncolumn,) sum_P B_P,mn^2, the fitted (mn|mn), Eh; available with B
@@ -95,9 +99,11 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self.threads = threads
         self.single = False
         self.corrected = False
+        self.occupied_rows = False
         self.gathers = False
         self._norms: Array | None = None  # norm of X per fitting function, from the first K
         self._rectangles: ClusterRectangles | None = None
+        self._exchange: Any = None  # the last K from orbitals, until the final ones
         self.squares: Any = None
         self.operations = [0, 0]
         self._progress = progress
@@ -117,6 +123,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
             self._long_range[omega] = builder
         self._long_range[omega].single = self.single
         self._long_range[omega].corrected = self.corrected
+        self._long_range[omega].occupied_rows = self.occupied_rows
         self._long_range[omega].gathers = self.gathers
         return self._long_range[omega]
 
@@ -166,19 +173,38 @@ class JKFitting(df.DF):  # type: ignore[misc]
             else:
                 spins = list(zip(orbitals, occupations, strict=True))
             occupied = [np.asarray(c)[:, n > 0] * np.sqrt(n[n > 0]) for c, n in spins]
-            j, k = self.matrices(occupied, exchange=with_k)
+            few = max(c.shape[1] for c in occupied) <= ROWS_SHARE * self.pairs.nao
+            rows = self.occupied_rows and few and self._exchange is not None
+            j, k = self.matrices(occupied, exchange=with_k, rows=rows)
+            if with_k:
+                more = self.single or self.corrected
+                self._exchange = k.copy() if more else None
         return j.reshape(np.shape(dm)), k.reshape(np.shape(dm)) if with_k else None
 
-    def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
+    def matrices(
+        self, occupied: list[Array], *, exchange: bool = True, rows: bool = False
+    ) -> tuple[Array, Array]:
         """J and K of each spin, from orbitals (nao, n) scaled by the square root of their
-        occupation; K is 0 if not requested."""
+        occupation; K is 0 if not requested, and with `rows` the previous K between virtual
+        orbitals."""
         b = self.build()._cderi
-        how = self._products(exchange)
+        how = self._products(exchange, rows)
         self._count(occupied, how)
         rectangles = self.rectangles() if how.single else None
-        return coulomb_exchange_of_b(
+        j, k = coulomb_exchange_of_b(
             b, self.pairs, occupied, self.threads, how, rectangles=rectangles
         )
+        return j, self._whole(k, occupied, how)
+
+    def _whole(self, k: Array, occupied: list[Array], how: ExchangeProducts) -> Array:
+        """K of each spin, from `k` of `accumulated`."""
+        if not how.rows:
+            return k
+        overlap = self.mol.intor("int1e_ovlp", hermi=1)
+        matrices = []
+        for previous, rows, c in zip(self._exchange, k, occupied, strict=True):
+            matrices.append(with_rows(previous, rows[: c.shape[1]], c, overlap))
+        return np.stack(matrices)
 
     def rectangles(self) -> ClusterRectangles | None:
         """B in float32 for each cluster of functions, computed once; None if it is not kept."""
@@ -194,10 +220,11 @@ class JKFitting(df.DF):  # type: ignore[misc]
         on."""
         self.gathers = False
         self._rectangles = None
+        self._exchange = None
         for builder in self._long_range.values():
             builder.stop_gathering()
 
-    def _products(self, exchange: bool) -> ExchangeProducts:
+    def _products(self, exchange: bool, rows: bool) -> ExchangeProducts:
         """How K is computed."""
         if not exchange:
             return ExchangeProducts(wanted=False)
@@ -205,12 +232,14 @@ class JKFitting(df.DF):  # type: ignore[misc]
             self._norms = np.zeros(self.get_naoaux())
             return ExchangeProducts(single=self.single, norms=self._norms)
         if self.corrected:
-            return ExchangeProducts(single=True, exact=largest(self._norms, IMPORTANT))
-        return ExchangeProducts(single=self.single)
+            exact = largest(self._norms, IMPORTANT)
+            return ExchangeProducts(single=True, rows=rows, exact=exact)
+        return ExchangeProducts(single=self.single, rows=rows)
 
     def _count(self, occupied: list[Array], how: ExchangeProducts) -> None:
         """Count operations: 2 P npair for each J, 4 without K; for each K 2 P n^2 nocc, over the
-        kept pairs, for the half transformation, and P n^2 nocc for the symmetric product."""
+        kept pairs, for the half transformation, and P n^2 nocc for the symmetric product or
+        4 P n nocc^2 for the occupied rows."""
         naux = self.get_naoaux()
         n = self.pairs.nao
         columns = len(self.pairs.columns)
@@ -218,8 +247,11 @@ class JKFitting(df.DF):  # type: ignore[misc]
             self.operations[0] += len(occupied) * 4 * naux * columns
             return
         self.operations[0] += len(occupied) * 2 * naux * columns
-        per_function = n * n + 4 * n * columns // (n + 1)
-        per_function *= sum(c.shape[1] for c in occupied)
+        half = 4 * n * columns // (n + 1)
+        per_function = 0
+        for nocc in (c.shape[1] for c in occupied):
+            product = 4 * n * nocc if how.rows else n * n
+            per_function += (half + product) * nocc
         exact = naux
         if how.exact is not None:
             exact = int(how.exact.sum())
@@ -234,13 +266,6 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self._cderi = None
         for builder in self._long_range.values():
             builder.discard()
-
-
-def largest(values: Array, share: float) -> NDArray[np.bool_]:
-    """Mask of the largest of some values, (n,), given their share of the number of values."""
-    found = np.zeros(len(values), dtype=bool)
-    found[np.argsort(-values, kind="stable")[: round(share * len(values))]] = True
-    return found
 
 
 def signed_orbitals(density: Array) -> list[Array]:
@@ -305,38 +330,6 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
     return fitted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExchangeProducts:
-    """How K is computed.
-
-    Attributes
-    ----------
-    wanted : bool
-        If false, K is 0.
-    single : bool
-        From float32 products, each block of them accumulated in float64.
-    exact : (naux,) bool or None
-        Fitting functions whose products stay in float64.
-    norms : (naux,) float64 or None
-        Receives the sum of X^2 for each fitting function; only if all products have one precision.
-    """
-
-    wanted: bool = True
-    single: bool = False
-    exact: NDArray[np.bool_] | None = None
-    norms: Array | None = None
-
-    def of_share(self, start: int, stop: int) -> ExchangeProducts:
-        """The same for a range of the fitting functions."""
-        exact = self.exact
-        if exact is not None:
-            exact = exact[start:stop]
-        norms = self.norms
-        if norms is not None:
-            norms = norms[start:stop]
-        return ExchangeProducts(self.wanted, self.single, exact, norms)
-
-
 def coulomb_exchange_of_b(
     b: Array,
     pairs: PairList,
@@ -398,7 +391,8 @@ def accumulated(
 
     Returns
     -------
-    J, K : (nspin, nao, nao) float64, Eh
+    J, K : (nspin, nao, nao) float64, Eh; with `how.rows` the first rows of K are C^T K and the others
+        are 0
     """
     folded = None
     if not how.wanted:
@@ -419,7 +413,7 @@ def accumulated(
     j, k = (np.add.reduce(parts) for parts in ([w.j for w in workers], [w.k for w in workers]))
     if not pairs.complete:  # K has its rows and columns in cluster order
         back = np.argsort(np.concatenate([cluster.functions for cluster in pairs.clusters]))
-        k = k[:, back[:, None], back]
+        k = k[:, :, back] if how.rows else k[:, back[:, None], back]
     return np.stack([lib.unpack_tril(row) for row in pairs.expand(j)]), k
 
 
@@ -469,7 +463,7 @@ class WorkerMatrices:
                 rectangles=rectangles if single else None,
                 whole=how.exact is None,
             )
-            self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how.norms))
+            self._blocks.append(ExchangeBlock(transform, most, rows, self.k, how))
 
     def add(self, rows: Array) -> None:
         """Add the next fitting functions, (n, ncolumn)."""
@@ -507,7 +501,7 @@ class ExchangeBlock:
     most : number of fitting functions in a product
     orbitals : of each spin (n, nao), in the order of the columns of X
     k : (nspin, nao, nao), Eh, to which products are added
-    norms : (n,) for the worker's fitting functions, or None; see `ExchangeProducts`
+    how : of the worker's fitting functions
     """
 
     def __init__(
@@ -516,7 +510,7 @@ class ExchangeBlock:
         most: int,
         orbitals: list[Array],
         k: Array,
-        norms: Array | None,
+        how: ExchangeProducts,
     ) -> None:
         self._transform = transform
         self._most = most
@@ -525,7 +519,8 @@ class ExchangeBlock:
             for rows, half in zip(orbitals, transform.halves(0), strict=True)
         ]
         self._k = k
-        self._norms = norms
+        self._norms = how.norms
+        self._rows = how.rows
         self._waiting = 0
         self._added = 0
 
@@ -549,7 +544,11 @@ class ExchangeBlock:
         """Add the waiting functions to K."""
         for s, half in enumerate(self._transform.halves(self._waiting)):
             x = half.reshape(-1, half.shape[2])
-            self._k[s] += x.T @ x  # NumPy recognises the same operand and calls syrk
+            if self._rows:
+                orbitals = self._orbitals[s].reshape(half.shape[1:])
+                self._k[s, : len(orbitals)] += (x @ orbitals.T).T @ x
+            else:
+                self._k[s] += x.T @ x  # NumPy recognises the same operand and calls syrk
             if self._norms is not None:
                 self._norms[self._added : self._added + self._waiting] += np.einsum(
                     "pim,pim->p", half, half

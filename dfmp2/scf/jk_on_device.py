@@ -11,7 +11,8 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.integrals.screening import PairList
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.scf.jk import ExchangeProducts, JKFitting
+from dfmp2.scf.exchange_products import ExchangeProducts
+from dfmp2.scf.jk import JKFitting
 
 import_pyscf()
 
@@ -54,10 +55,12 @@ class DeviceIntegrals(JKFitting):
             self.fields = self.backend.fields(self._cderi, of_packed)
         return self
 
-    def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
-        """As in JKFitting; all in float64 if that costs the device nothing."""
+    def matrices(
+        self, occupied: list[Array], *, exchange: bool = True, rows: bool = False
+    ) -> tuple[Array, Array]:
+        """As in JKFitting, but always all of K; in float64 if that costs the device nothing."""
         self.build()
-        how = self._products(exchange)
+        how = self._products(exchange, rows=False)
         self._count(occupied, how)
         density = [c @ c.T for c in occupied]
         folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal())) for d in density])
@@ -66,7 +69,7 @@ class DeviceIntegrals(JKFitting):
         )
         return np.stack([lib.unpack_tril(row) for row in self.pairs.expand(j)]), k
 
-    def _products(self, exchange: bool) -> ExchangeProducts:
+    def _products(self, exchange: bool, rows: bool) -> ExchangeProducts:
         """How K is computed, in a single precision throughout."""
         single = self.single and self.backend.limits.auto != "fp64"
         return ExchangeProducts(wanted=exchange, single=single)

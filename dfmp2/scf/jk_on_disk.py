@@ -108,10 +108,12 @@ class DiskIntegrals(JKFitting):
         self.build()
         return self._naux
 
-    def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
+    def matrices(
+        self, occupied: list[Array], *, exchange: bool = True, rows: bool = False
+    ) -> tuple[Array, Array]:
         """J and K of each spin, bit for bit those from integrals in memory."""
         self.build()
-        how = self._products(exchange)
+        how = self._products(exchange, rows)
         self._count(occupied, how)
         ranges = shares(self._naux, self.threads)
         few, _ = rows_at_a_time(self.pairs, occupied)
@@ -124,7 +126,9 @@ class DiskIntegrals(JKFitting):
             ]
             for k in range(count)
         ]
-        return accumulated(self._read(cuts), self._naux, self.pairs, occupied, self.threads, how)
+        read = self._read(cuts)
+        j, k = accumulated(read, self._naux, self.pairs, occupied, self.threads, how)
+        return j, self._whole(k, occupied, how)
 
     def rows(self) -> Iterator[Array]:
         """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is

@@ -36,6 +36,9 @@ FAR = 1e-3
 CALM = 5e-3  # Eh, gradient below which ADIIS ends
 CALM_LEAST = 4  # iterations it gets at least
 SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
+# Eh, norm of the orbital gradient below which K changes so little between virtual orbitals that it
+# is kept
+ROWS_BELOW = 0.1
 # Factor on the best gradient so far: an iteration that stays above it has reached the noise level,
 # or does not converge anyway
 SINGLE_GAIN = 0.8
@@ -388,8 +391,8 @@ def begins_coarse(precision: str, nao: int) -> bool:
 
 
 class SingleSchedule:
-    """Switches `single` and `corrected` of the Fock-matrix builders from one SCF iteration to the
-    next.
+    """Switches `single`, `corrected` and `occupied_rows` of the Fock-matrix builders from one SCF
+    iteration to the next.
 
     Parameters
     ----------
@@ -422,9 +425,13 @@ class SingleSchedule:
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
         self._best = min(self._best, gradient)
         if self._single:
+            if self._fitted is not None:
+                self._fitted.occupied_rows = gradient < ROWS_BELOW
             self._advance(gradient, stalled=stalled)
             return False
         self._in_double += 1
+        if self._fitted is not None:
+            self._fitted.occupied_rows = False
         done = self._in_double > 1 and converged(envs)
         if self._on_grid is None or not self._on_grid.anchored:
             return done
@@ -464,5 +471,7 @@ class SingleSchedule:
     def finish(self) -> None:
         """Use float64 and the final grid from now on."""
         self._leave_single()
+        if self._fitted is not None:
+            self._fitted.occupied_rows = False
         if self._on_grid is not None:
             self._on_grid.leave_coarse_grid()
