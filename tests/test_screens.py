@@ -433,16 +433,18 @@ def test_warnings_of_one_kind_are_said_once(
 
 
 def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
-    """The sign alone is easily missed; a minimum has no such column."""
+    """The sign alone is easily missed; a minimum has no such column. Each number has its decimals."""
     table = {
         "mode": Column((1.0, 2.0), "", ""),
         "wavenumber": Column((-812.4, 1595.2), "cm^-1", ""),
         "ir_intensity": Column((1.0, 2.0), "km/mol", ""),
+        "reduced_mass": Column((1.09284, 2.0), "u", ""),
+        "force_constant": Column((-0.78046412, 1.5), "mdyn/angstrom", ""),
     }
     modes = replace(stretched, kind="frequencies", table=table)
     text = study_report(modes)
-    assert re.search(r"-812\.4 .* imaginary$", text, re.MULTILINE)
-    assert re.search(r" 1595\.2 .* real$", text, re.MULTILINE)
+    assert re.search(r"-812\.4 +1\.00 +1\.0928 +-0\.7805 +imaginary$", text, re.MULTILINE)
+    assert re.search(r" 1595\.2 +2\.00 +2\.0000 +1\.5000 +real$", text, re.MULTILINE)
     real = {**table, "wavenumber": Column((812.4, 1595.2), "cm^-1", "")}
     assert "real" not in study_report(replace(modes, table=real))
 

@@ -103,6 +103,7 @@ DIGITS = {  # decimals, by unit or by column name
     "km/mol": ".2f",
     "u": ".4f",
     "mdyn/A": ".4f",
+    "mdyn/angstrom": ".4f",
     "J/(mol K)": ".3f",
     "sqrt(u) bohr": ".4f",
     "homo_lumo_gap": ".6f",
