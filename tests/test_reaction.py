@@ -352,6 +352,10 @@ def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
     )
     stored = dfmp2.read_study("h2.h5")
     assert stored.values["reaction_gibbs_energy"] == study.values["reaction_gibbs_energy"]
+    tolerances = {
+        run.options.scf_conv_tol for name, run in stored.runs.items() if "step" not in name
+    }
+    assert tolerances == {1e-11}  # those of the search may be looser
 
 
 @pytest.mark.slow

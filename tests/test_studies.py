@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,6 +142,9 @@ def test_sets_for_which_a_formula_was_not_tested(
     assert settings["cardinal_numbers"] == [2, 3]
     assert settings["scf_formula"] == "karton-martin"
     assert settings["correlation_formula"] == "helgaker"
+    fitted = replace(level, scf_auxbasis="def2-universal-jkfit", auxbasis="cc-pv[dt]z-ri").runs
+    assert [run.options.scf_auxbasis for run in fitted] == ["def2-universal-jkfit"] * 2
+    assert [run.options.auxbasis for run in fitted] == ["cc-pvdz-ri", "cc-pvtz-ri"]
 
 
 EXPONENTS = {  # of Neese and Valeev, as printed in their paper
