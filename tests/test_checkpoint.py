@@ -138,6 +138,7 @@ def test_resumed_from_any_state(
     assert (
         all(state.orbitals is not None for state in within) and len(within) > 5 and len(after) > 5
     )
+    assert all(state.orbitals is None for state in after)  # the reference has them
     assert compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", after[len(after) // 2])) == whole
     said = Heard()
     found = compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", within[-1]), listener=said)
