@@ -279,6 +279,14 @@ def test_a_stored_hessian_beside_energies(folder: Path) -> None:
     assert atoms.values["reaction_energy_at_0_kelvin"].value == pytest.approx(
         atoms.values["reaction_energy"].value - wavenumber / 2 / 219474.6313632, abs=1e-10
     )
+    soft = dfmp2.reaction(
+        "h2.h5", "2*h.xyz", "6-31g", symmetry_numbers={"h2": 6}, scale=0.5, **SMALL
+    )
+    assert soft.values["reaction_energy_at_0_kelvin"].value == pytest.approx(
+        soft.values["reaction_energy"].value - wavenumber / 4 / 219474.6313632, abs=1e-10
+    )
+    risen = soft.values["reaction_entropy"].value - atoms.values["reaction_entropy"].value
+    assert risen == pytest.approx(8.31446262 * math.log(3), abs=5e-3)  # 6 instead of 2
     for hydrogen, lacking in (("h2.h5", ["proton, h3"]), ("h2.xyz", [])):
         moved = dfmp2.reaction(f"{hydrogen},proton.xyz", "h3.xyz,he.xyz", "6-31g", **SMALL)
         said = [note for note in moved.notes if "without a Hessian" in note]

@@ -145,6 +145,8 @@ def test_sets_for_which_a_formula_was_not_tested(
     fitted = replace(level, scf_auxbasis="def2-universal-jkfit", auxbasis="cc-pv[dt]z-ri").runs
     assert [run.options.scf_auxbasis for run in fitted] == ["def2-universal-jkfit"] * 2
     assert [run.options.auxbasis for run in fitted] == ["cc-pvdz-ri", "cc-pvtz-ri"]
+    by_default: Any = at_level(Options(basis))
+    assert by_default.settings()["scf_formula"] == "largest"
 
 
 EXPONENTS = {  # of Neese and Valeev, as printed in their paper
@@ -714,6 +716,9 @@ def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
     slope = make_curve(whole, energies, 360.0)
     assert [round(one.position) for one in find_extrema(slope)] == [0, 62, 118, 180, 242, 298]
     assert [round(top.position) for _, top, _ in barriers(slope, find_extrema(slope))] == [0, 242]
+    energies[9], energies[0] = butane_like(90), math.nan  # the geometry of 360 degrees
+    seam = find_extrema(make_curve(whole, energies, 360.0))
+    assert [round(one.position) for one in seam] == [0, 62, 118, 180, 242, 298]
     assert find_extrema(make_curve([1.0, 2.0], [0.0, 1.0])) == []
     both = make_curve([0.0, 1.0, 2.0], [math.nan] * 3)
     assert find_extrema(both) == []
