@@ -273,7 +273,11 @@ def test_stored_results_take_part(folder: Path) -> None:
 
 def test_a_stored_hessian_beside_energies(folder: Path) -> None:
     """Atoms need none; other molecules without one are named, and leave no Gibbs energy."""
-    stored = dfmp2.frequencies("h2.xyz", "6-31g", allow_gradient=True, output="h2.h5", **SMALL)
+    stored = dfmp2.frequencies(
+        "h2.xyz", "6-31g", allow_gradient=True, temperature=310.0, output="h2.h5", **SMALL
+    )
+    again = dfmp2.thermo("h2.h5", temperature=310.0)
+    assert again.values["entropy"].value == pytest.approx(stored.values["entropy"].value)
     atoms = dfmp2.reaction("h2.h5", "2*h.xyz", "6-31g", **SMALL)
     (wavenumber,) = stored.table["wavenumber"].values
     assert atoms.values["reaction_energy_at_0_kelvin"].value == pytest.approx(

@@ -545,6 +545,8 @@ def dihedral(points: np.ndarray) -> float:
 def test_dihedral_turns_one_side_only() -> None:
     coordinate = make_coordinate("dihedral", "3,1,2,4", "-170:170:18", PEROXIDE)
     assert coordinate.moving == (1, 3)
+    behind = coordinate.at(PEROXIDE, -170)
+    assert coordinate.deviation(behind, 170) == pytest.approx(math.radians(-20))
     before = PEROXIDE.coordinates
     for value in coordinate.values:
         after = coordinate.at(PEROXIDE, value).coordinates
