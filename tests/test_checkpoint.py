@@ -138,7 +138,12 @@ def test_resumed_from_any_state(
     assert (
         all(state.orbitals is not None for state in within) and len(within) > 5 and len(after) > 5
     )
+    assert all(state.orbitals is None for state in after)  # the reference has them
     assert compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", after[len(after) // 2])) == whole
+    with recorded() as more:
+        compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", after[-1]))
+    assert all(state.tiles.keys() == after[-1].tiles.keys() != set() for state in more)
+    assert all(state.reference is not None for state in more) and more
     said = Heard()
     found = compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", within[-1]), listener=said)
     cycles = [

@@ -672,6 +672,9 @@ def test_differences(result: MP2Result) -> None:
     )
     assert one is not None and one.value is not None and left is not None
     assert left.value == pytest.approx(0.03 * 2 * one.value, rel=1e-12)
+    triplets = [replace(run, molecule=replace(run.molecule, multiplicity=3)) for run in runs]
+    both_sides = combined(list(zip(weights, triplets, strict=True)), "the difference")
+    assert both_sides.sources["mp2_fitting"].correlation.value == left.value
 
     errors = ((5e-5, 2e-5), (4e-5, 1e-5), (2e-5, 1e-5))
     certified = [

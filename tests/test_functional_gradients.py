@@ -335,6 +335,8 @@ def test_front_ends_give_the_same_forces() -> None:
     variables = answer["extras"]["qcvars"]
     total = ours.result.total_energy
     assert variables["CURRENT ENERGY"] == pytest.approx(total, abs=1e-9)
+    title = ours.result.options.correlation.title.upper()
+    assert variables[f"{title} TOTAL ENERGY"] == pytest.approx(total, abs=1e-9)
     assert variables["DISPERSION CORRECTION ENERGY"] == ours.result.dispersion_energy
     assert variables["DFT FUNCTIONAL TOTAL ENERGY"] == pytest.approx(
         ours.result.scf_total_energy, abs=1e-9

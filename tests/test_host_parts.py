@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
+from pyscf import lib
 
 from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
 from dfmp2.host import blas, files, resources, threads
@@ -216,11 +217,13 @@ def test_a_watch_hears_of_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_of_the_libraries_are_put_back() -> None:
-    before = threads.openblas()
+    before, of_openmp = threads.openblas(), lib.num_threads()
     assert before
-    with threads.limited(2, 3):
+    with threads.limited(of_openmp + 2, 3):
         assert 3 in threads.openblas().values()  # a build for one thread stays as it is
+        assert lib.num_threads() == of_openmp + 2
     assert threads.openblas() == before
+    assert lib.num_threads() == of_openmp
 
     def fail() -> None:
         with threads.limited(1):

@@ -251,6 +251,7 @@ def test_value_semantics() -> None:
     flipped[:, 0] = -0.0
     assert water(coordinates=flipped) == one
     assert one.with_state(1, 2) == water(charge=1, multiplicity=2)
+    assert one.with_state(1, 2).with_state(-1, None) == water(charge=-1, multiplicity=2)
     assert one.with_state(1, 2).name == "a"
     assert pickle.loads(pickle.dumps(one)) == one
 

@@ -834,6 +834,8 @@ def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path
     done = call(*command, "--resume")
     whole = succeed(done).json
     assert 2 <= done.err.count("finished before") < 13 == len(whole["runs"])
+    looser = call(*command, "--resume", "--tolerance", "1e-6")  # allowed until it is complete
+    assert looser.code == 3 and "is another calculation" in looser.message
 
     pieces = re.split(r"^\[(.+?)\](.*)$", (folder / "x.molden").read_text(), flags=re.MULTILINE)[1:]
     sections = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)

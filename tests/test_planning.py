@@ -278,6 +278,27 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     assert found.total == pytest.approx(plain.total + 6.0 - scf - b)
 
 
+def test_what_is_read_and_evaluated_again():
+    """Mixed precision reads B twice, with room for twice as many numbers; without a fitting set,
+    each build and each product with the Hessian of a spin evaluates the integrals."""
+    plan = SimpleNamespace(scf_fits_in_core=True, mp2_fits_in_core=False, mp2_disk=1)
+    wide, narrow = (SimpleNamespace(**vars(plan), tensor_bytes=room) for room in (4e8, 2e8))
+    limits = CpuBackend(1).limits
+    once = time.traffic(LARGE, wide, limits)
+    twice = time.traffic(replace(LARGE, precision="mixed"), narrow, limits)
+    assert twice.pairs_read == 2 * once.pairs_read > 0
+
+    exact = replace(LARGE, naux_scf=0, spins=LARGE.spins * 2, examined=True)
+    held, again = (
+        time.time_text(exact, Rates(), Traffic(recomputed=one), DiskRates(1e9, 1e9)).scf
+        for one in (False, True)
+    )
+    every = exact.integrals()["scf"] / Rates().four_centre
+    assert again - held == pytest.approx(
+        (exact.scf_builds + 2 * exact.hessian_products - 1) * every
+    )
+
+
 def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkeypatch):
     monkeypatch.setattr(rates, "REPEATS", 2)
     found = rates.measure_rates(CpuBackend(1), 1)

@@ -273,12 +273,24 @@ def test_stored_results_take_part(folder: Path) -> None:
 
 def test_a_stored_hessian_beside_energies(folder: Path) -> None:
     """Atoms need none; other molecules without one are named, and leave no Gibbs energy."""
-    stored = dfmp2.frequencies("h2.xyz", "6-31g", allow_gradient=True, output="h2.h5", **SMALL)
+    stored = dfmp2.frequencies(
+        "h2.xyz", "6-31g", allow_gradient=True, temperature=310.0, output="h2.h5", **SMALL
+    )
+    again = dfmp2.thermo("h2.h5", temperature=310.0)
+    assert again.values["entropy"].value == pytest.approx(stored.values["entropy"].value)
     atoms = dfmp2.reaction("h2.h5", "2*h.xyz", "6-31g", **SMALL)
     (wavenumber,) = stored.table["wavenumber"].values
     assert atoms.values["reaction_energy_at_0_kelvin"].value == pytest.approx(
         atoms.values["reaction_energy"].value - wavenumber / 2 / 219474.6313632, abs=1e-10
     )
+    soft = dfmp2.reaction(
+        "h2.h5", "2*h.xyz", "6-31g", symmetry_numbers={"h2": 6}, scale=0.5, **SMALL
+    )
+    assert soft.values["reaction_energy_at_0_kelvin"].value == pytest.approx(
+        soft.values["reaction_energy"].value - wavenumber / 4 / 219474.6313632, abs=1e-10
+    )
+    risen = soft.values["reaction_entropy"].value - atoms.values["reaction_entropy"].value
+    assert risen == pytest.approx(8.31446262 * math.log(3), abs=5e-3)  # 6 instead of 2
     for hydrogen, lacking in (("h2.h5", ["proton, h3"]), ("h2.xyz", [])):
         moved = dfmp2.reaction(f"{hydrogen},proton.xyz", "h3.xyz,he.xyz", "6-31g", **SMALL)
         said = [note for note in moved.notes if "without a Hessian" in note]
@@ -352,6 +364,10 @@ def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
     )
     stored = dfmp2.read_study("h2.h5")
     assert stored.values["reaction_gibbs_energy"] == study.values["reaction_gibbs_energy"]
+    tolerances = {
+        run.options.scf_conv_tol for name, run in stored.runs.items() if "step" not in name
+    }
+    assert tolerances == {1e-11}  # those of the search may be looser
 
 
 @pytest.mark.slow

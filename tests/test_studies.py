@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,6 +142,11 @@ def test_sets_for_which_a_formula_was_not_tested(
     assert settings["cardinal_numbers"] == [2, 3]
     assert settings["scf_formula"] == "karton-martin"
     assert settings["correlation_formula"] == "helgaker"
+    fitted = replace(level, scf_auxbasis="def2-universal-jkfit", auxbasis="cc-pv[dt]z-ri").runs
+    assert [run.options.scf_auxbasis for run in fitted] == ["def2-universal-jkfit"] * 2
+    assert [run.options.auxbasis for run in fitted] == ["cc-pvdz-ri", "cc-pvtz-ri"]
+    by_default: Any = at_level(Options(basis))
+    assert by_default.settings()["scf_formula"] == "largest"
 
 
 EXPONENTS = {  # of Neese and Valeev, as printed in their paper
@@ -539,6 +545,8 @@ def dihedral(points: np.ndarray) -> float:
 def test_dihedral_turns_one_side_only() -> None:
     coordinate = make_coordinate("dihedral", "3,1,2,4", "-170:170:18", PEROXIDE)
     assert coordinate.moving == (1, 3)
+    behind = coordinate.at(PEROXIDE, -170)
+    assert coordinate.deviation(behind, 170) == pytest.approx(math.radians(-20))
     before = PEROXIDE.coordinates
     for value in coordinate.values:
         after = coordinate.at(PEROXIDE, value).coordinates
@@ -710,6 +718,9 @@ def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
     slope = make_curve(whole, energies, 360.0)
     assert [round(one.position) for one in find_extrema(slope)] == [0, 62, 118, 180, 242, 298]
     assert [round(top.position) for _, top, _ in barriers(slope, find_extrema(slope))] == [0, 242]
+    energies[9], energies[0] = butane_like(90), math.nan  # the geometry of 360 degrees
+    seam = find_extrema(make_curve(whole, energies, 360.0))
+    assert [round(one.position) for one in seam] == [0, 62, 118, 180, 242, 298]
     assert find_extrema(make_curve([1.0, 2.0], [0.0, 1.0])) == []
     both = make_curve([0.0, 1.0, 2.0], [math.nan] * 3)
     assert find_extrema(both) == []
