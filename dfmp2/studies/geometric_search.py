@@ -197,11 +197,18 @@ def _coordinates(
     connect : bool
         Connect all atoms by bonds.
 
-    In the field of point charges constraints use geomeTRIC's newer algorithm. Its older one, which
-    takes fewer steps otherwise, mixes the rotation of a molecule with its frozen atoms: water among
-    three charges, with oxygen frozen, does not reach its minimum.
+    Frozen atoms, and constraints in the field of point charges, use geomeTRIC's newer algorithm for
+    constraints. Its older one, which takes fewer steps otherwise, mixes the rotation of a molecule
+    with its frozen atoms: water among three charges, or two waters, do not reach their minimum with
+    frozen oxygens.
     """
-    from geometric.internal import DelocalizedInternalCoordinates, Dihedral
+    from geometric.internal import (
+        CartesianX,
+        CartesianY,
+        CartesianZ,
+        DelocalizedInternalCoordinates,
+        Dihedral,
+    )
     from geometric.prepare import parse_constraints
 
     class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
@@ -235,7 +242,8 @@ def _coordinates(
     algorithm = 0
     if constraints.strip():
         objects, values = parse_constraints(frozen, constraints)
-        if molecule.point_charges is not None:
+        held = any(isinstance(one, (CartesianX, CartesianY, CartesianZ)) for one in objects)
+        if held or molecule.point_charges is not None:
             algorithm = 1
     return Coordinates(
         atoms,
