@@ -47,7 +47,6 @@ from dfmp2.host.files import (
     lock_holder,
     read_json,
     release_lock,
-    remove_parts,
     require_writable,
     stamp,
     write_atomically,
@@ -501,7 +500,6 @@ def _compute(
 ) -> ItemStatus:
     """Compute an item and return its row, unless another process has finished it meanwhile."""
     item, target = given.item, given.item.target
-    remove_parts(target)
     row, _ = read_result(given)
     if row.status == "complete":
         notes.append("another process has finished it meanwhile")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import json
 import os
 import platform
@@ -72,15 +71,24 @@ def move(part: Path, target: Path, *, overwrite: bool) -> None:
 
 def beside(target: Path) -> Path:
     """A unique name in the same folder."""
-    return target.with_name(f".{target.name[:200]}.part-{uuid.uuid4().hex[:12]}")
+    return target.with_name(f"{_beginning(target)}{uuid.uuid4().hex[:12]}")
 
 
-def remove_parts(target: Path) -> None:
-    """Remove what processes left that were killed while they wrote `target`, whose lock this
-    process holds."""
-    for part in target.parent.glob(f".{glob.escape(target.name[:200])}.part-*"):
+def _beginning(target: Path) -> str:
+    """What the names of `beside` begin with."""
+    return f".{target.name[:200]}.part-"
+
+
+def remove_parts(*targets: Path) -> None:
+    """Remove what processes left that were killed while they wrote these files, whose lock this
+    process holds. Each folder is listed once: it may hold the results of a large batch."""
+    for folder in {target.parent for target in targets}:
+        beginnings = tuple(_beginning(target) for target in targets if target.parent == folder)
         with contextlib.suppress(OSError):
-            part.unlink()
+            for name in os.listdir(folder):
+                if name.startswith(beginnings):
+                    with contextlib.suppress(OSError):
+                        os.unlink(folder / name)
 
 
 def _rename_new(part: Path, target: Path) -> None:

@@ -258,8 +258,7 @@ def checkpointing(
     """
     target = Path(target)
     with locked(target):
-        remove_parts(target)
-        remove_parts(checkpoint_of(target))
+        remove_parts(target, checkpoint_of(target))
         found = found_beside(
             target, resume=resume, replace_foreign=replace_foreign, note=note, warn=warn
         )

@@ -182,8 +182,7 @@ class Keeper:
         for option, file in self._files.items():
             require_writable(file, overwrite=self.replaces, option=option)
         with locked(self._path):
-            for file in (self._path, checkpoint, *self._files.values()):
-                remove_parts(file)
+            remove_parts(self._path, checkpoint, *self._files.values())
             if os.path.lexists(checkpoint):
                 self._interrupted = found_beside(
                     self._path,
