@@ -241,12 +241,12 @@ def _with_pyscf(
         energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
         return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
     listener.stage(f"{'four-centre ' if exact else ''}{method.title} with PySCF")
-    fitting = fitting_data(result.molecule, result.mp2_fitting)
     frozen = result.sizes.frozen_core, result.sizes.frozen_virtual
     if not _is_written_out(result):
         if exact:
             theirs = check.exact_energies(mf, reference, *frozen)
         else:
+            fitting = fitting_data(result.molecule, result.mp2_fitting)
             theirs = check.native_energies(mole, reference, fitting, *frozen)
         return _of_mp2(result, theirs, allowed, reference.functional_energy)
     spins = formulas.correlated_orbitals(mf, result.reference.kind, *frozen)
@@ -254,6 +254,7 @@ def _with_pyscf(
         rows = formulas.four_center_integrals(mf, spins)
     else:
         _require_written_out(result, plasmons=method.kind == "rpa")
+        fitting = fitting_data(result.molecule, result.mp2_fitting)
         rows = formulas.fitted_rows(mole, fitting, spins)
     return _written_out(result, mole, mf, reference, allowed, spins, rows)
 
