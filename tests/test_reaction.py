@@ -370,6 +370,52 @@ def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
     assert tolerances == {1e-11}  # those of the search may be looser
 
 
+def test_low_modes_of_a_weak_dimer(folder: Path) -> None:
+    """Li+ + He -> LiHe+ at 150 K with its one wavenumber, of 200 to 300 cm^-1, below and near the
+    cutoff: entropies of an oscillator, of one of the cutoff, and with part of a free rotor, whose
+    moment is that of the mode and an average one, 1e-44 kg m^2."""
+    (folder / "lithium-helium.xyz").write_text("2\ncharge=1\nLi 0 0 0\nHe 0 1.2 1.55\n")
+    conditions = {"temperature": 150.0, "scale": 0.9}
+    dfmp2.frequencies("lithium-helium.xyz", "6-31g", allow_gradient=True, output="d.h5", **SMALL)
+
+    def study(**treated: Any) -> dfmp2.Study:
+        species = ("lithium-ion.xyz,he.xyz", "d.h5", "6-31g")
+        return dfmp2.reaction(*species, **conditions, **treated, **SMALL)
+
+    kelvin, boltzmann, planck, light = 150.0, 1.380649e-23, 6.62607015e-34, 2.99792458e10
+    gas = boltzmann * 6.02214076e23
+
+    def oscillator(wavenumber: float) -> float:
+        x = planck * light * wavenumber / (boltzmann * kelvin)
+        return gas * (x / math.expm1(x) - math.log(-math.expm1(-x)))
+
+    harmonic = study()
+    (wavenumber,) = harmonic.arrays["d_wavenumbers"].value
+    assert 200 < wavenumber < 300
+    cutoff = 350.0
+    moment = planck / (8 * math.pi**2 * light * wavenumber)
+    moment = 1 / (1 / moment + 1 / 1e-44)
+    states = math.sqrt(8 * math.pi**3 * moment * boltzmann * kelvin) / planck
+    rotor = gas * (0.5 + math.log(states))
+    share = 1 / (1 + (cutoff / wavenumber) ** 4)
+    entropies = {
+        "grimme": share * oscillator(wavenumber) + (1 - share) * rotor,
+        "truhlar": oscillator(cutoff),
+    }
+    for name, entropy in entropies.items():
+        treated = study(quasi_harmonic=name, cutoff=cutoff)
+        risen = entropy - oscillator(wavenumber)
+        assert abs(risen) > 0.5
+        values, before = treated.values, harmonic.values
+        assert values["reaction_entropy"].value - before["reaction_entropy"].value == pytest.approx(
+            risen, rel=1e-6
+        )
+        gibbs = values["reaction_gibbs_energy"].value - before["reaction_gibbs_energy"].value
+        assert gibbs == pytest.approx(-kelvin * risen / 2625499.64, rel=1e-6)
+        for same in ("reaction_enthalpy", "reaction_energy_at_0_kelvin"):
+            assert values[same].value == pytest.approx(before[same].value, abs=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers")
 def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
