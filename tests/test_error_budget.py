@@ -204,7 +204,7 @@ def test_energies_of_float32_show_no_softness(
     [
         ("uhf", "marginal (UHF to UHF)", 1e-6, 50.0),
         ("uhf", "stable", 0.5, 3.0),
-        ("uhf", "stable", 0.04, 25.0),
+        ("uhf", "stable", 0.04, 37.5),
         ("uhf", "stable", 1e-6, 50.0),  # of an earlier version
         ("uhf", "unstable (UHF to UHF)", -0.02, 3.0),
         ("rhf", "marginal (RHF to UHF)", 1e-6, 3.0),
@@ -229,13 +229,15 @@ def test_a_rotation_that_costs_little_leaves_more(
     [
         ("N 0 0 0; O 0.03 0.02 1.16", 0, "6-31g*"),
         ("N 0 0 0; O 1.14 0 0; H -0.5 0.94 0.02", 1, "6-31g"),
+        ("Cl 0 0 0; O 0.2 0.3 1.53", 0, "def2-svp"),
     ],
 )
 def test_what_the_scf_leaves_along_soft_rotations_is_stated(
     text: str, charge: int, basis: str
 ) -> None:
     """Against PySCF's second-order SCF, started from the same orbitals. For NO 5.6e-8 Eh were
-    stated, and E(corr) was off by 3.6e-7; for HNO+ 1.4e-7, off by 4.7e-7."""
+    stated, and E(corr) was off by 3.6e-7; for HNO+ 1.4e-7, off by 4.7e-7. For ClO 41 times the
+    error was stated, since turning the hole in its pi shell costs nothing."""
     atoms = text.split("; ")
     molecule = parse_xyz("\n".join((str(len(atoms)), "", *atoms)), file="m").molecule
     sets = {"scf_auxbasis": "cc-pvdz-jkfit", "auxbasis": "cc-pvdz-ri"}

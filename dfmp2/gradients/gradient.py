@@ -47,7 +47,6 @@ from dfmp2.gradients.response import (
     Relaxed,
     convergence_error,
     fock_matrices,
-    free_rotations,
     relax,
 )
 from dfmp2.gradients.result import GradientResult
@@ -90,7 +89,7 @@ from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
-from dfmp2.scf.rotations import fitting_object
+from dfmp2.scf.rotations import fitting_object, free_rotations
 
 
 def mp2_gradient(
@@ -540,13 +539,14 @@ def _response(
     with shielded():
         mf = _builder(calculation, kept.pop() if kept else None)
         try:
-            core = hamiltonian.mean_field(
+            bare = hamiltonian.mean_field(
                 mole,
                 calculation.kind,
                 calculation.options.relativity,
                 calculation.system.molecule.point_charges,
                 field=calculation.field,
-            ).get_hcore()
+            )
+            core = bare.get_hcore()
             builder = FockBuilder(
                 mf=mf,
                 single=uses_single(calculation.options.precision, int(mole.nao)),
@@ -575,7 +575,7 @@ def _response(
                 virtual,
                 calculation.listener,
                 energy_fock,
-                free_rotations(mole, core, spins),
+                free_rotations(bare, spins[0].coeff, [o.rotations for o in spins]),
             )
             fock = fock_matrices(mf, core, spins, builder.exact, potential)
             return relaxed, residual, convergence_error(fock, spins, relaxed)

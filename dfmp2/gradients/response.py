@@ -36,9 +36,9 @@ matrices of the SCF. The matrix of the equations is that of the stability analys
 (`dfmp2.scf.rotations`).
 
 A linear molecule or an atom whose orbitals are less symmetric than its nuclei (OH, singlet O2) has
-rotations that change no energy: with l = r x nabla about the axis, v_ai = (a|l|i) gives H v = 0 and
-v b = 0. The solution is the one without v; an SCF that has converged to g makes both products as
-small as g, and their quotient anything. Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
+rotations v that change no energy (`dfmp2.scf.rotations`): H v = 0 and v b = 0. The solution is the
+one without v; an SCF that has converged to g makes both products as small as g, and their quotient
+anything. Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
 Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
 """
 
@@ -65,9 +65,6 @@ GAIN = 1e-5  # reduction of the residual by iterations before it is recomputed i
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, smallest denominator in the preconditioner
 DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
-ON_A_LINE = 1e-3  # bohr, largest distance of nuclei from an axis
-SYMMETRIC = 1e-4  # Eh, largest change of the one-electron Hamiltonian by a symmetry
-BROKEN = 1e-3  # norm of v, least for orbitals that are less symmetric than the nuclei
 # Largest part of x along one eigenvector of the orbital Hessian: 0.01 to 0.03 in CH3, H2O, LiH, OH;
 # 0.2 in O3, 0.3 in C2H3, 0.5 in HNO+, 0.6 in CN, 1.4 in NO, whose frequencies are known to be wrong
 STRONG = 0.25
@@ -211,7 +208,7 @@ def relax(
     energy_fock : sequence of array, optional
         F', (nmo, nmo) Eh per spin, if the energy has another functional.
     free : sequence of array
-        Orthonormal rotations that change no energy, from `free_rotations`.
+        Orthonormal rotations that change no energy, from `dfmp2.scf.rotations.free_rotations`.
 
     Raises
     ------
@@ -374,42 +371,6 @@ def _without(vector: Array, others: Sequence[Array]) -> Array:
     for other in others:
         vector = vector - other * (other @ vector)
     return vector
-
-
-def free_rotations(mole: Any, core: Array, spins: Sequence[Orbitals]) -> list[Array]:
-    """Orthonormal rotations v about axes of symmetry, each as a vector of both spins; empty if the
-    orbitals are as symmetric as the nuclei, or the nuclei are not on a line.
-
-    Parameters
-    ----------
-    mole : Any
-        The PySCF molecule.
-    core : array
-        One-electron part of the Fock matrix with point charges and a field, (nao, nao) Eh: an axis
-        is one of symmetry if a rotation about it does not change this matrix.
-    """
-    places = mole.atom_coords()
-    centred = places - places.mean(axis=0)
-    if np.linalg.eigvalsh(centred.T @ centred)[1] > ON_A_LINE**2:
-        return []
-    with mole.with_common_orig(places.mean(axis=0)):
-        turns = mole.intor("int1e_cg_irxp")
-    coeff = spins[0].coeff
-    hamiltonian = coeff.T @ core @ coeff
-    changes = []
-    for turn in turns:
-        generator = coeff.T @ turn @ coeff
-        changes.append((hamiltonian @ generator - generator @ hamiltonian).ravel())
-    squares, axes = np.linalg.eigh(np.stack(changes) @ np.stack(changes).T)
-    vectors = []
-    for axis in axes.T[squares < SYMMETRIC**2]:
-        turn = np.einsum("x,xmn->mn", axis, turns)
-        rotated = [o.rotations.virtual.T @ turn @ o.rotations.occupied for o in spins]
-        vectors.append(flattened(rotated))
-    if not vectors:
-        return []
-    _, norms, directions = np.linalg.svd(np.stack(vectors), full_matrices=False)
-    return list(directions[norms > BROKEN])
 
 
 class _Subspace:

@@ -11,8 +11,8 @@
     basis set              only a study of several basis sets can tell
 
     softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS,
-                                                    for UHF 1 / (lowest eigenvalue of the orbital Hessian),
-                                                    but no more than MARGINAL_SOFTNESS of that
+                                                    for UHF STIFFNESS / (lowest eigenvalue of the orbital
+                                                    Hessian), but no more than MARGINAL_SOFTNESS of that
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
@@ -69,6 +69,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SOFTNESS = 3.0  # 1/Eh
 UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh, if the iterations do not show it
+STIFFNESS = 1.5  # divided by the lowest eigenvalue of the orbital Hessian, dimensionless
 MARGINAL_SOFTNESS = 50.0  # 1/Eh, the least of UHF where a rotation costs little or no energy
 FIRST_ORDER = 0.04  # Eh
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
@@ -388,9 +389,8 @@ def _softness(result: MP2Result) -> float:
     It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
     are large even if the gradient is small. Energies of float32 products or of a coarser grid do
     not show it: a large molecule, or an SCF of fewer than two iterations, has a constant instead.
-    UHF solutions of marginal stability often have a second soft rotation that the iterations do not
-    reach (NO near its equilibrium, where spin polarisation sets in). The lowest curvature of a stable
-    one is known; the iterations may not reach its rotation either (HNO+).
+    The iterations may not reach the softest rotation of a UHF solution (NO near its equilibrium,
+    where spin polarisation sets in; HNO+), whose curvature the stability analysis knows.
     """
     reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
     history = reference.history
@@ -404,8 +404,8 @@ def _softness(result: MP2Result) -> float:
         and stability is not None
         and stability.verdict.startswith(("stable", "marginal"))
     ):
-        lowest = max(stability.lowest_eigenvalue, 1.0 / MARGINAL_SOFTNESS)
-        softness = max(SOFTNESS, 1.0 / lowest)
+        lowest = max(stability.lowest_eigenvalue, STIFFNESS / MARGINAL_SOFTNESS)
+        softness = max(SOFTNESS, STIFFNESS / lowest)
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):

@@ -11,6 +11,10 @@ Kohn-Sham orbitals K is the exact exchange of the functional, and its kernel is 
 Because 2 D = (A + C)(A + C)^T - (A - C)(A - C)^T, the matrices are those of two densities with
 orbitals, which the fitted builder handles efficiently. Only real rotations are considered. Source:
 Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
+
+If the orbitals of a linear molecule or an atom are less symmetric than its nuclei (the hole in the
+pi shell of OH), turning them about an axis of the nuclei changes no energy: with l = r x nabla about
+the axis, v_ai = (a|l|i) gives H v = 0.
 """
 
 from __future__ import annotations
@@ -38,6 +42,10 @@ ROOTS, STARTS = (2, 4)
 RESIDUAL = 2e-3  # Eh; the error of the eigenvalue is quadratic in it
 MOST_CYCLES, SPACE = 60, 30
 SMALLEST = 0.05  # Eh, smallest denominator in the preconditioner
+COLLINEAR = 1e-3  # bohr, largest distance of nuclei from an axis
+SYMMETRIC = 1e-4  # Eh, largest change of the one-electron Hamiltonian by a symmetry
+TURNED = 1e-3  # norm of v, least for orbitals that are less symmetric than the nuclei
+RAISED = 1.0  # Eh, eigenvalue of a free rotation where others are looked for
 # 45 degrees mixes HOMO and LUMO completely; small angles are for the onset of an instability
 ANGLES = tuple(math.pi / 4 * 0.5**k for k in range(7))
 FLAT = 1e-9  # Eh; energies closer than this are equal
@@ -86,8 +94,45 @@ def split(vector: Array, spins: Sequence[RotatedSpin]) -> list[Array]:
     return [part.reshape(s.differences.shape) for part, s in zip(parts, spins, strict=True)]
 
 
-def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -> Rotation:
-    """The rotation of this kind with the lowest eigenvalue.
+def free_rotations(mf: Any, coeff: Array, spins: Sequence[RotatedSpin]) -> list[Array]:
+    """Orthonormal rotations v about axes of symmetry, each as a vector of all spins; empty if the
+    orbitals are as symmetric as the nuclei, or the nuclei are not on a line.
+
+    Parameters
+    ----------
+    mf : Any
+        PySCF mean field with the point charges and the field: an axis is one of symmetry if a
+        rotation about it does not change its one-electron Hamiltonian.
+    coeff : array
+        All orbitals of a spin, (nao, nmo).
+    """
+    mole = mf.mol
+    places = mole.atom_coords()
+    centred = places - places.mean(axis=0)
+    if np.linalg.eigvalsh(centred.T @ centred)[1] > COLLINEAR**2:
+        return []
+    with mole.with_common_orig(places.mean(axis=0)):
+        turns = mole.intor("int1e_cg_irxp")
+    hamiltonian = coeff.T @ mf.get_hcore() @ coeff
+    changes = []
+    for turn in turns:
+        generator = coeff.T @ turn @ coeff
+        changes.append((hamiltonian @ generator - generator @ hamiltonian).ravel())
+    squares, axes = np.linalg.eigh(np.stack(changes) @ np.stack(changes).T)
+    vectors = []
+    for axis in axes.T[squares < SYMMETRIC**2]:
+        turn = np.einsum("x,xmn->mn", axis, turns)
+        vectors.append(flattened([spin.virtual.T @ turn @ spin.occupied for spin in spins]))
+    if not vectors:
+        return []
+    _, norms, directions = np.linalg.svd(np.stack(vectors), full_matrices=False)
+    return list(directions[norms > TURNED])
+
+
+def lowest_rotation(
+    kind: str, spins: Sequence[RotatedSpin], product: Product, free: Sequence[Array] = ()
+) -> Rotation:
+    """The rotation of this kind with the lowest eigenvalue, other than `free` ones.
 
     Parameters
     ----------
@@ -95,11 +140,17 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
         Canonical orbitals of a converged mean field.
     product : Product
         Product with the Hessian (`dfmp2.scf.response_matrices.orbital_hessian`).
+    free : sequence of array
+        Orthonormal rotations of this kind that change no energy, from `free_rotations`.
     """
     diagonal = flattened([spin.differences for spin in spins])
 
     def products(vectors: Sequence[Array]) -> list[Array]:
-        return [flattened(product(split(x, spins), COULOMB[kind])) for x in vectors]
+        images = [flattened(product(split(x, spins), COULOMB[kind])) for x in vectors]
+        for image, x in zip(images, vectors, strict=True):
+            for rotation in free:
+                image += RAISED * (rotation @ x) * rotation
+        return images
 
     def precondition(residual: Array, eigenvalue: float, _: Array) -> Array:
         gap = diagonal - eigenvalue

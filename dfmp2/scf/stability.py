@@ -15,9 +15,10 @@ of a small molecule, the most likely ones of a large one (its lowest eigenvalue 
 so a negative one proves an instability). "full" and "follow" find the lowest eigenvector of all
 rotations iteratively (`dfmp2.scf.rotations`). For each kind of instability, the drop in energy
 along its eigenvector is recorded: a lower solution gains at least that much. An RHF solution may
-have both kinds. An eigenvalue that is zero within its error is marginal: either the rotation
-changes nothing, as for the only electron of a pi shell, or an instability begins there. Source:
-Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
+have both kinds. An eigenvalue that is zero within its error is marginal: an instability begins
+there, or the rotation changes nothing, as for the only electron of a pi shell. Of the latter,
+"full" and "follow" leave out those about an axis of the nuclei. Source: Seeger and Pople, J. Chem.
+Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ def full_stability(mf: Any) -> Stability:
 
 
 def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> list[Rotation]:
-    """The lowest rotation of each kind, in order of increasing eigenvalue; `single` and `held` as
-    in `dfmp2.scf.response_matrices.orbital_hessian`."""
+    """The lowest rotation of each kind, in order of increasing eigenvalue, without those that turn
+    the orbitals about an axis of the nuclei; `single` and `held` as in
+    `dfmp2.scf.response_matrices.orbital_hessian`."""
     spins = rotations.orbital_spins(mf)
     if not any(spin.differences.size for spin in spins):
         return []
@@ -128,12 +130,14 @@ def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> li
     kinds = [UHF]
     if len(spins) == 1:
         kinds = [RHF, BROKEN]
+    free = rotations.free_rotations(mf, rotations.stacked_orbitals(mf)[0][0], spins)
     found = []
     for kind in kinds:
         product, kernel = exchange, _kernel(mf, spins, kind)
         if kernel is not None:
             product = with_kernel(exchange, spins, kernel)
-        found.append(rotations.lowest_rotation(kind, spins, product))
+        excluded = [] if kind == BROKEN else free
+        found.append(rotations.lowest_rotation(kind, spins, product, excluded))
     return sorted(found, key=lambda rotation: rotation.eigenvalue)
 
 
