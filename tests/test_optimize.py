@@ -25,6 +25,7 @@ from dfmp2.molecule.structure import structure
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
+from dfmp2.output.reports.study import remarks
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
@@ -470,6 +471,7 @@ def test_a_run_without_steps_has_measured_the_curvature():
     study = optimized(molecule, Search())
     assert study.settings["steps"] == 0 and list(study.runs) == ["step-000", "curvature-001"]
     (measured,) = (note for note in study.notes if note.startswith("curvature along"))
+    assert measured not in remarks(study)  # on the screen, which has other things to show
     said = float(re.search(r"measured: (\S+)", measured)[1])
     move = study.runs["curvature-001"].molecule.coordinates - molecule.coordinates
 
