@@ -25,6 +25,7 @@ from dfmp2.molecule.structure import structure
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
+from dfmp2.output.reports.study import remarks
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
@@ -51,6 +52,25 @@ SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "d
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
 OTHER = Molecule(("O", "H", "H"), [[0, 0.3, 0], [0.2, 1.9, -0.7], [-0.9, -0.9, 1.2]])
+
+
+def _in_angstrom(text, **state):
+    rows = [row.split() for row in text.split(";")]
+    places = np.array([[float(x) for x in row[1:]] for row in rows]) / 0.52917721092
+    return Molecule([row[0] for row in rows], places, **state)
+
+
+FLUORIDE_AND_WATER = _in_angstrom("F 0 0 0; O 2.7 0.1 0; H 1.75 0.2 0.05; H 3 0.9 0.3", charge=-1)
+AMMONIA = _in_angstrom("N 0 0 .1; H .95 0 -.25; H -.5 .83 -.2; H -.45 -.82 -.25")
+METHYLAMINE_CATION = _in_angstrom(
+    "C 0 0 0; N 1.43 0 0; H -.4 1.02 0; H -.4 -.5 .88; H -.4 -.52 -.9; H 1.95 .85 .1; "
+    "H 1.95 -.83 .2",
+    charge=1,
+    multiplicity=2,
+)
+CYCLOPROPENE = _in_angstrom(
+    "C 0 .8 0; C .65 -.6 0; C -.65 -.6 0; H 0 1.4 .92; H 0 1.4 -.9; H 1.6 -1.1 0; H -1.6 -1.15 .1"
+)
 FLUORIDE = Molecule(("F", "H"), [[0, 0, 0], [0.4, 0.9, 1.5]])
 COMMAND = (
     "--basis",
@@ -129,28 +149,33 @@ def test_a_torsion_is_stiffer_about_a_short_bond(longer, constant):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_the_model_hessian_by_kind_of_coordinate(alone):
-    """Peroxide, alone or beside hydrogen: 0.02 Eh/bohr^2 between fragments, the softest 1e-5."""
+@pytest.mark.parametrize("held", ["", "$freeze\ndihedral 3 1 2 4\ndistance 1 2\n"])
+def test_the_model_hessian_by_kind_of_coordinate(alone, held):
+    """Peroxide, alone or beside hydrogen: 0.02 Eh/bohr^2 between fragments, the softest 1e-5; the
+    same second derivatives of Cartesian coordinates, with and without constraints."""
     atoms = "O 0 1.32 -.11; O 0 -1.32 -.11; H 1.47 1.7 .9; H -1.4 -1.7 1.1; H 0 0 9; H 0 .2 10.4"
     rows = [row.split() for row in atoms.split(";")[: 4 if alone else 6]]
     start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
-    inner, place = GeomeTRIC(start, Search(), "")._optimizer.IC, start.coordinates.ravel()
-    inner.Vecs = np.eye(len(inner.Prims.Internals))
-    theirs = inner.Prims.guess_hessian(place).diagonal()
-    ours, soft = (
-        inner.guess_hessian(place).diagonal(),
-        inner.softest_hessian(place, 1e-5).diagonal(),
-    )
+    inner, place = GeomeTRIC(start, Search(), held)._optimizer.IC, start.coordinates.ravel()
     kinds = [type(primitive).__name__ for primitive in inner.Prims.Internals]
     assert {"Distance", "Angle", "Dihedral"} < set(kinds)
-    for kind, *constants in zip(kinds, theirs, ours, soft, strict=True):
-        plain = torsional_constant(start, start.coordinates, 0, 1)
-        if kind != "Dihedral":
-            plain = constants[0]
-        expected = plain, plain * {"Distance": 0.5, "Angle": 0.3, "Dihedral": 0.2}.get(kind, 1.0)
+    model, softest = [], []
+    for kind, plain in zip(kinds, inner.Prims.guess_hessian(place).diagonal(), strict=True):
         if kind.startswith(("Translation", "Rotation")) and not alone:
-            expected = 0.02, 1e-5
-        assert constants[1:] == pytest.approx(expected, rel=1e-12)
+            model.append(0.02)
+            softest.append(1e-5)
+            continue
+        if kind == "Dihedral":
+            plain = torsional_constant(start, start.coordinates, 0, 1)
+        model.append(plain)
+        softest.append(plain * {"Distance": 0.5, "Angle": 0.3, "Dihedral": 0.2}.get(kind, 1.0))
+    slopes, primitive = inner.wilsonB(place), inner.Prims.wilsonB(place)
+    for found, expected in (
+        (inner.guess_hessian(place), model),
+        (inner.softest_hessian(place, 1e-5), softest),
+    ):
+        cartesian = primitive.T @ np.diag(expected) @ primitive
+        assert slopes.T @ found @ slopes == pytest.approx(cartesian, abs=1e-9)
 
 
 def test_the_scaled_energy_is_minimised():
@@ -196,6 +221,57 @@ def test_a_frozen_bond():
     length = coordinate(study, 1, 3) * 0.529177210903
     constrained = [note for note in study.notes if note.startswith("constraint: ")]
     assert constrained == [f"constraint: bond 1-3 = {length:.6f} angstrom"]
+
+
+def _value(molecule, atoms):
+    """A distance (bohr), angle or dihedral (degree) by ASE, or a position (bohr)."""
+    if len(atoms) == 1:
+        return molecule.coordinates[atoms[0]]
+    place = Atoms(molecule.symbols, molecule.coordinates)
+    return getattr(place, {2: "get_distance", 3: "get_angle", 4: "get_dihedral"}[len(atoms)])(
+        *atoms
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "constraints", "held"),
+    [
+        (FLUORIDE_AND_WATER, Constraints([("bond", "1,2")]), [(0, 1)]),
+        (AMMONIA, Constraints([("xyz", "2"), ("angle", "3,1,4")]), [(1,), (2, 0, 3)]),
+        pytest.param(
+            METHYLAMINE_CATION,
+            Constraints(fixed=[("dihedral", "3,1,2,6", "20"), ("bond", "1,2", "1.5")]),
+            [(2, 0, 1, 5), (0, 1)],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            CYCLOPROPENE,
+            Constraints(fixed=[("bond", "1,2", "1.6")]),
+            [(0, 1)],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["two fragments", "frozen atom", "two constraints", "ring"],
+)
+def test_the_free_gradient_vanishes(start, constraints, held):
+    """What is left of the gradient in a least-squares fit by the derivatives of the constraints."""
+    study = optimized(start, Search(constraints), replace(EXACT, basis="sto-3g"))
+    last = list(study.path.values())[-1]
+    derivatives = np.zeros(
+        (last.molecule.coordinates.size, sum(3 if len(a) == 1 else 1 for a in held))
+    )
+    for row, index in zip(derivatives, np.ndindex(last.molecule.coordinates.shape), strict=True):
+        ends = []
+        for sign in (1, -1):
+            moved = last.molecule.coordinates.copy()
+            moved[index] += sign * 1e-4
+            ends.append([_value(replace(last.molecule, coordinates=moved), a) for a in held])
+        row[:] = np.hstack(ends[0]) - np.hstack(ends[1])
+    gradient = last.gradient.total_gradient.ravel()
+    free = gradient - derivatives @ np.linalg.lstsq(derivatives, gradient, rcond=None)[0]
+    largest = np.linalg.norm(free.reshape(-1, 3), axis=1).max()
+    assert study.table["max_gradient"].values[-1] == pytest.approx(largest, abs=1e-6)
+    assert largest < 4.5e-4
 
 
 def test_a_frozen_atom_among_charges():
@@ -395,6 +471,7 @@ def test_a_run_without_steps_has_measured_the_curvature():
     study = optimized(molecule, Search())
     assert study.settings["steps"] == 0 and list(study.runs) == ["step-000", "curvature-001"]
     (measured,) = (note for note in study.notes if note.startswith("curvature along"))
+    assert measured not in remarks(study)  # on the screen, which has other things to show
     said = float(re.search(r"measured: (\S+)", measured)[1])
     move = study.runs["curvature-001"].molecule.coordinates - molecule.coordinates
 

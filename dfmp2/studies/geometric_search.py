@@ -47,6 +47,7 @@ SOFTEST_BETWEEN = 1e-5
 # another curvature between fragments can be softer than the last measured one by this factor
 SOFTER = 10.0
 ENFORCED = 0.1  # bohr or radian; constraints closer to their value are enforced exactly
+REDUNDANT = 1e-6  # of the metric of internal coordinates; smaller eigenvalues count as zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,23 +198,34 @@ def _coordinates(
     connect : bool
         Connect all atoms by bonds.
 
-    Frozen atoms, and constraints in the field of point charges, use geomeTRIC's newer algorithm for
-    constraints. Its older one, which takes fewer steps otherwise, mixes the rotation of a molecule
-    with its frozen atoms: water among three charges, or two waters, do not reach their minimum with
-    frozen oxygens.
+    Constraints are coordinates themselves, and gradients are projected orthogonally. geomeTRIC's
+    algorithms (conmethod) hold combinations that are the constraints at the first geometry only, so
+    that the free gradient does not vanish, or take coordinates that become nearly redundant.
     """
-    from geometric.internal import (
-        CartesianX,
-        CartesianY,
-        CartesianZ,
-        DelocalizedInternalCoordinates,
-        Dihedral,
-    )
+    from geometric.internal import DelocalizedInternalCoordinates, Dihedral
     from geometric.prepare import parse_constraints
+    from scipy.linalg import block_diag
 
     class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
-        """geomeTRIC's coordinates, with a different model Hessian for torsions (Eq. 1) and between
-        fragments."""
+        """Coordinates with constraints among them, and with our model of the Hessian."""
+
+        def build_dlc_1(self, place: Any) -> None:
+            """The constraints (first m columns of Vecs), and the eigenvectors of the metric of the
+            other primitive coordinates, once the constraints are projected out."""
+            metric = self.Prims.GMatrix(place)
+            held = len(self.Prims.cPrims)  # geomeTRIC lists them first
+            mixed = metric[held:, :held]
+            free = metric[held:, held:] - mixed @ np.linalg.pinv(metric[:held, :held]) @ mixed.T
+            weights, vectors = np.linalg.eigh(free)
+            self.Vecs = block_diag(np.eye(held), vectors[:, weights > REDUNDANT])
+            self.cDLC = list(range(held))
+            self.rDLC: list[int] = []  # held in searches with rigid molecules
+            self.Internals = [f"DLC {k + 1}" for k in range(self.Vecs.shape[1])]
+
+        def calcGradProj(self, place: Any, gradient: Any) -> Any:  # noqa: N802
+            """The gradient less its least-squares part along the constraints' derivatives."""
+            held = constrained_directions(self, place)
+            return gradient - held.T @ np.linalg.lstsq(held.T, gradient, rcond=None)[0]
 
         def guess_hessian(self, place: Any) -> Any:
             return self.model_hessian(place, BETWEEN_FRAGMENTS, {})
@@ -224,7 +236,7 @@ def _coordinates(
             return self.model_hessian(place, between, SOFTEST)
 
         def model_hessian(self, place: Any, between: float, factors: Mapping[str, float]) -> Any:
-            """The model with `between` fragments, Eh/bohr^2, and factors by kind of coordinate."""
+            """The model with Eq. 1, `between` fragments, Eh/bohr^2, and factors by kind."""
             model = self.Prims.guess_hessian(place)
             for k, primitive in enumerate(self.Prims.Internals):
                 kind = type(primitive).__name__
@@ -236,15 +248,14 @@ def _coordinates(
                     model[k, k] = between
                 else:
                     model[k, k] *= factors.get(kind, 1.0)
-            return self.Vecs.T @ model @ self.Vecs
+            # primitive coordinates by these: with constraints, the columns are not orthogonal
+            metric = self.Prims.GMatrix(place)
+            primitives = metric @ self.Vecs @ np.linalg.pinv(self.Vecs.T @ metric @ self.Vecs)
+            return primitives.T @ model @ primitives
 
     objects, values = None, [None]
-    algorithm = 0
     if constraints.strip():
         objects, values = parse_constraints(frozen, constraints)
-        held = any(isinstance(one, (CartesianX, CartesianY, CartesianZ)) for one in objects)
-        if held or molecule.point_charges is not None:
-            algorithm = 1
     return Coordinates(
         atoms,
         build=True,
@@ -252,8 +263,14 @@ def _coordinates(
         addcart=False,
         constraints=objects,
         cvals=values[0],
-        conmethod=algorithm,
+        conmethod=1,
     )
+
+
+def constrained_directions(coordinates: Any, place: Any) -> Any:
+    """First derivatives (m, 3 natom) of the constrained coordinates at `place` (3 natom,)."""
+    places = place.reshape(-1, 3)
+    return np.array([one.derivative(places).ravel() for one in coordinates.Prims.cPrims])
 
 
 class GeomeTRIC:
@@ -538,18 +555,14 @@ class GeomeTRIC:
     def constraint_derivatives(self) -> tuple[Any, Any] | None:
         """First and second derivatives of the constrained coordinates at the current geometry, (m,
         3 natom) and (m, 3 natom, 3 natom); None without constraints."""
-        optimizer = self._optimizer
-        constrained = optimizer.IC.Prims.cPrims if self._constrained else []
-        if not constrained:
+        coordinates, here = self._optimizer.IC, self._judged
+        if not coordinates.haveConstraints():
             return None
-        here = self._judged
-        size = here.size
-        first = [np.reshape(one.derivative(here.reshape(-1, 3)), size) for one in constrained]
         second = [
-            np.reshape(one.second_derivative(here.reshape(-1, 3)), (size, size))
-            for one in constrained
+            np.reshape(one.second_derivative(here.reshape(-1, 3)), (here.size, here.size))
+            for one in coordinates.Prims.cPrims
         ]
-        return np.array(first), np.array(second)
+        return constrained_directions(coordinates, here), np.array(second)
 
     def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
         """Whether the next step from `here` (3 natom,) and the gradients are below all

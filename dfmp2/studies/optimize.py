@@ -82,7 +82,8 @@ def optimize_geometry(
     ------
     Unfinished : not converged after `search.max_steps` steps, or still not the desired stationary
         point after MOST_RESTARTS restarts; its `study` holds the runs
-    InputError : geomeTRIC is missing, a single atom, ghosts, or impossible constraints
+    InputError : geomeTRIC is missing, a single atom, ghosts, impossible constraints, or a
+        transition state with constraints
     Dfmp2Error : of a run
     """
     if molecule.natom < 2:
@@ -95,6 +96,15 @@ def optimize_geometry(
         raise InputError(
             "ghost atoms have a gradient but no geometry of their own, and would wander: leave "
             "them out, or optimise the molecule without them"
+        )
+    if search.transition_state and search.constraints.for_geometric(molecule):
+        raise InputError(
+            Option("transition_state", True),
+            ": geomeTRIC looks for transition states without constraints only: leave them out, or "
+            "look for the highest point of ",
+            Command("scan"),
+            " ",
+            Option("relaxed", True),
         )
     if isinstance(options, CompositeOptions) and options.delta is not None:
         raise InputError(

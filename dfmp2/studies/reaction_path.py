@@ -1,9 +1,10 @@
 """The intrinsic reaction coordinate: from a transition state down both sides to the minima.
 
 geomeTRIC takes the steps (Gonzalez, Schlegel, J. Phys. Chem. 94, 5523 (1990)): first along the
-imaginary mode, then along arcs of steepest descent in mass-weighted coordinates. Once the largest
-gradient of an atom has fallen to a tenth of its maximum, the optimisation of
-`dfmp2.studies.optimize` continues to the minimum. The length of the path is
+imaginary mode, then along arcs of steepest descent in mass-weighted coordinates, 0.1 angstrom times
+the root of the mode's reduced mass apart. Once the largest gradient of an atom has fallen to a
+tenth of its maximum, the optimisation of `dfmp2.studies.optimize` continues to the minimum. The
+length of the path is
 
     s = sum_k sqrt(sum_A m_A |x_A(k+1) - x_A(k)|^2)        sqrt(u) bohr                             (1)
 
@@ -64,6 +65,12 @@ AT_THIS_GEOMETRY = 1e-4  # angstrom
 # of the largest gradient on this side: below it the path is in the valley of the minimum
 VALLEY = 0.1
 IRC_CITATION = "C. Gonzalez, H. B. Schlegel, J. Phys. Chem. 94, 5523 (1990)"
+# measured for HCN, HNO and CH2O against steps a quarter as long
+STEPS = (
+    "steps of 0.1 angstrom times the root of the imaginary mode's reduced mass: between the "
+    "stationary points, energies at a given s are up to about 1 % of the descent too high; runs "
+    "named minimum-step belong to an optimisation, not to the path"
+)
 FOR_A_PATH = (
     "a path begins at a transition state: give the geometry of ",
     Command("optimize"),
@@ -279,6 +286,7 @@ class _Descent:
             f"intrinsic reaction coordinate by geomeTRIC {geometric_library().__version__}: "
             f"{IRC_CITATION}",
             CITATION,
+            STEPS,
             f"minima optimised with convergence {self._search.convergence.upper()}",
         ]
         if self._stored is not None:

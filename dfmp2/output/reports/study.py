@@ -44,7 +44,8 @@ from dfmp2.units import (
 # Notes on how something is computed, and where that is published
 BACKGROUND = re.compile(
     r"geometries by geomeTRIC|geomeTRIC: |intrinsic reaction coordinate|minima optimised with"
-    r"|(?:start )?Hessian: |start orbitals: |atoms that move: |relaxed: |two passes from"
+    r"|steps of 0\.1 angstrom|curvature along the gradient|(?:start )?Hessian: |start orbitals: "
+    r"|atoms that move: |relaxed: |two passes from"
     r"|fitting errors: |central differences|masses of the most abundant"
     r"|wavenumbers are harmonic and not scaled|negative: the complex|counterpoise: "
     r"|products minus reactants|geometries optimised to|CCSD\(T\): "
