@@ -177,6 +177,7 @@ FAMILIAR = {
     "ghosts": MOLECULES["crowd"],
     "N2": "2\n\nN 0 0 0\nN 0 0 1.098",
     "F2": "2\n\nF 0 0 0\nF 0 0 1.412",
+    "H3+": "3\n\nH 0 0 0\nH 0 0 0.875\nH 0.758 0 0.4375",
     "Cs2": "2\n\nCs 0 0 0\nCs 0 0 4.65",
 }
 

@@ -479,10 +479,34 @@ def test_an_instability_is_grave_beyond_its_limits(
         assert diagnostics.instability(reference_with(one), Options(basis="sto-3g"), 2) == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "multiplicity", "spin_square", "warned", "advised"),
+    [
+        ({}, 2, 0.849, False, False),
+        ({}, 2, 0.851, True, True),
+        ({}, 4, 3.851, True, True),
+        ({"reference": "uhf"}, 1, 0.99, True, False),
+        ({"method": "ks", "xc": "pbe"}, 2, 1.2, False, False),
+        ({"method": "drpa", "xc": "pbe"}, 2, 1.2, True, False),
+    ],
+)
+def test_spin_contamination_is_warned_beyond_its_limit(
+    options: dict[str, str], multiplicity: int, spin_square: float, warned: bool, advised: bool
+) -> None:
+    """0.1 of <S^2> beyond S(S + 1); ROHF is no remedy for a singlet, nor for a functional."""
+    reference = replace(reference_with(None), spin_square=spin_square, xc=options.get("xc"))
+    said = str(
+        diagnostics.spin_contamination(reference, Options(basis="sto-3g", **options), multiplicity)
+    )
+    assert (f"<S^2> is {spin_square:.2f}" in said) == warned == bool(said)
+    assert ("--reference rohf" in said) == advised
+
+
 def test_numbers_of_doubt_are_those_of_a_run() -> None:
     """Gap and denominator come from the energies of the correlated orbitals alone."""
     molecule = MOLECULES["cyano radical"]
-    found = dfmp2.run(molecule, **EXACT, frozen_core=2, frozen_virtual=1, stability="off")
+    with pytest.warns(UserWarning, match="mixes spin states"):
+        found = dfmp2.run(molecule, **EXACT, frozen_core=2, frozen_virtual=1, stability="off")
     energy, occ = found.reference.mo_energy, found.reference.mo_occ
     gaps = [e[n == 0].min() - e[n > 0].max() for e, n in zip(energy, occ, strict=True)]
     assert found.diagnostics.homo_lumo_gap == pytest.approx(min(gaps), rel=1e-12)

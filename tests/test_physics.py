@@ -172,7 +172,7 @@ def test_energies_are_the_sums_over_amplitudes(atoms, spin, frozen):
 
 
 def test_linear_dependence_leaves_fewer_orbitals_than_functions():
-    """Diffuse ghosts 0.21 angstrom apart: nmo < nao, and nvir follows nmo."""
+    """Diffuse ghosts 0.21 angstrom apart: nmo < nao, nvir follows nmo, and a warning counts them."""
     z = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.4], [0.0, 0.4, 0.0], [0.4, 0.0, 0.0], [0.4, 0.4, 0.0]]
     crowded = Molecule(
         ("He", "O", "O", "O", "O"), np.array(z), ghost=(False, True, True, True, True)
@@ -180,6 +180,9 @@ def test_linear_dependence_leaves_fewer_orbitals_than_functions():
     result = dfmp2.run(crowded, **{**EXACT, "basis": "aug-cc-pvdz"})
     assert result.sizes.nmo < result.sizes.nao
     assert result.sizes.nvir[0] == result.sizes.nmo - 1
+    dropped = result.sizes.nao - result.sizes.nmo
+    said = f"{dropped} of {result.sizes.nao} basis functions were dropped"
+    assert [text for text in result.diagnostics.warnings if text.startswith(said)]
 
 
 @pytest.mark.bits

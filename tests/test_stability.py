@@ -525,6 +525,8 @@ def test_both_instabilities_are_kept_and_shown(call: Runner, folder: Path) -> No
     shown = succeed(call("show", "c2.dfmp2.h5")).out
     assert "orbital stability: unstable (RHF to UHF and RHF to RHF)" in shown
     assert f"internal gain: {stored.internal_gain:.1e} Eh" in shown
+    warnings = dfmp2.read(folder / "c2.dfmp2.h5").diagnostics.warnings
+    assert shown.count("warning: ") == len(warnings)  # each once, none twice in other words
     succeed(call("report", "c2.dfmp2.h5", "-o", "c2.html"))
     page = parse((folder / "c2.html").read_text()).text
     assert f"a lower RHF solution exists, at least {stored.internal_gain:.1e} Eh below" in page

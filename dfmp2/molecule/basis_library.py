@@ -169,15 +169,11 @@ def require_known(key: str, name: str, option: Option, *, fitting: bool) -> None
             f"{INSTALL_EXCHANGE}",
         )
     close = nearest(name, known_names(fitting=fitting).values())
+    example = "cc-pvdz-ri" if fitting else "cc-pvdz"
+    advice = f"check the spelling (an example is {example})"
     if close:
         advice = f"did you mean {' or '.join(close)}?"
-    else:
-        advice = "check the spelling"
-    example = "cc-pvdz-ri" if fitting else "cc-pvdz"
-    raise InputError(
-        option.of(name),
-        f": no basis set of this name is known; {advice} (an example is {example})",
-    )
+    raise InputError(option.of(name), f": no basis set of this name is known; {advice}")
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:

@@ -16,6 +16,8 @@ from dfmp2.units import counted_text
 
 # Eh and <S^2> beyond which MP2 on an unstable solution is doubtful
 GRAVE_GAIN, GRAVE_SPIN = (0.01, 0.3)
+# Excess of <S^2> that is warned: NH2 has 0.01, NCO 0.10, CN and C2H 0.4
+CONTAMINATED = 0.1
 MORE_STARTS = 10  # SCF starts that the advice recommends
 
 
@@ -40,9 +42,18 @@ def warn_of_doubts(
             f"the fitting metric is near singular: {metric.dropped} of {system.auxmole.nao} "
             "functions dropped"
         )
+    _, nao, nmo = reference.mo_coeff.shape
+    if nmo < nao:
+        listener.warning(
+            f"{nao - nmo} of {nao} basis functions were dropped because they are linearly "
+            "dependent: energies jump where their number changes with the geometry"
+        )
     unstable = instability(reference, options, system.molecule.multiplicity)
     if unstable:
         listener.warning(unstable)
+    mixed = spin_contamination(reference, options, system.molecule.multiplicity)
+    if mixed:
+        listener.warning(mixed)
 
 
 def diagnostics(
@@ -95,6 +106,22 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
         else:
             text += "; no SCF that started along it ended lower"
     return Message(f"{text}. ", _remedies(reference, options, list(stability.gains)))
+
+
+def spin_contamination(reference: Reference, options: Options, multiplicity: int) -> Message | str:
+    """How far <S^2> is above that of a pure spin state, and what to compare with; "" if it is
+    close, or if the method adds nothing to its reference."""
+    spin = (multiplicity - 1) / 2
+    pure = spin * (spin + 1)
+    if reference.spin_square - pure < CONTAMINATED or options.correlation.kind == "none":
+        return ""
+    text = (
+        f"the reference mixes spin states: <S^2> is {reference.spin_square:.2f}, and {pure:.2f} in "
+        f"a pure state, so the {options.correlation.title} energy may be unreliable"
+    )
+    if multiplicity > 1 and reference.xc is None:
+        return Message(f"{text}. Compare with ", Option("reference", "rohf"))
+    return text
 
 
 def _is_external(kind: str) -> bool:

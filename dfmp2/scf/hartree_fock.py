@@ -162,7 +162,7 @@ def run_scf(
             start=solution.origin,
             energy_xc=options.energy_functional,
         )
-        if options.functional is not None:
+        if options.functional is not None and not integrals.native:
             reference = _with_grid_error(solution.mf, reference, options, listener)
         if integrals.auxmole is not None and not integrals.native:
             reference = _with_fitting(solution.mf, reference)

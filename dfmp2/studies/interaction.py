@@ -90,8 +90,8 @@ class Fragment:
 
     @property
     def label(self) -> str:
-        """Its atoms as written on the command line."""
-        return show_atoms(self.atoms)
+        """Its atoms in words, as in "atoms 1-3+7"."""
+        return f"atom{'s' * (len(self.atoms) > 1)} {show_atoms(self.atoms)}"
 
 
 def interaction_energy(
@@ -125,7 +125,7 @@ def interaction_energy(
     found = make_fragments(fragments, molecule, charges, multiplicities)
     steps = [Step(name=COMPLEX, who="complex", molecule=molecule, options=options)]
     for number, fragment in enumerate(found, start=1):
-        who = f"fragment {number} (atoms {fragment.label})"
+        who = f"fragment {number} ({fragment.label})"
         name = f"fragment-{number}"
         ghosts = in_complex(molecule, fragment)
         own = alone(molecule, fragment)
@@ -250,8 +250,7 @@ def _about(molecule: Molecule, fragments: Sequence[Fragment]) -> tuple[dict[str,
         for f, formula in zip(fragments, formulas, strict=True)
     ]
     notes = [
-        f"fragment {n}: atoms {f.label}, {formula}, charge {f.charge}, multiplicity "
-        f"{f.multiplicity}"
+        f"fragment {n}: {f.label}, {formula}, charge {f.charge}, multiplicity {f.multiplicity}"
         for n, (f, formula) in enumerate(zip(fragments, formulas, strict=True), start=1)
     ]
     notes += [

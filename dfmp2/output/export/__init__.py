@@ -70,7 +70,9 @@ FORMATS = {
         ("schema_version",),
     ),
     "xyz": Format(xyz, ".xyz", "geometry, energies in the comment line"),
-    "extxyz": Format(_extxyz, ".extxyz", "energies and forces in eV, as ASE and MACE read them"),
+    "extxyz": Format(
+        _extxyz, ".extxyz", "energies and, of a gradient, forces in eV, as ASE and MACE read them"
+    ),
     "cube": Format(
         cube,
         ".cube",

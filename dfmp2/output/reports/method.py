@@ -31,7 +31,7 @@ from dfmp2.output.drawings.molecule import draw_molecule
 from dfmp2.output.drawings.plots import Curve, curves
 from dfmp2.output.json import describe_field
 from dfmp2.output.reports import FITTING, LABELS, OF_CORRELATION, record_facts
-from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
+from dfmp2.scf.reference import GIVEN, Reference, Solutions
 from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
 OF_FITTED_MP2 = "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993)"
@@ -300,8 +300,6 @@ def reference_section(result: Calculated) -> Section:
     blocks: list[Block] = [
         Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=left_out)])
     ]
-    if stability is not None and stability.unstable:
-        blocks.insert(0, Note("warning", _lower_solutions(stability)))
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
@@ -332,17 +330,6 @@ def _among_energies(result: Calculated) -> list[str]:
     if result.mean_field_name == "hf_total_energy":
         names.append("exx_total_energy")
     return names
-
-
-def _lower_solutions(stability: Stability) -> str:
-    """Kinds of instability, and by how much at least the lower solutions lie below."""
-    parts = []
-    for kind, gain in stability.gains.items():
-        if gain:
-            parts.append(f"{kind}: at least {size(gain)} Eh below this one")
-        else:
-            parts.append(kind)
-    return f"A lower SCF solution exists ({'; '.join(parts)})."
 
 
 def _grid_facts(result: Calculated) -> dict[str, str]:
