@@ -230,7 +230,14 @@ def test_the_command_prints_and_stores_properties(call):
     assert found["gradient_certificate"]["passed"]
     assert own["quadrupole"]["relaxed"] == result.properties.quadrupole[2].tolist()
     shown = succeed(call("show", "h2o.dfmp2.h5")).out
-    assert "Quadrupole moment" in shown and "The densities' certificate is in order." in shown
+    assert "The densities' certificate is in order." in shown
+    for what, order in (("Dipole", [0, 1, 2]), ("Quadrupole", [0, 4, 8, 1, 2, 5])):
+        lines = shown.split(f"{what} moment")[1].splitlines()
+        for density, name in zip(DENSITIES, ("reference", "unrelaxed", "relaxed"), strict=True):
+            moment = np.ravel(own[what.lower()][density])
+            expected = [*moment[order], *[DEBYE * np.linalg.norm(moment)] * (what == "Dipole")]
+            row = next(line.split()[1:] for line in lines if line.split()[:1] == [name])
+            assert [float(x) for x in row] == pytest.approx(expected, abs=6e-5)
     row = next(
         line
         for line in shown.split("Charges of the atoms")[1].splitlines()
