@@ -294,6 +294,10 @@ def test_results_without_a_certificate_are_left_out(batch, tmp_path):
     assert "bad is left out: the gradient's certificate fails" in str(left.remarks[0])
     both = fit_for_dataset(Collection(records, {}, []), uncertified=True, duplicates=True)
     assert len(both.records) == 2
+    states = [{"name": "doublet"}, {"name": "quartet", "multiplicity": 4}]
+    states.append({"name": "cation", "charge": 1})  # other molecules of the same geometry
+    others = [replace(records[1], **state) for state in states]
+    assert fit_for_dataset(Collection(others, {}, [])).records == others
     empty = tmp_path / "none.extxyz"
     with pytest.raises(dfmp2.InputError, match="no molecule is left"):
         write_dataset(empty, "extxyz", [])

@@ -6,12 +6,15 @@ import dataclasses
 import inspect
 from typing import Any
 
+import click
 import pytest
 
 import dfmp2
+from dfmp2.cli.main import COMMANDS, cli
 from dfmp2.interop import ase, pyscf, qcengine, qcschema
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.prepared import prepare_b, prepared_energy
+from dfmp2.options import Options
 
 HELD = {"listener": None, "checkpoint": None, "resume": False, "require_proofs": True}
 STATE = {"units": "angstrom", "charge": None, "multiplicity": None}
@@ -124,6 +127,32 @@ def test_no_public_function_is_forgotten() -> None:
         if inspect.isfunction(value := getattr(dfmp2, name)) and name != "available_backends"
     }
     assert functions <= set(DEFAULTS)
+
+
+OF_A_REACTION = {
+    "temperature": 298.15,
+    "pressure": None,
+    "scale": 1.0,
+    "convergence": "GAU",
+    "max_steps": 100,
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) & set(dfmp2.__all__) - {"batch", "derive"}))
+def test_a_command_has_the_defaults_of_its_function(name: str) -> None:
+    """Of a reaction they are those of optimisations and gases."""
+    command = cli.get_command(click.Context(cli), name)
+    own = DEFAULTS[getattr(dfmp2, name)]
+    if name == "reaction":
+        own = OF_A_REACTION
+    expected = {**dataclasses.asdict(Options(basis="sto-3g")), **own}
+    compared: dict[Any, Any] = {}
+    context = click.Context(command)
+    for parameter in command.params:
+        given, default = parameter.get_default(context), expected.get(parameter.name)
+        if all(isinstance(value, str | float | int) for value in (given, default)):
+            compared[parameter.name] = type(default)(given), default
+    assert compared and all(given == default for given, default in compared.values()), compared
 
 
 @pytest.mark.parametrize(

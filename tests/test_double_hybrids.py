@@ -4,6 +4,7 @@ handles them."""
 from __future__ import annotations
 
 import importlib
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import make_options
 from dfmp2.options.methods import method_names
 from dfmp2.output import hdf5
+from dfmp2.output.export import export
+from dfmp2.output.html.batch import batch_page
+from dfmp2.output.reports.study import study_figures
 from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
@@ -432,6 +436,11 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
         pytest.approx(said["total_energy"], abs=1e-12)
     )
     assert said["mp2_total_energy"] is None is bare.to_dict()["dispersion_energy"]
+    page = batch_page(tmp_path, None)
+    assert ">E(KS) / Eh" in page and ">E(HF) / Eh" not in page
+    named = json.loads(export(stored, "qcschema"))["extras"]["qcvars"]
+    for name in ("CURRENT ENERGY", "DFT TOTAL ENERGY", "B2PLYP-D3(BJ) TOTAL ENERGY"):
+        assert named[name] == pytest.approx(said["total_energy"], abs=1e-12)
     printed = report(stored)
     text = " ".join(printed.split())
     assert (
@@ -614,6 +623,8 @@ def test_studies_add_all_parts() -> None:
     small, large = limit.runs.values()
     correlation = (27 * large.correlation_energy - 8 * small.correlation_energy) / 19
     assert limit.values["cbs_functional_energy"].value == large.functional_energy
+    (figure,) = study_figures(limit)
+    assert "E(DFT) at the right end" in figure.draw() and "E(DFT)" in figure.caption
     assert limit.values["cbs_total_energy"].value == pytest.approx(
         (large.functional_energy or 0.0) + correlation, abs=1e-12
     )

@@ -4,12 +4,15 @@ beyond."""
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dfmp2.errors import InputError
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.identity import FREE, METHOD, method_of, question
 from dfmp2.options import Options, basis_parts
 from dfmp2.options.basis_parts import (
     common_basis,
@@ -233,6 +236,42 @@ def test_what_follows_from_the_options() -> None:
         if method.kind == "pairs" and not method.regularised and not method.double_hybrid:
             expected = method.opposite_spin * -0.3 + method.same_spin * -0.1
             assert method.apply(-0.3, -0.1) == pytest.approx(expected, rel=1e-14), name
+
+
+OF_THE_WAY = {  # options that make no energies of another method
+    "scf_conv_tol",
+    "guess",
+    "scf_starts",
+    "stability",
+    "laplace",
+    "backend",
+    "tolerance",
+    "transform",
+    "certify_fit",
+    "properties",
+    "polarizability",
+    "check",
+}
+OF_THE_RUN = {  # nor another question, which a stopped run could not answer
+    "memory",
+    "threads",
+    "scratch",
+    "scf_max_cycles",
+    "scf_from",
+    "allow_small_gap",
+    "allow_poor_fit",
+}
+
+
+def test_every_other_option_is_part_of_the_method() -> None:
+    """A new one too: else results of different methods are compared, or continued."""
+    names = {field.name for field in fields(Options)}
+    assert set(METHOD) == names - OF_THE_WAY - OF_THE_RUN and set(FREE) == OF_THE_RUN
+    options = make_options(**BASIS, method="drpa", xc="pbe", grid="3", frozen_virtual=2)
+    found = method_of(options)
+    assert found == found | {"xc": "pbe", "grid": "3", "frozen_virtual": "2", "method": "drpa"}
+    asked = question(Molecule(("H",), [[0, 0, 0]], multiplicity=2), options)
+    assert {f"--{name.replace('_', '-')}" for name in names - OF_THE_RUN} <= asked.keys()
 
 
 def test_keywords_make_options(monkeypatch: pytest.MonkeyPatch) -> None:

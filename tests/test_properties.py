@@ -19,6 +19,7 @@ from dfmp2.gradients.gradient import mp2_gradient, mp2_properties
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.properties import DENSITIES
 from dfmp2.options import make_options
+from dfmp2.output.text import report
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
 from tests.conftest import Heard, succeed
@@ -230,7 +231,17 @@ def test_the_command_prints_and_stores_properties(call):
     assert found["gradient_certificate"]["passed"]
     assert own["quadrupole"]["relaxed"] == result.properties.quadrupole[2].tolist()
     shown = succeed(call("show", "h2o.dfmp2.h5")).out
-    assert "Quadrupole moment" in shown and "The densities' certificate is in order." in shown
+    assert "The densities' certificate is in order." in shown
+    turned = np.arange(27.0).reshape(3, 3, 3)
+    moved = replace(result.properties, quadrupole=turned + turned.transpose(0, 2, 1))
+    printed, moments = report(replace(result, properties=moved)), moved.to_dict()
+    for what, order in (("Dipole", [0, 1, 2]), ("Quadrupole", [0, 4, 8, 1, 2, 5])):
+        lines = printed.split(f"{what} moment")[1].splitlines()
+        for density, name in zip(DENSITIES, ("reference", "unrelaxed", "relaxed"), strict=True):
+            moment = np.ravel(moments[what.lower()][density])
+            expected = [*moment[order], *[DEBYE * np.linalg.norm(moment)] * (what == "Dipole")]
+            numbers = next(line.split()[1:] for line in lines if line.split()[:1] == [name])
+            assert [float(x) for x in numbers] == pytest.approx(expected, abs=6e-5)
     row = next(
         line
         for line in shown.split("Charges of the atoms")[1].splitlines()

@@ -279,15 +279,33 @@ def test_folders_of_absolute_paths_are_not_shown(result):
 
 @pytest.mark.parametrize("name", ["mp2", "scs-mp2", "kappa-mp2"])
 def test_the_table_of_a_notebook_is_of_the_method(result, name):
-    found = replace(result, options=replace(result.options, method=name, check=False))
+    found = replace(
+        result,
+        options=replace(result.options, method=name, check=False),
+        reference=replace(
+            result.reference, mo_coupling=np.full((1, *2 * (result.sizes.nmo,)), 0.01)
+        ),
+    )
     table = parse(found._repr_html_())
     title = found.options.correlation.title
-    parts = [float(table.row(f"E({part})")[1]) for part in ("SS", "OS")]
+    parts = [float(table.row(f"E({part})")[1]) for part in ("SS", "OS", "S")]
     assert sum(parts) == pytest.approx(float(table.row(f"E({title} correlation)")[1]), abs=2e-10)
     assert (
         table.row(f"E({title} total)")[1] == f"{found.total_energy:.10f}"
         and f"DF-{title}/" in table.text
     )
+
+
+def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
+    found = replace(
+        result,
+        options=replace(result.options, method="drpa", xc="pbe", check=False, stability="off"),
+        reference=replace(result.reference, xc="pbe", exx_total_energy=-75.5),
+        quadrature=Quadrature(-0.4, 8, 0.1, 9.0, 1e-9),
+    )
+    table = parse(found._repr_html_())
+    parts = [float(table.row(f"E({part})")[1]) for part in ("EXX", "dRPA correlation")]
+    assert float(table.row("E(dRPA total)")[1]) == sum(parts) == -75.5 - 0.4
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 0.0, 1e300])
@@ -335,6 +353,15 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         same = sum(pair.same for pair in pairs)
         assert same == pytest.approx(case.json["mp2_same_spin_correlation_energy"], abs=1e-9)
         assert [pair.total for pair in pairs] == sorted(pair.total for pair in pairs)
+    result = hdf5.read(radical.path)
+    (table,) = [
+        block for block in pairs_section(result).blocks if "strongest" in str(block).lower()
+    ]
+    spins = {"alpha alpha": (0, 0), "alpha beta": (0, 1), "beta beta": (1, 1)}
+    energies = result.reference.mo_energy
+    for numbers, name, levels, *_ in table.rows:
+        pair = zip(spins[name], map(int, numbers.split(", ")), strict=True)
+        assert levels == ", ".join(f"{energies[spin][number - 1]:.3f}" for spin, number in pair)
 
 
 # --- colours and drawings -------------------------------------------------------------------------

@@ -381,3 +381,4 @@ def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path
     )
     assert call(*asked, "--overwrite").code == 3
     assert call(*asked, "--output", "d2o.h5").code == 3
+    assert call("thermo", "kept.h5", "--output", "kept.h5", "--overwrite").code == 3

@@ -368,11 +368,15 @@ def result_html(result: MP2Result) -> str:
     rows = [("E(SCF)", result.scf_total_energy)]
     if result.functional_energy is not None:
         rows.append((f"E({title} functional)", result.functional_energy))
+    if result.mean_field_name == "hf_total_energy":
+        rows.append(("E(EXX)", result.hf_total_energy))
     if result.quadrature is None:
         rows += [
             ("E(SS)", result.same_spin_correlation_energy),
             ("E(OS)", result.opposite_spin_correlation_energy),
         ]
+    if result.mp2_singles_energy:
+        rows.append(("E(S)", result.mp2_singles_energy))
     rows.append((f"E({title} correlation)", result.correlation_energy))
     if result.dispersion is not None:
         rows.append(("E(dispersion)", result.dispersion.energy))

@@ -32,7 +32,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.drawings.plots import Bar, bars
 from dfmp2.output.html.page import Summary, render
-from dfmp2.output.reports.energies import energies
+from dfmp2.output.reports.energies import energies, mean_field_heading, mean_field_sign
 from dfmp2.output.reports.method import asked_for
 from dfmp2.units import counted_text
 
@@ -56,8 +56,9 @@ class BatchRow(NamedTuple):
     ----------
     name, state : name of the item, and one of STATES
     seconds : wall time, s
-    cells : formula, basis functions, E(HF), E(corr), E(total), backend and number of warnings of a
-        complete item, as text
+    cells : formula, basis functions, energy of the mean field, E(corr), E(total), backend and number
+        of warnings of a complete item, as text
+    sign : symbol of the energy of the mean field
     method : settings that make its energies comparable, by name
     asked : the requested method and quantities
     code, message, traceback : exit code and error of a failed item
@@ -67,6 +68,7 @@ class BatchRow(NamedTuple):
     state: str
     seconds: float | None = None
     cells: tuple[str, ...] = ("",) * 7
+    sign: str = ""
     method: Mapping[str, str] = {}
     asked: tuple[str, str] = ("", "")
     code: int | None = None
@@ -162,7 +164,8 @@ def _all_items(items: Sequence[BatchRow], anchors: Mapping[str, str]) -> Table:
             state = f"{item.state} ({item.code})"
         name = (item.name, anchors.get(item.name, ""))
         rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
-    sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
+    mean_field = mean_field_heading(item.sign for item in items if item.sign)
+    sizes = ("#functions", mean_field, "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
     heads = ("item", "state", "formula", *sizes, "backend", "#warnings")
     return Table("All items; the headings sort", heads, rows, sortable=True)
 
@@ -270,7 +273,13 @@ def _complete(path: Path) -> BatchRow:
     shown = (f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings)))
     cells = (result.molecule.formula, str(result.sizes.nao), *energies(result), *shown)
     return BatchRow(
-        path.stem, "complete", result.timings.total, cells, method(result), asked_for(result)
+        name=path.stem,
+        state="complete",
+        seconds=result.timings.total,
+        cells=cells,
+        sign=mean_field_sign(result),
+        method=method(result),
+        asked=asked_for(result),
     )
 
 

@@ -4,7 +4,7 @@ and maps of all."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -119,6 +119,14 @@ def mean_field_sign(result: MP2Result) -> str:
     if result.reference.xc is None:
         return "E(HF)"
     return "E(EXX)"
+
+
+def mean_field_heading(signs: Iterable[str]) -> str:
+    """Heading of the mean-field energies of several results, whose symbols are given."""
+    different = set(signs)
+    if len(different) == 1:
+        return f"#{different.pop()} / Eh"
+    return "#mean field / Eh"
 
 
 def _correlation_rows(result: MP2Result, sign: str) -> list[EnergyRow]:

@@ -18,7 +18,7 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.drawings.plots import BROADENING, Curve, Limit, convergence, curves, spectrum
 from dfmp2.output.drawings.studies import path_drawing, scan_drawing
-from dfmp2.output.reports.energies import energies, mean_field_sign
+from dfmp2.output.reports.energies import energies, mean_field_heading, mean_field_sign
 from dfmp2.output.reports.method import method_on_reference, reference_name
 from dfmp2.output.reports.result import budget_blocks
 from dfmp2.output.reports.study_tables import (
@@ -74,14 +74,12 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         rows.append(
             ((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended)
         )
-    signs = {mean_field_sign(r) for r in results.values()}
-    mean_field = signs.pop() if len(signs) == 1 else "mean field"
     heads = [
         "result",
         "formula",
         "method",
         "#core",
-        f"#{mean_field} / Eh",
+        mean_field_heading(map(mean_field_sign, results.values())),
         "#E(corr) / Eh",
         "#E(total) / Eh",
     ]
@@ -258,6 +256,7 @@ def study_figures(study: Study) -> list[Figure]:
                     for name in ("hf_total_energy", "functional_energy", "scf_total_energy")
                     if name in table
                 ),
+                mean_field_sign(next(iter(study.runs.values()))),
             )
         ]
     if study.kind == "optimization":
@@ -305,15 +304,15 @@ def _course(study: Study) -> Figure:
 
 
 def series_figure(
-    names: Sequence[str], correlation: Sequence[float], hartree_fock: Sequence[float]
+    names: Sequence[str], correlation: Sequence[float], mean_field: Sequence[float], sign: str
 ) -> Figure:
-    """E(corr) and E(HF), Eh, for a series of basis sets, with the limit, if there is one, at the
-    right."""
+    """E(corr) and the mean-field energy, whose symbol is `sign`, Eh, for a series of basis sets, with
+    the limit, if there is one, at the right."""
     drawn = [
         Curve("E(corr)", list(enumerate(correlation))),
         Curve(
-            "E(HF) - E(HF) at the right end",
-            [(k, e - hartree_fock[-1]) for k, e in enumerate(hartree_fock)],
+            f"{sign} - {sign} at the right end",
+            [(k, e - mean_field[-1]) for k, e in enumerate(mean_field)],
         ),
     ]
     draw = partial(
@@ -326,6 +325,6 @@ def series_figure(
     )
     return Figure(
         draw,
-        "Correlation energy, and Hartree-Fock energy above the one at the right end.",
+        f"Correlation energy, and {sign} above the one at the right end.",
         alone=True,
     )
