@@ -308,47 +308,6 @@ def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder:
     assert mine(folder / "x.h5") == one_process({"precision": "fp64"})
 
 
-@pytest.mark.parametrize(
-    ("given", "code", "said"),
-    [
-        (
-            ("--workers", "2", "--shard", "0/2"),
-            3,
-            "--workers and --shard were given: expected one of them",
-        ),
-        (
-            ("--collect", "--shard", "0/2"),
-            3,
-            "--shard and --collect were given: expected one of them",
-        ),
-        (("--workers", "0"), 2, "0 is not in the range"),
-        (("--shard", "2/2"), 3, "expected I/N with I from 0 to N - 1"),
-        (
-            ("--shard", "0/1000"),
-            3,
-            "--shard 0/1000: the pairs are divided into 45 tiles: use at most 45 shards",
-        ),
-        (("--shard",), 3, "--shard without I/N: this is no task of a Slurm or AWS Batch array job"),
-        (("--shard", "0/2", "--output", "/proc/x.h5"), 7, "cannot write into /proc: "),
-        (("--shard", "0/2", "--output", "nowhere/x.h5"), 3, "there is no folder nowhere"),
-        (("--collect",), 3, "expected all shards of one cut beside nh2.dfmp2.h5, and none"),
-        (
-            ("--workers", "2", "--memory", "9MB"),
-            7,
-            "2 workers and this process share the --memory that is given",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_commands_that_are_refused(
-    given: tuple[str, ...], code: int, said: str, prepared: Path, call: Runner, folder: Path
-) -> None:
-    before = listing(folder)
-    done = call("energy", "--from", B, *given)
-    assert done.code == code and said in done.message, done.message
-    assert listing(folder) == before
-
-
 def test_the_memory_advised_is_that_of_all_processes(prepared: Path, call: Runner) -> None:
     """Two workers and the adding process each need what one process requires, in whole MB."""
     done = call("energy", "--from", B, "--workers", "2", "--memory", "9MB")
