@@ -449,7 +449,7 @@ def test_commands(call: Runner, folder: Path) -> None:
     assert "prepared: host" in (folder / "x.html").read_text()
     assert call("show", "x.prepared.h5", "--pairs").code == 3
     assert call("derive", "x.prepared.h5", "--frozen-core", "1").code == 3
-    assert call(*PREPARE).code == 3 and "--overwrite replaces it" in call(*PREPARE).message
+    assert call(*PREPARE).code == 3 and "--overwrite" in call(*PREPARE).message
 
 
 def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
