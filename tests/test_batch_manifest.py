@@ -105,24 +105,6 @@ def test_files_on_the_command_line(folder, call):
     (folder / "-.xyz").write_text((folder / "h2o.xyz").read_text())
     with pytest.raises(InputError, match=r"item 2 \(-\.xyz\): its file name makes no name"):
         make_batch(["h2o.xyz", "-.xyz"], {"basis": "sto-3g"}, Path("out"))
-    for arguments, text in {
-        ("h2o.xyz", "--basis", "sto-3g"): "--output is missing",
-        ("h2o.xyz", "--output", "out"): "no basis: name an orbital basis",
-        (
-            ".",
-            "--basis",
-            "sto-3g",
-            "--output",
-            "out",
-        ): ". is a folder: name its files, for example ./*.xyz",
-        ("m.toml", "h2o.xyz"): "expected one manifest, or files of molecules",
-        ("m.toml", "--basis", "sto-3g"): "--basis with a manifest: write basis = ...",
-        ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--shard", "3/3"): "--shard 3/3",
-        ("h2o.xyz", "--basis", "sto-3g", "--output", "h2o.xyz"): "is a file",
-    }.items():
-        done = call("batch", "run", *arguments)
-        assert done.code == 3 and text in done.message
-    assert not (folder / "out").exists()
 
 
 def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):

@@ -525,7 +525,7 @@ def test_programs_are_compiled_once_for_each_bucket_of_sizes(
     ]
     assert asked == every[: 1 if expected else 3]
     signals.count, asked[:] = 1, []
-    with pytest.raises(Interrupted, match="stopped while kernels were compiled"):
+    with pytest.raises(Interrupted):
         batch_run._compile_programs(batch, signals)
 
 

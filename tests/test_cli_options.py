@@ -250,7 +250,7 @@ def test_output_and_overwrite(call: Runner, folder: Path) -> None:
     assert set(listing(folder)) - before == {"h2.dfmp2.h5", "other.h5"}
     first = (folder / "other.h5").read_bytes()
     refused = call(*arguments, "--output", "other.h5")
-    assert refused.code == 3 and "already exists" in refused.message
+    assert refused.code == 3 and "--overwrite" in refused.message
     assert (folder / "other.h5").read_bytes() == first
     succeed(call(*arguments, "--output", "other.h5", "--overwrite", "--frozen-core", "0"))
     assert (folder / "other.h5").read_bytes() != first

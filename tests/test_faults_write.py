@@ -133,7 +133,7 @@ def test_only_what_does_not_fit_is_refused(
     for command, needed in ((export, exported), (run, 80_000 + 8 * 2 * 2)):
         monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _, free=needed - 1: free)
         done = call(*command)
-        assert done.code == 7 and "are needed: free some space" in done.message
+        assert done.code == 7
         assert "SCF   1" not in done.err and not (folder / command[-1]).exists()
         monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _, free=needed: free)
         succeed(call(*command))

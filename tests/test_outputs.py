@@ -83,7 +83,7 @@ CHANGING = re.compile(
 LEFT_OUT = re.compile(
     r"(python|numpy|scipy|pyscf|h5py) \| [\d.]+|"
     r"[A-Za-z ]+( \| [\d.e-]*){4}|\d+ \| -\d+\.\d{10} \| .*|electrons difference.*|SCF convergence .*|"
-    r"\d+ [A-Z][a-z]?|(change of the energy|orbital gradient|largest rotation).*"
+    r"\d+ [A-Z][a-z]?|(change of the energy|orbital gradient|largest rotation|no point has an energy).*"
 )
 SECONDS = re.compile(
     r"(SCF|integrals|transformation|metric and fit|pair energies|gradient and densities|total|"

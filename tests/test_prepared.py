@@ -449,7 +449,7 @@ def test_commands(call: Runner, folder: Path) -> None:
     assert "prepared: host" in (folder / "x.html").read_text()
     assert call("show", "x.prepared.h5", "--pairs").code == 3
     assert call("derive", "x.prepared.h5", "--frozen-core", "1").code == 3
-    assert call(*PREPARE).code == 3 and "--overwrite replaces it" in call(*PREPARE).message
+    assert call(*PREPARE).code == 3 and "--overwrite" in call(*PREPARE).message
 
 
 def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
@@ -458,41 +458,6 @@ def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
     ]
     succeed(call("prepare", "h2o.xyz", "--basis", "cc-pvdz"))
     assert planned == pytest.approx((folder / "h2o.prepared.h5").stat().st_size, abs=300_000)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (
-            (*ENERGY, "--basis", "cc-pvdz"),
-            3,
-            "--basis belongs to dfmp2 prepare, which has already been done",
-        ),
-        ((*ENERGY, "--allow-small-gap"), 3, "--allow-small-gap belongs to dfmp2 prepare"),
-        ((*ENERGY, "--transform", "device"), 3, "--transform is no choice here"),
-        ((*ENERGY, "--properties"), 3, "use dfmp2 run"),
-        ((*ENERGY[:-1], "x.prepared.h5"), 3, "--output x.prepared.h5 is the file given as --from"),
-        (
-            (*ENERGY, "--backend", "nki-interpreter", "--precision", "fp64"),
-            6,
-            "cannot do --precision fp64",
-        ),
-        ((*PREPARE, "--backend", "torch"), 3, "--backend belongs to dfmp2 energy"),
-        (("energy",), 2, "Missing option '--from'"),
-        (("energy", "--from", "nothing.h5"), 3, "nothing.h5: no such file"),
-        (("energy", "--from", "h2o.xyz"), 3, "h2o.xyz: not a readable HDF5 file"),
-        (("prepare", "h2o.xyz", "--basis", "sto-3g", "--memory", "1MB"), 7, "not enough memory"),
-    ],
-    ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
-)
-def test_what_is_refused(
-    arguments: tuple[str, ...], code: int, said: str, call: Runner, folder: Path, radical_file: Path
-) -> None:
-    shutil.copy(radical_file, "x.prepared.h5")
-    before = listing(folder)
-    done = call(*arguments)
-    assert done.code == code and said in done.message
-    assert listing(folder) == before
 
 
 def test_every_option_of_a_run_belongs_somewhere() -> None:

@@ -410,33 +410,6 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
     assert values.shape == tuple(np.ceil(extent / 0.3).astype(int) + 1)
 
 
-NOT_THERE = [  # options, message
-    (("--to", "molden", "--orbitals", "natural"), "dfmp2 run MOLECULE --properties"),
-    (("--to", "cube", "--density"), "without its relaxed density"),
-    (("--to", "cube"), "one of --density, --spin and --orbital N"),
-    (("--to", "cube", "--spin"), "restricted reference is zero"),
-    (("--to", "cube", "--orbital", "8"), "a number from 1 to 7"),
-    (("--to", "cube", "--orbital", "2b"), "leave the b out"),
-    (("--to", "cube", "--orbital", "2", "--of", "scf"), "add --orbitals natural"),
-    (("--to", "cube", "--density", "--of", "scf", "--spacing", "0.001"), "at most 5e+07"),
-    (
-        ("--to", "cube", "--density", "--of", "scf", "--margin", "-1"),
-        "--margin -1.0: expected bohr",
-    ),
-    (("--to", "xyz", "--density"), "--density belongs to --to cube"),
-    (("--to", "trexio", "--orbitals", "natural"), "--orbitals belongs to --to molden and cube"),
-]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), NOT_THERE, ids=[" ".join(options) for options, _ in NOT_THERE]
-)
-def test_what_a_file_does_not_hold_is_refused(options, message, call, water, folder):
-    done = call("export", str(water.path), *options)
-    assert (done.code, message in done.message) == (3, True), done.message
-    assert not [*folder.glob("*.cube"), *folder.glob("*.molden")]
-
-
 def test_the_plan_of_properties_is_between_those_of_energy_and_gradient(call):
     options = ("h2o.xyz", "--basis", "cc-pvdz", "--threads", "1", "--json")
     asked = ((), ("--properties",), ("--gradient",), ("--polarizability",))

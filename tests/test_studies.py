@@ -308,7 +308,7 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
         hdf5.read("x.h5")
     assert call("show", "x.h5", "--run", "nothing").code == 3
     again = call(*NEHE, "--output", "x.h5")
-    assert again.code == 3 and "already exists" in again.message
+    assert again.code == 3 and "--overwrite" in again.message
 
 
 @pytest.mark.parametrize(

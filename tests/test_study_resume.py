@@ -129,7 +129,7 @@ def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str
     assert read_study("x.h5").complete and "other products" not in done.err
     assert read_study("x.h5").runs["point-001"].provenance.created == first
     again = call(*SCAN, "--output", "x.h5")
-    assert again.code == 3 and "x.h5 already exists: --overwrite replaces it" in again.message
+    assert again.code == 3 and "--overwrite" in again.message
 
 
 @pytest.mark.usefixtures("stopping")

@@ -20,6 +20,9 @@ from tests.conftest import write_molecules
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs/reference/messages.md", ROOT / "tests/data/messages.md")
 ROW = re.compile(r"^\| `(.+?)` \| (\d+) \| (.*) \|$", re.MULTILINE)
+THREE = 'basis = "sto-3g"\noutput = "out"\n' + "".join(
+    f'[[item]]\nmolecule = "{name}.xyz"\n' for name in ("h2", "h2o", "nh2")
+)
 FILES = {  # beside the molecules of the tests
     "count.xyz": "3\n\nH 0 0 0\nH 0 0 0.74\n",
     "letters.gbs": "****\nH 0\nS 1 1.00\n 1.0 one\n****\n",
@@ -41,6 +44,8 @@ FILES = {  # beside the molecules of the tests
     "scan.txt": "$scan\ndistance 1 2 0.9 1.0 3\n",
     "wrong.txt": "$freeze\nbend 1 2\n",
     "bond.txt": "$set\ndistance 1 2 0.95\n",
+    "three.toml": THREE,
+    "trainium.toml": f'backend = "nki"\n{THREE}',
     "empty.toml": 'basis = "sto-3g"\noutput = "out"\n',
     "typo.toml": 'basis = "sto-3g"\noutput = "out"\nfrozen-cor = "auto"\n[[item]]\nmolecule = '
     '"h2.xyz"\n',
@@ -57,7 +62,8 @@ def rows() -> list[tuple[str, int, str]]:
 
 
 def prepare(folder: Path) -> None:
-    """Create the files named in the table, except the result of water."""
+    """Create the files named in the table, except the result of water and the fitted integrals of
+    NH2."""
     write_molecules(folder)
     for name, text in FILES.items():
         (folder / name).write_text(text)
@@ -80,6 +86,7 @@ def main() -> None:
         os.chdir(folder)
         prepare(Path(folder))
         answer("run h2o.xyz --basis sto-3g")
+        answer("prepare nh2.xyz --basis sto-3g")
         for page in PAGES:
             text = page.read_text()
             for typed, *_ in ROW.findall(text):

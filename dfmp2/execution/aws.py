@@ -158,8 +158,8 @@ def _require_submittable(given: Mapping[str, Any]) -> None:
     place = given["s3"].rstrip("/")
     if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
         raise InputError(
-            Option("s"),
-            f"3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket",
+            Option("s3", given["s3"]),
+            ": expected s3://BUCKET/PREFIX with the lower-case name of a bucket",
         )
     if given["output"] is not None:
         raise InputError(

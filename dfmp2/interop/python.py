@@ -540,7 +540,7 @@ def _options_before_pairs(basis: str, keywords: Mapping[str, Any]) -> Options:
     """
     whole = sorted(set(WHOLE_RUN) & set(keywords))
     if whole:
-        raise InputError(Option(whole[0]), NEEDS_WHOLE_RUN)
+        raise InputError(Option(whole[0]), " ", NEEDS_WHOLE_RUN)
     of_this_part = {*BEFORE_PAIRS, *BOTH_PARTS, "method"}
     foreign = sorted(set(Options.__slots__) & set(keywords) - of_this_part)
     if foreign:

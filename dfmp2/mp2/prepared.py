@@ -188,7 +188,7 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
     """
     for name in given:
         if name in WHOLE_RUN:
-            raise InputError(Option(name), NEEDS_WHOLE_RUN)
+            raise InputError(Option(name), " ", NEEDS_WHOLE_RUN)
         if name in Options.__slots__ and name not in (*PAIRS, *BOTH_PARTS):
             raise InputError(
                 Option(name),

@@ -590,5 +590,5 @@ BEFORE_PAIRS = (
 PAIRS = tuple(PairKeywords.__annotations__)
 WHOLE_RUN = tuple(WholeRunKeywords.__annotations__)
 NEEDS_WHOLE_RUN = Message(
-    " needs the integrals of the SCF again, which no prepared file holds: use ", Command("run")
+    "needs the integrals of the SCF again, which no prepared file holds: use ", Command("run")
 )

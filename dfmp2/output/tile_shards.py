@@ -170,7 +170,7 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
                 f"there are shards of {' and of '.join(map(str, counts))}: delete the wrong ones"
             )
         else:
-            found = "none"
+            found = "there are none: compute the shards first"
         raise InputError(
             Option("collect", True),
             f": expected all shards of one cut beside {target}, and {found}",
