@@ -202,6 +202,8 @@ FILES = (
     h2o("log is the input", 3, ("--log", f"./{H2O}"), "MOLECULE"),
     h2o("log is the output", 3, ("--log", "x.h5", "--output", "x.h5"), "--output"),
     h2o("log is the start", 3, ("--log", "x.h5", "--scf-from", "x.h5"), "--scf-from"),
+    Case("log is a stored result", ("run", H2O, *STO3G, "--log", "old.h5"), 3, ("old.h5", "no text"),
+         (("old.h5", b"\x89HDF\r\n\x1a\n\0\0"),)),
     h2o("log in no folder", 3, ("--log", "no/where.log"), "--log no/where.log"),
     h2o("output where nobody may "
         "write", 7, ("--output", f"{nobody_may_write()}/x.h5"), "cannot write into"),
