@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,18 @@ def test_how_a_process_ended_may_have_been_told_to_others(
     assert death.value.exit_code == 1
     monkeypatch.undo()
     slot.close()
+
+
+def test_signals_stay_blocked_while_a_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if Python starts its resource tracker, which unblocks them, because it is the first: else
+    Ctrl-C ends the fork server with a traceback while it loads libraries."""
+    tracker = resource_tracker.ResourceTracker()
+    monkeypatch.setattr(resource_tracker, "ensure_running", tracker.ensure_running)
+    with processes.clean_start():
+        tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    tracker._stop()
+    assert blocked >= {signal.SIGINT, signal.SIGTERM}
 
 
 def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPatch) -> None:

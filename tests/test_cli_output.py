@@ -294,15 +294,6 @@ def test_file_systems_without_hard_links(
     assert not list(folder.glob(".*"))
 
 
-def test_overwriting_a_link_replaces_the_link(call: Runner, folder: Path) -> None:
-    (folder / "target").write_text("precious")
-    (folder / "x.h5").symlink_to("target")
-    arguments = ("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5")
-    assert call(*arguments).code == 3
-    succeed(call(*arguments, "--overwrite"))
-    assert (folder / "target").read_text() == "precious" and not (folder / "x.h5").is_symlink()
-
-
 @pytest.mark.slow
 def test_two_runs_at_once_leave_one_whole_file(folder: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor

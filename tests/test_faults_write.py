@@ -30,10 +30,12 @@ from tests.faults import numbers
 from tests.writers import (
     FAULTS,
     H2,
+    OLD,
     SCAN,
     SECOND,
     WRITERS,
     Fault,
+    Writer,
     failing,
     intact,
     named,
@@ -70,6 +72,17 @@ EVERY_WRITER = [
 ]
 
 
+def outcome(writer: Writer, call: Runner, folder: Path) -> Finished:
+    """How a writer ends, as a command."""
+    if isinstance(writer.write, tuple):
+        return call(*writer.write)
+    try:
+        writer.write(folder)
+    except ResourceError as error:
+        return Finished(error.exit_code, "", f"dfmp2: {error}\n")
+    return Finished(0, "", "")
+
+
 @pytest.mark.parametrize(("name", "fault"), EVERY_WRITER)
 def test_writer(
     name: str,
@@ -86,15 +99,9 @@ def test_writer(
         monkeypatch.setenv(variable, value)
     shutil.copy(prepared / "h2.h5", folder)
     prepare(writer, folder)
-    before, done = listing(folder), Finished(0, "", "")
+    before = listing(folder)
     with remembered(writer), failing(fault, folder, writer.only) as met:
-        if isinstance(writer.write, tuple):
-            done = call(*writer.write)
-        else:
-            try:
-                writer.write(folder)
-            except ResourceError as error:
-                done = Finished(error.exit_code, "", f"dfmp2: {error}\n")
+        done = outcome(writer, call, folder)
     assert met
     if writer.goes_on:
         assert done.code == 0, done.err
@@ -104,6 +111,35 @@ def test_writer(
         if fault[1] in (errno.ENOSPC, errno.EDQUOT):
             assert re.search(r" are needed and [\d.]+ \w?B are free", done.message)
     assert intact(writer, folder, before, listing(folder))
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if "checkpoint" not in name])
+def test_a_link_or_a_protected_file_stays(
+    name: str, prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --overwrite too, and whoever runs it: neither replaced nor written through."""
+    writer = WRITERS[name]
+    for variable, value in writer.settings.items():
+        monkeypatch.setenv(variable, value)
+    shutil.copy(prepared / "h2.h5", folder)
+    prepare(writer, folder)
+    place = folder / writer.target
+    place.chmod(0o444)
+    protected = listing(folder)
+    code = {True: 0, False: 7}[writer.goes_on]
+    with remembered(writer):
+        assert outcome(writer, call, folder).code == code
+        assert intact(writer, folder, protected, listing(folder))
+        if name == "log":
+            return  # is appended to, through a link too
+        place.unlink()
+        prepare(writer, folder)
+        place.rename(folder / "precious")
+        place.symlink_to(folder / "precious")
+        linked = listing(folder)
+        assert outcome(writer, call, folder).code == code
+    assert place.is_symlink() and (folder / "precious").read_text().endswith(OLD)
+    assert intact(writer, folder, linked, listing(folder))
 
 
 @pytest.mark.parametrize("fault", EVERY_STEP)

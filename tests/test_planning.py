@@ -461,7 +461,7 @@ def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
         "nvir": [12, 13],
         "tiles": plan.tiles,
     }
-    numbers = 2 * 20 * 22 + 4 * (5**2 + 4**2)
+    pairs, densities = 5**2 + 4**2 + 5 * 4, 2 * 2 * 20**2
     fitted = (5 * 12 + 4 * 13) * plan.work.naux
     assert found["memory_bytes"] == {
         "program": memory.program,
@@ -474,8 +474,8 @@ def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
         "least": memory.least,
         "comfortable": memory.comfortable,
         "device": 0,
-        "disk": 300_000 + 8 * numbers,
-        "prepared": 300_000 + 8 * (numbers + fitted),
+        "disk": 116_000 + 8 * (2 * 20 * 22 + pairs + densities),
+        "prepared": 75_000 + 8 * (2 * 20 * 22 + fitted),
     }
     traffic = plan.traffic
     scratch = found["scratch"]
@@ -502,6 +502,21 @@ def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
         of = found[f"{name}_error"]["elements"]
         assert of == getattr(outlook.system, name).errors
         assert found[f"{name}_error"]["sum"] == pytest.approx(of["C"] + of["N"], rel=1e-12)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_files_have_the_planned_size(gradient, measured, tmp_path):
+    """Within a tenth; a gradient leaves its relaxed densities in the file."""
+    molecule = MOLECULES["methanol radical in a field"]
+    given = {**BASIS, "threads": 1, "allow_poor_fit": True}
+    planned = dfmp2.plan(molecule, **given, gradient=gradient).to_dict()
+    if gradient:
+        result = dfmp2.gradient(molecule, **given).result
+    else:
+        result = dfmp2.run(molecule, **given)
+    dfmp2.write(result, tmp_path / "x.h5")
+    written = (tmp_path / "x.h5").stat().st_size
+    assert planned["memory_bytes"]["disk"] == pytest.approx(written, rel=0.1)
 
 
 def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):

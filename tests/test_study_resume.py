@@ -7,14 +7,17 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import pytest
 
+import dfmp2
 from dfmp2.errors import DeviceFault
 from dfmp2.mp2 import energy
 from dfmp2.output import hdf5
 from dfmp2.output.study import Study, read_study
+from tests.awkward import read
 from tests.conftest import PATIENCE, Runner, listing, succeed
 from tests.faults import EACH, Stopping, close, numbers
 from tests.test_signals import start, wait_for
@@ -71,6 +74,26 @@ def test_stopped_again_and_again(
     assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
     succeed(call(*KINDS[kind], "--output", "y.h5"))
     assert same(read_study("x.h5"), read_study("y.h5"))
+
+
+@pytest.mark.slow
+def test_a_hessian_has_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped within the SCF of displaced geometries, whose gradients are subtracted from each
+    other."""
+    monkeypatch.setenv(EACH, "1000")
+    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "allow_gradient": True}
+    radical = read("multiplicity=2", "O 0 0 0", "H 0.3 0.8 0.5")
+    expected = dfmp2.frequencies(radical, output=folder / "y.h5", **given)
+    stops = 0
+    with Stopping(every=59):
+        while not (folder / "x.h5").exists() or not read_study(folder / "x.h5").complete:
+            try:
+                dfmp2.frequencies(radical, output=folder / "x.h5", **given)
+            except dfmp2.Interrupted:
+                stops += 1
+    assert stops > 2
+    found = read_study(folder / "x.h5").arrays["hessian"].value
+    assert found.tobytes() == expected.arrays["hessian"].value.tobytes()
 
 
 @pytest.mark.usefixtures("stopping")

@@ -21,7 +21,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.errors import InputError, ResourceError
-from dfmp2.host.files import describe_space
+from dfmp2.host.files import describe_space, require_unprotected
 from dfmp2.molecule.text import printable
 from dfmp2.output.document import displayed_width, joined_words
 from dfmp2.progress import Listener
@@ -40,6 +40,7 @@ UNBROKEN = re.compile(
     r"|\w+\([^()]+\)\S*"
     r"|\S+"
 )
+LOOKED_AT = 4096  # bytes of an existing log; HDF5, archives and pictures have a zero byte there
 HANGING = "    "  # before continuation lines
 HEADING = re.compile(r"^.+(?=\n-{10,}$)", re.MULTILINE)
 NUMBER = re.compile(r"-?\d[\d.]*(?:e[-+]\d+)?")  # the only difference between warnings of one kind
@@ -369,7 +370,7 @@ def open_log(path: str | None) -> TextIO | None:
 
     Raises
     ------
-    InputError : its folder does not exist or it is a folder
+    InputError : its folder does not exist, or it is a folder or holds something else than text
     ResourceError : the log cannot be written
     """
     if path is None:
@@ -378,6 +379,14 @@ def open_log(path: str | None) -> TextIO | None:
     try:
         if not file.parent.is_dir() or file.is_dir():
             raise InputError(f"--log {path}: expected a file in an existing folder")
+        if file.is_file():
+            require_unprotected(file)
+            with open(file, "rb") as stream:
+                if b"\0" in stream.read(LOOKED_AT):
+                    raise InputError(
+                        f"--log {path}: holds no text, so nothing is appended to it: name another "
+                        "file"
+                    )
         return open(file, "a", encoding="utf-8")
     except OSError as error:
         raise ResourceError(

@@ -40,7 +40,7 @@ from dfmp2.cli.run import (
     require_distinct_files,
 )
 from dfmp2.errors import InputError, Option, ResourceError
-from dfmp2.host.files import require_writable
+from dfmp2.host.files import require_place
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.options.methods import method_of_orbitals
 from dfmp2.progress import Listener
@@ -263,7 +263,7 @@ def _compute_shard(
     from dfmp2.output.tile_shards import compute_shard, label, pairs_of_shard, shard_of
 
     place = shard_of(target, *part)
-    require_writable(place, overwrite=True)
+    require_place(place)
     with checkpointing(
         place,
         label(*part),

@@ -24,7 +24,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, Option
-from dfmp2.host.files import OUTPUT, require_writable, write_atomically
+from dfmp2.host.files import OUTPUT, require_place, write_atomically
 from dfmp2.host.processes import start_server
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.text import printable
@@ -132,7 +132,7 @@ def run_study(
     require_distinct({**files_read, **named, "--log": display.log})
     for option, path in written.items():
         # Existing files are checked by `Keeper`
-        require_writable(path, overwrite=True, option=option)
+        require_place(path, option=option)
     left = f"finished runs are in {target}"
 
     with logged(display, several=True) as console:

@@ -53,7 +53,7 @@ from dfmp2.host.files import (
     make_folder,
     put,
     read_json,
-    require_writable,
+    require_place,
     settled,
     stamp,
 )
@@ -140,7 +140,7 @@ class BatchRun:
                 " keeps: leave one of them out",
             )
         make_folder(self.batch.output)
-        require_writable(self.batch.output / index_name(self.shard), overwrite=True)
+        require_place(self.batch.output / index_name(self.shard))
         known = read_index(self.batch, self.shard)
         rows = look([self.inputs[place] for place in self.mine], known)
         self.rows = dict(zip(self.mine, rows, strict=True))

@@ -1,5 +1,7 @@
 """Write files atomically: to a temporary file beside the target, flushed to disk and renamed.
 
+A symbolic link or a write-protected file is neither replaced nor written through.
+
 Only one process at a time works on a result: it holds an exclusive lock on `.NAME.lock` beside it,
 which ends with the process.
 """
@@ -61,12 +63,27 @@ def move(part: Path, target: Path, *, overwrite: bool) -> None:
     Raises
     ------
     FileExistsError : the target exists and `overwrite` is false
-    OSError : the disk fails, or the folder cannot be written
+    OSError : the disk fails, the folder cannot be written, or the target may not be replaced
     """
     if overwrite:
+        require_replaceable(target)
         os.replace(part, target)
     else:
         _rename_new(part, target)
+
+
+def require_replaceable(target: Path) -> None:
+    """Raise PermissionError for a symbolic link, and for a write-protected file even if this user
+    may write any file."""
+    if target.is_symlink():
+        raise PermissionError(errno.EACCES, "it is a symbolic link", str(target))
+    require_unprotected(target)
+
+
+def require_unprotected(target: Path) -> None:
+    """Raise PermissionError for a write-protected file."""
+    if target.exists() and not (target.stat().st_mode & 0o222 and os.access(target, os.W_OK)):
+        raise PermissionError(errno.EACCES, "it is write-protected", str(target))
 
 
 def beside(target: Path) -> Path:
@@ -163,19 +180,41 @@ def require_writable(
     """Check, before any computing, that `target`, given by `option`, can be written; leaves nothing
     behind.
 
-    Commands check twice: the location (`overwrite` true) at once, and an existing file after all
-    other checks.
+    Raises
+    ------
+    InputError, ResourceError : as in `require_place`
+    ResultExists : the target exists and `overwrite` is false
+    ResourceError : the target is a symbolic link or write-protected
+    """
+    require_place(target, expected_bytes=expected_bytes, option=option)
+    if os.path.lexists(target) and not overwrite:
+        raise ResultExists(
+            f"{target} already exists: ",
+            Option("overwrite", True),
+            " replaces it, ",
+            option,
+            " names another file",
+        )
+    try:
+        require_replaceable(target)
+    except PermissionError as error:
+        raise write_failure(target, error, option=option) from error
+
+
+def require_place(
+    target: Path, *, expected_bytes: int = LEAST_FREE, option: Option = OUTPUT
+) -> None:
+    """Check that a file can be created where `target` is; commands do so at once, and look at an
+    existing file after all other checks.
 
     Raises
     ------
     InputError : the folder does not exist, or the target is a folder or a device
-    ResultExists : the target exists and `overwrite` is false
     ResourceError : the folder is not writable or the disk is too full
     """
     folder = target.parent
     try:
         _require_regular(target, option)
-        taken = os.path.lexists(target) and not overwrite
         probe = beside(target)
         probe.touch(exist_ok=False)
         probe.unlink()
@@ -190,14 +229,6 @@ def require_writable(
         raise disk_refusal(error)(
             f"cannot write into {folder}: {error.strerror}: choose another folder with ", option
         ) from error
-    if taken:
-        raise ResultExists(
-            f"{target} already exists: ",
-            Option("overwrite", True),
-            " replaces it, ",
-            option,
-            " names another file",
-        )
     if free < expected_bytes:
         raise DiskFull(
             f"the disk of {folder} has {format_bytes(free)} free and at least "

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import connection, forkserver, popen_forkserver
+from multiprocessing import connection, forkserver, popen_forkserver, resource_tracker
 from multiprocessing.context import (
     ForkServerContext,
     ForkServerProcess,
@@ -156,6 +156,8 @@ def clean_start() -> Iterator[None]:
             environment_variable("PYTHONSAFEPATH", "1"),
             environment_variable("PYTHONWARNINGS", f"{warnings},{silent}" if warnings else silent),
         ):
+            resource_tracker.ensure_running()  # which unblocks both signals
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
             yield
     finally:
         sys.modules["__main__"] = main

@@ -25,7 +25,15 @@ import numpy as np
 
 from dfmp2.errors import Command, Dfmp2Error, InputError, ResultFileError
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
-from dfmp2.host.files import beside, move, remove_parts, require_writable, settled, write_failure
+from dfmp2.host.files import (
+    beside,
+    move,
+    remove_parts,
+    require_place,
+    require_writable,
+    settled,
+    write_failure,
+)
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared, Shape
@@ -259,7 +267,7 @@ class PreparedFile:
 
     def __init__(self, target: Path, *, overwrite: bool) -> None:
         # `require` rejects an existing file, once the size is known.
-        require_writable(target, overwrite=True)
+        require_place(target)
         self._target, self._overwrite = target, overwrite
         self._stack = ExitStack()
         self._part, self._descriptor = target, -1

@@ -251,6 +251,10 @@ class Keeper:
         state = None
         if self._interrupted is not None and self._interrupted.run == step.name:
             state = self._interrupted
+            if step.start and state.reference is None:
+                # A few iterations from the orbitals of another step are repeated: differences of
+                # gradients would show the other way to convergence.
+                state = None
         checkpoint = FileCheckpoint(
             self._path,
             state,

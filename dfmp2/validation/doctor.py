@@ -539,10 +539,10 @@ def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
 def check_working_directory(s: Surroundings) -> Diagnosis:
     """Check that a result can be written to the working directory and read back, including file
     locks."""
-    from dfmp2.host.files import require_writable
+    from dfmp2.host.files import require_place
 
     try:
-        require_writable(s.folder / "dfmp2-doctor.h5", overwrite=True)
+        require_place(s.folder / "dfmp2-doctor.h5")
         room = _room(str(s.folder.resolve()), s.folder)
     except Dfmp2Error as error:
         return fail(str(error), error.exit_code)
