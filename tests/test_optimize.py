@@ -286,6 +286,9 @@ def test_a_frozen_atom_among_charges():
     study = optimized(start, search, options)
     last = list(study.path.values())[-1]
     found = last.molecule.coordinates
+    first = study.runs["step-001"].molecule.coordinates
+    turned = np.linalg.norm(first - start.coordinates, axis=1).max() / angstrom
+    assert study.table["max_displacement"].values[1] == pytest.approx(turned, rel=1e-5)
     assert found[0] == pytest.approx(places[0], abs=1e-6)
     assert np.abs(last.gradient.total_gradient[1:]).max() < 2e-5
     for axis in np.eye(3):

@@ -191,16 +191,12 @@ def _coordinates(
 
     Parameters
     ----------
-    atoms, frozen : geometric.molecule.Molecule
-        The geometry, and the one whose coordinates are frozen.
-    constraints : str
-        In geomeTRIC's format, "" for none.
-    connect : bool
-        Connect all atoms by bonds.
+    atoms, frozen : geomeTRIC's molecule, and the one whose coordinates are frozen
+    constraints : in geomeTRIC's format, "" for none
+    connect : connect all atoms by bonds
 
-    Constraints are coordinates themselves, and gradients are projected orthogonally. geomeTRIC's
-    algorithms (conmethod) hold combinations that are the constraints at the first geometry only, so
-    that the free gradient does not vanish, or take coordinates that become nearly redundant.
+    Constraints are coordinates themselves. geomeTRIC's algorithms (conmethod) hold combinations that
+    are the constraints at the first geometry only, or take nearly redundant coordinates.
     """
     from geometric.internal import DelocalizedInternalCoordinates, Dihedral
     from geometric.prepare import parse_constraints
@@ -248,7 +244,6 @@ def _coordinates(
                     model[k, k] = between
                 else:
                     model[k, k] *= factors.get(kind, 1.0)
-            # primitive coordinates by these: with constraints, the columns are not orthogonal
             metric = self.Prims.GMatrix(place)
             primitives = metric @ self.Vecs @ np.linalg.pinv(self.Vecs.T @ metric @ self.Vecs)
             return primitives.T @ model @ primitives
@@ -415,7 +410,7 @@ class GeomeTRIC:
             energy, gradients = (optimizer.E, optimizer.calcGradNorm())
             self._judged = optimizer.X.copy()
             if not first:
-                moved = self._displacements(optimizer.X, optimizer.Xprev)
+                moved = self._displacement(optimizer.X, optimizer.Xprev)
                 optimizer.evaluateStep()
                 self._measured = True
                 if optimizer.state == self._states.CONVERGED and not self._downhill:
@@ -564,19 +559,24 @@ class GeomeTRIC:
         ]
         return constrained_directions(coordinates, here), np.array(second)
 
+    def _displacement(self, place: Any, before: Any) -> tuple[float, float]:
+        """Root mean square and largest, angstrom; in a field with the motion as a whole."""
+        if not self._in_field:
+            return self._displacements(place, before)  # type: ignore[no-any-return]
+        lengths = np.linalg.norm((place - before).reshape(-1, 3), axis=1) * ANGSTROM_PER_BOHR
+        return float(np.sqrt(np.mean(lengths**2))), float(lengths.max())
+
     def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
         """Whether the next step from `here` (3 natom,) and the gradients are below all
         thresholds."""
         optimizer = self._optimizer
         limits, coordinates = optimizer.params, optimizer.IC
-        moved = self._displacements(optimizer.X, here)
+        moved = self._displacement(optimizer.X, here)
         self.foreseen = (
             f"the next step would move no atom by more than {moved[1]:.1e} angstrom and change the "
             f"energy by {optimizer.expect:.1e} Eh"
         )
-        kept = not coordinates.haveConstraints() or (
-            coordinates.maxConstraintViolation(here) < limits.Convergence_cmax
-        )
+        kept = coordinates.maxConstraintViolation(here) < limits.Convergence_cmax
         found = (*gradients, *moved, abs(optimizer.expect))
         names = ("grms", "gmax", "drms", "dmax", "energy")
         small = all(
