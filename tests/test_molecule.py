@@ -218,6 +218,10 @@ def test_properties() -> None:
     ghost = water(symbols=("o", "H", "H"), ghost=(True, False, True))
     assert ghost.labels == ("@O", "H", "@H")
     assert ghost.formula == "H + ghost HO"
+    assert ghost.described == "molecule (H + ghost HO)"
+    anion = water(charge=-1, multiplicity=2)
+    assert anion.described == "molecule (H2O, charge -1, multiplicity 2)"
+    assert water(multiplicity=3).described == "molecule (H2O, charge 0, multiplicity 3)"
     assert ghost.nuclear_charge == 1
     assert ghost.numbers.tolist() == [8, 1, 1]
     assert ghost.elements == ("O", "H")

@@ -296,6 +296,16 @@ class Molecule:
         return f"{real} + ghost {ghosts}" if ghosts else real
 
     @property
+    def described(self) -> str:
+        """Name and formula, as in "water (H2O)"; of ions and open shells also charge and
+        multiplicity."""
+        state = ""
+        if (self.charge, self.multiplicity) != (0, 1):
+            charge = f"{self.charge:+d}" if self.charge else "0"
+            state = f", charge {charge}, multiplicity {self.multiplicity}"
+        return f"{self.name} ({self.formula}{state})"
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of labels, coordinates and point charges (their bits), charge and multiplicity,
         but not of texts."""

@@ -82,9 +82,9 @@ def basis_set_limit(
             settings=settings, notes=notes, values=values, table=_table(results, runs, level, whole)
         )
 
-    what = f"energy of {molecule.name} ({molecule.formula})"
+    what = f"energy of {molecule.described}"
     if level.bracket is not None:
-        what = f"basis set limit of {molecule.name} ({molecule.formula})"
+        what = f"basis set limit of {molecule.described}"
     return carry_out(
         Task(
             kind="cbs", what=what, molecule=molecule, options=level, steps=steps, evaluate=evaluate

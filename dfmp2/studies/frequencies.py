@@ -112,7 +112,7 @@ def harmonic_frequencies(
 
     task = Task(
         kind="frequencies",
-        what=f"frequencies of {molecule.name} ({molecule.formula})",
+        what=f"frequencies of {molecule.described}",
         molecule=molecule,
         options=options,
         steps=[reference],

@@ -174,7 +174,7 @@ def interaction_energy(
 
     task = Task(
         kind="interaction",
-        what=f"interaction energy of {molecule.name} ({molecule.formula})",
+        what=f"interaction energy of {molecule.described}",
         molecule=molecule,
         options=options,
         steps=steps,

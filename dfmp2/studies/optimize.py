@@ -131,7 +131,7 @@ def optimize_geometry(
         listener.note(_may_be_a_saddle(kept))
     task = Task(
         kind="optimization",
-        what=f"stationary point of {molecule.name} ({molecule.formula})",
+        what=f"stationary point of {molecule.described}",
         molecule=molecule,
         options=options,
         steps=[first],
@@ -344,7 +344,7 @@ class Course:
         }
         if self._stored is not None:
             settings["start_hessian"] = self._stored.path
-        what = f"{settings['stationary_point']} of {self._molecule.name} ({self._molecule.formula})"
+        what = f"{settings['stationary_point']} of {self._molecule.described}"
         if search.transition_state and self.verified is None:
             what = f"{what}, sought as a transition state"
         notes = self._notes_on_method()

@@ -128,7 +128,7 @@ def reaction_path(
     descent = _Descent(top, search, start_hessian, how.get("listener") or Listener())
     task = Task(
         kind="irc",
-        what=f"reaction path of {molecule.name} ({molecule.formula})",
+        what=f"reaction path of {molecule.described}",
         molecule=molecule,
         options=options,
         steps=[top],

@@ -131,7 +131,7 @@ class Scan:
         else:
             kind = "scan"
         along_what = " and ".join(name.replace("_", " ") for name in self.names)
-        return f"{kind} of {molecule.name} ({molecule.formula}), {along_what}"
+        return f"{kind} of {molecule.described}, {along_what}"
 
     def point(self, number: int) -> str:
         """A description of a point, counted from 0."""

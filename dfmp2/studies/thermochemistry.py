@@ -101,7 +101,7 @@ def make_thermochemistry(
     values = {"total_energy": Dataset(result.total_energy, "hartree", "at the stored geometry")}
     return Study(
         kind="thermochemistry",
-        title=f"thermochemistry of {molecule.name} ({molecule.formula}), {result.level}",
+        title=f"thermochemistry of {molecule.described}, {result.level}",
         settings={
             "name": molecule.name,
             "basis": result.options.basis,
