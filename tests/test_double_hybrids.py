@@ -75,6 +75,9 @@ def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: st
     assert bool(row.p86) is ("P86" in row.scf)
     assert look_up(row.title) is look_up(name) is row
     assert "".join(row.name.split("-")) not in libxc.XC_CODES
+    stem = row.name.removesuffix("-d3bj").removesuffix("-d4").replace("pbepbe", "pbe")
+    for parameters in filter(None, (row.d3bj, row.d4)):
+        assert parameters.removesuffix("_2013").replace("_", "") == stem.replace("-", "")
 
 
 @pytest.mark.parametrize(
