@@ -75,6 +75,10 @@ def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: st
     assert bool(row.p86) is ("P86" in row.scf)
     assert look_up(row.title) is look_up(name) is row
     assert "".join(row.name.split("-")) not in libxc.XC_CODES
+    if name in PARAMETERS_ELSEWHERE:
+        xc, *factors = PARAMETERS_ELSEWHERE[name]
+        assert [row.opposite_spin, row.same_spin] == pytest.approx(factors, abs=1e-10)
+        assert kohn_sham.same_functional(row.scf, xc) or name == "pbe-qidh"  # of ten digits
     stem = row.name.removesuffix("-d3bj").removesuffix("-d4").replace("pbepbe", "pbe")
     for parameters in filter(None, (row.d3bj, row.d4)):
         assert parameters.removesuffix("_2013").replace("_", "") == stem.replace("-", "")
