@@ -20,7 +20,7 @@ from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
 from dfmp2.host.scratch import Room, Space
 from dfmp2.interop.pyscf import DFMP2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.dispersion import dispersion_energy
+from dfmp2.mp2.dispersion import dispersion_energy, dispersion_gradient
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import make_options
 from dfmp2.options.methods import method_names
@@ -464,6 +464,10 @@ def test_ghosts_have_no_dispersion_and_one_atom_has_none() -> None:
     ghost = Molecule(pair.symbols, pair.coordinates, ghost=(False, True))
     assert dispersion_energy(pair, "d3bj", "b2plyp").energy < -1e-5
     assert dispersion_energy(ghost, "d3bj", "b2plyp").energy == 0.0
+    three = Molecule(("Ne", *pair.symbols), [[0, 2, 0], *pair.coordinates], (True, False, False))
+    expected = np.vstack([np.zeros(3), dispersion_gradient(pair, "d3bj", "b2plyp")])
+    np.testing.assert_array_equal(dispersion_gradient(three, "d3bj", "b2plyp"), expected)
+    assert abs(expected[1, 2]) > 1e-7
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
