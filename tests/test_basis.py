@@ -591,6 +591,9 @@ def test_an_error_is_surveyed_or_measured_once(monkeypatch):
     sets.fitting_error.cache_clear()
     monkeypatch.setattr(sets, "measure_fitting_error", None)
     assert sets.fitting_error("ri", orbital, fitting) == first
+    monkeypatch.setattr(sets, "measure_fitting_error", lambda *given: 0.25)
+    other = resolve_orbital("6-31g", ["H"]).elements["H"]
+    assert sets.fitting_error("ri", other, fitting) == 0.25
     sets.fitting_error.cache_clear()
 
 

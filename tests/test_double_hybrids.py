@@ -20,7 +20,7 @@ from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
 from dfmp2.host.scratch import Room, Space
 from dfmp2.interop.pyscf import DFMP2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.dispersion import dispersion_energy
+from dfmp2.mp2.dispersion import dispersion_energy, dispersion_gradient
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import make_options
 from dfmp2.options.methods import method_names
@@ -75,6 +75,13 @@ def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: st
     assert bool(row.p86) is ("P86" in row.scf)
     assert look_up(row.title) is look_up(name) is row
     assert "".join(row.name.split("-")) not in libxc.XC_CODES
+    if name in PARAMETERS_ELSEWHERE:
+        xc, *factors = PARAMETERS_ELSEWHERE[name]
+        assert [row.opposite_spin, row.same_spin] == pytest.approx(factors, abs=1e-10)
+        assert kohn_sham.same_functional(row.scf, xc) or name == "pbe-qidh"  # of ten digits
+    stem = row.name.removesuffix("-d3bj").removesuffix("-d4").replace("pbepbe", "pbe")
+    for parameters in filter(None, (row.d3bj, row.d4)):
+        assert parameters.removesuffix("_2013").replace("_", "") == stem.replace("-", "")
 
 
 @pytest.mark.parametrize(
@@ -457,6 +464,10 @@ def test_ghosts_have_no_dispersion_and_one_atom_has_none() -> None:
     ghost = Molecule(pair.symbols, pair.coordinates, ghost=(False, True))
     assert dispersion_energy(pair, "d3bj", "b2plyp").energy < -1e-5
     assert dispersion_energy(ghost, "d3bj", "b2plyp").energy == 0.0
+    three = Molecule(("Ne", *pair.symbols), [[0, 2, 0], *pair.coordinates], (True, False, False))
+    expected = np.vstack([np.zeros(3), dispersion_gradient(pair, "d3bj", "b2plyp")])
+    np.testing.assert_array_equal(dispersion_gradient(three, "d3bj", "b2plyp"), expected)
+    assert abs(expected[1, 2]) > 1e-7
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

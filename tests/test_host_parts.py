@@ -395,7 +395,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
         ("cpu", 0, {"CUDA_VISIBLE_DEVICES": "5"}, {}),
         ("torch", 0, {}, {}),
         ("nki", 3, {}, {"NEURON_RT_VISIBLE_CORES": "3"}),
-        ("nki-xla", 2, {"NEURON_RT_VISIBLE_CORES": "0,2,5-7"}, {"NEURON_RT_VISIBLE_CORES": "5"}),
+        ("nki-xla", 3, {"NEURON_RT_VISIBLE_CORES": "2,5-7"}, {"NEURON_RT_VISIBLE_CORES": "7"}),
         ("nki", 1, {"NEURON_RT_VISIBLE_CORES": ""}, {"NEURON_RT_VISIBLE_CORES": "1"}),
     ],
 )

@@ -30,7 +30,7 @@ from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.properties import Polarizability
-from dfmp2.mp2.result import Certificate
+from dfmp2.mp2.result import Certificate, NativeEnergies
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
@@ -408,6 +408,18 @@ def test_a_check_is_refused_above_what_is_allowed(part: str, sign: int, checked:
         opposite_spin_difference=sign * 0.6 * check.allowed,
     )
     assert not both.passed and not replace(check, **{part: math.nan}).passed
+
+
+def test_a_check_is_of_our_energies_against_theirs(checked: Any) -> None:
+    ours = checked[0]
+    theirs = NativeEnergies("x", ours.scf_total_energy - 0.1, same_spin=-0.02, opposite_spin=-0.3)
+    made = check.native_check(ours.reference, ours.pairs, theirs, 1e-8)
+    expected = (0.1, ours.pairs.same_spin_energy + 0.02, ours.pairs.opposite_spin_energy + 0.3)
+    assert [getattr(made, part) for part in PARTS] == pytest.approx(expected, abs=1e-12)
+    for bounds in ((3e-8, 1e-8, 2e-8), (1e-8, 3e-8, 2e-8), (1e-8, 2e-8, 3e-8)):
+        proof = Certificate(9, 4, *bounds, 1e-9, tolerance=1e-7, repeated_in_fp64=False)
+        assert check.allowed_difference(proof, "mixed") == pytest.approx(4e-8)
+        assert check.allowed_difference(proof, "fp64") == pytest.approx(1e-8)
 
 
 @pytest.mark.parametrize("name", ["three_center_difference", "two_center_difference"])

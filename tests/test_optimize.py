@@ -34,6 +34,7 @@ from dfmp2.studies.geometric_search import GeomeTRIC, Search, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
+from dfmp2.studies.rank import read_candidate
 from dfmp2.studies.task import Unfinished
 from dfmp2.studies.vibrations import (
     StationaryPoint,
@@ -117,6 +118,8 @@ def test_what_is_left_of_passed_steps(folder: Path) -> None:
         *passed, last = (run.properties.relaxed_density.shape for run in found.runs.values())
         assert set(passed) == {(1, 0, 0)} and last == (1, 11, 11)
         assert all(abs(run.properties.relaxed_dipole).max() > 0.5 for run in found.runs.values())
+    ranked = read_candidate(folder / "x.h5").result
+    assert ranked.total_energy == study.values["optimized_total_energy"].value
     again = optimized(study.last, Search())
     assert "the next step would move no atom by more than" in " ".join(again.notes)
     assert again.complete and again.settings["steps"] == 0

@@ -47,6 +47,8 @@ MOLECULES = {
     "hf": "2\n\nH 0 0 0\nF 0 0 0.92\n",
     "f": "1\nmultiplicity=2\nF 0 0 0\n",
     "lithium-ion": "1\ncharge=1\nLi 0 0 0\n",
+    "lithium": "1\nmultiplicity=2\nLi 0 0 0\n",
+    "lithide": "1\ncharge=-1\nLi 0 0 0\n",
     "hydride": "1\ncharge=-1\nH 0 0 0\n",
     "lih": "2\n\nLi 0 0 0\nH 0 0 1.6\n",
     "linear-h3": "3\nmultiplicity=2\nH 0 0 -0.9423\nH 0 0 0\nH 0 0 0.9423\n",
@@ -166,6 +168,12 @@ def test_wrong_terms(text: str, said: str) -> None:
         (
             "lithium-ion.xyz,hydride.xyz",
             "lih.xyz",
+            {"frozen_core": "psi4"},
+            "freezes different numbers of orbitals on the two sides",
+        ),
+        (
+            "2*lithium.xyz",
+            "lithide.xyz,lithium-ion.xyz",
             {"frozen_core": "psi4"},
             "freezes different numbers of orbitals on the two sides",
         ),

@@ -163,6 +163,11 @@ def test_the_length_of_a_path() -> None:
     turn = Rotation.from_euler("xyz", [0.4, 0.2, -0.7]).as_matrix()
     second = replace(first, coordinates=(first.coordinates + apart) @ turn.T + 3.0)
     assert arc_length(first, second) == pytest.approx(math.sqrt(2 * mass) * d, rel=1e-6)
+    other = (18.99840316273, mass)  # u; only the distance changes, by 2 d
+    first = replace(first, symbols=("F", "H"))
+    second = replace(second, symbols=("F", "H"))
+    reduced = math.prod(other) / sum(other)
+    assert arc_length(first, second) == pytest.approx(math.sqrt(reduced) * 2 * d, rel=1e-6)
     # The steps are weighted with masses of isotopes too; the mean of chlorine's is 35.45.
     acid = molecule("3\n\nCl 0 0 0\nO 0 0 1.7\nH 0.9 0.2 2.0\n")
     weights = GeomeTRIC(acid, Search(), "", downhill="forward")._optimizer.IC.mass

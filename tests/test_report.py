@@ -359,9 +359,11 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
     ]
     spins = {"alpha alpha": (0, 0), "alpha beta": (0, 1), "beta beta": (1, 1)}
     energies = result.reference.mo_energy
-    for numbers, name, levels, *_ in table.rows:
+    for numbers, name, levels, _, _, total, share in table.rows:
         pair = zip(spins[name], map(int, numbers.split(", ")), strict=True)
         assert levels == ", ".join(f"{energies[spin][number - 1]:.3f}" for spin, number in pair)
+        part = 100 * float(total) / result.pairs.correlation_energy
+        assert float(share) == pytest.approx(part, abs=0.06)
 
 
 # --- colours and drawings -------------------------------------------------------------------------

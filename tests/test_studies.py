@@ -27,11 +27,19 @@ from dfmp2.mp2 import energy as mp2
 from dfmp2.mp2.composite import correlation_formula, scf_formula
 from dfmp2.options import Options
 from dfmp2.output import hdf5
+from dfmp2.output.reports.study_tables import extrema_tables
 from dfmp2.output.study import is_study, read_study, verify_study
 from dfmp2.studies import interaction, reaction
 from dfmp2.studies.composite import at_level, expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
-from dfmp2.studies.extrema import _of_barriers, barriers, find_extrema, find_minimum, make_curve
+from dfmp2.studies.extrema import (
+    _of_barriers,
+    barriers,
+    find_extrema,
+    find_minimum,
+    make_curve,
+    numbers_of_curve,
+)
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, succeed
@@ -685,6 +693,11 @@ def test_barriers_of_a_scan() -> None:
     for name, numbers in expected.items():
         modulo = 1e9 if name.endswith("ward") else 360
         assert found[name][order] % modulo == pytest.approx(numbers, rel=1e-3), name
+    arrays = numbers_of_curve(curve, "degree")[1]
+    study: Any = SimpleNamespace(arrays=arrays, settings={"units": "degree"})
+    for row in extrema_tables(study)[1].rows:
+        for joules, calories in (row[3:5], row[5:7]):
+            assert float(joules) == pytest.approx(4.184 * float(calories), abs=1e-3)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -221,7 +221,7 @@ def test_conformers_of_one_energy_and_shape_are_named_once() -> None:
     mirrored = [[x, y, -z] for x, y, z in (bent[2], bent[0], bent[1])]
     wider = [bent[0], bent[1], [-0.9, 1.5, 0.2]]
     found = [candidate(*one) for one in (("a", bent), ("b", wider), ("c", mirrored), ("d", bent))]
-    near = 0.9 * rank.SAME_ENERGY
+    near = 0.9e-6  # Eh
     same = "have the same energy and the same distances between atoms"
     said = rank._alike(found, [-1.0, -1.0, -1.0 + near, -1.0 + 2.2 * near])
     assert len(said) == 1 and said[0].startswith(f"a and c {same}")

@@ -58,6 +58,9 @@ def test_gemm_of_any_shape_with_alpha_and_beta(lane, m, k, n):
     x, y, z = wide(a, b, c)
     check(dt.gemm(a, b, backend=backend), x @ y)
     check(dt.gemm(a, b, alpha=2.0, beta=-1.5, c=c, backend=backend), 2 * x @ y - 1.5 * z)
+    added = numbers(dtype, m, m, seed=2)
+    found = dt.syrk(a, alpha=2.0, beta=-1.5, c=added, backend=backend)
+    check(found, 2 * x @ x.T - 1.5 * wide(added)[0])
 
 
 @pytest.mark.bits
@@ -73,7 +76,7 @@ def test_symmetric_products_are_symmetric_to_the_bit(lane, size):
 
 @pytest.mark.parametrize(
     "expression",
-    ["ij,jk->ik", "ap,bp", "mi,mnP->inP", "bij,bkj->kbi", "i,j->ji", "iap,jbp->iajb", "ijk,kji->i"],
+    ["ij,jk->ik", "bp,ap", "mi,mnP->inP", "bij,bkj->kbi", "i,j->ji", "iap,jbp->iajb", "ijk,kji->i"],
 )
 def test_einsum_is_that_of_numpy(lane, expression):
     backend, dtype = lane
