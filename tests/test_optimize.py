@@ -29,7 +29,7 @@ from dfmp2.output.reports.study import remarks
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
-from dfmp2.studies.frequencies import harmonic_frequencies
+from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Search, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
@@ -508,6 +508,7 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     """Down to the known minimum, in the same study."""
     on_springs(monkeypatch, STRAIGHT_WATER)
     study = optimized(STRAIGHT_WATER, Search(verify=True), ON_SPRINGS)
+    assert hessian_of(study, "it").molecule == study.last != STRAIGHT_WATER
     assert study.complete and study.title.startswith("minimum of")
     assert study.settings["stationary_point"] == "minimum" and study.settings["restarts"] == 1
     assert any("saddle point of order 2: 2 imaginary modes of 4" in note for note in study.notes)
