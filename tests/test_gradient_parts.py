@@ -659,7 +659,7 @@ def test_rotations_about_an_axis_of_the_nuclei_change_no_energy(
     mf.conv_tol_grad = 1e-7
     mf.kernel()
     os = orbitals_of(mf, (0, 0), (0, 0))
-    free = free_rotations(mf, os[0].coeff, [o.rotations for o in os])
+    free = free_rotations(mf.mol, mf.get_hcore, os[0].coeff, [o.rotations for o in os])
     assert len(free) == count
     for k, vector in enumerate(free):
         for m, other in enumerate(free):

@@ -539,14 +539,13 @@ def _response(
     with shielded():
         mf = _builder(calculation, kept.pop() if kept else None)
         try:
-            bare = hamiltonian.mean_field(
+            core = hamiltonian.mean_field(
                 mole,
                 calculation.kind,
                 calculation.options.relativity,
                 calculation.system.molecule.point_charges,
                 field=calculation.field,
-            )
-            core = bare.get_hcore()
+            ).get_hcore()
             builder = FockBuilder(
                 mf=mf,
                 single=uses_single(calculation.options.precision, int(mole.nao)),
@@ -575,7 +574,7 @@ def _response(
                 virtual,
                 calculation.listener,
                 energy_fock,
-                free_rotations(bare, spins[0].coeff, [o.rotations for o in spins]),
+                free_rotations(mole, lambda: core, spins[0].coeff, [o.rotations for o in spins]),
             )
             fock = fock_matrices(mf, core, spins, builder.exact, potential)
             return relaxed, residual, convergence_error(fock, spins, relaxed)

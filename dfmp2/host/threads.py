@@ -62,6 +62,12 @@ def openblas() -> dict[str, int | None]:
     return {path: int(found[0]()) if found else None for path, found in controls.items()}
 
 
+def openblas_kernels() -> list[tuple[str, str]]:
+    """The library that each loaded OpenBLAS belongs to, and the processor type whose kernels it
+    uses, as in ("PySCF", "Prescott")."""
+    return [(_library_of(path), _openblas_kernels(path)) for path in _loaded("openblas")]
+
+
 def kernels() -> str:
     """A description of everything other than sizes that affects the last bits of a product: the
     kernels of each OpenBLAS, and NumPy's instructions.
@@ -70,8 +76,8 @@ def kernels() -> str:
     by the processor; if neither tells, only the kind of processor is given.
     """
     users: dict[str, list[str]] = {}
-    for path in _loaded("openblas"):
-        users.setdefault(_openblas_kernels(path), []).append(_library_of(path))
+    for library, core in openblas_kernels():
+        users.setdefault(core, []).append(library)
     names = [f"{core} ({', '.join(sorted(libraries))})" for core, libraries in users.items()]
     return ", ".join([*sorted(names, reverse=True), _vector_instructions()])
 

@@ -83,7 +83,6 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
     stability = reference.stability
     if stability is None or not stability.unstable:
         return ""
-    spin = (multiplicity - 1) / 2
     lower = []
     for kind, gain in stability.gains.items():
         solution = f"a lower {_lower_kind(kind)} solution exists"
@@ -95,7 +94,7 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
         f"{stability.lowest_eigenvalue:.4f} Eh: {'; '.join(lower)}"
     )
     largest = max(stability.gains.values())
-    if largest > GRAVE_GAIN or reference.spin_square - spin * (spin + 1) > GRAVE_SPIN:
+    if largest > GRAVE_GAIN or reference.spin_square - pure_spin_square(multiplicity) > GRAVE_SPIN:
         text += ", and MP2 on this one may be meaningless"
     solutions = reference.solutions
     internal = any(not _is_external(kind) for kind in stability.gains)
@@ -108,11 +107,16 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> Me
     return Message(f"{text}. ", _remedies(reference, options, list(stability.gains)))
 
 
+def pure_spin_square(multiplicity: int) -> float:
+    """<S^2> of a pure spin state."""
+    spin = (multiplicity - 1) / 2
+    return spin * (spin + 1)
+
+
 def spin_contamination(reference: Reference, options: Options, multiplicity: int) -> Message | str:
     """How far <S^2> is above that of a pure spin state, and what to compare with; "" if it is
     close, or if the method adds nothing to its reference."""
-    spin = (multiplicity - 1) / 2
-    pure = spin * (spin + 1)
+    pure = pure_spin_square(multiplicity)
     if reference.spin_square - pure < CONTAMINATED or options.correlation.kind == "none":
         return ""
     text = (

@@ -94,26 +94,30 @@ def split(vector: Array, spins: Sequence[RotatedSpin]) -> list[Array]:
     return [part.reshape(s.differences.shape) for part, s in zip(parts, spins, strict=True)]
 
 
-def free_rotations(mf: Any, coeff: Array, spins: Sequence[RotatedSpin]) -> list[Array]:
+def free_rotations(
+    mole: Any, core: Callable[[], Array], coeff: Array, spins: Sequence[RotatedSpin]
+) -> list[Array]:
     """Orthonormal rotations v about axes of symmetry, each as a vector of all spins; empty if the
     orbitals are as symmetric as the nuclei, or the nuclei are not on a line.
 
     Parameters
     ----------
-    mf : Any
-        PySCF mean field with the point charges and the field: an axis is one of symmetry if a
-        rotation about it does not change its one-electron Hamiltonian.
+    mole : Any
+        The PySCF molecule.
+    core : callable
+        Returns the one-electron part of the Fock matrix with point charges and a field, (nao, nao)
+        Eh; called if the nuclei are on a line. An axis is one of symmetry if a rotation about it
+        does not change this matrix.
     coeff : array
         All orbitals of a spin, (nao, nmo).
     """
-    mole = mf.mol
     places = mole.atom_coords()
     centred = places - places.mean(axis=0)
     if np.linalg.eigvalsh(centred.T @ centred)[1] > COLLINEAR**2:
         return []
     with mole.with_common_orig(places.mean(axis=0)):
         turns = mole.intor("int1e_cg_irxp")
-    hamiltonian = coeff.T @ mf.get_hcore() @ coeff
+    hamiltonian = coeff.T @ core() @ coeff
     changes = []
     for turn in turns:
         generator = coeff.T @ turn @ coeff

@@ -130,7 +130,8 @@ def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> li
     kinds = [UHF]
     if len(spins) == 1:
         kinds = [RHF, BROKEN]
-    free = rotations.free_rotations(mf, rotations.stacked_orbitals(mf)[0][0], spins)
+    coeff = rotations.stacked_orbitals(mf)[0][0]
+    free = rotations.free_rotations(mf.mol, mf.get_hcore, coeff, spins)
     found = []
     for kind in kinds:
         product, kernel = exchange, _kernel(mf, spins, kind)

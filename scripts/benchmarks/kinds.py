@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from programs import FOLDER, Child, options, private_folder, run_child
+from programs import FOLDER, Child, options, peer_settings, private_folder, run_child
 
 from dfmp2.progress import Listener
 from dfmp2.validation.bench import ratios, spread, watch
@@ -418,10 +418,10 @@ def measured(kind: Kind, lane: str, threads: int, parent: Path) -> tuple[Child, 
         command = our_command(kind, threads)
     elif lane == "psi4":
         command = psi4_command(kind, folder, threads)
-        settings = {"OMP_NUM_THREADS": str(threads), "HOME": FOLDER}
+        settings = {**peer_settings(threads), "HOME": FOLDER}
     else:
         command = pyscf_command(kind, folder)
-        settings = {"OMP_NUM_THREADS": str(threads)}
+        settings = peer_settings(threads)
         if lane == "pyscf-tuned":
             settings["OPENBLAS_NUM_THREADS"] = "1"
     child = run_child(command, folder, settings)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dfmp2.host import threads
+from dfmp2.host.threads import openblas_kernels
 
 # Each command is started by a program that uses only the standard library: children inherit the
 # peak memory of their parent, so a peak measured from a process with NumPy loaded would never be
@@ -110,14 +109,14 @@ class Child:
         )
 
 
-def kernels() -> str:
-    """The processor type whose kernels NumPy's OpenBLAS has chosen; "" if it does not tell.
+def peer_settings(threads: int) -> dict[str, str]:
+    """Environment of another program: its threads, and the kernels that NumPy's OpenBLAS has chosen.
 
     Older ones, such as those of PySCF's wheel and of Debian, do not know new processors and fall
     back to kernels of 2004 ("Prescott"), which would decide the race.
     """
-    chosen = re.search(r"(\w+) \([^)]*NumPy", threads.kernels())
-    return chosen[1] if chosen else ""
+    kernels = dict(openblas_kernels()).get("NumPy", "")  # without a name, OpenBLAS chooses itself
+    return {"OMP_NUM_THREADS": str(threads), "OPENBLAS_CORETYPE": kernels}
 
 
 def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Child:
@@ -132,12 +131,7 @@ def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str])
     empty.touch()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(DROPPED)}
     given = {name: value.replace(FOLDER, str(folder)) for name, value in settings.items()}
-    own = {
-        "TMPDIR": str(folder),
-        "PYSCF_CONFIG_FILE": str(empty),
-        "PSI_SCRATCH": str(folder),
-        "OPENBLAS_CORETYPE": kernels(),
-    }
+    own = {"TMPDIR": str(folder), "PYSCF_CONFIG_FILE": str(empty), "PSI_SCRATCH": str(folder)}
     with open(folder / "out.txt", "wb") as out, open(folder / "err.txt", "wb") as err:
         launcher = subprocess.Popen(
             [*STANDARD_LIBRARY, LAUNCHER, str(report), *command],

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import tables
-from programs import FOLDER, options, private_folder, run_child, touch_memory
+from programs import FOLDER, options, peer_settings, private_folder, run_child, touch_memory
 from pyscf_script import pyscf_script
 
 import dfmp2
@@ -163,7 +163,7 @@ def peers(threads: int, *, gradient: bool, psi4_grid: str) -> dict[str, Program]
         (folder / "input.dat").write_text(text, encoding="ascii")
         return [find_psi4() or "psi4", "-n", str(threads), "-s", str(folder)]
 
-    one = {"OMP_NUM_THREADS": str(threads)}
+    one = peer_settings(threads)
     return {
         "pyscf": Program("pyscf", one, write_pyscf, read_pyscf),
         "pyscf-tuned": Program(

@@ -11,6 +11,7 @@ from textwrap import shorten
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.diagnostics import pure_spin_square
 from dfmp2.mp2.dispersion import Dispersion
 from dfmp2.mp2.error_estimates import kohn_sham_grid_error
 from dfmp2.mp2.result import Calculated, MP2Result
@@ -309,11 +310,11 @@ def reference_section(result: Calculated) -> Section:
 
 def spin_fact(result: Calculated) -> tuple[str, str]:
     """<S^2> of the reference, with the value of a pure spin state."""
-    spin = (result.molecule.multiplicity - 1) / 2
+    pure = pure_spin_square(result.molecule.multiplicity)
     (name, value) = next(
         fact for fact in record_facts(result.reference) if fact[0] == LABELS["spin_square"]
     )
-    return name, f"{value} (pure spin state: {spin * (spin + 1):.2f})"
+    return name, f"{value} (pure spin state: {pure:.2f})"
 
 
 def _among_energies(result: Calculated) -> list[str]:
