@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,13 +23,14 @@ from dfmp2.errors import (
     ResourceError,
     SomeFailed,
 )
-from dfmp2.execution import items, parts
+from dfmp2.errors.messages import Option
+from dfmp2.execution import items, parts, pool
 from dfmp2.execution.batch import BatchRun, Work, arrange, read_shard, shard_of_job, shards, works
-from dfmp2.execution.dask import DaskPool, DaskSlot
+from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch, options_of_item
 from dfmp2.execution.parts import StepWorkers
-from dfmp2.execution.pool import Died, Slot, WorkerShare, process_death
+from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.planning.time import process_count
@@ -604,21 +605,52 @@ def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> Non
         slot.result()
 
 
+def test_a_pool_grows_to_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "Slot", lambda _, device: device)
+    three = Pool([{"CARD": str(number)} for number in range(3)], cast(WorkerShare, None))
+    for size, held in ((1, "0"), (1, "0"), (2, "01"), (5, "012")):
+        three.grow(size)
+        assert "".join(slot["CARD"] for slot in three.slots) == held
+
+
+def test_an_item_without_enough_memory_is_told_of_its_share(tmp_path: Path) -> None:
+    item: Any = SimpleNamespace(name="x", molecule="x.xyz", target=tmp_path / "x.h5")
+    short = ResourceError("5 GB are needed, and ", Option("memory"), " allows 1 GB")
+    for error, told in ((short, True), (ResourceError("the disk is full"), False)):
+        said = items._row_of_error(item, error).error
+        assert said.startswith(str(error)) and said.endswith("share of the memory") == told
+
+
 def test_workers_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = [100.0], list[float]()
     monkeypatch.setattr("dfmp2.execution.dask.time.monotonic", lambda: now[0])
     pool = DaskPool.__new__(DaskPool)
     pool._looked, pool._since, pool._size, pool.slots = 99.5, 99.5, 1, []
+    pool._address = "tcp://host:8786"
+    workers: dict[str, Any] = {}
 
     def sync(*_: Any, **__: Any) -> dict[str, Any]:
         asked.append(now[0])
-        return {"workers": {}}
+        return {"workers": workers}
 
     scheduler = SimpleNamespace(identity=None)
     pool.client = SimpleNamespace(status="running", sync=sync, scheduler=scheduler)
     for now[0] in (100.0, 100.4, 100.6, 101.5, 101.7):
         pool._look()
     assert asked == [100.6, 101.7]
+    # A cluster may be without workers for WAIT seconds, counted from the last one seen.
+    now[0] = 99.5 + WAIT
+    pool._look()
+    workers["one"] = {"nthreads": 1}
+    now[0] += 2
+    monkeypatch.setattr(pool, "_size", 0)
+    pool._look()
+    workers.clear()
+    now[0] += WAIT
+    pool._look()
+    now[0] += 1.5
+    with pytest.raises(ResourceError, match="tcp://host:8786 has no worker"):
+        pool._look()
 
 
 def test_a_cluster_is_waited_for_until_it_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -679,7 +679,9 @@ def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.Monkey
     on_springs(monkeypatch, STRAIGHT_WATER)
     with pytest.raises(Unfinished) as caught:
         optimized(start, Search(max_steps=1), ON_SPRINGS)
-    assert list(caught.value.study.runs) == ["step-000", "step-001"]
+    unfinished = caught.value.study
+    assert list(unfinished.runs) == ["step-000", "step-001"]
+    assert "NOT CONVERGED: the last geometry is only the last" in unfinished.notes
 
 
 # --- frequencies ----------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from dfmp2.molecule.structure import fragment_formulas
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
-from dfmp2.studies import reaction_path
-from dfmp2.studies.frequencies import StoredHessian, read_hessian
+from dfmp2.studies import frequencies, reaction_path
+from dfmp2.studies.frequencies import StoredHessian, hessian_of, read_hessian
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import _table, _values, arc_length
@@ -106,6 +106,32 @@ def test_the_hessian_of_another_molecule_is_refused() -> None:
     for said, other in others.items():
         with pytest.raises(InputError, match=said):
             stored.turned_to(other)
+
+
+def test_a_search_that_displaced_every_atom_holds_the_hessian_of_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frequencies, "hessian", lambda *_: np.eye(9))
+    start: Any = SimpleNamespace(molecule=molecule(WATER))
+    names = [
+        f"{sign}-{atom:03d}-{axis}"
+        for sign in ("plus", "minus")
+        for atom in (1, 2, 3)
+        for axis in "xyz"
+    ]
+    study: Any = SimpleNamespace(
+        kind="optimization",
+        settings={"path": ["step-000"]},
+        arrays={},
+        results=dict.fromkeys(["step-000", *names], start),
+        complete=False,
+    )
+    found = hessian_of(study, "x.h5")
+    assert found.at_start and found.result is start and np.array_equal(found.hessian, np.eye(9))
+    for name in ("minus-002-z", "minus-001-z"):
+        del study.results[name]
+        with pytest.raises(InputError):
+            hessian_of(study, "x.h5")
 
 
 def test_files_without_a_hessian(call: Runner, folder: Path) -> None:
@@ -309,6 +335,21 @@ def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.Mo
     ahead = ["forward-001", "forward-003"]
     assert found.settings["path"] == [*backwards, reaction_path.TOP, *ahead]
     assert found.table == {"top": (reaction_path.TOP,)}
+    # Both sides are descended from a saddle point, forwards first.
+    saddle = SimpleNamespace(imaginary=1, lines=("a saddle",))
+    monkeypatch.setattr(reaction_path, "require_stationary", lambda *_: None)
+    monkeypatch.setattr(reaction_path, "GradientResult", lambda _: SimpleNamespace(gradient=None))
+    monkeypatch.setattr(reaction_path, "stationary_point", lambda *_: saddle)
+    descent._hessian = np.zeros((6, 6))
+    descended = []
+
+    def down(side: str, given: Any) -> Any:
+        descended.append((side, given is results))
+        return iter([[step]])
+
+    monkeypatch.setattr(descent, "_down", down)
+    assert list(descent.then(results)) == [[step], [step]]  # type: ignore[arg-type]
+    assert descended == [("forward", True), ("backward", True)] and heard[-1] == "a saddle"
 
 
 def test_fragments_are_named_by_their_bonds() -> None:

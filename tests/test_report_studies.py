@@ -234,6 +234,7 @@ def batch(folder, water, radical):
         {"name": "../../etc/passwd", "status": "pending", "output": "/etc/passwd"},
         {"name": "<script>alert(1)</script>", "status": "running", "seconds": 2.5},
         {"name": "cr2", "status": "failed", "seconds": 10**400},
+        {"name": "odd", "status": "failed", "seconds": 7.25},
         {"name": 7},
         "nonsense",
     ]
@@ -254,6 +255,8 @@ def test_every_item_has_its_row(call, batch, water, source):
     assert tiles == [list(one) for one in counts.items()]
     keys = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     assert good[4:7] == [f"{water.json[key]:.10f}" for key in keys]
+    assert elements.row("odd", "failed")[7] == "7.25"
+    assert batch_pages.LOST in elements.text
     states = {row[0]: row[1] for row in elements.rows if len(row) == 10}
     assert states == {
         "item": "state",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import lzma
+import math
 import random
 import shutil
 import time
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 import dfmp2
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.molecule.basis import ElementBasis, nested_tuples
-from dfmp2.mp2.result import Ranks
+from dfmp2.mp2.result import Ranks, same_content
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
 from dfmp2.output.hdf5_datasets import hash_of, read_contents
@@ -265,6 +266,13 @@ def test_a_damaged_study_is_refused(call: Runner, folder: Path) -> None:
     study = dfmp2.read_study(folder / "x.h5", verify=False)
     assert study.runs["point-002"].pairs.opposite_spin[0, 0] == -1.0
     assert call("show", "x.h5").code == 3
+
+
+@pytest.mark.parametrize("other", [1.0, -math.inf])
+def test_a_value_that_is_missing_is_not_equal_to_one_that_is_there(other: float) -> None:
+    assert same_content({"x": (math.nan, 2.0)}, {"x": (math.nan, 2.0)})
+    assert not same_content({"x": (math.nan, 2.0)}, {"x": (other, 2.0)})
+    assert not same_content({"x": (other, 2.0)}, {"x": (math.nan, 2.0)})
 
 
 # --- planted content ------------------------------------------------------------------------------

@@ -650,6 +650,13 @@ GAUCHE, ECLIPSED = (  # where 9 sin(3 x) + sin(x) = 0: 9 (3 - 4 s^2) + 1 = 0
 )
 def test_every_minimum_maximum_and_barrier_of_a_full_turn(grid: Any) -> None:
     curve = make_curve(grid, [butane_like(x) for x in grid], 360.0)
+    first = curve.places[0]
+    assert [curve.inside(first + turn) for turn in (-1e-9, 180, 359, 361)] == [
+        first,
+        first + 180,
+        first + 359,
+        first + 1,
+    ]
     extrema = {round(one.position) % 360: one for one in find_extrema(curve)}
     expected = (0.0, GAUCHE, ECLIPSED, 180.0, 360 - ECLIPSED, 360 - GAUCHE)
     assert sorted(extrema) == [round(x) for x in expected]

@@ -35,6 +35,7 @@ from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.rank import Candidate, _degeneracies
 from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
+from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import make_coefficient
 
 AMMONIA = Molecule(
@@ -102,6 +103,11 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
     "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1],)),
     "runs of a study": (planned_runs, (500,), (501,)),
     "runs of species": (room_for, ((25, 0, 0), (0, 13, 6)), ((25, 0, 1), (0, 13, 7))),
+    "frames of a scan": (
+        lambda count: over_frames([AMMONIA] * count, Options("sto-3g")),
+        (2, 500),
+        (501,),
+    ),
     "points of a relaxed scan": (
         lambda count: relaxed(values=tuple(range(1, count + 1))),
         (250,),

@@ -302,8 +302,7 @@ def _read_count(header: str) -> int:
             f"{shown(header)}; convert other formats first (for example with Open Babel)",
             line=1,
         )
-    # 18 digits are enough to reject it, and int() has a limit
-    natom = int(token.lstrip("+-0")[:18] or "0")
+    natom = abs(int(token))
     if token.startswith("-") or natom == 0:
         raise InputError(f"{shown(token)} atoms: expected 1 or more", line=1)
     if natom > MAX_ATOMS:
