@@ -258,7 +258,7 @@ def test_files_that_shadow_modules(sound):
         "through PYTHONPATH",
         fix="unset PYTHONPATH",
     )
-    for name in ("pyscf/__init__.py", "json.py"):
+    for name in ("pyscf/__init__.py", "json.py", "nki.py"):
         file = sound.folder / name
         file.parent.mkdir(exist_ok=True)
         file.touch()
@@ -271,7 +271,7 @@ def test_files_that_shadow_modules(sound):
     here = replace(sound, path=(str(sound.folder),))
     check(
         inspect("module path", here),
-        "json.py, pyscf",
+        "json.py, nki.py, pyscf",
         "is imported in place of a library",
         fix="rename it",
     )

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from dfmp2.cli.geometry import _extrema
+from dfmp2.cli.geometry import _ends_of, _extrema
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
 from dfmp2.output.drawings.studies import curve_file, energy_map
@@ -447,6 +447,21 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     arrays = {"extrema_curvature": Dataset(np.array(bends), "", "")}
     assert _extrema(drawn_study("scan", {}, arrays)) == said
     assert _extrema(drawn_study("scan", {}, {})) == ""
+
+
+@pytest.mark.parametrize(
+    ("minima", "bonds", "said"),
+    [
+        (("HNC", "HCN"), ([], ["C-H"]), "HNC -> HCN"),
+        (("CHN", "CHN"), ([], ["C-H", "N-H"]), "CHN with fewer bonds -> CHN with C-H and N-H"),
+        (("H3N", "H3N"), ([], []), "H3N, two conformers"),
+    ],
+)
+def test_the_last_line_of_a_path_names_its_ends(minima, bonds, said):
+    settings = {}
+    for side, minimum, own in zip(("backward", "forward"), minima, bonds, strict=True):
+        settings |= {f"{side}_minimum": minimum, f"{side}_bonds": own}
+    assert _ends_of(drawn_study("reaction-path", {}, {}, settings=settings)) == said
 
 
 @pytest.mark.parametrize(("lowest", "inside"), [(0.0, 21), (30.0, 31), (330.0, 31), (360.0, 21)])

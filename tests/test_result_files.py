@@ -397,6 +397,7 @@ NO_START: dict[str, Edit] = {
     "no-occupations": put("scf/mo_occ", np.zeros(7)),
     "negative-occupations": put("scf/mo_occ", np.linspace(2, -2, 7)),
     "five-electrons-in-one": put("scf/mo_occ", np.array([5.0, 0, 0, 0, 0, 0, 0])),
+    "two-and-a-half-electrons-in-one": put("scf/mo_occ", np.array([2.5, 2, 2, 2, 1.5, 0, 0])),
     "occupations-of-another": put("scf/mo_occ", np.full(8, 1.25)),
     "all-zero": put("scf/mo_coeff", np.zeros((7, 7))),  # no density can be made from these two
     "all-the-same": put("scf/mo_coeff", np.ones((7, 7))),
