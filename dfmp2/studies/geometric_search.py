@@ -415,6 +415,8 @@ class GeomeTRIC:
                 self._measured = True
                 if optimizer.state == self._states.CONVERGED and not self._downhill:
                     self._learn_last_step()
+                    if not self._short(moved):  # in a field; geomeTRIC superposes the geometries
+                        optimizer.state = self._states.NEEDS_EVALUATION
         return Point(float(energy), *map(float, (*gradients, *moved)))
 
     def next_geometry(self) -> Any:
@@ -565,6 +567,11 @@ class GeomeTRIC:
             return self._displacements(place, before)  # type: ignore[no-any-return]
         lengths = np.linalg.norm((place - before).reshape(-1, 3), axis=1) * ANGSTROM_PER_BOHR
         return float(np.sqrt(np.mean(lengths**2))), float(lengths.max())
+
+    def _short(self, moved: tuple[float, float]) -> bool:
+        """Whether displacements, angstrom, are below both thresholds."""
+        limits = self._optimizer.params
+        return bool(moved[0] < limits.Convergence_drms and moved[1] < limits.Convergence_dmax)
 
     def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
         """Whether the next step from `here` (3 natom,) and the gradients are below all
