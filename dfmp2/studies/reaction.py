@@ -344,6 +344,8 @@ class _Found:
         Thermochemical values; {} without Hessians.
     wavenumbers : (n,) array or None
         cm^-1, scaled, negative if imaginary.
+    imaginary : int
+        Number of modes whose curvature is negative beyond the noise.
     """
 
     species: Species
@@ -359,6 +361,13 @@ class _Found:
     def weight(self) -> float:
         """Its coefficient, negative for a reactant."""
         return float(self.species.coefficient)
+
+    @property
+    def left_out(self) -> int:
+        """Number of imaginary modes, certain or not; the gas has none of them."""
+        if self.wavenumbers is None:
+            return 0
+        return int((self.wavenumbers < 0).sum())
 
 
 def _find(course: SpeciesCourse, plan: ReactionPlan, results: Results, *, gas: bool) -> _Found:
@@ -519,7 +528,7 @@ def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
                 [float(one.symmetry) for one in found], "", "rotations onto itself"
             ),
             "imaginary_modes": Column(
-                [float(one.imaginary) for one in found], "", "left out of the gas"
+                [float(one.left_out) for one in found], "", "left out of the gas"
             ),
         }
     return table
@@ -573,6 +582,12 @@ def _notes_on_modes(one: _Found, wavenumbers: Array) -> list[str]:
         )
     elif one.species.transition_state:
         notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
+    uncertain = [f"{-x:.1f}i" for x in wavenumbers if x < 0][one.imaginary :]
+    if uncertain:
+        notes.append(
+            f"{label} has {counted_text(len(uncertain), 'mode')} whose curvature is zero within the "
+            f"noise, {', '.join(uncertain)} cm^-1, left out of its thermochemistry"
+        )
     return notes + [f"{label} is at {text}" for text in no_stationary_point(one.result)]
 
 
