@@ -362,10 +362,17 @@ FOR_FREQUENCIES = (
 
 
 def require_stationary(
-    result: MP2Result, advice: tuple[str | Command | Option, ...] = FOR_FREQUENCIES
+    result: MP2Result,
+    advice: tuple[str | Command | Option, ...] = FOR_FREQUENCIES,
+    *,
+    goes_on: bool = True,
 ) -> None:
-    """Raise unless the geometry is a stationary point; `advice` says why it has to be one, and what
-    to do.
+    """Raise unless the geometry is a stationary point.
+
+    Parameters
+    ----------
+    advice : why it has to be one, and what to do
+    goes_on : whether the command can continue at this geometry with other options
 
     Raises
     ------
@@ -374,7 +381,9 @@ def require_stationary(
     largest = largest_gradient(result)
     if not largest <= LARGEST_GRADIENT:
         limit = f"{largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}"
-        raise NumericalError(f"the gradient of an atom is {limit}: ", *advice)
+        error = NumericalError(f"the gradient of an atom is {limit}: ", *advice)
+        error.goes_on = goes_on
+        raise error
 
 
 def largest_gradient(result: MP2Result) -> float:
