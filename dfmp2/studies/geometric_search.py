@@ -415,7 +415,9 @@ class GeomeTRIC:
                 self._measured = True
                 if optimizer.state == self._states.CONVERGED and not self._downhill:
                     self._learn_last_step()
-                    if not self._short(moved):  # in a field; geomeTRIC superposes the geometries
+                    limits = optimizer.params
+                    # In a field, where geomeTRIC superposes the geometries
+                    if moved[0] >= limits.Convergence_drms or moved[1] >= limits.Convergence_dmax:
                         optimizer.state = self._states.NEEDS_EVALUATION
         return Point(float(energy), *map(float, (*gradients, *moved)))
 
@@ -568,11 +570,6 @@ class GeomeTRIC:
         lengths = np.linalg.norm((place - before).reshape(-1, 3), axis=1) * ANGSTROM_PER_BOHR
         return float(np.sqrt(np.mean(lengths**2))), float(lengths.max())
 
-    def _short(self, moved: tuple[float, float]) -> bool:
-        """Whether displacements, angstrom, are below both thresholds."""
-        limits = self._optimizer.params
-        return bool(moved[0] < limits.Convergence_drms and moved[1] < limits.Convergence_dmax)
-
     def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
         """Whether the next step from `here` (3 natom,) and the gradients are below all
         thresholds."""
@@ -597,10 +594,9 @@ class GeomeTRIC:
             with quiet(), np.errstate(all="ignore"):  # a step of zero length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
+            also = ""
             if self._constrained:
                 also = ", or correct the constraints, which may contradict each other"
-            else:
-                also = ""
             raise NumericalError(
                 f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another "
                 f"geometry{also}"

@@ -29,20 +29,12 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.identity import method, method_differences, method_of
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Options
-from dfmp2.options.basis_parts import (
-    common_basis,
-    for_elements,
-    require_elements,
-    with_contents,
-)
+from dfmp2.options.basis_parts import common_basis, for_elements, require_elements, with_contents
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.composite import CompositeOptions
-from dfmp2.studies.frequencies import (
-    gradient_alone,
-    rotational_symmetry,
-)
+from dfmp2.studies.frequencies import gradient_alone, rotational_symmetry
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import (
     DEGENERATE,
@@ -362,13 +354,6 @@ class _Found:
         """Its coefficient, negative for a reactant."""
         return float(self.species.coefficient)
 
-    @property
-    def left_out(self) -> int:
-        """Number of imaginary modes, certain or not; the gas has none of them."""
-        if self.wavenumbers is None:
-            return 0
-        return int((self.wavenumbers < 0).sum())
-
 
 def _find(course: SpeciesCourse, plan: ReactionPlan, results: Results, *, gas: bool) -> _Found:
     """The results for a species whose runs are done."""
@@ -528,7 +513,7 @@ def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
                 [float(one.symmetry) for one in found], "", "rotations onto itself"
             ),
             "imaginary_modes": Column(
-                [float(one.left_out) for one in found], "", "left out of the gas"
+                [float(len(_left_out(one))) for one in found], "", "left out of the gas"
             ),
         }
     return table
@@ -558,17 +543,25 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
         if one.species.stored is not None:
             notes.append(f"{one.species.label} is a stored result, computed before")
         if one.hessian is not None and one.wavenumbers is not None:
-            notes += _notes_on_modes(one, one.wavenumbers)
+            notes += _notes_on_modes(one)
     if gas:
         notes += _notes_on_gas(found, plan.gas)
     return notes
 
 
-def _notes_on_modes(one: _Found, wavenumbers: Array) -> list[str]:
+def _left_out(one: _Found) -> list[str]:
+    """The imaginary modes, none of which is in the gas, cm^-1."""
+    if one.wavenumbers is None:
+        return []
+    return [f"{-x:.1f}i" for x in one.wavenumbers if x < 0]
+
+
+def _notes_on_modes(one: _Found) -> list[str]:
     """What a Hessian says of the kind of a stationary point, if that is worth a word."""
     label = one.species.label
     notes = []
-    imaginary = [f"{-x:.1f}i" for x in wavenumbers if x < 0][: one.imaginary]
+    imaginary = _left_out(one)[: one.imaginary]
+    uncertain = _left_out(one)[one.imaginary :]
     if one.imaginary == 1:
         notes.append(
             f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
@@ -582,7 +575,6 @@ def _notes_on_modes(one: _Found, wavenumbers: Array) -> list[str]:
         )
     elif one.species.transition_state:
         notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
-    uncertain = [f"{-x:.1f}i" for x in wavenumbers if x < 0][one.imaginary :]
     if uncertain:
         notes.append(
             f"{label} has {counted_text(len(uncertain), 'mode')} whose curvature is zero within the "
