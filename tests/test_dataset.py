@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -339,6 +340,25 @@ def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
     assert "oh is left out: its result does not count" in done.err and "3 of 4 items" in done.out
     assert "1 of 4 items left out of the table: not complete" in done.err
     (batch / "out" / "oh.h5").write_bytes(whole)
+
+
+def test_an_item_computed_again_is_read_again(batch, call, monkeypatch, tmp_path):
+    """Though the index already knows its new file."""
+    folder = Path(shutil.copytree(batch, tmp_path / "own"))
+    monkeypatch.chdir(folder)
+    succeed(call("batch", "collect", "m.toml", "-o", "first.json"))
+    (folder / "oh.xyz").write_text("2\ncharge=-1\nO 0.1 0.2 0.3\nH 0.4 -0.5 1.0\n")
+    succeed(call("batch", "run", "m.toml"))
+    succeed(call("batch", "collect", "m.toml", "-o", "second.json"))
+    tables = [
+        {
+            row["name"]: row["mp2_total_energy"]
+            for row in json.loads(Path(file).read_text())["items"]
+        }
+        for file in ("first.json", "second.json")
+    ]
+    energy = dfmp2.read("out/oh.h5").mp2_total_energy
+    assert tables[1] == tables[0] | {"oh": energy} and abs(energy - tables[0]["oh"]) > 1e-3
 
 
 def test_parts_are_shared_by_workers_of_one_thread(batch, monkeypatch):

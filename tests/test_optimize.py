@@ -30,7 +30,7 @@ from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
-from dfmp2.studies.geometric_search import GeomeTRIC, Search, torsional_constant
+from dfmp2.studies.geometric_search import GeomeTRIC, Search, quiet, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
@@ -300,6 +300,33 @@ def test_a_frozen_atom_among_charges():
             turned = Molecule(start.symbols, turn.apply(found.copy())).in_field(charges)
             energy = mp2_energy(turned, options, listener=Silent()).total_energy
             assert energy > last.total_energy + 1e-7
+
+
+def test_a_turn_among_charges_is_a_displacement():
+    """geomeTRIC superposes both geometries, and would end at the first turn, however long it is."""
+    start = Molecule(("F", "H"), [[0, 0, 0], [0, 0, 1.8]]).in_field([[0, 0, 30, 0.1]])
+    template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
+    pull = 2e-5  # Eh/bohr, on the hydrogen
+    held = np.diag([0.5, 0.5, 0.5, 1e-3, 1e-3, 0.5])  # Eh/bohr^2
+
+    def run(molecule):
+        slopes = np.array([[0, 0, 0], [pull, 0, 0]])
+        energy = pull * molecule.coordinates[1, 0]
+        return replace(
+            template,
+            molecule=molecule,
+            reference=replace(template.reference, scf_total_energy=energy),
+            gradient=replace(template.gradient, mp2_total_gradient=slopes),
+        )
+
+    with quiet():
+        method = GeomeTRIC(start, Search(), "")
+    method.judge(run(start), held)
+    place = method.next_geometry()
+    point = method.judge(run(replace(start, coordinates=place)))
+    assert point.max_displacement > 5 * method.limits["max_displacement"]
+    assert point.max_gradient < method.limits["max_gradient"]
+    assert method.next_geometry() is not None and not method.converged
 
 
 def test_two_molecules_turn_about_their_frozen_fluorines():
@@ -858,6 +885,30 @@ def test_modes_as_in_pyscf(name):
         mole, hessian, False, False, mass=masses(molecule), imaginary_freq=False
     )
     assert held.removed == 0 and held.wavenumber == pytest.approx(free["freq_wavenumber"], abs=0.01)
+
+
+@pytest.mark.parametrize(("name", "degrees"), [("HCN", 1.0), ("OCO", 2.0)])
+def test_a_nearly_straight_molecule_has_the_modes_of_a_straight_one(name, degrees):
+    """The gas and the symmetry number, too; but its forces can bend it."""
+    lengths = {"HCN": (1.07, 1.153), "OCO": (1.188, 1.188)}[name]
+    found = []
+    for bend in (0.0, np.radians(degrees)):
+        first = np.array([np.sin(bend), 0, -np.cos(bend)]) * lengths[0]
+        atoms = list(zip(name, [first, [0, 0, 0], [0, 0, lengths[1]]], strict=True))
+        mole = gto.M(atom=atoms, basis="sto-3g", verbose=0)
+        hessian = scf.RHF(mole).run(conv_tol=1e-11).Hessian().kernel()
+        molecule = Molecule(list(name), mole.atom_coords())
+        modes = vibrations(molecule, hessian.transpose(0, 2, 1, 3).reshape(9, 9), np.zeros((9, 3)))
+        number = symmetry_number(molecule)
+        assert number == {"HCN": 1, "OCO": 2}[name]
+        assert symmetry_kept(molecule) == ("" if bend else "linear")
+        gas = thermochemistry(molecule, 0.0, modes.wavenumber, 298.15, 101325.0, number)
+        found.append((modes, gas))
+    (straight, its), (bent, gas) = found
+    assert bent.removed == straight.removed == 5
+    assert bent.wavenumber == pytest.approx(straight.wavenumber, abs=1.0)
+    for quantity in ("entropy", "zero_point_energy", "heat_capacity"):
+        assert gas[quantity].value == pytest.approx(its[quantity].value, rel=1e-3)
 
 
 BODIES = {

@@ -23,6 +23,7 @@ from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.studies import reaction as reactions
+from dfmp2.studies import species
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, vibrational_entropies
 from dfmp2.studies.species import (
     Reaction,
@@ -490,3 +491,22 @@ def test_what_is_said_of_the_kind_of_a_species(
     notes = reactions._notes([found], plan, gas=False)[1:]
     assert len(notes) == bool(said)
     assert all(re.match(f"x is {said}", note) for note in notes)
+
+
+def test_an_uncertain_mode_is_left_out_of_the_gas_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Its entropy would be above 30 J/(mol K)."""
+    (folder / "d.xyz").write_text("2\ncharge=1\nLi 0 0 0\nHe 0 1.2 1.55\n")
+    whole = species.hessian
+    monkeypatch.setattr(species, "hessian", lambda *given: -1e-4 * whole(*given))
+    conditions = {"frequencies": True, "allow_gradient": True}
+    study = dfmp2.reaction("lithium-ion.xyz,he.xyz", "d.xyz", "6-31g", **conditions, **SMALL)
+    (wavenumber,) = study.arrays["d_wavenumbers"].value
+    assert -6 < wavenumber < -1
+    assert study.table["zero_point_energy"].values == [0.0, 0.0, 0.0]
+    assert study.table["imaginary_modes"].values == [0.0, 0.0, 1.0]
+    said = (
+        f"d has 1 mode whose curvature is zero within the noise, {-wavenumber:.1f}i cm^-1, left out"
+    )
+    assert said in " ".join(study.notes)

@@ -360,6 +360,7 @@ def test_fragments_are_named_by_their_bonds() -> None:
 def test_a_path_begins_at_a_transition_state(call: Runner, folder: Path) -> None:
     done = call("irc", "h2o.xyz", *OPTIONS)
     assert done.code == 5 and "a path begins at a transition state" in done.message
+    assert done.message.endswith("(finished runs are in h2o.irc.h5)")  # repeating does not help
     (folder / "he.xyz").write_text("1\n\nHe 0 0 0\n")
     done = call("irc", "he.xyz", *OPTIONS)
     assert done.code == 3 and "has no reaction path" in done.message

@@ -19,7 +19,11 @@ import pytest
 from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, Interrupted, ResourceError
+from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.frozen_core import CORE_ORBITALS
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import make_options
+from dfmp2.progress import Silent
 from dfmp2.validation import entries, tables, validate
 from dfmp2.validation.entries import SyntheticSizes, TorchStream
 from dfmp2.validation.validate import Session
@@ -531,6 +535,22 @@ def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int
     assert row.status.upper() == status and row.tolerance == 0.5
     shown = validate._compared(entry, quantity, 9.0, 8.0, None)
     assert (shown.value, shown.reference) == (9.0, 8.0) and shown.status.upper() == "SHOWN"
+
+
+def test_a_correlation_dipole_is_that_of_the_relaxed_density():
+    """It is the slope of the correlation energy in a field, which the unrelaxed one is not."""
+    molecule = Molecule(("O", "H"), [[0.1, 0.2, -0.3], [0.9, 1.1, 1.0]], charge=-1)
+    options = make_options(
+        basis="sto-3g", scf_auxbasis="def2-universal-jkfit", auxbasis="def2-svp-ri", threads=1
+    )
+    result = mp2_gradient(molecule, options, listener=Silent()).result
+    values = validate._derivatives(result)
+    dipoles = result.properties
+    for place, axis in enumerate("xyz"):
+        found = values[f"correlation dipole {axis}"]
+        scf = dipoles.scf_dipole[place]
+        assert found == pytest.approx(dipoles.relaxed_dipole[place] - scf, abs=1e-12)
+        assert abs(found - (dipoles.unrelaxed_dipole[place] - scf)) > 1e-4
 
 
 def test_numbers_of_a_validation_in_json():

@@ -154,9 +154,8 @@ def run_study(
         except Dfmp2Error as error:
             if not keeper.written or isinstance(error, InputError):
                 raise
-            raise type(error)(
-                error.message, f" ({left}; repeat the command to continue)"
-            ) from error
+            again = "; repeat the command to continue" if error.goes_on else ""
+            raise type(error)(error.message, f" ({left}{again})") from error
         state = "finished" if short is None else "NOT FINISHED"
         _print_study(study, target, f"dfmp2 {state}: {ending(study)}", display, console)
         if short is not None and short.goes_on:

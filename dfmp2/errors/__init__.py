@@ -69,10 +69,12 @@ class Dfmp2Error(Exception):
     Attributes
     ----------
     message : the same as a text, in the syntax of the command line
+    goes_on : whether repeating the command can help
     """
 
     exit_code = 1
     message: Message
+    goes_on: bool = True
 
     def __init__(self, *parts: Part) -> None:
         self.message = Message(*parts)

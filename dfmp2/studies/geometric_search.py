@@ -415,6 +415,10 @@ class GeomeTRIC:
                 self._measured = True
                 if optimizer.state == self._states.CONVERGED and not self._downhill:
                     self._learn_last_step()
+                    limits = optimizer.params
+                    # In a field, where geomeTRIC superposes the geometries
+                    if moved[0] >= limits.Convergence_drms or moved[1] >= limits.Convergence_dmax:
+                        optimizer.state = self._states.NEEDS_EVALUATION
         return Point(float(energy), *map(float, (*gradients, *moved)))
 
     def next_geometry(self) -> Any:
@@ -590,10 +594,9 @@ class GeomeTRIC:
             with quiet(), np.errstate(all="ignore"):  # a step of zero length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
+            also = ""
             if self._constrained:
                 also = ", or correct the constraints, which may contradict each other"
-            else:
-                also = ""
             raise NumericalError(
                 f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another "
                 f"geometry{also}"

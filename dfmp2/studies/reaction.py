@@ -29,20 +29,12 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.identity import method, method_differences, method_of
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Options
-from dfmp2.options.basis_parts import (
-    common_basis,
-    for_elements,
-    require_elements,
-    with_contents,
-)
+from dfmp2.options.basis_parts import common_basis, for_elements, require_elements, with_contents
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.composite import CompositeOptions
-from dfmp2.studies.frequencies import (
-    gradient_alone,
-    rotational_symmetry,
-)
+from dfmp2.studies.frequencies import gradient_alone, rotational_symmetry
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import (
     DEGENERATE,
@@ -344,6 +336,8 @@ class _Found:
         Thermochemical values; {} without Hessians.
     wavenumbers : (n,) array or None
         cm^-1, scaled, negative if imaginary.
+    imaginary : int
+        Number of modes whose curvature is negative beyond the noise.
     """
 
     species: Species
@@ -519,7 +513,7 @@ def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
                 [float(one.symmetry) for one in found], "", "rotations onto itself"
             ),
             "imaginary_modes": Column(
-                [float(one.imaginary) for one in found], "", "left out of the gas"
+                [float(len(_left_out(one))) for one in found], "", "left out of the gas"
             ),
         }
     return table
@@ -549,17 +543,25 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
         if one.species.stored is not None:
             notes.append(f"{one.species.label} is a stored result, computed before")
         if one.hessian is not None and one.wavenumbers is not None:
-            notes += _notes_on_modes(one, one.wavenumbers)
+            notes += _notes_on_modes(one)
     if gas:
         notes += _notes_on_gas(found, plan.gas)
     return notes
 
 
-def _notes_on_modes(one: _Found, wavenumbers: Array) -> list[str]:
+def _left_out(one: _Found) -> list[str]:
+    """The imaginary modes, none of which is in the gas, cm^-1."""
+    if one.wavenumbers is None:
+        return []
+    return [f"{-x:.1f}i" for x in one.wavenumbers if x < 0]
+
+
+def _notes_on_modes(one: _Found) -> list[str]:
     """What a Hessian says of the kind of a stationary point, if that is worth a word."""
     label = one.species.label
     notes = []
-    imaginary = [f"{-x:.1f}i" for x in wavenumbers if x < 0][: one.imaginary]
+    imaginary = _left_out(one)[: one.imaginary]
+    uncertain = _left_out(one)[one.imaginary :]
     if one.imaginary == 1:
         notes.append(
             f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
@@ -573,6 +575,11 @@ def _notes_on_modes(one: _Found, wavenumbers: Array) -> list[str]:
         )
     elif one.species.transition_state:
         notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
+    if uncertain:
+        notes.append(
+            f"{label} has {counted_text(len(uncertain), 'mode')} whose curvature is zero within the "
+            f"noise, {', '.join(uncertain)} cm^-1, left out of its thermochemistry"
+        )
     return notes + [f"{label} is at {text}" for text in no_stationary_point(one.result)]
 
 

@@ -178,7 +178,7 @@ class _Descent:
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
         """The steps that follow the transition state, as in Task."""
-        require_stationary(results[TOP], FOR_A_PATH)
+        require_stationary(results[TOP], FOR_A_PATH, goes_on=False)
         if self._hessian is None:
             yield displaced(self._top, DISPLACEMENT)
             self._hessian = hessian(self._top.molecule, results, DISPLACEMENT)
@@ -187,13 +187,15 @@ class _Descent:
         )
         self._listener.note(self._point.lines[0])
         if self._point.imaginary != 1:
-            raise NumericalError(
+            error = NumericalError(
                 f"{self._point.lines[0]}: a path begins at a transition state, with one imaginary "
                 "mode: look for one with ",
                 Command("optimize"),
                 " ",
                 Option("transition_state", True),
             )
+            error.goes_on = False
+            raise error
         for side in reversed(SIDES):
             yield from self._down(side, results)
 

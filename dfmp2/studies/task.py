@@ -97,11 +97,9 @@ class Unfinished(ConvergenceError):
     Attributes
     ----------
     study : set by `carry_out`
-    goes_on : whether `resume` can help
     """
 
     study: Study
-    goes_on: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ from dfmp2.units import BOHR_PER_ANGSTROM, WAVENUMBER_PER_HARTREE, counted_text,
 ELECTRON_MASSES_PER_U = 1822.888486209
 MDYNE_PER_ANGSTROM = 15.56893119  # in 1 Eh/bohr^2
 INTENSITY = 974.8802  # km/mol for 1 e^2/u: N_A e^2 / (12 e_0 c^2 u)
-ON_A_LINE = 0.01  # bohr; largest distance from the axis in a linear molecule
 DEPENDENT = 1e-6  # threshold for constraints and rigid motions, which are normalised
-# bohr between an atom and its equivalent after a rotation; optimised geometries are not exact
+# bohr between an atom and its equivalent after a rotation, or the axis of a linear molecule;
+# optimised geometries are not exact
 SAME_PLACE = 0.05
 
 
@@ -169,11 +169,11 @@ def rigid_motions(molecule: Molecule, weights: Array) -> Array:
     return np.asarray(np.linalg.qr(vectors)[0])
 
 
-def on_a_line(molecule: Molecule) -> bool:
-    """Whether all atoms lie on one line."""
+def on_a_line(molecule: Molecule, tolerance: float = SAME_PLACE) -> bool:
+    """Whether all atoms lie on one line, none farther from it than the tolerance, bohr."""
     centred, axes = principal_axes(molecule, masses(molecule))
     away = centred - np.outer(centred @ axes[2], axes[2])
-    return bool(np.linalg.norm(away, axis=1).max() < ON_A_LINE)
+    return bool(np.linalg.norm(away, axis=1).max() < tolerance)
 
 
 def principal_axes(molecule: Molecule, weights: Array) -> tuple[Array, Array]:
@@ -252,7 +252,7 @@ def _maps(weights: Array, places: Array, moved: Array) -> bool:
 NOISE = 1e-5  # Eh/bohr^2
 LARGEST_GRADIENT = 1e-3  # Eh/bohr, on an atom at an accepted stationary point
 AWAY = 0.1 * BOHR_PER_ANGSTROM  # bohr; largest displacement of an atom along imaginary modes
-IN_A_PLANE = 0.01  # bohr; largest distance from the plane in a planar molecule
+KEPT = 0.01  # bohr; largest distance from a line or plane that forces do not leave
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -362,10 +362,17 @@ FOR_FREQUENCIES = (
 
 
 def require_stationary(
-    result: MP2Result, advice: tuple[str | Command | Option, ...] = FOR_FREQUENCIES
+    result: MP2Result,
+    advice: tuple[str | Command | Option, ...] = FOR_FREQUENCIES,
+    *,
+    goes_on: bool = True,
 ) -> None:
-    """Raise unless the geometry is a stationary point; `advice` says why it has to be one, and what
-    to do.
+    """Raise unless the geometry is a stationary point.
+
+    Parameters
+    ----------
+    advice : why it has to be one, and what to do
+    goes_on : whether the command can continue at this geometry with other options
 
     Raises
     ------
@@ -374,7 +381,9 @@ def require_stationary(
     largest = largest_gradient(result)
     if not largest <= LARGEST_GRADIENT:
         limit = f"{largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}"
-        raise NumericalError(f"the gradient of an atom is {limit}: ", *advice)
+        error = NumericalError(f"the gradient of an atom is {limit}: ", *advice)
+        error.goes_on = goes_on
+        raise error
 
 
 def largest_gradient(result: MP2Result) -> float:
@@ -399,11 +408,11 @@ def symmetry_kept(molecule: Molecule) -> str:
     """
     if molecule.natom < 3 or molecule.point_charges is not None:
         return ""
-    if on_a_line(molecule):
+    if on_a_line(molecule, KEPT):
         return "linear"
     centred = molecule.coordinates - molecule.coordinates.mean(axis=0)
     normal = np.linalg.svd(centred)[2][2]
-    if molecule.natom > 3 and abs(centred @ normal).max() < IN_A_PLANE:
+    if molecule.natom > 3 and abs(centred @ normal).max() < KEPT:
         return "planar"
     return ""
 
