@@ -198,8 +198,10 @@ class Ladder:
         # gradient of 6e-7 Eh.
         solver.ah_conv_tol = 1e-16
         solver.ah_lindep = 1e-20
-        solver.max_cycle = cycles - 1  # its last iteration is reported after the loop
+        solver.max_cycle = cycles - 1  # its last iteration is reported again after the loop
         solver.kernel(mf.mo_coeff, mf.mo_occ)
+        if not solver.converged and solver.max_cycle > 0:
+            del self.history[-1]  # whose change of the energy is zero
         self._mf = solver
 
     def _record(self, envs: dict[str, Any]) -> None:
