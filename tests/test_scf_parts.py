@@ -101,11 +101,11 @@ class MadeUp:
             def kernel(self, coeff: Any, occ: Any) -> None:
                 outer.seen.append(("second order", self.max_cycle, outer.level_shift, coeff))
                 envs = None
-                for _ in range(self.max_cycle):
+                for imacro in range(self.max_cycle):
                     if not outer.rows:
                         self.converged = True
                         break
-                    envs = outer.envs(*outer.rows.pop(0))
+                    envs = {**outer.envs(*outer.rows.pop(0)), "imacro": imacro}
                     assert outer.check_convergence is None
                     self.callback(envs)
                 if envs is not None:
@@ -135,9 +135,9 @@ def flat(count: int) -> list[tuple[float, float]]:
 @pytest.mark.parametrize(
     ("limit", "cycles"),
     [
-        (100, [("DIIS", 60, 0.0), ("DIIS", 20, 0.3), ("second order", 19, 0.0)]),
+        (100, [("DIIS", 60, 0.0), ("DIIS", 20, 0.3), ("second order", 20, 0.0)]),
         (50, [("DIIS", 40, 0.0), ("DIIS", 10, 0.3)]),
-        (70, [("DIIS", 42, 0.0), ("DIIS", 14, 0.3), ("second order", 13, 0.0)]),
+        (70, [("DIIS", 42, 0.0), ("DIIS", 14, 0.3), ("second order", 14, 0.0)]),
         (3, [("DIIS", 3, 0.0)]),
     ],
 )
@@ -149,8 +149,7 @@ def test_each_rung_has_its_share_of_the_cycles(
     made, heard = MadeUp(flat(2 * limit)), Heard()
     options = Options(basis="sto-3g", scf_max_cycles=limit)
     climbed = Ladder(made, options, heard)
-    done = limit - (cycles[-1][0] == "second order")
-    with pytest.raises(ConvergenceError, match=f"did not converge in {done} cycles") as failed:
+    with pytest.raises(ConvergenceError, match=f"did not converge in {limit} cycles") as failed:
         climbed.climb("start")
     assert "the last energy change was -1.0e-06 Eh" in str(failed.value)
     assert ladder.LEVEL_SHIFT == 0.3
@@ -160,7 +159,7 @@ def test_each_rung_has_its_share_of_the_cycles(
     assert made.seen[0][3] == "start"
     if len(cycles) > 1:  # each starts from the last orbitals of the one before
         assert made.seen[1][3] == ("density", float(cycles[0][1]))
-    assert sum(n for _, n, _ in cycles) == done == len(climbed.history)
+    assert sum(n for _, n, _ in cycles) == limit == len(climbed.history)
     said = [
         f"SCF not converged by {name} in {n} cycles"
         for name, (_, n, _) in zip(names, cycles, strict=True)
@@ -218,7 +217,7 @@ def test_the_second_order_solver_goes_alone_where_it_is_asked_to() -> None:
     made = MadeUp([(-1.0, 0.1)] * 3)
     climbed = Ladder(made, Options(basis="sto-3g", scf_max_cycles=30), Heard())
     solver = climbed.climb(None, second_order=True)
-    assert climbed.rungs == ["second order"] and made.seen[0][1] == 29
+    assert climbed.rungs == ["second order"] and made.seen[0][1] == 30
     assert (solver.ah_conv_tol, solver.ah_lindep) == (1e-16, 1e-20)
 
 
