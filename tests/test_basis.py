@@ -455,17 +455,6 @@ def test_a_basis_that_cannot_hold_the_atom_is_named(left):
         measure_fitting_error("jk", small, fitting)
 
 
-def test_a_set_without_its_core_potential_is_named():
-    """Its functions hold all 53 electrons, 4200 Eh too high; STO-3G of all electrons is accepted."""
-    orbital, fitting = pair("jk", "I", "def2-tzvpp")
-    bare = type(orbital)("I", "bare", "test", orbital.shells)
-    with pytest.raises(
-        InputError, match=r"core of I: its 1s orbital has -304 Eh, .* about -1124 Eh"
-    ):
-        measure_fitting_error("jk", bare, fitting)
-    assert abs(measure_fitting_error("jk", *pair("jk", "Li", "sto-3g"))) < 0.1
-
-
 @pytest.mark.parametrize(
     ("role", "symbol", "basis", "name", "instead"),
     [  # the published double-zeta JKFIT sets of Ga to Kr are off by 0.5 to 0.72 Eh

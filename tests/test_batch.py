@@ -19,7 +19,9 @@ import pytest
 import dfmp2
 from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
-from dfmp2.execution.items import ItemStatus
+from dfmp2.execution.items import ItemStatus, compute_item, read_inputs
+from dfmp2.execution.manifest import make_batch
+from dfmp2.execution.pool import WorkerShare
 from dfmp2.host.files import lock_holder
 from dfmp2.output.batch_index import read_rows
 from tests.conftest import COMMAND, MOLECULES, PATIENCE, run_command, succeed, wait_until
@@ -606,6 +608,22 @@ def test_the_parent_imports_neither_torch_nor_dask(folder):
     arguments = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--quiet")
     done = succeed(run_command(*arguments, cwd=folder, program=(sys.executable, "-c", code)))
     assert done.out.startswith("dfmp2 batch finished: 1 of 1 item complete") and done.err == ""
+
+
+def test_an_item_that_needs_more_memory_says_for_whom(folder):
+    """The need is that of a worker, not of the batch; on a Dask cluster they are the same."""
+    whole = make_batch([str(folder / "h2o.xyz")], {"basis": "sto-3g"}, folder / "out")
+    (given,) = read_inputs(whole)
+    for token, divided in ((None, True), (folder / "h2o.xyz", False)):
+        share = WorkerShare(1, 40 * 10**6, token)
+        row = compute_item(given, None, None, "test", share)
+        assert (row.status, row.exit_code) == ("failed", 7)
+        assert "and 40.00 MB may be used: allow at least --memory" in row.error
+        end = (
+            "; that is for each worker of the batch, and they divide --memory among them: use fewer "
+            "--workers, or give more"
+        )
+        assert row.error.endswith(end) == divided
 
 
 def test_of_many_failures_the_first_twenty_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
+from dfmp2.mp2.properties import GradientCertificate
 from dfmp2.options import make_options
 from dfmp2.planning import plan as planning
 from dfmp2.progress import Silent
@@ -208,6 +209,41 @@ def test_a_gradient_whose_certificate_fails_ends_with_8(call):
     assert done.code == 8
     assert "certificate fails" in done.message
     assert not dfmp2.read("h2o.gradient.h5").gradient_certificate.passed
+
+
+@pytest.mark.parametrize(
+    ("rotation", "slope", "advice"),
+    [
+        (2e-6, -0.03445, "--scf-conv-tol 1e-12; for a mean field"),
+        (
+            0.0,
+            -0.034437,
+            "--scf-conv-tol 1e-14: at 1e-12 Eh, energies of displaced molecules scatter",
+        ),
+        (2e-6, -0.034437, "--scf-conv-tol 1e-12; for a mean field"),
+    ],
+)
+def test_a_failed_certificate_advises_what_helps(
+    rotation: float, slope: float, advice: str
+) -> None:
+    """The slope of superoxide beside water differs by 1.3e-5 Eh/bohr at 1e-12 Eh, whatever the
+    gradient's own SCF, and by 6e-8 at 1e-14."""
+    certificate = GradientCertificate(
+        three_center_difference=0.0,
+        two_center_difference=0.0,
+        allowed_energy=1e-9,
+        electrons_difference=0.0,
+        z_vector_residual=0.0,
+        allowed_sum=1e-6,
+        rotation=rotation,
+        translation=0.0,
+        analytic_slope=-0.03445,
+        numerical_slope=slope,
+        allowed_slope=2e-6,
+    )
+    with pytest.raises(dfmp2.ComparisonFailed) as failed:
+        certificate.require()
+    assert f"converge the SCF further ({advice}" in str(failed.value)
 
 
 ON_DISK = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import dfmp2
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.interop import qcschema
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.output.export import export
 from dfmp2.planning import memory, system
@@ -249,6 +249,36 @@ def test_commands_take_x2c(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("atoms", "basis", "error"),
+    [  # of the 1s orbital with X2C, Eh; 0.08 to 0.12 with functions contracted for X2C or DKH
+        ("H 0 0 0; Br 0 0 1.4", "cc-pvdz", "3.5"),
+        ("H 0 0 0; Br 0 0 1.4", "cc-pvdz-dk", None),
+        ("H 0 0 0; Br 0 0 1.4; @Br 0 0 4", "6-31g,2=x2c-svpall,3=def2-svp", None),
+        ("H 0 0 0; Mn 0 0 1.7", "def2-svp", "0.78"),
+        ("H 0 0 0; Mn 0 0 1.7", "ano-rcc-mb", None),
+        ("H 0 0 0; Mn 0 0 1.7", "dyall-v2z", None),
+        ("O 0 0 0; H 0 0 0.97; H 0.9 0 -0.3", "cc-pvdz", None),
+    ],
+)
+def test_functions_contracted_without_relativity_are_warned_of(
+    atoms: str, basis: str, error: str | None
+) -> None:
+    molecule = Molecule.from_string(atoms)
+    heard = Heard()
+    orbital = system.orbital_basis(basis, molecule)
+    system._require_hamiltonian(molecule, orbital, "x2c", heard)
+    if error is None:
+        assert heard.warnings == []
+        return
+    symbol = molecule.symbols[1]
+    assert heard.warnings == [
+        f"--relativity x2c with {basis}, whose functions for {symbol} are contracted for atoms "
+        f"without relativity: they describe the 1s orbital of {symbol} badly (error {error} Eh); "
+        "choose a set contracted for X2C or DKH, such as x2c-SVPall, cc-pVTZ-DK or ANO-RCC"
+    ]
+
+
+@pytest.mark.parametrize(
     ("keywords", "asked"),
     [({"relativity": "x2c"}, "x2c"), ({"point_charges": CHARGES.tolist()}, "none")],
 )
@@ -442,7 +472,7 @@ def test_a_charge_where_no_atom_could_be_is_warned_of(call: Runner, folder: Path
 
 def test_x2c_is_refused_with_the_core_potential_of_a_real_atom() -> None:
     """A ghost has none and is accepted; point charges are checked as well."""
-    orbital: Any = SimpleNamespace(name="def2-svp", ecp_electrons={"I": 28})
+    orbital = resolve_orbital("def2-svp", ["H", "I"])
     places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
     heard = Heard()
     for ghost in (False, True):

@@ -214,6 +214,33 @@ def channels(ecp: Any) -> Any:
     return ecp[0], tuple(used)
 
 
+@pytest.mark.parametrize(
+    ("symbol", "name", "lowest", "of_nucleus"),
+    [("I", "def2-tzvpp", -371, -1404), ("Br", "cc-pvdz-pp", -172, -612)],
+)
+def test_a_file_without_its_core_potential_is_refused(
+    symbol: str, name: str, lowest: int, of_nucleus: int, tmp_path: Path
+) -> None:
+    """Whether or not its fitting errors are in the host's cache, and where nothing is fitted; its
+    functions would hold all electrons, thousands of Eh too high."""
+    with_potential = resolve_orbital(name, [symbol]).elements[symbol]
+    lines = [f"{symbol} 0"]
+    for shell in with_potential.shells:
+        for column in range(1, len(shell[1])):
+            lines.append(f"{'SPDFG'[shell[0]]} {len(shell) - 1} 1.0")
+            lines += [f"{row[0]:.10e} {row[column]:.10e}" for row in shell[1:]]
+    (tmp_path / "bare.gbs").write_text("\n".join([*lines, "****", ""]))
+    basis = f"6-31g,{symbol}={tmp_path / 'bare.gbs'}"
+    said = (
+        f"does not describe the core of {symbol}: one electron and the nucleus have {lowest} Eh in "
+        f"its functions, instead of about {of_nucleus} Eh"
+    )
+    with pytest.raises(InputError, match=said):
+        orbital_basis(basis, molecule(f"H 0 0 0; {symbol} 0 0 1.6"))
+    as_ghost = orbital_basis(basis, molecule(f"H 0 0 0; H 0 0 0.7; @{symbol} 0 0 3"))
+    assert as_ghost.elements[symbol].shells
+
+
 def gbs(folder: Path, name: str = "6-31G") -> Path:
     """A file with PySCF's own numbers for a set."""
     from pyscf.gto import basis

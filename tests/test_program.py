@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -72,6 +74,42 @@ def test_the_interpreter_is_not_taken_apart():
     assert usual.stdout == "taken apart\n"
     done = ended(f"{held}{PROGRAM}\nheld = Held(); p.main = lambda **_: 0; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("program", ["installed", "module"])
+def test_a_signal_during_the_imports_is_one_line(name, program, tmp_path):
+    """A planted module sends it, and would lose an exception."""
+    (tmp_path / "click.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        f"    os.kill(os.getpid(), signal.{name})\n"
+        "    for _ in range(1000): pass\n"
+        "except BaseException as error: raise ImportError('lost') from error\n"
+    )
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    module, _, function = project["project"]["scripts"]["dfmp2"].partition(":")
+    command = [sys.executable, "-m", "dfmp2"]
+    if program == "installed":
+        script = f"import sys; from {module} import {function}; sys.exit({function}())"
+        command = [sys.executable, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    code, message = {
+        "SIGINT": (130, "interrupted (Ctrl-C): nothing was written"),
+        "SIGTERM": (75, "terminated (SIGTERM): nothing was written; run it again"),
+    }[name]
+    for arguments, said in (
+        (["run", "h2o.xyz"], f"dfmp2: {message}"),
+        (["plan", "h2o.xyz", "--json"], {"error": message, "exit_code": code}),
+    ):
+        done = subprocess.run(
+            command + arguments, env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (code, "")
+        if isinstance(said, str):
+            assert done.stderr == f"{said}\n"
+        else:
+            assert json.loads(done.stderr).items() >= said.items()
 
 
 def test_extras_of_trainium_name_what_they_bring():

@@ -43,7 +43,7 @@ from dfmp2.output.document import (
     padded,
     shortened_lines,
 )
-from dfmp2.units import counted_text
+from dfmp2.units import counted_text, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.execution.batch import BatchRun
@@ -393,8 +393,8 @@ def make_pool(
     count = count or 1
     pool = local_pool(batch.device, count, threads, memory)
     workers = counted_text(count, "worker")
-    each = f"{counted_text(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
-    return pool, count, f"{workers} x {each}"
+    threads_text = counted_text(pool.share.threads, "thread")
+    return pool, count, f"{workers} x {threads_text}, {format_bytes(pool.share.memory)} each"
 
 
 def _compile_programs(batch: Batch, signals: Signals) -> int:

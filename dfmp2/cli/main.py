@@ -26,6 +26,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import drop_stdout, fitted, takes_colour, without_colour
+from dfmp2.cli.early import LINES, asks_for_json
 from dfmp2.cli.help import CommandGroup
 from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
@@ -207,7 +208,7 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             line = fitted(f"dfmp2: {printable(said[0])}", sys.stderr)
             if takes_colour(sys.stderr):
                 line = line.replace("dfmp2:", click.style("dfmp2:", fg="red"), 1)
-            if "--json" in given and given[0] != "bench":  # whose --json names a file
+            if asks_for_json(given):
                 line = json.dumps(
                     {"error": said[0], "kind": type(error).__name__, "exit_code": said[1]}
                 )
@@ -221,7 +222,7 @@ def _said(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, Dfmp2Error):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return signals.LINES[signal.SIGINT]
+        return LINES[signal.SIGINT]
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         name = "dfmp2" if context is None else context.command_path

@@ -17,18 +17,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from dfmp2.cli.early import LINES
 from dfmp2.errors import STOPPED, Interrupted
 
 if TYPE_CHECKING:
     from dfmp2.output.checkpoint import FileCheckpoint
 
-LINES = {  # signal -> (message, exit code)
-    signal.SIGINT: ("interrupted (Ctrl-C): nothing was written", STOPPED),
-    signal.SIGTERM: (
-        "terminated (SIGTERM): nothing was written; run it again",
-        Interrupted.exit_code,
-    ),
-}
 # s allowed to finish the iteration or tile; then the run stops at once, with the last checkpoint
 PATIENCE = 7.0
 

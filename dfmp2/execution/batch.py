@@ -306,7 +306,7 @@ class BatchRun:
         if row.status == "failed":
             message = row.error or ""
             if len(message) > LONGEST_MESSAGE:
-                message = message[:LONGEST_MESSAGE]
+                message = f"{message[:LONGEST_MESSAGE].rpartition(' ')[0]} ..."
             self.listener.warning(
                 Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )

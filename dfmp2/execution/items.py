@@ -432,21 +432,32 @@ def compute_item(
             return replace(
                 row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
             )
-        row = replace(_row_of_error(given.item, error), seconds=time.perf_counter() - begun)
+        row = _row_of_error(given.item, error, share)
+        row = replace(row, seconds=time.perf_counter() - begun)
     finally:
         stops.clear()
     return replace(row, notes=(*notes, *row.notes))
 
 
-def _row_of_error(item: BatchItem, error: Dfmp2Error | MemoryError | OSError) -> ItemStatus:
+def _row_of_error(
+    item: BatchItem, error: Dfmp2Error | MemoryError | OSError, share: WorkerShare
+) -> ItemStatus:
     """The row of an item that ended with an error, which is being handled."""
     if isinstance(error, Dfmp2Error):
         code, message = error.exit_code, error.message
     else:
         code = ResourceError.exit_code
         message = Message(f"the system refused: {str(error) or 'no more memory'}")
-    if any(option.name == "memory" for option in message.options):
-        message = Message(message, "; each worker of a batch has its share of the memory")
+    divided = share.token is None  # workers of a Dask cluster have the whole limit each
+    if divided and any(option.name == "memory" for option in message.options):
+        message = Message(
+            message,
+            "; that is for each worker of the batch, and they divide ",
+            Option("memory"),
+            " among them: use fewer ",
+            Option("workers"),
+            ", or give more",
+        )
     row = failed(item, code, message, traceback.format_exc())
     return replace(row, device_fault=isinstance(error, DeviceFault))
 

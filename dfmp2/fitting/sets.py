@@ -84,9 +84,6 @@ UNIVERSAL_JK = "def2-universal-jkfit"
 LARGEST = 1e-3  # Eh per atom; most sets stay below 2e-4
 # Eh; orbital energies may cross in a spherical open-shell atom, but not in molecules
 LEAST_GAP = 0.4
-# Least 1s orbital energy in units of -Z^2 / 2 Eh; it is 0.52 for Li, 0.83 for Xe in
-# STO-3G, 0.22 for I in def2-TZVPP without its core potential
-LEAST_CORE = 0.4
 SURVEY = Path(__file__).with_name("atomic_errors.tsv")
 DIGITS = 16  # of the hash; two of 10^4 pairs collide with a probability of 1e-12
 
@@ -516,7 +513,7 @@ def measure_fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasi
 
     Raises
     ------
-    InputError : the orbital set has too few functions for the neutral atom, or for its core
+    InputError : the orbital set has too few functions for the neutral atom
     """
     from dfmp2.fitting import spherical_atom
 
@@ -547,15 +544,6 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
     placed = [(2 * momentum + 1) * shell.occupations.sum() for momentum, shell in enumerate(shells)]
     if round(sum(placed)) != electrons:
         raise _too_few_functions(orbital)
-    hydrogenic = -0.5 * electrons**2
-    lowest = float(shells[0].energies.min())
-    if orbital.ecp_electrons == 0 and electrons > 2 and lowest > LEAST_CORE * hydrogenic:
-        raise InputError(
-            f"{orbital.name} does not describe the core of {orbital.symbol}: its 1s orbital has "
-            f"{lowest:.0f} Eh, that of the atom about {0.8 * hydrogenic:.0f} Eh. Add the core "
-            "potential that belongs to the set, or choose another ",
-            Option("basis"),
-        )
     return atom, mole, shells
 
 

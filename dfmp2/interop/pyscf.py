@@ -37,7 +37,7 @@ from dfmp2.mp2.energy import energy_on_reference
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MeanFieldKeywords, ScfKeywords, make_options
 from dfmp2.planning.plan import settle_plan
-from dfmp2.planning.system import assemble
+from dfmp2.planning.system import assemble, require_cores
 from dfmp2.progress import Listener
 from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
 from dfmp2.scf.stability import full_stability
@@ -176,6 +176,7 @@ def _on_mean_field(
         energy_xc = hybrid.energy.lower()
     adopted = adopt(mean_field, energy_xc)
     _require_no_scf(options)
+    require_cores(adopted.molecule, adopted.orbital)
     reference, jk = adopted.reference, adopted.jk
     chosen = make_options(
         **{"stability": "off", **options, "auxbasis": auxbasis},

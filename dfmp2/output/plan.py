@@ -150,7 +150,7 @@ def plan_json(outlook: Outlook) -> str:
 MEMORY = {  # key of memory_bytes -> what it is called; JSON has the parts of the peak too
     "peak": "peak",
     "budget": "allowed",
-    "least": "smallest limit",
+    "least": "smallest safe limit",
     "comfortable": "all in core",
     "device": "device",
     "disk": "result file",
@@ -224,7 +224,7 @@ def plan_text(outlook: Outlook) -> str:
         *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
         "",
         *(
-            f"memory, {label:<14}{format_bytes(memory[name]):>13}"
+            f"memory, {label:<19}{format_bytes(memory[name]):>13}"
             for name, label in MEMORY.items()
             if memory[name]
         ),

@@ -35,7 +35,7 @@ from dfmp2.molecule.basis import (
     parse_basis_file,
 )
 from dfmp2.molecule.basis_library import resolve_orbital
-from dfmp2.molecule.elements import normalise_symbol, unit_doubt
+from dfmp2.molecule.elements import atomic_number, normalise_symbol, unit_doubt
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.molecule.mole import build_auxiliary, build_mole, primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -52,7 +52,11 @@ from dfmp2.options.basis_parts import (
 )
 from dfmp2.planning.sizes import IN_FIELDS, Sizes, Spin, Workload, scf_cycles
 from dfmp2.progress import Listener
-from dfmp2.scf.hamiltonian import uncontracted_functions
+from dfmp2.scf.hamiltonian import (
+    contraction_error,
+    ground_state_of_nucleus,
+    uncontracted_functions,
+)
 from dfmp2.scf.kohn_sham import exact_exchange, functional_variables, require_functional
 from dfmp2.scf.ladder import begins_coarse, uses_single
 from dfmp2.scf.reference import Reference
@@ -61,6 +65,14 @@ from dfmp2.units import ANGSTROM_PER_BOHR, counted_text
 
 # basis functions; below, OpenMP threads and our own would only wait for each other
 SINGLE_THREADED = 64
+# Least energy of one electron and the bare nucleus in a set for all electrons, in units of
+# -Z^2 / 2 Eh. It is 0.58 or more in ten such sets (0.58 for U in ANO-RCC, 0.70 for Au), but 0.06 to
+# 0.28 in seven sets without their core potentials (0.28 for Br in cc-pVDZ-PP)
+LEAST_CORE = 0.4
+# Eh: how much larger the contraction error of a 1s orbital may be with X2C than without. From Ne on
+# (0.013; Mn 0.7, Br 3.4) sets contracted without relativity exceed it; for those contracted with it
+# the difference is 0.002 or less (O, Ne) or negative (Mn -0.7 to -1.3, Au -860)
+LARGEST_MISFIT = 0.01
 USUAL_POINTS = {"laplace": 12, "rpa": 56}  # of a quadrature with the default tolerance
 
 
@@ -328,8 +340,8 @@ def with_kept_pairs(work: Workload, system: System) -> Workload:
 def _require_hamiltonian(
     molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener
 ) -> None:
-    """Raise for X2C with a core potential, which already includes relativity; warn of charges where
-    no atom can be."""
+    """Raise for X2C with a core potential, which already includes relativity; warn of functions
+    contracted without relativity, and of charges where no atom can be."""
     potentials = orbital.ecp_electrons
     replaced = [
         s
@@ -347,6 +359,8 @@ def _require_hamiltonian(
             " out, or use an all-electron ",
             Option("basis"),
         )
+    if relativity == "x2c":
+        _warn_of_contraction(molecule, orbital, listener)
     if molecule.point_charges is not None:
         near = too_near(
             molecule.coordinates,
@@ -364,6 +378,28 @@ def _require_hamiltonian(
                     Option("units"),
                 )
             )
+
+
+def _warn_of_contraction(molecule: Molecule, orbital: BasisSet, listener: Listener) -> None:
+    """Warn of X2C in functions that are contracted for atoms without relativity."""
+    errors = {}
+    for key in dict.fromkeys(orbital.real_keys(molecule)):
+        element = orbital.elements[key]
+        error = contraction_error(element, "x2c")
+        if error - contraction_error(element, "none") > LARGEST_MISFIT:
+            errors[element.symbol] = error
+    if not errors:
+        return
+    worst = max(errors, key=lambda symbol: errors[symbol])
+    listener.warning(
+        Message(
+            Option("relativity", "x2c"),
+            f" with {orbital.name}, whose functions for {' '.join(errors)} are contracted for atoms "
+            f"without relativity: they describe the 1s orbital of {worst} badly (error "
+            f"{errors[worst]:.2g} Eh); choose a set contracted for X2C or DKH, such as "
+            "x2c-SVPall, cc-pVTZ-DK or ANO-RCC",
+        )
+    )
 
 
 def useful_threads(setup: Setup, system: System) -> Setup:
@@ -444,7 +480,33 @@ def orbital_basis(text: str, molecule: Molecule) -> BasisSet:
         if symbol not in elements:
             elements[symbol] = _element(value, symbol)
     _require_same_cores(text, elements)
-    return BasisSet(role="orbital", name=title_of(text), elements=elements)
+    orbital = BasisSet(role="orbital", name=title_of(text), elements=elements)
+    require_cores(molecule, orbital)
+    return orbital
+
+
+def require_cores(molecule: Molecule, orbital: BasisSet) -> None:
+    """Raise for functions that lack the core potential they were made for.
+
+    Raises
+    ------
+    InputError : for an atom that is not a ghost
+    """
+    for key in dict.fromkeys(orbital.real_keys(molecule)):
+        element = orbital.elements[key]
+        number = atomic_number(element.symbol)
+        if element.ecp is not None or number <= 2:
+            continue
+        hydrogenic = -0.5 * number**2
+        lowest = ground_state_of_nucleus(element, "none", contracted=True)
+        if lowest > LEAST_CORE * hydrogenic:
+            raise InputError(
+                f"{element.name} does not describe the core of {element.symbol}: one electron and "
+                f"the nucleus have {lowest:.0f} Eh in its functions, instead of about "
+                f"{hydrogenic:.0f} Eh. Add the core potential that belongs to the set, or choose "
+                "another ",
+                Option("basis"),
+            )
 
 
 def _assigned(

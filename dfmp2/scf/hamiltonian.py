@@ -20,9 +20,12 @@ import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.integrals.grid import grid_name
+from dfmp2.molecule.basis import ElementBasis, to_pyscf
 from dfmp2.molecule.point_charges import nuclear_energy
+from dfmp2.molecule.pyscf_shield import shielded
 
 CHARGES_PER_CALL = 4096  # so that Ctrl-C is handled between two calls
+DEPENDENT = 1e-10  # eigenvalue of an overlap matrix, relative to its largest, that counts as zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +166,51 @@ def uncontracted_functions(mole: Any) -> int:
         for exponent in mole.bas_exp(number)
     }
     return sum(2 * momentum + 1 for _, momentum, _ in exponents)
+
+
+def ground_state_of_nucleus(element: ElementBasis, relativity: str, *, contracted: bool) -> float:
+    """Lowest energy of one electron and the bare nucleus in the s functions of a set, Eh.
+
+    It is about -Z^2 / 2 without relativity, but in functions made for a core potential, which do not
+    reach the nucleus.
+
+    Parameters
+    ----------
+    relativity : "none" or "x2c"
+    contracted : in the functions themselves, not in their primitives
+    """
+    shells = [shell for shell in to_pyscf(element) if shell[0] == 0]
+    if not contracted:
+        exponents = sorted({row[0] for shell in shells for row in shell[1:]})
+        shells = [[0, [exponent, 1.0]] for exponent in exponents]
+    with shielded():
+        from pyscf import gto
+
+        atom = gto.Mole()
+        atom.verbose = 0
+        atom.atom = [[element.symbol, (0.0, 0.0, 0.0)]]
+        atom.basis = {element.symbol: shells}
+        atom.spin = None  # any value: there is one electron
+        atom.build(dump_input=False, parse_arg=False)
+        if relativity == "x2c":
+            from pyscf.x2c.sfx2c1e import SpinFreeX2CHelper
+
+            one_electron = SpinFreeX2CHelper(atom).get_hcore(atom)
+        else:
+            one_electron = atom.intor("int1e_kin") + atom.intor("int1e_nuc")
+        overlaps, vectors = np.linalg.eigh(atom.intor("int1e_ovlp"))
+    kept = overlaps > DEPENDENT * overlaps[-1]
+    orthogonal = vectors[:, kept] / np.sqrt(overlaps[kept])
+    return float(np.linalg.eigvalsh(orthogonal.T @ one_electron @ orthogonal)[0])
+
+
+def contraction_error(element: ElementBasis, relativity: str) -> float:
+    """Error of `ground_state_of_nucleus` because the functions are contracted, Eh."""
+    in_functions, in_primitives = (
+        ground_state_of_nucleus(element, relativity, contracted=contracted)
+        for contracted in (True, False)
+    )
+    return in_functions - in_primitives
 
 
 def _nuclear(mole: Any, mf: Any, charges: Array) -> float:

@@ -100,6 +100,7 @@ class Ladder:
         self._rung_start = 0  # number of iterations before the present rung
         self._gave_up = False  # whether DIIS has left the lowest energy for good
         self._schedule: SingleSchedule | None = None
+        self._macro = -1  # number of the last second-order iteration, from 0
         # Of the last iteration, and of the one with the lowest energy
         self._fock: tuple[Any, Any, Any] | None = None
         self._lowest_energy = np.inf
@@ -198,12 +199,16 @@ class Ladder:
         # gradient of 6e-7 Eh.
         solver.ah_conv_tol = 1e-16
         solver.ah_lindep = 1e-20
-        solver.max_cycle = cycles - 1  # its last iteration is reported after the loop
+        solver.max_cycle = cycles
         solver.kernel(mf.mo_coeff, mf.mo_occ)
         self._mf = solver
 
     def _record(self, envs: dict[str, Any]) -> None:
         """PySCF's callback, called with the variables of its loop after an iteration."""
+        if self.rungs[-1] == "second order":
+            if envs["imacro"] == self._macro:  # the last iteration again, after the loop
+                return
+            self._macro = envs["imacro"]
         self._fock = envs.get("fock"), envs.get("s1e"), envs.get("x_orth")
         energy = float(envs["e_tot"])
         gradient = float(envs["norm_gorb"])
