@@ -125,13 +125,15 @@ def run_scf(
     NumericalError : the basis is linearly dependent
     """
     from dfmp2.scf.following import ORIGINS, find_solution, guess_density
-    from dfmp2.scf.stability import lowest_rotations
+    from dfmp2.scf.rotation_left import open_shell_rotation_left
+    from dfmp2.scf.stability import examined
 
     with shielded():
         mf = _unconverged(mole, kind, options, integrals, environment, listener)
         solve = _Solver(mf, kind, options, listener, store)
         single = uses_single(options.precision, int(mole.nao))
-        examine = partial(lowest_rotations, single=single, held=integrals.response_in_memory)
+        held = integrals.response_in_memory
+        examine = partial(examined, single=single, held=held)
         try:
             if start is None:
                 density = guess_density(options.guess, mf, kind)
@@ -142,6 +144,8 @@ def run_scf(
             solution, solutions = find_solution(
                 mf, density, origin, options, listener, solve, examine
             )
+            if kind == "rohf":
+                solution.left = open_shell_rotation_left(solution.mf, single=single, held=held)
             if integrals.gathers:
                 fitting_object(mf).stop_gathering()
         except np.linalg.LinAlgError as error:
@@ -170,6 +174,7 @@ def run_scf(
         reference,
         history=np.array(solution.history).reshape(-1, 3),
         stability=solution.stability,
+        rotation_left=solution.left,
         solutions=solutions,
     )
     return solution.mf, reference

@@ -70,12 +70,14 @@ class Rotation:
     eigenvalue : Eh
     vectors : (nvir, nocc) of alpha and beta, also for RHF; the longer one has norm 1
     converged : whether the iteration has converged; if not, the eigenvalue is an upper bound
+    roots : the lowest eigenvalues, Eh, with their vectors of all spins, (n,) of norm 1
     """
 
     kind: str
     eigenvalue: float
     vectors: tuple[Array, Array]
     converged: bool
+    roots: tuple[tuple[float, Array], ...] = ()
 
 
 # x and weight -> H x, as in `hessian_product`
@@ -184,6 +186,7 @@ def lowest_rotation(
         float(values[0]),
         (scale * x[0], (-scale if kind == BROKEN else scale) * x[-1]),
         bool(converged[0]),
+        tuple((float(value), vector) for value, vector in zip(values, vectors, strict=True)),
     )
 
 
