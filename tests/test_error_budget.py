@@ -958,6 +958,27 @@ def test_an_open_shell_of_a_metal_adds_to_the_error_of_the_mp2_set(result: MP2Re
     assert shares == pytest.approx([3 * 1e-5 + 3 * 3e-5, 3 * 1e-5 + 3 * 3e-5 + 2 * 1e-4])
 
 
+def test_a_pair_of_electrons_of_an_alkali_metal_is_allowed_for() -> None:
+    """The set was measured on the atom, which has none: for K- 1.1e-4 Eh were stated, and E(corr)
+    is off by 4.7e-4; nothing was for the pair that K2 loses, 3.0e-4."""
+    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 7.6]])
+    molecules = [
+        dfmp2.Molecule(("K",), places[:1], charge=-1),
+        dfmp2.Molecule(("K", "K"), places),
+        dfmp2.Molecule(("K", "K"), places, charge=1, multiplicity=2),
+    ]
+    runs = [dfmp2.run(molecule, "def2-svp", certify_fit=True, **QUIET) for molecule in molecules]
+    exact = [run.fitting_certificate.correlation_error for run in runs]
+    runs = [replace(run, fitting_certificate=None) for run in runs]
+    shares = [run.error_budget.sources["mp2_fitting"].correlation for run in runs]
+    assert exact[0] > 4e-4 and exact[1] > 3e-4
+    for share, error in zip(shares, exact, strict=True):
+        assert error < share.value < 10 * error
+    lost = combined([((1.0, 1.0), runs[2]), ((-1.0, -1.0), runs[1])], "the ionisation energy")
+    error = exact[1] - exact[2]
+    assert error < lost.sources["mp2_fitting"].correlation.value < 3 * error
+
+
 def test_what_a_large_molecule_says_names_both_numbers() -> None:
     """For 20 carbons the error of the total is tens of kJ/mol; that of a reaction stands beside it,
     with the condition under which errors cancel."""

@@ -8,7 +8,7 @@
     integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
-    fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
+    fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m + ALKALI_PAIR p
     basis set              only a study of several basis sets can tell
 
     z, s                                            rotation left to converged orbitals, change of <S^2>
@@ -20,6 +20,7 @@
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
+    p                                               pairs of valence electrons if all atoms are ALKALI
 
 The share of the MP2 set is METHOD times larger in a method without pairs: there its errors add to
 those of the SCF, which they partly cancel in MP2.
@@ -100,6 +101,9 @@ BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
 }
 BONDED = 1e-4  # Eh
 OPEN_SHELL = 1e-4  # Eh, of the MP2 set: its error was measured on atoms with evenly filled shells
+ALKALI = ("Na", "K", "Rb", "Cs")
+# Eh, of the MP2 set for a pair of valence electrons of such atoms: a single one has none
+ALKALI_PAIR = 5e-4
 METHOD = {"laplace": 1.6, "rpa": 2.2}  # factor on the error of the MP2 set, methods without pairs
 CANCELLING = 0.03  # part of the fitting errors of all runs that remains in an energy difference
 UNMEASURED = "the set was not measured on these atoms"
@@ -504,6 +508,10 @@ def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
     if role == "mp2" and metals and result.molecule.multiplicity > 1:
         between += OPEN_SHELL * metals
         how = f"{how}, and {OPEN_SHELL:g} Eh for each open shell of a metal"
+    pairs = alkali_pairs(result.molecule)
+    if role == "mp2" and pairs:
+        between += ALKALI_PAIR * pairs
+        how = f"{how}, and {ALKALI_PAIR:g} Eh for each pair of electrons of alkali metal atoms"
     factor = method_factor(result)
     if role == "mp2" and factor != 1.0:
         how = f"{factor:g} times what it is in MP2: {how}"
@@ -514,6 +522,15 @@ def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
 def open_shell_metals(molecule: Molecule) -> int:
     """Number of real atoms whose d or f shell is being filled."""
     return sum(map(fills_inner_shell, molecule.real_symbols))
+
+
+def alkali_pairs(molecule: Molecule) -> int:
+    """Pairs of valence electrons of a molecule of alkali metal atoms, 0 with other atoms."""
+    symbols = molecule.real_symbols
+    if not set(symbols) <= set(ALKALI):
+        return 0
+    unpaired = molecule.multiplicity - 1
+    return max(0, len(symbols) - molecule.charge - unpaired) // 2
 
 
 def method_factor(result: MP2Result) -> float:
