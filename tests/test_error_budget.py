@@ -204,8 +204,8 @@ def test_energies_of_float32_show_no_softness(
 @pytest.mark.parametrize(
     ("kind", "left", "scf", "correlation"),
     [
-        ("uhf", RotationLeft(1e-6, 4e-6, -2e-6), 6.0, 0.14 * 0.2 * 4e-6 + 0.15 * 2e-6),
-        ("rhf", RotationLeft(1e-6, 1e-6, 0.0), 3.0, 0.14 * 0.2 * 1e-6),
+        ("uhf", RotationLeft(1e-6, 4e-6, -2e-6), 6.0, 0.25 * 0.2 * 4e-6 + 0.15 * 2e-6),
+        ("rhf", RotationLeft(1e-6, 1e-6, 0.0), 3.0, 0.45 * 0.2 * 1e-6),
         ("rohf", RotationLeft(1e-6, 4e-6, 0.0), 6.0, 0.45 * 0.2 * 4e-6),
         ("uhf", RotationLeft(0.0, 0.0, 0.0), 17.0, 0.0),
     ],

@@ -77,8 +77,8 @@ UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh
 STIFFNESS = 1.5  # times z / f of the final orbitals, for the energy of the last iteration
 FIRST_ORDER = 0.04  # Eh
 # Eh^1/2, of E(corr), times root of |E(corr)|, per norm of the rotation that is left; the root because
-# the norm for n equal molecules is root n times that for one. In ROHF the energy of singles adds to it
-ROTATED = {"rhf": 0.14, "uhf": 0.14, "rohf": 0.45}
+# the norm for n equal molecules is root n times that for one
+ROTATED = {"rhf": 0.45, "uhf": 0.25, "rohf": 0.45}
 SPIN = 0.15  # Eh, of E(corr), per change of <S^2> by that rotation
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
 BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach

@@ -25,7 +25,7 @@ from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.ladder import Iteration, Ladder, diagonalise, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object, stacked_orbitals
-from dfmp2.scf.solvent import in_solvent, solvent_potential, solvent_record
+from dfmp2.scf.solvent import in_solvent, solvent_record
 
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 
@@ -371,9 +371,10 @@ def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
     blocks sorted by energy; and the Fock matrix elements f_ia between the blocks (2, nmo, nmo),
     which do not vanish, Eh
     """
+    from dfmp2.scf.rotation_left import final_fock_matrices
+
     with shielded():
-        density = mf.make_rdm1()
-        fock = mf.get_hcore() + mf.get_veff(dm=density) + solvent_potential(mf, density)
+        fock = final_fock_matrices(mf)
     coefficients = np.asarray(mf.mo_coeff)
     nmo = coefficients.shape[1]
     coeff = np.empty((2, *coefficients.shape))

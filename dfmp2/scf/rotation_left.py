@@ -1,4 +1,4 @@
-"""How far the orbitals of a stopped SCF are from those of a converged one.
+"""How far the orbitals of a Hartree-Fock SCF that has stopped are from those of a converged one.
 
 With f_ai the Fock matrix for the density of the final orbitals, between virtual and occupied ones,
 and H the orbital Hessian (`dfmp2.scf.rotations`), the rotation z that is left solves
@@ -16,6 +16,8 @@ Rotations of c into s and of s into v, one after the other, also rotate c into v
 energy has the further term
 
     -sum_csv (f_alpha - f_beta)_vc x_vs x_sc
+
+The response of a solvent's reaction field, which makes H slightly smaller, is left out.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from dfmp2.scf.rotations import (
     Rotation,
     flattened,
     split,
+    without,
 )
 from dfmp2.scf.solvent import solvent_potential
 
@@ -75,7 +78,7 @@ def rotation_left(
     known = [(value, v) for value, v in lowest.roots if abs(value) > UNCERTAIN]
     gradients = [
         spin.virtual.T @ fock @ spin.occupied
-        for spin, fock in zip(spins, fock_matrices(mf), strict=True)
+        for spin, fock in zip(spins, final_fock_matrices(mf), strict=True)
     ]
     z = solve(
         lambda x: flattened(product(split(x, spins), weight)),
@@ -101,7 +104,7 @@ def open_shell_rotation_left(mf: Any, *, single: bool, held: bool) -> RotationLe
         nothing = np.zeros((virtual.shape[1], occupied.shape[1]))
         spins.append(RotatedSpin(occupied, virtual, nothing))
     response = orbital_hessian(mf, spins, exact_exchange_of(mf), single=single, held=held)
-    fock = fock_matrices(mf)
+    fock = final_fock_matrices(mf)
     gradients, occupied_blocks, virtual_blocks, diagonals = [], [], [], []
     for spin, matrix in zip(spins, fock, strict=True):
         gradients.append(spin.virtual.T @ matrix @ spin.occupied)
@@ -139,7 +142,7 @@ def open_shell_rotation_left(mf: Any, *, single: bool, held: bool) -> RotationLe
     return _measured(mf, spins, gradient, of_spins(z))
 
 
-def fock_matrices(mf: Any) -> Array:
+def final_fock_matrices(mf: Any) -> Array:
     """Fock matrix of each spin for the density of the final orbitals, (nspin, nao, nao), Eh."""
     density = mf.make_rdm1()
     fock = mf.get_hcore() + mf.get_veff(dm=density) + solvent_potential(mf, density)
@@ -169,7 +172,7 @@ def solve(
         Orthonormal rotations that z does not contain.
     """
     denominators = np.maximum(diagonal, SMALLEST)
-    right = _without(-gradient, excluded)
+    right = without(-gradient, excluded)
     vectors = [vector for _, vector in known]
     images = [value * vector for value, vector in known]
     x, residual = np.zeros_like(right), right
@@ -184,16 +187,9 @@ def solve(
             return x
         vector = residual / denominators
         for _ in range(2):  # twice, to be orthogonal to rounding
-            vector = _without(vector, [*excluded, *vectors])
+            vector = without(vector, [*excluded, *vectors])
         vectors.append(vector / np.linalg.norm(vector))
-        images.append(_without(product(vectors[-1]), excluded))
-
-
-def _without(vector: Array, others: Sequence[Array]) -> Array:
-    """The part of a vector that is orthogonal to orthonormal ones."""
-    for other in others:
-        vector = vector - other * (other @ vector)
-    return vector
+        images.append(without(product(vectors[-1]), excluded))
 
 
 def _measured(

@@ -96,6 +96,13 @@ def split(vector: Array, spins: Sequence[RotatedSpin]) -> list[Array]:
     return [part.reshape(s.differences.shape) for part, s in zip(parts, spins, strict=True)]
 
 
+def without(vector: Array, others: Sequence[Array]) -> Array:
+    """The part of a vector that is orthogonal to other orthonormal ones."""
+    for other in others:
+        vector = vector - other * (other @ vector)
+    return vector
+
+
 def free_rotations(
     mole: Any, core: Callable[[], Array], coeff: Array, spins: Sequence[RotatedSpin]
 ) -> list[Array]:

@@ -116,8 +116,8 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
 
 class Examination(NamedTuple):
     """The lowest rotation of each kind, in order of increasing eigenvalue, without those that turn
-    the orbitals about an axis of the nuclei; and what the SCF has left, None for the latter if
-    there is nothing to rotate."""
+    the orbitals about an axis of the nuclei; and what Hartree-Fock has left, None for Kohn-Sham or
+    if there is nothing to rotate."""
 
     lowest: list[Rotation]
     left: RotationLeft | None
@@ -135,14 +135,14 @@ def examined(mf: Any, *, single: bool = False, held: bool = False) -> Examinatio
         kinds = [RHF, BROKEN]
     coeff = rotations.stacked_orbitals(mf)[0][0]
     free = rotations.free_rotations(mf.mol, mf.get_hcore, coeff, spins)
-    found = []
+    found, left = [], None
     for kind in kinds:
         product, kernel = exchange, _kernel(mf, spins, kind)
         if kernel is not None:
             product = with_kernel(exchange, spins, kernel)
         excluded = [] if kind == BROKEN else free
         found.append(rotations.lowest_rotation(kind, spins, product, excluded))
-        if kind != BROKEN:
+        if kind != BROKEN and functional_of(mf) is None:
             left = rotation_left(mf, spins, product, found[0], free)
     return Examination(sorted(found, key=lambda rotation: rotation.eigenvalue), left)
 
