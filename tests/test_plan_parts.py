@@ -122,7 +122,9 @@ def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> 
     stability = given.get("stability", default)
     window = tuple((n, nao - n) for n in counts) if stability == "auto" else ()
     assert found.frontier == window
-    assert found.examined == (stability in ("full", "follow"))
+    rohf = options.reference == "rohf"
+    assert found.examined == (rohf or stability in ("full", "follow"))
+    assert found.products == (5 if rohf else 30)
     assert found.starts == given.get("scf_starts", 1)
     assert found.checked == bool(given.get("check"))
     assert found.in_fields == (6 if given.get("polarizability") else 0)

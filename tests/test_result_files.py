@@ -64,6 +64,9 @@ ADDED = (
     "stability/external_eigenvalue",
     "stability/external_gain",
     "reference/interatomic_fitting_error",
+    "rotation_left/gradient",
+    "rotation_left/rotation",
+    "rotation_left/spin_square",
     "reference/dipole",
     "reference/operations",
 )

@@ -31,6 +31,7 @@ from dfmp2.scf.ladder import Ladder, SingleSchedule
 from dfmp2.scf.reference import Reference, Solutions, Stability, common_orbitals
 from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
+from dfmp2.scf.stability import Examination
 from tests.awkward import MOLECULES, mole_of
 from tests.conftest import Heard
 
@@ -332,8 +333,8 @@ def test_instabilities_are_followed_five_times_at_most(
 
     left = list(kinds)
 
-    def examine(mf: Any) -> list[Rotation]:
-        return [way(left.pop(0), -0.01)]
+    def examine(mf: Any) -> Examination:
+        return Examination([way(left.pop(0), -0.01)], None)
 
     heard = Heard()
     options = Options(basis="sto-3g", stability="follow")
@@ -400,7 +401,13 @@ def test_an_instability_that_cannot_be_followed_is_warned_of() -> None:
     heard = Heard()
     options = Options(basis="sto-3g", stability="follow")
     found, solutions = find_solution(
-        None, "start", "atoms", options, heard, solve, lambda mf: [way(UHF, -0.01)]
+        None,
+        "start",
+        "atoms",
+        options,
+        heard,
+        solve,
+        lambda mf: Examination([way(UHF, -0.01)], None),
     )
     assert solutions is not None and len(solutions.energy) == 2 and solutions.chosen == 1
     assert found.mf.name == "s1" and len(heard.warnings) == 1
@@ -409,7 +416,13 @@ def test_an_instability_that_cannot_be_followed_is_warned_of() -> None:
     for asked, eigenvalue in (("full", -0.01), ("follow", -following.UNCERTAIN)):
         options = Options(basis="sto-3g", stability=asked)
         found, solutions = find_solution(
-            None, "start", "atoms", options, Heard(), solve, lambda mf, e=eigenvalue: [way(UHF, e)]
+            None,
+            "start",
+            "atoms",
+            options,
+            Heard(),
+            solve,
+            lambda mf, e=eigenvalue: Examination([way(UHF, e)], None),
         )
         assert found.place == 1 and (solutions is None) == (asked == "full")
 

@@ -56,7 +56,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.response_matrices import Kernel, orbital_hessian
-from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange, flattened, split
+from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange, flattened, split, without
 from dfmp2.units import counted_text
 
 # Eh, largest norm of the Z-vector residual: an error of up to 1e-9 Eh/bohr in a gradient
@@ -349,7 +349,7 @@ def solve(
     rotations = [o.rotations for o in spins]
     differences = flattened([rotation.differences for rotation in rotations])
     subspace = _Subspace(builder, rotations, weight, free)
-    b = _without(flattened(right), free)
+    b = without(flattened(right), free)
     x, residual = np.zeros_like(b), b
     fields = [o.zeros for o in spins]
     norm = float(np.linalg.norm(b))
@@ -357,20 +357,13 @@ def solve(
         x = x + subspace.solve(residual, max(RESIDUAL, GAIN * norm))
         fields = _fields_of_rotations(builder, spins, rotations, split(x, rotations), weight)
         response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
-        residual = _without(b - differences * x - flattened(response), free)
+        residual = without(b - differences * x - flattened(response), free)
         norm = float(np.linalg.norm(residual))
     iterations = counted_text(len(subspace.vectors), "iteration")
     listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {iterations}")
     if subspace.vectors:
         _warn_of_strong_response(subspace.vectors, subspace.images, x, listener)
     return split(x, rotations), fields, norm
-
-
-def _without(vector: Array, others: Sequence[Array]) -> Array:
-    """The part of a vector that is orthogonal to other orthonormal ones."""
-    for other in others:
-        vector = vector - other * (other @ vector)
-    return vector
 
 
 class _Subspace:
@@ -437,11 +430,11 @@ class _Subspace:
         """Add the preconditioned residual, orthogonal to the other vectors, and H times it."""
         vector = residual / self._diagonal
         for _ in range(2):  # twice, to be orthogonal to rounding
-            vector = _without(vector, (*self._free, *self.vectors))
+            vector = without(vector, (*self._free, *self.vectors))
         vector /= np.linalg.norm(vector)
         self.vectors.append(vector)
         image = flattened(self._product(split(vector, self._rotations), self._weight))
-        self.images.append(_without(image, self._free))
+        self.images.append(without(image, self._free))
 
 
 def _warn_of_strong_response(

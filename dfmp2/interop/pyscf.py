@@ -40,7 +40,7 @@ from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import assemble, require_cores
 from dfmp2.progress import Listener
 from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
-from dfmp2.scf.stability import full_stability
+from dfmp2.scf.stability import examined, judged
 
 if TYPE_CHECKING:
     from dfmp2.gradients.result import GradientResult
@@ -203,7 +203,12 @@ def _on_mean_field(
         system = calculation.system
         reference = require_repeatable(mean_field, adopted, system.mole, system.jk_auxmole)
         if chosen.stability == "full":
-            reference = replace(reference, stability=full_stability(mean_field))
+            found = examined(mean_field)
+            reference = replace(
+                reference,
+                stability=judged(mean_field, found.lowest)[0],
+                rotation_left=found.left,
+            )
         yield calculation, reference
 
 

@@ -2,20 +2,25 @@
 
     source                 E(SCF)                   E(corr)
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
-    SCF convergence        softness g^2             FIRST_ORDER softness g      g: norm of the last orbital gradient, Eh
+    SCF convergence        softness g^2             ROTATED root|E(corr)| z + SPIN s    g: last orbital gradient, Eh
+    of other runs                                   FIRST_ORDER softness g
     of Kohn-Sham           as for E(corr)                                       E(SCF): that of its determinant, E(EXX)
     integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
-    fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
+    fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m + ALKALI_PAIR p
     basis set              only a study of several basis sets can tell
 
-    softness = max(|E_k - E| / g_k^2)             over the SCF's last approach; at least SOFTNESS,
-                                                    for UHF STIFFNESS / (lowest eigenvalue of the orbital
-                                                    Hessian), but no more than MARGINAL_SOFTNESS of that
+    z, s                                            rotation left to converged orbitals, change of <S^2>
+                                                    by it (`dfmp2.scf.rotation_left`)
+    softness = STIFFNESS z / f                      f: gradient of the final orbitals, Eh; of other runs
+                                                    max(|E_k - E| / g_k^2) over the SCF's last approach;
+                                                    at least SOFTNESS, in these for UHF
+                                                    UNRESTRICTED_SOFTNESS
     left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
     m                                               metals with an open d or f shell, 0 in a singlet
+    p                                               pairs of valence electrons if all atoms are ALKALI
 
 The share of the MP2 set is METHOD times larger in a method without pairs: there its errors add to
 those of the SCF, which they partly cancel in MP2.
@@ -68,10 +73,13 @@ if TYPE_CHECKING:
 EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SOFTNESS = 3.0  # 1/Eh
-UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh, if the iterations do not show it
-STIFFNESS = 1.5  # divided by the lowest eigenvalue of the orbital Hessian, dimensionless
-MARGINAL_SOFTNESS = 50.0  # 1/Eh, the least of UHF where a rotation costs little or no energy
+UNRESTRICTED_SOFTNESS = 17.0  # 1/Eh
+STIFFNESS = 1.5  # times z / f of the final orbitals, for the energy of the last iteration
 FIRST_ORDER = 0.04  # Eh
+# Eh^1/2, of E(corr), times root of |E(corr)|, per norm of the rotation that is left; the root because
+# the norm for n equal molecules is root n times that for one
+ROTATED = {"rhf": 0.45, "uhf": 0.25, "rohf": 0.45}
+SPIN = 0.15  # Eh, of E(corr), per change of <S^2> by that rotation
 APPROACH = 0.1  # Eh, largest gradient in the last approach to the solution
 BACK = 0.5  # a gradient that grows by more than a factor 1 / BACK begins a new approach
 GRID_LEFT = 0.5  # times the larger change, in the sum of both: what one step of the orbitals omits
@@ -93,6 +101,9 @@ BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
 }
 BONDED = 1e-4  # Eh
 OPEN_SHELL = 1e-4  # Eh, of the MP2 set: its error was measured on atoms with evenly filled shells
+ALKALI = ("Na", "K", "Rb", "Cs")
+# Eh, of the MP2 set for a pair of valence electrons of such atoms: a single one has none
+ALKALI_PAIR = 5e-4
 METHOD = {"laplace": 1.6, "rpa": 2.2}  # factor on the error of the MP2 set, methods without pairs
 CANCELLING = 0.03  # part of the fitting errors of all runs that remains in an energy difference
 UNMEASURED = "the set was not measured on these atoms"
@@ -350,10 +361,18 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
         return share, share
     gradient, known = _last_gradient(result)
     second = _softness(result)
-    if elsewhere:
+    if elsewhere and reference.rotation_left is None:
         second *= GIVEN_TIMES
     first = FIRST_ORDER * second
     correlation = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}")
+    left = reference.rotation_left
+    if left is not None:
+        turned = ROTATED[reference.kind] * math.sqrt(abs(_fitted_energy(result)))
+        value = turned * left.rotation + SPIN * abs(left.spin_square)
+        how = f"{turned:.2g} z, z = {left.rotation:.1e}, the rotation to converged orbitals"
+        if reference.kind == "uhf":
+            how = f"{how}, and {SPIN:g} times the change of <S^2> by it, {left.spin_square:+.1e}"
+        correlation = Share(value, ESTIMATED, how)
     certificate = result.gradient_certificate
     if (
         certificate is not None
@@ -383,37 +402,32 @@ def _last_gradient(result: MP2Result) -> tuple[float, str]:
 
 
 def _softness(result: MP2Result) -> float:
-    """Energy change per squared gradient: the largest |E_k - E| / g_k^2 of the iterations that led to
-    the solution, 1/Eh.
+    """Energy change per squared gradient, 1/Eh.
 
     It equals 1 / (2 h), with h the curvature along the rotations that converge last; soft rotations
-    are large even if the gradient is small. Energies of float32 products or of a coarser grid do
-    not show it: a large molecule, or an SCF of fewer than two iterations, has a constant instead.
-    The iterations may not reach the softest rotation of a UHF solution (NO near its equilibrium,
-    where spin polarisation sets in; HNO+), whose curvature the stability analysis knows.
+    are large even if the gradient is small. Where the rotation that is left was solved for, it
+    follows from that. Otherwise it is the largest |E_k - E| / g_k^2 of the iterations that led to
+    the solution. They may not reach the softest rotation of a UHF solution, and energies of float32
+    products or of a coarser grid do not show it.
     """
     reference, precision, nao = result.reference, result.options.precision, result.sizes.nao
-    history = reference.history
+    history, left = reference.history, reference.rotation_left
+    if left is not None and left.gradient:
+        return max(SOFTNESS, STIFFNESS * left.rotation / left.gradient)
+    softness = SOFTNESS
+    if reference.kind == "uhf":
+        softness = UNRESTRICTED_SOFTNESS
     coarse = reference.xc is not None and begins_coarse(precision, nao)
     if history is None or len(history) < 2 or coarse or uses_single(precision, nao):
-        return UNRESTRICTED_SOFTNESS if reference.kind == "uhf" else SOFTNESS
-    softness = SOFTNESS
-    stability = reference.stability
-    if (
-        reference.kind == "uhf"
-        and stability is not None
-        and stability.verdict.startswith(("stable", "marginal"))
-    ):
-        lowest = max(stability.lowest_eigenvalue, STIFFNESS / MARGINAL_SOFTNESS)
-        softness = max(SOFTNESS, STIFFNESS / lowest)
+        return softness
     energies, gradients = history[:, 0], history[:, 2]
     rounding = SCF_ROUNDING * EPSILON * abs(energies[-1])
     for k in range(len(history) - 2, -1, -1):
         if gradients[k] > APPROACH or gradients[k] <= BACK * gradients[k + 1]:
             break
-        left = abs(energies[k] - energies[-1])  # a saddle point is approached from below
-        if left > 10 * rounding:
-            softness = max(softness, float(left / gradients[k] ** 2))
+        left_energy = abs(energies[k] - energies[-1])  # a saddle point is approached from below
+        if left_energy > 10 * rounding:
+            softness = max(softness, float(left_energy / gradients[k] ** 2))
     return softness
 
 
@@ -494,6 +508,10 @@ def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
     if role == "mp2" and metals and result.molecule.multiplicity > 1:
         between += OPEN_SHELL * metals
         how = f"{how}, and {OPEN_SHELL:g} Eh for each open shell of a metal"
+    pairs = alkali_pairs(result.molecule)
+    if role == "mp2" and pairs:
+        between += ALKALI_PAIR * pairs
+        how = f"{how}, and {ALKALI_PAIR:g} Eh for each pair of electrons of alkali metal atoms"
     factor = method_factor(result)
     if role == "mp2" and factor != 1.0:
         how = f"{factor:g} times what it is in MP2: {how}"
@@ -504,6 +522,15 @@ def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
 def open_shell_metals(molecule: Molecule) -> int:
     """Number of real atoms whose d or f shell is being filled."""
     return sum(map(fills_inner_shell, molecule.real_symbols))
+
+
+def alkali_pairs(molecule: Molecule) -> int:
+    """Pairs of valence electrons of a molecule of alkali metal atoms, 0 with other atoms."""
+    symbols = molecule.real_symbols
+    if not set(symbols) <= set(ALKALI):
+        return 0
+    unpaired = molecule.multiplicity - 1
+    return max(0, len(symbols) - molecule.charge - unpaired) // 2
 
 
 def method_factor(result: MP2Result) -> float:

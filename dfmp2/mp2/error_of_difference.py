@@ -36,10 +36,12 @@ from dfmp2.mp2.error_budget import (
     finite_share,
 )
 from dfmp2.mp2.error_estimates import (
+    ALKALI_PAIR,
     BONDED,
     CANCELLING,
     CHANGED,
     GRID_LEAST,
+    alkali_pairs,
     bond_orders_of,
     bonded_atoms,
     error_sources,
@@ -210,13 +212,14 @@ def _changed(
 ) -> tuple[float, str]:
     """Fitting errors that remain because of changed bonds and spins, Eh, and how they are known."""
     constants = CHANGED[energy]
-    between = unpaired = electrons = 0.0
+    between = unpaired = electrons = pairs = 0.0
     orders: dict[tuple[str, str], float] = {}
     for weights, result in parts:
         weight = weights[which]
         between += weight * _estimated_between(result)
         unpaired += weight * (result.molecule.multiplicity - 1)
         electrons += weight * result.sizes.nelectron
+        pairs += weight * alkali_pairs(result.molecule)
         for pair, order in bond_orders_of(result.molecule).items():
             orders[pair] = orders.get(pair, 0.0) + weight * order
     bond = math.fsum(abs(order) for pair, order in orders.items() if "H" not in pair)
@@ -233,6 +236,7 @@ def _changed(
         + each * moved
     )
     if energy == "correlation":
+        value += ALKALI_PAIR * abs(pairs)
         value *= max(method_factor(result) for _, result in parts)
     how = (
         f"{value:.1e} Eh for bond orders that change by {bond:.2f}, to hydrogen {hydrogen:.2f}, "

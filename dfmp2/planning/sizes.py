@@ -37,6 +37,8 @@ PRIMITIVE = {3: 1.3, 4: 0.5}
 # products with the orbital Hessian to find the lowest rotation of a kind: 21 to 54
 # (dfmp2.scf.rotations)
 EXAMINED = 30
+# the same to find what an ROHF has left (dfmp2.scf.rotation_left)
+LEFT = 5
 # Kohn-Sham iterations on a coarser grid in float32 (dfmp2.scf.kohn_sham), and the factor by which
 # they are cheaper than the others
 COARSE_BUILDS, COARSER = 8, 8
@@ -111,7 +113,9 @@ class Workload:
     single_exchange : whether the SCF starts with float32 exchange
     x2c_functions : functions of the decontracted basis used for X2C, 0 without it
     starts : number of SCF starts
-    examined : whether the stability of each solution is checked for all rotations
+    examined : whether the stability of each solution is checked for all rotations, or what an ROHF
+        has left is solved for
+    products : products with the orbital Hessian for each kind of rotation, if so
     primitives : primitive functions in the shells of the orbital basis, 0 if uncontracted
     potentials : atoms with a core potential
     cycles : expected SCF iterations per start
@@ -144,6 +148,7 @@ class Workload:
     x2c_functions: int = 0
     starts: int = 1
     examined: bool = False
+    products: int = EXAMINED
     primitives: int = 0
     potentials: int = 0
     cycles: int = CYCLES
@@ -167,10 +172,10 @@ class Workload:
 
     @property
     def hessian_products(self) -> int:
-        """Number of products with the orbital Hessian for the stability of all solutions."""
+        """Number of products with the orbital Hessian for all solutions."""
         kinds = 2 if len(self.spins) == 1 else 1  # RHF to RHF and to UHF
         if self.examined:
-            return self.starts * kinds * EXAMINED
+            return self.starts * kinds * self.products
         return 0
 
     @property

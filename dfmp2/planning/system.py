@@ -50,7 +50,7 @@ from dfmp2.options.basis_parts import (
     read_basis_file,
     title_of,
 )
-from dfmp2.planning.sizes import IN_FIELDS, Sizes, Spin, Workload, scf_cycles
+from dfmp2.planning.sizes import EXAMINED, IN_FIELDS, LEFT, Sizes, Spin, Workload, scf_cycles
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import (
     contraction_error,
@@ -266,6 +266,7 @@ def workload(system: System, options: Options, core: FrozenCore, kind: str) -> W
     electrons = [int(count) for count in mole.nelec]
     if kind == "rhf":
         electrons = electrons[:1]
+    rohf = options.reference == "rohf"
     work = Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -284,7 +285,8 @@ def workload(system: System, options: Options, core: FrozenCore, kind: str) -> W
         single_exchange=uses_single(options.precision, nao),
         x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
         starts=options.scf_starts,
-        examined=options.stability in ("full", "follow"),
+        examined=rohf or options.stability in ("full", "follow"),
+        products=LEFT if rohf else EXAMINED,
         primitives=primitive_functions(mole),
         potentials=sum(mole.atom_nelec_core(atom) > 0 for atom in range(mole.natm)),
         cycles=scf_cycles(

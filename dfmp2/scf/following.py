@@ -27,7 +27,8 @@ from dfmp2.errors import ConvergenceError, Message
 from dfmp2.molecule.mole import start_density
 from dfmp2.options import Options
 from dfmp2.progress import Listener
-from dfmp2.scf.reference import Solutions, Stability
+from dfmp2.scf.reference import RotationLeft, Solutions, Stability
+from dfmp2.scf.rotation_left import UNCERTAIN
 from dfmp2.scf.rotations import (
     BROKEN,
     Rotation,
@@ -36,7 +37,7 @@ from dfmp2.scf.rotations import (
     turned_orbitals,
     with_orbitals,
 )
-from dfmp2.scf.stability import UNCERTAIN, judged, kinds_in_words
+from dfmp2.scf.stability import Examination, judged, kinds_in_words
 
 ORIGINS = {
     "atoms": "atomic densities",
@@ -50,7 +51,7 @@ SPIN_ROUNDING = 1e-10  # of <S^2>, on either side of the value of a pure spin st
 LOWER = 1e-7  # Eh; a solution that is not lower by this counts as the same
 
 History = list[tuple[float, float, float]]
-Examine = Callable[[Any], list[Rotation]]  # `dfmp2.scf.stability.lowest_rotations`
+Examine = Callable[[Any], Examination]  # `dfmp2.scf.stability.examined`
 
 
 class Solve(Protocol):
@@ -76,6 +77,7 @@ class FollowedSolution:
     origin : where the start orbitals came from
     ladder, history : convergence methods and iterations, from the start on
     stability : None if it was not examined
+    left : what is left to full convergence, None if it was not examined
     place : number among all solutions found, from 1
     """
 
@@ -84,6 +86,7 @@ class FollowedSolution:
     ladder: list[str]
     history: History
     stability: Stability | None = None
+    left: RotationLeft | None = None
     place: int = 1
 
 
@@ -227,7 +230,7 @@ def _follow(
         found.place = log.add(start, found.origin, found.mf, None)
         return found
     for step in range(MOST_STEPS + 1):
-        lowest = examine(found.mf)
+        lowest, found.left = examine(found.mf)
         found.stability, angles = judged(found.mf, lowest)
         way = next(
             (one for one in lowest if one.kind != BROKEN and one.eigenvalue < -UNCERTAIN), None

@@ -25,7 +25,7 @@ from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.ladder import Iteration, Ladder, diagonalise, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object, stacked_orbitals
-from dfmp2.scf.solvent import in_solvent, solvent_potential, solvent_record
+from dfmp2.scf.solvent import in_solvent, solvent_record
 
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 
@@ -125,13 +125,15 @@ def run_scf(
     NumericalError : the basis is linearly dependent
     """
     from dfmp2.scf.following import ORIGINS, find_solution, guess_density
-    from dfmp2.scf.stability import lowest_rotations
+    from dfmp2.scf.rotation_left import open_shell_rotation_left
+    from dfmp2.scf.stability import examined
 
     with shielded():
         mf = _unconverged(mole, kind, options, integrals, environment, listener)
         solve = _Solver(mf, kind, options, listener, store)
         single = uses_single(options.precision, int(mole.nao))
-        examine = partial(lowest_rotations, single=single, held=integrals.response_in_memory)
+        held = integrals.response_in_memory
+        examine = partial(examined, single=single, held=held)
         try:
             if start is None:
                 density = guess_density(options.guess, mf, kind)
@@ -142,6 +144,8 @@ def run_scf(
             solution, solutions = find_solution(
                 mf, density, origin, options, listener, solve, examine
             )
+            if kind == "rohf":
+                solution.left = open_shell_rotation_left(solution.mf, single=single, held=held)
             if integrals.gathers:
                 fitting_object(mf).stop_gathering()
         except np.linalg.LinAlgError as error:
@@ -170,6 +174,7 @@ def run_scf(
         reference,
         history=np.array(solution.history).reshape(-1, 3),
         stability=solution.stability,
+        rotation_left=solution.left,
         solutions=solutions,
     )
     return solution.mf, reference
@@ -366,9 +371,10 @@ def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
     blocks sorted by energy; and the Fock matrix elements f_ia between the blocks (2, nmo, nmo),
     which do not vanish, Eh
     """
+    from dfmp2.scf.rotation_left import final_fock_matrices
+
     with shielded():
-        density = mf.make_rdm1()
-        fock = mf.get_hcore() + mf.get_veff(dm=density) + solvent_potential(mf, density)
+        fock = final_fock_matrices(mf)
     coefficients = np.asarray(mf.mo_coeff)
     nmo = coefficients.shape[1]
     coeff = np.empty((2, *coefficients.shape))

@@ -99,6 +99,16 @@ class GridError:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RotationLeft:
+    """What is left to a full convergence of the SCF, from the final orbitals
+    (`dfmp2.scf.rotation_left`)."""
+
+    gradient: float = _q("hartree", "norm of f_ai of both spins for the final orbitals")
+    rotation: float = _q("", "norm of the rotation of both spins to converged orbitals")
+    spin_square: float = _q("", "change of <S^2> by that rotation")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """The converged reference, Hartree-Fock or Kohn-Sham."""
@@ -120,6 +130,9 @@ class Reference:
     )
     history: Array | None = _q(
         "hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None
+    )
+    rotation_left: RotationLeft | None = _q(
+        "", "what is left to a full convergence, if it was solved for", None
     )
     interatomic_fitting_error: float | None = _q(
         "hartree", "fitting error of E(SCF) between atoms, estimated", None

@@ -70,12 +70,14 @@ class Rotation:
     eigenvalue : Eh
     vectors : (nvir, nocc) of alpha and beta, also for RHF; the longer one has norm 1
     converged : whether the iteration has converged; if not, the eigenvalue is an upper bound
+    roots : the lowest eigenvalues, Eh, with their vectors of all spins, (n,) of norm 1
     """
 
     kind: str
     eigenvalue: float
     vectors: tuple[Array, Array]
     converged: bool
+    roots: tuple[tuple[float, Array], ...] = ()
 
 
 # x and weight -> H x, as in `hessian_product`
@@ -92,6 +94,13 @@ def split(vector: Array, spins: Sequence[RotatedSpin]) -> list[Array]:
     edges = np.cumsum([spin.differences.size for spin in spins])[:-1]
     parts = np.split(vector, edges)
     return [part.reshape(s.differences.shape) for part, s in zip(parts, spins, strict=True)]
+
+
+def without(vector: Array, others: Sequence[Array]) -> Array:
+    """The part of a vector that is orthogonal to other orthonormal ones."""
+    for other in others:
+        vector = vector - other * (other @ vector)
+    return vector
 
 
 def free_rotations(
@@ -184,6 +193,7 @@ def lowest_rotation(
         float(values[0]),
         (scale * x[0], (-scale if kind == BROKEN else scale) * x[-1]),
         bool(converged[0]),
+        tuple((float(value), vector) for value, vector in zip(values, vectors, strict=True)),
     )
 
 

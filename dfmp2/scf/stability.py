@@ -37,15 +37,15 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.scf import rotations
 from dfmp2.scf.functional_kernel import FunctionalKernel, coarse_grid
 from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of, of_mean_field
-from dfmp2.scf.reference import Reference, Stability
+from dfmp2.scf.reference import Reference, RotationLeft, Stability
 from dfmp2.scf.response_matrices import orbital_hessian, with_kernel
+from dfmp2.scf.rotation_left import UNCERTAIN, rotation_left
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 
 EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
 FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
-# Eh, error of an eigenvalue: from the iteration (zeros of 20 radicals: 5e-7), and from the MP2
-# fitting set ("auto"; -4e-4 for the zero of NO in def2-SVP)
-UNCERTAIN, UNCERTAIN_FITTED = 1e-4, 1e-3
+# Eh, error of an eigenvalue from the MP2 fitting set ("auto"; -4e-4 for the zero of NO in def2-SVP)
+UNCERTAIN_FITTED = 1e-3
 CHUNK = 4 * 10**6  # elements of B at a time along a rotation
 
 
@@ -114,32 +114,37 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     return _stability(lowest, UNCERTAIN_FITTED, covered, certain=exact)
 
 
-def full_stability(mf: Any) -> Stability:
-    """Stability of a converged mean field, from the lowest eigenvectors over all rotations."""
-    return judged(mf, lowest_rotations(mf))[0]
-
-
-def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> list[Rotation]:
+class Examination(NamedTuple):
     """The lowest rotation of each kind, in order of increasing eigenvalue, without those that turn
-    the orbitals about an axis of the nuclei; `single` and `held` as in
-    `dfmp2.scf.response_matrices.orbital_hessian`."""
+    the orbitals about an axis of the nuclei; and what Hartree-Fock has left, None for Kohn-Sham or
+    if there is nothing to rotate."""
+
+    lowest: list[Rotation]
+    left: RotationLeft | None
+
+
+def examined(mf: Any, *, single: bool = False, held: bool = False) -> Examination:
+    """The lowest rotations of a converged mean field, and what its SCF has left; `single` and
+    `held` as in `dfmp2.scf.response_matrices.orbital_hessian`."""
     spins = rotations.orbital_spins(mf)
     if not any(spin.differences.size for spin in spins):
-        return []
+        return Examination([], None)
     exchange = orbital_hessian(mf, spins, exact_exchange_of(mf), single=single, held=held)
     kinds = [UHF]
     if len(spins) == 1:
         kinds = [RHF, BROKEN]
     coeff = rotations.stacked_orbitals(mf)[0][0]
     free = rotations.free_rotations(mf.mol, mf.get_hcore, coeff, spins)
-    found = []
+    found, left = [], None
     for kind in kinds:
         product, kernel = exchange, _kernel(mf, spins, kind)
         if kernel is not None:
             product = with_kernel(exchange, spins, kernel)
         excluded = [] if kind == BROKEN else free
         found.append(rotations.lowest_rotation(kind, spins, product, excluded))
-    return sorted(found, key=lambda rotation: rotation.eigenvalue)
+        if kind != BROKEN and functional_of(mf) is None:
+            left = rotation_left(mf, spins, product, found[0], free)
+    return Examination(sorted(found, key=lambda rotation: rotation.eigenvalue), left)
 
 
 def _kernel(mf: Any, spins: list[RotatedSpin], kind: str) -> FunctionalKernel | None:
