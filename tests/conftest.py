@@ -114,6 +114,19 @@ LONG = (
     "test_prepared.py",
     "test_pinned.py",
     "test_torch.py",
+    "test_nki_costs.py",
+    "test_composite.py",
+    "test_cli_errors.py",
+    "test_batch_dask.py",
+    "test_reaction.py",
+    "test_error_budget.py",
+    "test_thermochemistry.py",
+    "test_disk.py",
+    "test_relaxed.py",
+    "test_python.py",
+    "test_exchange_correlation.py",
+    "test_energy_shards.py",
+    "test_xyz.py",
 )
 
 

@@ -3,6 +3,7 @@ other commands."""
 
 from __future__ import annotations
 
+import io
 import resource
 import subprocess
 import sys
@@ -118,10 +119,10 @@ def test_state_comes_from_default_comment_line_or_option_and_says_so(
         )
 
 
-def test_standard_input(dfmp2: Runner, folder: Path) -> None:
-    done = succeed(
-        dfmp2("run", "-", "--basis", "sto-3g", "--json", stdin=(folder / "h2.xyz").read_text())
-    )
+def test_standard_input(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = (folder / "h2.xyz").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
+    done = succeed(call("run", "-", "--basis", "sto-3g", "--json"))
     assert done.json["formula"] == "H2"
     assert (folder / "stdin.dfmp2.h5").is_file()
 

@@ -3,11 +3,13 @@ folders."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import json
 import os
 import platform
+import shutil
 import socket
 import threading
 import time
@@ -233,6 +235,15 @@ def test_threads_of_the_libraries_are_put_back() -> None:
     with pytest.raises(ValueError, match="made up"):
         fail()
     assert threads.openblas() == before
+
+
+def test_a_library_that_is_loaded_later_is_listed(tmp_path: Path) -> None:
+    """Between two listings of the same names: a copy of one that PySCF always loads."""
+    assert threads._loaded("late-library") == ()
+    late = tmp_path / "late-library.so"
+    shutil.copy(lib.numpy_helper._np_helper._name, late)
+    ctypes.CDLL(str(late))
+    assert threads._loaded("late-library") == (os.path.realpath(late),)
 
 
 def test_variables_of_the_thread_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

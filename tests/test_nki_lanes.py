@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from dfmp2.errors import (
 )
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.trainium import entry
+from dfmp2.trainium import backend as backend_module
+from dfmp2.trainium import entry, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.interpreter.run import Settings
@@ -369,9 +371,19 @@ class InProcess:
         return None
 
 
+def blocks_of_four(machine):
+    """Let blocks of B hold 4 occupied orbitals instead of 16, since the interpreter takes seconds for
+    three full ones."""
+    machine.patch.setattr(layout, "EDGE", 4)
+    for module in (backend_module, cores):
+        limits = replace(module.LIMITS, tile_edge=4, least_edge=4)
+        machine.patch.setattr(module, "LIMITS", limits)
+
+
 def test_two_visible_cores_share_a_run_and_one_compilation(machine):
     machine.sound()
-    space, shape = fitted(19, 8, 12), (Shape(19, 8, 12),)
+    blocks_of_four(machine)
+    space, shape = fitted(7, 8, 12), (Shape(7, 8, 12),)
     found = []
     for visible in ("0", "0-1"):
         machine.patch.setenv("NEURON_RT_VISIBLE_CORES", visible)
@@ -398,9 +410,10 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     """Each core is sent a block once, whatever the number of its tiles, and energies have the bits
     of one core."""
     machine.sound()
+    blocks_of_four(machine)
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     machine.patch.setattr(cores, "CoreProcess", InProcess)
-    shapes = (Shape(33, 8, 12), Shape(3, 8, 12))  # three blocks and one
+    shapes = (Shape(9, 8, 12), Shape(3, 8, 12))  # three blocks and one
     backend = registry.select_backend("nki", "auto", 1)[0]
     operands = [backend.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes]
     found = pair_energies(operands, backend)
@@ -412,9 +425,9 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     assert found.same_spin_energy == expected.same_spin_energy
     told = backend.describe()
     assert told["kernel launches"].split()[0] == str(6 + 1 + 3)
-    whole = 4 * 128 * 128 * (33 + 3)  # B of both spins
+    whole = 4 * 128 * 128 * (9 + 3)  # B of both spins
     # At most: energies of each call, once per operand and kernel
-    tables = 10 * 4 * 128 * 2 * 256 + 8 * 4 * 128 * 128
+    tables = 10 * 4 * 128 * 2 * 16 + 8 * 4 * 128 * 128
     for part in by_core(told["transfers"]):
         assert 0 < part <= whole + tables
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dfmp2.cli import main as program
 from dfmp2.cli.checks import without_paths
 from dfmp2.cli.help import COLUMN, LINES, WISHES, GroupedCommand
 from dfmp2.cli.main import COMMANDS, cli
@@ -556,20 +557,33 @@ def test_completion_is_installed_once(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("dfmp2 opt", "plain,optimize"),
         ("dfmp2 run --frozen-c", "plain,--frozen-core"),
         ("dfmp2 run h2o.xyz --reference u", "plain,uhf"),
         ("dfmp2 run h2", "file,h2"),
         ("dfmp2 run h2o.xyz --scf-from h", "file,h"),
     ],
 )
-def test_shells_complete_names(words: str, expected: str, dfmp2: Runner) -> None:
-    env = {
+def test_shells_complete_names(
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in completing(words).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        program.main([])
+    assert expected in capfd.readouterr().out.splitlines()
+
+
+def completing(words: str) -> dict[str, str]:
+    """The variables that bash sets to ask for the last of these words."""
+    return {
         "_DFMP2_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    assert expected in dfmp2(env=env).out.splitlines()
+
+
+def test_the_installed_command_completes_names(dfmp2: Runner) -> None:
+    assert "plain,optimize" in dfmp2(env=completing("dfmp2 opt")).out.splitlines()
 
 
 def main() -> None:

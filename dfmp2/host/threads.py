@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast
 
 from dfmp2.host.resources import gives_memory_back
@@ -140,9 +141,17 @@ def _limit_openmp(path: str, threads: int) -> Callable[[], None]:
 
 
 class _LoadedObject(ctypes.Structure):
-    """The first fields of `struct dl_phdr_info` (man 3 dl_iterate_phdr)."""
+    """`struct dl_phdr_info` (man 3 dl_iterate_phdr); `added` and `removed` count the libraries that
+    were loaded and unloaded so far."""
 
-    _fields_: ClassVar = [("address", ctypes.c_void_p), ("path", ctypes.c_char_p)]
+    _fields_: ClassVar = [
+        ("address", ctypes.c_void_p),
+        ("path", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("header_count", ctypes.c_uint16),
+        ("added", ctypes.c_ulonglong),
+        ("removed", ctypes.c_ulonglong),
+    ]
 
 
 _Visitor = ctypes.CFUNCTYPE(
@@ -150,23 +159,42 @@ _Visitor = ctypes.CFUNCTYPE(
 )
 
 
-def _loaded(*names: str) -> list[str]:
-    """Paths of the shared libraries of this process whose file name contains one of `names`."""
-    paths = set()
-
-    def visit(loaded: Any, _size: int, _data: None) -> int:
-        path = os.fsdecode(loaded.contents.path)
-        file = path.rpartition("/")[2]
-        if any(name in file for name in names):
-            paths.add(os.path.realpath(path))
-        return 0
-
+def _visit_loaded(visit: Callable[[_LoadedObject], bool]) -> None:
+    """Call a function with each shared library of this process until it returns true."""
     # Keep holding the GIL, because the system takes its own lock here, and a thread that imports a
     # library takes them in this order.
     iterate = getattr(ctypes.PyDLL(None), "dl_iterate_phdr", None)
     if iterate is not None:
-        iterate(_Visitor(visit), None)
-    return sorted(paths)
+        iterate(_Visitor(lambda loaded, _size, _data: visit(loaded.contents)), None)
+
+
+def _loaded(*names: str) -> tuple[str, ...]:
+    """Paths of the shared libraries of this process whose file name contains one of `names`."""
+    counts: list[tuple[int, int]] = []
+
+    def count(loaded: _LoadedObject) -> bool:
+        counts.append((loaded.added, loaded.removed))
+        return True
+
+    _visit_loaded(count)
+    return _listed(names, *counts)
+
+
+@lru_cache(10)
+def _listed(names: tuple[str, ...], *_counts: tuple[int, int]) -> tuple[str, ...]:
+    """The same, listed again only after a library was loaded or unloaded: a process has hundreds,
+    and every run asks four times."""
+    paths = set()
+
+    def visit(loaded: _LoadedObject) -> bool:
+        path = os.fsdecode(loaded.path)
+        file = path.rpartition("/")[2]
+        if any(name in file for name in names):
+            paths.add(os.path.realpath(path))
+        return False
+
+    _visit_loaded(visit)
+    return tuple(sorted(paths))
 
 
 class Workers(ThreadPoolExecutor):
