@@ -33,6 +33,7 @@ from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 from tests.awkward import MOLECULES, mole_of
 from tests.conftest import Heard
+from tests.recorded import recorded_error
 
 # --- the ladder of convergence methods ------------------------------------------------------------
 
@@ -146,7 +147,7 @@ def test_each_rung_has_its_share_of_the_cycles(
     made, heard = MadeUp(flat(2 * limit)), Heard()
     options = Options(basis="sto-3g", scf_max_cycles=limit)
     climbed = Ladder(made, options, heard)
-    with pytest.raises(ConvergenceError, match=f"did not converge in {limit} cycles"):
+    with recorded_error(ConvergenceError):
         climbed.climb("start")
     assert ladder.LEVEL_SHIFT == 0.3
     assert [one[:3] for one in made.seen] == cycles
@@ -380,7 +381,7 @@ def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch)
     assert sum("orbitals rotated at random" in text for text in heard.stages) == 4
     assert sum("start 4 did not converge" in text for text in heard.stages) == 1
     energies = dict.fromkeys(energies)
-    with pytest.raises(ConvergenceError, match="made up"):
+    with recorded_error(ConvergenceError):
         find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
     alone = Options(basis="sto-3g", stability="off")
     energies = {"start": -1.0}
@@ -813,7 +814,7 @@ def test_names_of_references() -> None:
     assert reference(grid="99,590", grid_level=None).grid_name == "99,590"
     reference(history=np.zeros((5, 3)))
     for shape in ((5, 2), (5,), (5, 3, 1)):
-        with pytest.raises(ValueError, match="history has shape"):
+        with recorded_error(ValueError):
             reference(history=np.zeros(shape))
 
 
@@ -846,9 +847,9 @@ def test_solutions_have_columns_of_one_length() -> None:
         assert made.followed == followed
     assert made.rows()[3]["energy"] == -2.5 and list(made.rows()[0]) == list(columns)
     for chosen in (0, 6):
-        with pytest.raises(ValueError, match=f"of which {chosen} is used"):
+        with recorded_error(ValueError):
             Solutions(**columns, chosen=chosen)
-    with pytest.raises(ValueError, match="columns of"):
+    with recorded_error(ValueError):
         Solutions(**{**columns, "kind": ("x",)}, chosen=1)
 
 
