@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.recorded import MESSAGES
+
 # Shell variables that could decide which tests pass are hidden from the tests and the programs they
 # start.
 SETTINGS = (
@@ -51,7 +53,7 @@ WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--require MARKER`: the requirements of tests with that marker are met, so a skip is a
-    failure."""
+    failure; `--record`: write the messages of `tests.recorded` anew."""
     parser.addoption(
         "--require",
         action="append",
@@ -59,6 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MARKER",
         help="fail where MARKER's tests skip",
     )
+    parser.addoption("--record", action="store_true", help="write the messages that tests compare")
 
 
 # Files of `pytest -m quick`: every room in less than a minute on two cores.
@@ -132,7 +135,8 @@ LONG = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make pytest-xdist keep the order of files instead of beginning with those that have the most
-    tests."""
+    tests; compare messages with those recorded."""
+    config.pluginmanager.register(MESSAGES)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
@@ -353,6 +357,12 @@ def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             for count in {1, 2, 4, usable_cores()}:
                 rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tell `MESSAGES` which folder changes from run to run."""
+    MESSAGES.folder = str(tmp_path_factory.getbasetemp())
 
 
 MODULES = itertools.count()

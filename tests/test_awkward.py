@@ -35,6 +35,7 @@ from dfmp2.studies.vibrations import symmetry_number
 from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
 from tests.conftest import Runner, succeed
 from tests.ideal_gas import GAS, HARTREE, ideal_gas
+from tests.recorded import recorded_error
 
 # Orbitals that `auto` freezes
 CORES = {"N": 1, "O": 1, "C": 1, "F": 1, "B": 1, "Cl": 5, "Li": 1, "H": 0}
@@ -590,7 +591,7 @@ def test_a_gradient_of_qcschema_whose_certificate_fails_is_no_success(
     good = qcschema.run(request, listener=Silent())
     assert qcschema.answer(request, good)["success"]
     monkeypatch.setattr(gradient_certificate, "SUMS", 1e-14)
-    with pytest.raises(dfmp2.ComparisonFailed, match="the result cannot be trusted"):
+    with recorded_error(dfmp2.ComparisonFailed):
         qcschema.run(request, listener=Silent())
 
 
@@ -656,7 +657,7 @@ def test_the_sums_of_a_gradient_are_refused_at_their_limit(name: str) -> None:
         replace(proof, **{name: sign * 0.99e-6}).require()
         above = replace(proof, **{name: sign * 1.01e-6})
         assert above.failures == [name]
-        with pytest.raises(dfmp2.ComparisonFailed, match=name.replace("_", " ")):
+        with recorded_error(dfmp2.ComparisonFailed):
             above.require()
     assert replace(proof, **{name: math.nan}).failures == [name]
 

@@ -40,6 +40,7 @@ from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
 from dfmp2.output.hdf5_datasets import hash_of, read_contents
 from tests.conftest import Runner, succeed
+from tests.recorded import recorded_error
 
 import_pyscf()
 from pyscf import df, gto, scf  # noqa: E402 - after the shield
@@ -239,73 +240,47 @@ def test_defaults_do_not_depend_on_the_exchange(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("option", "name", "basis", "symbol", "message"),
+    ("option", "name", "basis", "symbol"),
     [
-        ("basis", "cc-pvdzz", "", "O", "did you mean cc-pvdz"),
-        ("basis", "cc-pvdz-ri", "", "O", "an MP2 fitting set, expected an orbital basis"),
-        (
-            "basis",
-            "def2-universal-jkfit",
-            "",
-            "O",
-            "Coulomb-exchange fitting set, expected an orbital basis",
-        ),
-        ("basis", "cc-pvdz", "", "Rb", "cc-pvdz has no functions for Rb"),
-        ("basis", "6-31g(xyz)", "", "O", "no basis set of this name"),
-        ("basis", "iglo3", "", "H", "no functions for H"),  # spinor data
-        ("basis", "def2-mtzvpp", "", "I", "core potential they were made for is missing"),
-        ("basis", "cc-pvdz-pp-nr", "", "Au", "core potential they were made for is missing"),
-        ("basis", "minao", "", "Au", "core potential they were made for is missing"),
-        (
-            "ri",
-            "cc-pvdz",
-            "cc-pvdz",
-            "He",
-            "is an orbital basis, not a fitting set; its MP2 fitting set is cc-pvdz-ri",
-        ),
-        ("ri", "heavy-aug-cc-pvdz", "cc-pvdz", "He", "is an orbital basis"),
-        (
-            "ri",
-            "aug-cc-pvdz-optri",
-            "cc-pvdz",
-            "He",
-            "set for explicitly correlated methods, not a fitting set",
-        ),
-        ("ri", "cc-pvdz-rj", "cc-pvdz", "He", "did you mean cc-pvdz-ri"),
-        ("ri", "cc-pvdz-jkfit", "cc-pvdz", "He", "cc-pvdz-jkfit has no functions for He"),
-        ("ri", None, "dzp", "O", r"no MP2 fitting set is known for dzp.*--auxbasis auto generates"),
-        ("ri", "auto", "lanl2dz", "I", r"generated from lanl2dz for I .*name a fitting set"),
+        ("basis", "cc-pvdzz", "", "O"),
+        ("basis", "cc-pvdz-ri", "", "O"),
+        ("basis", "def2-universal-jkfit", "", "O"),
+        ("basis", "cc-pvdz", "", "Rb"),
+        ("basis", "6-31g(xyz)", "", "O"),
+        ("basis", "iglo3", "", "H"),  # spinor data
+        ("basis", "def2-mtzvpp", "", "I"),
+        ("basis", "cc-pvdz-pp-nr", "", "Au"),
+        ("basis", "minao", "", "Au"),
+        ("ri", "cc-pvdz", "cc-pvdz", "He"),
+        ("ri", "heavy-aug-cc-pvdz", "cc-pvdz", "He"),
+        ("ri", "aug-cc-pvdz-optri", "cc-pvdz", "He"),
+        ("ri", "cc-pvdz-rj", "cc-pvdz", "He"),
+        ("ri", "cc-pvdz-jkfit", "cc-pvdz", "He"),
+        ("ri", None, "dzp", "O"),
+        ("ri", "auto", "lanl2dz", "I"),
     ],
 )
 def test_refusals_name_the_set_and_the_way_out(
-    option: str, name: Any, basis: str, symbol: str, message: str
+    option: str, name: Any, basis: str, symbol: str
 ) -> None:
     resolve = resolve_orbital
     if option != "basis":
         resolve = partial(resolve_fitting, option, orbital=resolve_orbital(basis, [symbol]))
-    with pytest.raises(InputError, match=message):
+    with recorded_error(InputError):
         resolve(name, symbols=[symbol])
 
 
 @pytest.mark.parametrize(
-    ("name", "symbol", "message"),
+    ("name", "symbol"),
     [
-        (
-            "def2-sv(p)",
-            "O",
-            r"PySCF 2\.\S+ has no such set, the Basis Set Exchange has: pip install 'dfmp2\[bse\]'",
-        ),
-        (
-            "cc-pwcvtz",
-            "O",
-            r"cc-pwcvtz has no functions for O in PySCF.*pip install 'dfmp2\[bse\]'",
-        ),
-        ("cc-pvdzz", "O", "did you mean cc-pvdz"),
-        ("def2-svp", "I", r"def2-svp-ri has no functions for I.*dfmp2\[bse\].*--auxbasis auto"),
+        ("def2-sv(p)", "O"),
+        ("cc-pwcvtz", "O"),
+        ("cc-pvdzz", "O"),
+        ("def2-svp", "I"),
     ],
 )
-def test_without_the_exchange(no_exchange: None, name: str, symbol: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_without_the_exchange(no_exchange: None, name: str, symbol: str) -> None:
+    with recorded_error(InputError):
         resolve_fitting("ri", None, resolve_orbital(name, [symbol]), [symbol])
 
 
@@ -449,9 +424,7 @@ def test_a_basis_that_cannot_hold_the_atom_is_named(left):
     orbital, fitting = pair("jk", "O", "sto-3g")
     shells = tuple(orbital.shells[number] for number in left)
     small = type(orbital)("O", "small", "test", shells)
-    with pytest.raises(
-        InputError, match="small has too few functions for the electrons of a neutral O atom"
-    ):
+    with recorded_error(InputError):
         measure_fitting_error("jk", small, fitting)
 
 
@@ -488,7 +461,7 @@ def test_the_default_is_the_best_sound_set(
     ) and instead in found.elements[symbol].source
     assert abs(found.errors[symbol]) < (4e-4 if instead.startswith("off") else LARGEST)
     if instead.startswith("made"):
-        with pytest.raises(NumericalError, match=rf" does not fit {symbol} in {basis}: off by -"):
+        with recorded_error(NumericalError):
             resolve_fitting("jk", "def2-universal-jkfit", orbital, [symbol])
 
 
@@ -529,7 +502,7 @@ def test_a_mean_field_with_a_poor_set_is_refused():
     hydrogen, _ = pair("jk", "H", "cc-pvdz")
     mole = mole_of([("Br", (0, 0, 0)), ("H", (0, 0, 2.6645))], bromine, hydrogen)
     mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-9, max_cycle=100)
-    with pytest.raises(NumericalError, match=r"does not fit Br .* use def2-universal-jkfit"):
+    with recorded_error(NumericalError):
         dfmp2.from_mean_field(mf, "cc-pvdz-ri")
     assert (
         dfmp2.from_mean_field(mf, "cc-pvdz-ri", allow_poor_fit=True).diagnostics.scf_fitting_error
@@ -561,7 +534,7 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
             del group["fitting_error"]
             group["fitting_error"] = errors
             handle.attrs["content_sha256"] = np.bytes_(hash_of(read_contents(handle)))
-        with pytest.raises(ResultFileError, match="fitting errors of a basis do not belong"):
+        with recorded_error(ResultFileError):
             dfmp2.read(tmp_path / "oh.h5")
 
 
@@ -604,7 +577,7 @@ def test_every_surveyed_element_has_a_sound_set():
         # Equal rows are listed once, under the first name
         orbital = resolve_orbital(name, [symbol])
         if "ma-def2" in name and symbol in SYMBOLS[56:71]:
-            with pytest.raises(NumericalError, match=f"is good enough for {symbol} in {name}"):
+            with recorded_error(NumericalError):
                 resolve_fitting(role, None, orbital, [symbol])
         else:
             assert abs(resolve_fitting(role, None, orbital, [symbol]).errors[symbol]) <= LARGEST

@@ -13,6 +13,7 @@ from dfmp2.errors import InputError
 from dfmp2.execution.items import _function_of, fingerprint, read_input
 from dfmp2.execution.manifest import make_batch, read_batch, read_manifest, slug
 from tests.conftest import listing, succeed
+from tests.recorded import recorded_error
 
 HEAD = 'basis = "sto-3g"\noutput = "out"\n'
 ITEM = '[[item]]\nmolecule = "h2o.xyz"\n'
@@ -103,7 +104,7 @@ def test_files_on_the_command_line(folder, call):
     batch = make_batch(["h2o.xyz", "nh2.xyz"], {"basis": "sto-3g"}, Path("out"))
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
     (folder / "-.xyz").write_text((folder / "h2o.xyz").read_text())
-    with pytest.raises(InputError, match=r"item 2 \(-\.xyz\): its file name makes no name"):
+    with recorded_error(InputError):
         make_batch(["h2o.xyz", "-.xyz"], {"basis": "sto-3g"}, Path("out"))
 
 
@@ -245,5 +246,5 @@ def test_the_function_of_a_task():
     named |= {"gradient": "certified_gradient", "optimize": "optimize"}
     for task, name in named.items():
         assert _function_of(task, optimize).__name__ == name
-    with pytest.raises(ValueError, match="no function computes the task 'optimize'"):
+    with recorded_error(ValueError):
         _function_of("optimize", None)

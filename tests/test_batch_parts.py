@@ -38,6 +38,7 @@ from dfmp2.studies import runs, task
 from dfmp2.studies.task import Step
 from dfmp2.units import format_bytes
 from tests.conftest import MOLECULES
+from tests.recorded import recorded_error
 
 
 def of_costs(costs):
@@ -84,15 +85,15 @@ def test_shards_are_taken_from_the_scheduler():
         0,
         3,
     )
-    for job, said in (
-        ({**slurm, "SLURM_ARRAY_TASK_ID": "11"}, "11 is not one of 4"),
-        ({**slurm, "SLURM_ARRAY_TASK_COUNT": "four"}, "7 is not one of four"),
-        ({"AWS_BATCH_JOB_ARRAY_INDEX": "0"}, "of 0"),
+    for job in (
+        {**slurm, "SLURM_ARRAY_TASK_ID": "11"},
+        {**slurm, "SLURM_ARRAY_TASK_COUNT": "four"},
+        {"AWS_BATCH_JOB_ARRAY_INDEX": "0"},
     ):
-        with pytest.raises(InputError, match=said):
+        with recorded_error(InputError):
             shard_of_job(job)
     for text in ("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"):
-        with pytest.raises(InputError, match="--shard"):
+        with recorded_error(InputError):
             read_shard(text)
 
 
@@ -324,13 +325,13 @@ def test_what_was_said_of_an_item_is_known_again() -> None:
 )
 def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str) -> None:
     if refused:
-        with pytest.raises(InputError, match=refused):
+        with recorded_error(InputError):
             options_of_item({"basis": "sto-3g", **given}, "item 3")
         return
     made = options_of_item({"basis": "sto-3g", **given}, "item 3")
     options = {name: value for name, value in given.items() if name in Options.__slots__}
     assert made == Options(basis="sto-3g", **options)
-    with pytest.raises(InputError, match="item 3: no basis"):
+    with recorded_error(InputError):
         options_of_item(given, "item 3")
 
 
@@ -358,7 +359,7 @@ def test_a_dask_worker_has_four_fifths_of_its_limit_or_what_it_is_given(
     cluster = Cluster()
     pool: Any = SimpleNamespace(workers=known, share=share, token=Path("/t"), client=cluster)
     if not memory:
-        with pytest.raises(InputError, match="tcp://a has no memory limit"):
+        with recorded_error(InputError):
             DaskSlot(pool, "tcp://a")
         return
     slot = DaskSlot(pool, "tcp://a")
@@ -466,7 +467,7 @@ def test_how_a_batch_ends(
     run: Any = Ended(**states)
     vars(run).update(more)
     if isinstance(expected, Exception):
-        with pytest.raises(type(expected), match=str(expected)):
+        with recorded_error(type(expected)):
             batch_run._conclude(OUTPUT, run, stopped)
     elif expected:
         assert batch_run._conclude(OUTPUT, run, stopped) == 130
@@ -580,10 +581,10 @@ def test_the_last_that_a_worker_wrote_is_kept(
 
 @pytest.mark.usefixtures("ended")
 def test_errors_of_a_call_come_back_and_a_fault_ends_the_worker(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="wrong"):
+    with recorded_error(InputError):
         ended_slot(tmp_path, InputError("wrong")).result()
     slot = ended_slot(tmp_path, ZeroDivisionError("by hand"))
-    with pytest.raises(Died, match="a fault in dfmp2: ZeroDivisionError: by hand") as caught:
+    with recorded_error(Died) as caught:
         slot.result()
     assert (caught.value.exit_code, caught.value.share) == (1, None) and slot._errors.closed
     slot = ended_slot(tmp_path, BrokenExecutor())
@@ -601,7 +602,7 @@ def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> Non
         assert caught.value.terminated
         slot.future = Future()
         slot.future.set_exception(BrokenExecutor())
-    with pytest.raises(Dfmp2Error, match="a worker cannot start: its worker process was killed"):
+    with recorded_error(Dfmp2Error):
         slot.result()
 
 

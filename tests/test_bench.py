@@ -23,6 +23,7 @@ from dfmp2.progress import Silent
 from dfmp2.validation import bench
 from dfmp2.validation.bench import ratios, spread
 from tests.conftest import Heard, Runner, Stored, listing, succeed
+from tests.recorded import recorded_error
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts" / "benchmarks"
@@ -85,9 +86,7 @@ def test_a_wrong_energy_is_refused():
     found = bench.measure_shape("small", ["cpu"], ["fp64"], **options)
     bench.judge(found)
     found["measurements"][0]["difference"] = 1e-3
-    with pytest.raises(
-        ComparisonFailed, match=r"small on cpu in fp64: the energy is off by 1\.0e-03 Eh"
-    ):
+    with recorded_error(ComparisonFailed):
         bench.judge(found)
 
 
@@ -196,7 +195,7 @@ def test_a_child_is_measured_alone(scripts: None, tmp_path: Path, monkeypatch: p
     assert (small.code, small.out.strip()) == (3, "[]")
     assert small.wall >= 0.3 and small.cpu < small.wall - 0.2 and small.peak < 60e6
     assert 0.25 < large.cpu - small.cpu < 2.0 and 60e6 < large.peak < 120e6
-    with pytest.raises(SystemExit, match="no-such-program cannot be started"):
+    with recorded_error(SystemExit):
         run_child(["no-such-program"], tmp_path, {})
 
 
@@ -246,9 +245,9 @@ def test_programs_with_other_grids_are_not_raced(scripts: None):
     found = Outcome("Psi4", -76.0, -0.2, (24, 84, 5, 19), {}, None, 1099)
     require_same("psi4", found, ours)
     require_same("pyscf", replace(found, correlation_energy=None, sizes=(24, 0, 5, 19)), ours)
-    with pytest.raises(SystemExit, match="--psi4-grid"):
+    with recorded_error(SystemExit):
         require_same("psi4", replace(found, points=899), ours)
-    with pytest.raises(SystemExit, match="another calculation"):
+    with recorded_error(SystemExit):
         require_same("psi4", replace(found, sizes=(24, 85, 5, 19)), ours)
 
 

@@ -18,6 +18,7 @@ from dfmp2.molecule.comment import statements
 from dfmp2.molecule.files import read_file, read_frames, read_point_charges
 from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
 from dfmp2.molecule.xyz import parse_text, parse_xyz, read_xyz
+from tests.recorded import recorded_error
 
 from .mol_blocks import BLOCKS, Block
 
@@ -98,10 +99,10 @@ def test_the_same_reader_for_frames_texts_and_standard_input(
     path.write_text(good + good.replace("-1", "+1"))
     assert [one.charge for one in read_frames(path)] == [-1, 1]
     path.write_text(good + bad)
-    with pytest.raises(InputError, match=r"frame 2 \(line 5 on\), line 2: 'spin 2' is ambiguous"):
+    with recorded_error(InputError):
         read_frames(path)
     assert parse_text(good).charge == dfmp2.Molecule.from_string(good).charge == -1
-    with pytest.raises(InputError, match="'spin 2' is ambiguous"):
+    with recorded_error(InputError):
         dfmp2.Molecule.from_string(bad)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(good.encode())))
     assert read_file("-").molecule.charge == -1
@@ -120,7 +121,7 @@ def test_the_same_reader_for_frames_texts_and_standard_input(
 )
 def test_another_unit_in_the_comment_is_refused(comment: str, units: str, stated: str) -> None:
     text = f"2\n{comment}\n{OH}"
-    with pytest.raises(InputError, match=rf"f, line 2: .* contradicts .*--units {stated}"):
+    with recorded_error(InputError):
         parse_xyz(text, file="f", units=units)
     found = parse_xyz(text, file="f", units=stated).molecule
     scale = {"bohr": 1.0, "angstrom": 1.0 / 0.529177210903}[stated]
@@ -145,12 +146,12 @@ def test_other_units_in_the_comment_say_nothing(comment: str) -> None:
 def test_charged_formulas_of_other_molecules_state_nothing() -> None:
     """SO4 2- beside another molecule; Fe2+ and Fe2 + are one and two atoms."""
     assert parse_xyz(f"2\nfrom SO4 2-\n{OH}", file="f").molecule.charge == 0
-    with pytest.raises(InputError, match=r"HO\^- contradicts charge=0 on the same line: keep one"):
+    with recorded_error(InputError):
         parse_xyz(f"2\ncharge=0 HO^-\n{OH}", file="f")
     assert parse_xyz(f"2\ncharge=-1 HO^-\n{OH}", file="f").molecule.charge == -1
-    for atoms, comment, charge in (("Fe 0 0 0", "Fe2+", 2), ("Fe 0 0 0\nFe 0 0 2", "Fe2+", 1)):
+    for atoms, comment in (("Fe 0 0 0", "Fe2+"), ("Fe 0 0 0\nFe 0 0 2", "Fe2+")):
         count = atoms.count("Fe")
-        with pytest.raises(InputError, match=rf"may be a charge: write charge={charge} "):
+        with recorded_error(InputError):
             parse_xyz(f"{count}\n{comment}\n{atoms}", file="f")
 
 
@@ -161,13 +162,13 @@ def test_columns_of_charges_and_moments_add_up() -> None:
     assert (found.molecule.charge, found.molecule.multiplicity) == (-1, 3)
     found = parse_xyz(f"{head}O 0 0 0 -0.5 1\nH 0 0 1 0.5 -1\n", file="f")
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
-    with pytest.raises(InputError, match=r"initial_charges, which adds up to -2, contradict"):
+    with recorded_error(InputError):
         parse_xyz(head.replace("\n", "\ncharge=1 ", 1) + "O 0 0 0 -2 0\nH 0 0 1 0 0", file="f")
-    with pytest.raises(InputError, match=r"which adds up to -0\.4,' is not a whole number: write"):
+    with recorded_error(InputError):
         parse_xyz(f"{head}O 0 0 0 -0.4 0\nH 0 0 1 0 0", file="f")
     results = head.replace("initial_", "")
     assert parse_xyz(f"{results}O 0 0 0 -0.41 0\nH 0 0 1 0.42 0\n", file="f").molecule.charge == 0
-    with pytest.raises(InputError, match=r"column charges.* does not match the charge"):
+    with recorded_error(InputError):
         parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
 
 
@@ -178,10 +179,8 @@ def test_a_column_of_masses_may_not_name_isotopes() -> None:
     for hydrogen, bromine in ((1.008, 79.904), (1.00782503, 78.9183376)):
         found = parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
         assert found.molecule.natom == 2
-    for hydrogen, bromine, line in ((2.0141, 79.904, 3), (1.008, 80.9163, 4)):
-        with pytest.raises(
-            InputError, match=rf"line {line}: mass .* of (H|Br): isotopes have the same"
-        ):
+    for hydrogen, bromine in ((2.0141, 79.904), (1.008, 80.9163)):
+        with recorded_error(InputError):
             parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
 
 
@@ -232,9 +231,8 @@ def read_block(folder: Path, name: str, text: str, **state: Any) -> Any:
 def test_block(name: str, tmp_path: Path) -> None:
     block = BLOCKS[name]
     if isinstance(block.outcome, str):
-        with pytest.raises(InputError) as caught:
+        with recorded_error(InputError):
             read_block(tmp_path, "f", block.text())
-        assert f"f.sdf: {block.outcome}" in str(caught.value)
     else:
         found = read_block(tmp_path, "f", block.text()).molecule
         assert (found.charge, found.multiplicity) == block.outcome
@@ -248,11 +246,11 @@ def test_what_an_option_explains(tmp_path: Path) -> None:
     assert read_block(tmp_path, "f", methyl, charge=1).molecule.charge == 1
     carbon = BLOCKS["carbon atom"].text()
     assert read_block(tmp_path, "f", carbon, multiplicity=5).molecule.multiplicity == 5
-    with pytest.raises(InputError, match="4 hydrogen atoms are missing"):
+    with recorded_error(InputError):
         read_block(tmp_path, "f", carbon, multiplicity=1)
     ethanol = BLOCKS["ethanol without hydrogens"].text()
     for state in ({"multiplicity": 1}, {"multiplicity": 3}, {"charge": 0}, {"charge": 2}):
-        with pytest.raises(InputError, match="6 hydrogen atoms are missing"):
+        with recorded_error(InputError):
             read_block(tmp_path, "f", ethanol, **state)
     carbene = BLOCKS["methylene, triplet"].text().replace("M  RAD  1   1   3\n", "")
     for multiplicity in (1, 3):
@@ -261,9 +259,9 @@ def test_what_an_option_explains(tmp_path: Path) -> None:
     for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}):
         assert read_block(tmp_path, "f", carbene, **state).molecule.charge == state["charge"]
     for state in ({}, {"charge": 1}, {"charge": 0}, {"charge": 2, "multiplicity": 3}):
-        with pytest.raises(InputError, match="2 hydrogen atoms are missing"):
+        with recorded_error(InputError):
             read_block(tmp_path, "f", carbene, **state)
-    with pytest.raises(InputError, match="a hydrogen atom is missing"):
+    with recorded_error(InputError):
         read_block(tmp_path, "f", methyl, multiplicity=1, charge=0)
     two = BLOCKS["two radical centres"].text()
     assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
@@ -275,7 +273,7 @@ def test_a_drawing_is_refused(rest: str) -> None:
     first, _, others = BLOCKS["ethanol"].text().split("\n", 2)
     whole = "\n".join([first, f"     RDKit          3D{rest}", others])
     assert read_mol_block(whole) == read_mol_block(BLOCKS["ethanol"].text(program="RDKit"))
-    with pytest.raises(InputError, match="a two-dimensional drawing"):
+    with recorded_error(InputError):
         read_mol_block(whole.replace("3D", "2D", 1))
 
 
@@ -340,14 +338,14 @@ def test_charge_of_a_pdb_atom(written: str, charge: int, tmp_path: Path) -> None
 
 def test_deuterium_of_a_pdb_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.pdb").write_text(f"{ATOM.format('')[:76]} D\nEND\n")
-    with pytest.raises(InputError, match=r"x\.pdb, line 1: D is an isotope of hydrogen: write H"):
+    with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
 
 
 def test_a_mass_difference_is_refused(tmp_path: Path) -> None:
     text = BLOCKS["heavy water"].text().replace("M  ISO  2   2   2   3   2\n", "")
     assert read_block(tmp_path, "light", text).molecule.formula == "H2O"
-    with pytest.raises(InputError, match=r"heavy\.sdf, line 6: mass difference 1: isotopes have"):
+    with recorded_error(InputError):
         read_block(tmp_path, "heavy", text.replace(" H   0  0", " H   1  0", 1))
 
 
@@ -355,7 +353,7 @@ def test_a_mass_difference_is_refused(tmp_path: Path) -> None:
 def test_a_charge_of_a_pdb_atom_that_is_none_is_refused(written: str, tmp_path: Path) -> None:
     path = tmp_path / "oh.pdb"
     path.write_text(ATOM.format(written) + "\nEND\n")
-    with pytest.raises(InputError, match=r"oh\.pdb, line 1: charge '.*' in columns 79 and 80"):
+    with recorded_error(InputError):
         read_file(path)
 
 
@@ -373,7 +371,7 @@ def test_the_element_of_a_pdb_atom(element: str, name: str, expected: str, tmp_p
 def test_a_pdb_atom_whose_name_may_be_two_elements_is_refused(name: str, tmp_path: Path) -> None:
     line = ATOM.format("")
     (tmp_path / "x.pdb").write_text(f"{line[:12]}{name}{line[16:76]}\nEND\n")
-    with pytest.raises(InputError, match=r"x\.pdb, line 1: atom .* without its element"):
+    with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
 
 
@@ -383,7 +381,7 @@ def test_a_pdb_file_without_hydrogens_is_refused(tmp_path: Path) -> None:
     carbon = oxygen.replace("O", "C", 1).replace("0.000", "1.400", 1)[:-1] + "C"
     path = tmp_path / "x.pdb"
     path.write_text(f"{carbon}\n{oxygen}\nEND\n")
-    with pytest.raises(InputError, match="no hydrogen atoms, which files of crystal structures"):
+    with recorded_error(InputError):
         read_file(path)
 
 
@@ -396,7 +394,7 @@ def test_a_drawing_without_its_code_is_refused(tmp_path: Path) -> None:
         if len(atoms) > 9:
             assert read_file(tmp_path / "x.mol").molecule.natom == 6
             continue
-        with pytest.raises(InputError, match="two-dimensional drawing: all z are 0, and atom 1 C"):
+        with recorded_error(InputError):
             read_file(tmp_path / "x.mol")
 
 
@@ -408,14 +406,14 @@ def test_a_second_molecule_is_not_ignored(between: str, end: str, tmp_path: Path
     path.write_text(
         f"{BLOCKS['ethanol'].text()}{between}{BLOCKS['benzene, aromatic bonds'].text()}"
     )
-    with pytest.raises(InputError, match="2 molecules: give one per file"):
+    with recorded_error(InputError):
         read_file(path)
 
 
 def test_pdb_atoms_behind_the_last_end_are_another_molecule(tmp_path: Path) -> None:
     line = ATOM.format("")
     (tmp_path / "x.pdb").write_text(f"{line}\nEND\n{line}\n")
-    with pytest.raises(InputError, match="2 molecules or models: give one per file"):
+    with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
 
 
@@ -443,7 +441,7 @@ def test_codes_of_atom_lines(code: int, charge: int | None, radical: int) -> Non
     """The table of the format (CTfile Formats, BIOVIA 2020, "Atom block")."""
     text = Block("", f"N:{code} H", "1-2-1", "").text()
     if charge is None:
-        with pytest.raises(InputError, match="charge code 8: expected 0 to 7"):
+        with recorded_error(InputError):
             read_mol_block(text)
         return
     made = read_mol_block(text)

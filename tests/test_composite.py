@@ -28,6 +28,7 @@ from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.scan import along, scan_energies
+from tests.recorded import recorded_error
 
 # S22, angstrom
 WATER_DIMER = """O -1.551007 -0.114520 0.0; H -1.934259 0.762503 0.0; H -0.599677 0.040712 0.0;
@@ -421,7 +422,7 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
     assert (found.t1_diagnostic, found.d1_diagnostic) == (None, None)  # of an open shell
     answer["extras"]["qcvars"].pop("CCSD(T) CORRELATION ENERGY")
     answer["error"] = {"error_message": "first\n\n  PSIO Error  \n"}
-    with pytest.raises(BackendUnavailable, match=r"CCSD\(T\)/6-31g \(PSIO Error\)"):
+    with recorded_error(BackendUnavailable):
         coupled_cluster._by_qcengine("psi4", result)
 
 
@@ -519,68 +520,51 @@ def test_an_optimisation_ends_where_the_gradient_of_the_limit_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "more", "said"),
+    ("options", "more"),
     [
-        ({"basis": "cc-pvtz"}, {"scf_formula": "power"}, "belongs to a pair of basis sets"),
-        ({"basis": "cc-pv[t]z"}, {}, "expected two neighbours"),
-        ({"basis": "cc-pv[dq]z"}, {}, "expected two neighbours"),
-        ({"basis": "6-31[dt]g"}, {}, "no extrapolation formula is published"),
-        ({"basis": "cc-pv[tq]z"}, {"correlation_formula": "x"}, "expected one of helgaker"),
-        ({"basis": "cc-pvtz"}, {"delta": "ccsd/cc-pvdz"}, "expected ccsd(t) and one basis set"),
-        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)"}, "expected ccsd(t) and one basis set"),
-        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)/cc-pv[dt]z"}, "expected ccsd(t) and one basis"),
-        ({"basis": "cc-pvtz"}, {"delta_program": "psi4"}, "computes a correction: name it"),
-        (
-            {"basis": "cc-pvtz"},
-            {"delta": "ccsd(t)/cc-pvdz", "delta_program": "orca"},
-            "expected one of pyscf, psi4",
-        ),
-        (
-            {"basis": "cc-pvtz", "method": "kappa-mp2"},
-            {"delta": "ccsd(t)/cc-pvdz"},
-            "corrects MP2 and its scaled variants",
-        ),
-        (
-            {"basis": "cc-pvtz", "method": "b2plyp"},
-            {"delta": "ccsd(t)/cc-pvdz"},
-            "corrects MP2 and its scaled variants",
-        ),
-        (
-            {"basis": "cc-pvtz", "reference": "rohf"},
-            {"delta": "ccsd(t)/cc-pvdz"},
-            "has no CCSD(T) on --reference rohf",
-        ),
+        ({"basis": "cc-pvtz"}, {"scf_formula": "power"}),
+        ({"basis": "cc-pv[t]z"}, {}),
+        ({"basis": "cc-pv[dq]z"}, {}),
+        ({"basis": "6-31[dt]g"}, {}),
+        ({"basis": "cc-pv[tq]z"}, {"correlation_formula": "x"}),
+        ({"basis": "cc-pvtz"}, {"delta": "ccsd/cc-pvdz"}),
+        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)"}),
+        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)/cc-pv[dt]z"}),
+        ({"basis": "cc-pvtz"}, {"delta_program": "psi4"}),
+        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)/cc-pvdz", "delta_program": "orca"}),
+        ({"basis": "cc-pvtz", "method": "kappa-mp2"}, {"delta": "ccsd(t)/cc-pvdz"}),
+        ({"basis": "cc-pvtz", "method": "b2plyp"}, {"delta": "ccsd(t)/cc-pvdz"}),
+        ({"basis": "cc-pvtz", "reference": "rohf"}, {"delta": "ccsd(t)/cc-pvdz"}),
         (
             {"basis": "cc-pvtz", "relativity": "x2c"},
             {"delta": "ccsd(t)/cc-pvdz", "delta_program": "psi4"},
-            "does not get the Hamiltonian",
         ),
-        ({"basis": "cc-pv[dt]z", "frozen_virtual": 1}, {}, "cuts both basis sets"),
+        ({"basis": "cc-pv[dt]z", "frozen_virtual": 1}, {}),
     ],
 )
-def test_levels_that_cannot_be(options, more, said):
-    with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
+def test_levels_that_cannot_be(options, more):
+    with recorded_error(InputError):
         at_level(Options(**options), **more)
 
 
 def test_refusals_before_the_first_run(tmp_path):
     delta = {"delta": "ccsd(t)/cc-pvdz"}
     water = Molecule.from_string(WATER_CATION)
-    with pytest.raises(InputError, match="has no gradient"):
+    with recorded_error(InputError):
         optimize_geometry(water, at_level(Options("cc-pvtz"), **delta))
     bond = make_coordinate("bond", "1,2", "0.9:1.0:2", water, units="angstrom")
-    with pytest.raises(InputError, match="optimises each geometry in one basis"):
+    with recorded_error(InputError):
         scan_energies(along(water, [bond], at_level(Options("cc-pv[dt]z")), convergence="GAU"))
-    with pytest.raises(InputError, match="has no reaction field"):
+    with recorded_error(InputError):
         at_level(Options("cc-pvdz", solvent="water"), **delta)
     triplet = Molecule.from_string("H 0 0 0; H 0 0 2", multiplicity=3)
-    with pytest.raises(InputError, match="2 correlated electrons of one spin and none"):
+    with recorded_error(InputError):
         basis_set_limit(triplet, at_level(Options("cc-pvdz"), **delta))
     charged = water.in_field([[3.0, 3.0, 3.0, 0.5]])
-    with pytest.raises(InputError, match="does not get the point charges"):
+    with recorded_error(InputError):
         basis_set_limit(charged, at_level(Options("cc-pvdz"), **delta, delta_program="psi4"))
     helium = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
-    with pytest.raises(InputError, match=r"complex in cc-pvdz: .*no-such-d"):
+    with recorded_error(InputError):
         interaction_energy(helium, "1,2", at_level(Options("cc-pv[dt]z", auxbasis="no-such-[dt]")))
 
 
@@ -591,7 +575,7 @@ def test_memory_of_the_correction_is_estimated():
     arrays = 8 * (20 * 9**2 * 60**2 + 2 * 9 * 60**3 + 70**2 * 200)
     expected = 80 * 10**6 + round(1.5 * arrays)
     assert coupled_cluster_bytes(restricted) == expected
-    with pytest.raises(ResourceError, match="CCSD"):
+    with recorded_error(ResourceError):
         WithCoupledCluster("pyscf").require(
             Molecule.from_string("He 0 0 0"), restricted, expected - 1
         )

@@ -18,6 +18,7 @@ from dfmp2.mp2.derive import derive
 from dfmp2.mp2.result import Certificate, MP2Result
 from dfmp2.output import hdf5
 from tests.conftest import Heard, Runner, Stored, listing, succeed
+from tests.recorded import recorded_error
 
 EXACT = 1e-12  # Eh, asked of fp64
 COMPONENTS = (
@@ -184,28 +185,25 @@ def test_a_certificate_that_says_too_little_is_a_warning(fields):
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    "changes",
     [
-        ({"frozen_core": "none"}, "freezes 0 orbitals per spin, but 1 are frozen in the result"),
-        ({"frozen_core": 5}, "leaves no electron to correlate"),
-        ({"frozen_core": -1}, "expected 0 or more"),
-        ({"basis": "cc-pvtz"}, "another orbital basis has other orbitals"),
-        ({"auxbasis": "cc-pvdz-ri"}, "another fitting set changes every pair energy"),
-        ({"scf_auxbasis": "cc-pvtz-jkfit"}, "another SCF fitting set gives other orbitals"),
-        ({"scf": "conventional"}, "another kind of SCF"),
-        ({"reference": "uhf"}, "another reference"),
-        ({"frozen_virtual": 1}, "sum over the virtual orbitals"),
-        ({"precision": "mixed"}, "cannot be undone or repeated"),
-        (
-            {"tolerance": 1e-9},
-            "only frozen_core, method, os_scale, ss_scale, dispersion can be derived",
-        ),
-        ({"os_scale": float("nan")}, "--os-scale nan: expected a finite number"),
+        {"frozen_core": "none"},
+        {"frozen_core": 5},
+        {"frozen_core": -1},
+        {"basis": "cc-pvtz"},
+        {"auxbasis": "cc-pvdz-ri"},
+        {"scf_auxbasis": "cc-pvtz-jkfit"},
+        {"scf": "conventional"},
+        {"reference": "uhf"},
+        {"frozen_virtual": 1},
+        {"precision": "mixed"},
+        {"tolerance": 1e-9},
+        {"os_scale": float("nan")},
     ],
     ids=str,
 )
-def test_refusals(fields, changes, reason):
-    with pytest.raises(InputError, match=reason) as refusal:
+def test_refusals(fields, changes):
+    with recorded_error(InputError) as refusal:
         derive(compute(fields["water"], 1), **changes)
     assert refusal.value.exit_code == 3
 
@@ -235,7 +233,7 @@ def test_another_option_may_have_the_value_it_had(fields):
         "precision": "mixed",
     }
     for name, value in others.items():
-        with pytest.raises(InputError, match="cannot be derived"):
+        with recorded_error(InputError):
             derive(parent, **{name: value})
 
 
@@ -324,5 +322,5 @@ def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, fol
 
 
 def test_a_file_is_no_result() -> None:
-    with pytest.raises(InputError, match=r"not 'x\.h5': read a file with dfmp2\.read"):
+    with recorded_error(InputError):
         dfmp2.derive("x.h5", method="mp2")  # type: ignore[arg-type]

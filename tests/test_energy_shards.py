@@ -36,6 +36,7 @@ from dfmp2.output.state import decode, encode
 from tests.conftest import Finished, Heard, Runner, listing, run_command, run_here, succeed
 from tests.faults import Stopping, numbers
 from tests.here import HereSlot
+from tests.recorded import recorded_error
 from tests.test_prepared import set_disk
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -360,13 +361,11 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
         options = options_for(source.prepared, {"threads": 1})
         with open_prepared(source, options, Heard(), "", NOTHING) as calculation:
             identity = tuple(calculation.identity.items())
-    for path, known, said in (
-        ("other.h5", identity, "frozen core .1 there, 0 here"),
-        (B, (*identity, ("PySCF", "99")), r"PySCF \([0-9.]+ there, 99 here\)"),
+    for path, known in (
+        ("other.h5", identity),
+        (B, (*identity, ("PySCF", "99"))),
     ):
-        with pytest.raises(
-            ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"
-        ):
+        with recorded_error(ResultFileError):
             parts.compute_tiles(parts.Job(path, options, known), [], WorkerShare(1, 4 * 10**9))
 
 

@@ -36,6 +36,7 @@ from dfmp2.studies import task
 from dfmp2.studies.task import Step, certified
 from dfmp2.units import BOHR_PER_ANGSTROM, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, Stored, succeed
+from tests.recorded import recorded_error
 from tests.report_page import page_of, parse
 
 EPSILON = 2.0**-52
@@ -1061,7 +1062,7 @@ def test_a_study_goes_on_from_runs_without_certificates(
         ({"basis": "6-31g"}, "--basis"),
     ):
         asked = {"basis": "sto-3g", **QUIET, **options}
-        with pytest.raises(dfmp2.InputError, match="another calculation") as refused:
+        with recorded_error(dfmp2.InputError) as refused:
             dfmp2.scan(diatomic("FF", 1.4), coordinate=given, output=path, resume=True, **asked)
         assert message.strip("-").replace("-", "_") in str(refused.value).replace("-", "_")
 

@@ -32,6 +32,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
 from dfmp2.output.export.qcschema import qcschema
 from tests.conftest import Runner, Stored, succeed
+from tests.recorded import recorded_error
 
 ENERGY = 2e-9  # Eh; fitted SCF energies of the same orbitals differ by rounding alone
 ORTHONORMAL = 1e-10
@@ -393,9 +394,7 @@ def test_h_functions_do_not_fit_into_molden() -> None:
     result = dfmp2.run(
         Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off"
     )
-    with pytest.raises(
-        InputError, match=r"angular momentum 5, and the format ends at g \(4\): use --to trexio"
-    ):
+    with recorded_error(InputError):
         export(result, "molden")
     assert json.loads(export(result, "qcschema"))["properties"]["calcinfo_nbasis"] == 91
 
@@ -406,7 +405,7 @@ def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
         result, reference=replace(result.reference, mo_coeff=result.reference.mo_coeff[:, ::-1])
     )
     for name in ("molden", "qcschema"):
-        with pytest.raises(NumericalError, match="orthonormality"):
+        with recorded_error(NumericalError):
             export(swapped, name)
 
 

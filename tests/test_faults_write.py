@@ -27,6 +27,7 @@ from tests.conftest import (
     write_molecules,
 )
 from tests.faults import numbers
+from tests.recorded import recorded_error
 from tests.writers import (
     FAULTS,
     H2,
@@ -233,7 +234,7 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         and (tmp_path / "x.h5").read_bytes() == b"content"
     )
     if not overwrite:
-        with pytest.raises(ResultExists, match="was written by another process meanwhile"):
+        with recorded_error(ResultExists):
             write_atomically(tmp_path / "x.h5", b"other", overwrite=False)
         assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
 

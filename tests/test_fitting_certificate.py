@@ -240,7 +240,7 @@ def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:
 
     def least(**options: Any) -> int:
         heard = Heard()
-        with pytest.raises(ResourceError, match="allow at least memory=") as refused:
+        with pytest.raises(ResourceError) as refused:
             dfmp2.run(
                 chain(WATER, 6), "cc-pvdz", memory=10**6, listener=heard, **{**PLAIN, **options}
             )

@@ -16,6 +16,7 @@ from dfmp2.molecule.elements import isotope_masses
 from dfmp2.molecule.foreign import from_ase, from_pyscf, from_qcschema, read_fields, to_ase
 from dfmp2.molecule.molecule import Molecule
 from tests.awkward import MOLECULES
+from tests.recorded import recorded_error
 
 ANGSTROM = 1 / 0.529177210903  # bohr
 
@@ -37,12 +38,12 @@ def test_atoms_of_ase_with_charges_and_moments() -> None:
     assert (asked.charge, asked.multiplicity) == (2, 4)
     plain = from_ase(atoms_of())
     assert (plain.charge, plain.multiplicity) == (0, 1)
-    with pytest.raises(InputError, match="periodic"):
+    with recorded_error(InputError):
         from_ase(atoms_of(pbc=[False, True, False], cell=[5, 5, 5]))
-    for field, name in (("charges", "charge"), ("magmoms", "multiplicity")):
+    for field in ("charges", "magmoms"):
         from_ase(atoms_of(**{field: [1.0 + 0.9e-6, 0.0]}))
         for wrong in (1.0 + 1.1e-6, 0.5, np.nan, np.inf):
-            with pytest.raises(InputError, match=f"pass {name}="):
+            with recorded_error(InputError):
                 from_ase(atoms_of(**{field: [wrong, 0.0]}))
 
 
@@ -57,7 +58,7 @@ def test_molecules_go_to_ase_and_back() -> None:
     back = from_ase(made)
     assert (back.symbols, back.charge, back.multiplicity) == (molecule.symbols, 1, 2)
     for name in ("nitroxyl with a ghost", "hypochlorous acid in a field"):
-        with pytest.raises(InputError, match="ghost atoms or point charges"):
+        with recorded_error(InputError):
             to_ase(MOLECULES[name])
 
 
@@ -79,13 +80,13 @@ def test_a_mole_of_pyscf_with_ghosts() -> None:
     np.testing.assert_array_equal(made.coordinates, mole.atom_coords())
     assert (made.name, made.source) == ("molecule", "python: PySCF Mole")
     assert from_pyscf(mole, "elsewhere").source == "elsewhere"
-    with pytest.raises(InputError, match="not built"):
+    with recorded_error(InputError):
         from_pyscf(gto.Mole())
     for wrong in (SimpleNamespace(), "H 0 0 0"):
-        with pytest.raises(InputError, match="is not a PySCF Mole"):
+        with recorded_error(InputError):
             from_pyscf(wrong)
     finite = gto.M(atom="He 0 0 0", basis="sto-3g", nucmod="G", verbose=0)
-    with pytest.raises(InputError, match="finite size"):
+    with recorded_error(InputError):
         from_pyscf(finite)
 
 
@@ -149,49 +150,41 @@ def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[i
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    "changes",
     [
-        ({"schema_version": 4}, "of schema_version 4"),
-        ({"schema_name": "qcschema_input"}, "expected qcschema_molecule, 2 or 3"),
-        ({"symbols": []}, "expected a list of element symbols"),
-        ({"symbols": ["O", 1, "H"]}, "expected a list of element symbols"),
-        ({"symbols": "OHe"}, "molecule.symbols is a string: expected a list"),
-        ({"real": [True, False]}, "expected a list of 3 values"),
-        ({"real": [1, 1, 0]}, "molecule.real: expected a list of 3 values"),
-        ({"atomic_numbers": [8, 1, 3]}, "do not belong to molecule.symbols"),
-        ({"atomic_numbers": [8, 1, True]}, "molecule.atomic_numbers: expected"),
-        ({"geometry": [0.0] * 8}, "has 8 numbers: expected 9"),
-        ({"geometry": [[0.0, 0, 0], [1, 1]]}, "has 0 numbers: expected 9"),
-        ({"geometry": ["a"] * 9}, "has 0 numbers"),
-        ({"molecular_charge": 0.5}, "molecular_charge 0.5: expected a whole number"),
-        ({"molecular_charge": True}, "molecule.molecular_charge is a boolean"),
-        ({"molecular_multiplicity": 1.5}, "molecular_multiplicity 1.5"),
-        ({"fragments": [[0, 1]]}, "atoms 0 to 2 in exactly one"),
-        ({"fragments": [[0, 1], [1, 2]]}, "atoms 0 to 2 in exactly one"),
-        ({"fragments": [["a"]]}, "expected lists of atom numbers"),
-        ({"fragments": [[0, 1], [2]], "fragment_charges": [1]}, "expected a list of 2 values"),
-        (
-            {"fragments": [[0, 1], [2]], "fragment_charges": [1, 0]},
-            "is -1, its fragment_charges add up to 1",
-        ),
-        (
-            {"fragments": [[0], [1, 2]], "fragment_charges": [-1, 0.5]},
-            "fragment_charges 0.5: expected a whole number",
-        ),
-        (
-            {
-                "fragments": [[0], [1, 2]],
-                "fragment_multiplicities": [2, 2],
-                "molecular_multiplicity": None,
-            },
-            "2 fragments are open shells",
-        ),
-        ({"basis": "x"}, "has the unknown field 'basis'"),
-        ({"schema_version": 2.0}, "molecule.schema_version is a number: expected a whole number"),
+        {"schema_version": 4},
+        {"schema_name": "qcschema_input"},
+        {"symbols": []},
+        {"symbols": ["O", 1, "H"]},
+        {"symbols": "OHe"},
+        {"real": [True, False]},
+        {"real": [1, 1, 0]},
+        {"atomic_numbers": [8, 1, 3]},
+        {"atomic_numbers": [8, 1, True]},
+        {"geometry": [0.0] * 8},
+        {"geometry": [[0.0, 0, 0], [1, 1]]},
+        {"geometry": ["a"] * 9},
+        {"molecular_charge": 0.5},
+        {"molecular_charge": True},
+        {"molecular_multiplicity": 1.5},
+        {"fragments": [[0, 1]]},
+        {"fragments": [[0, 1], [1, 2]]},
+        {"fragments": [["a"]]},
+        {"fragments": [[0, 1], [2]], "fragment_charges": [1]},
+        {"fragments": [[0, 1], [2]], "fragment_charges": [1, 0]},
+        {"fragments": [[0], [1, 2]], "fragment_charges": [-1, 0.5]},
+        {
+            "fragments": [[0], [1, 2]],
+            "fragment_multiplicities": [2, 2],
+            "molecular_multiplicity": None,
+        },
+        {"basis": "x"},
+        {"schema_version": 2.0},
     ],
+    ids=str,
 )
-def test_molecules_of_qcschema_that_are_none(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_molecules_of_qcschema_that_are_none(changes: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         from_qcschema({**GIVEN, **changes})
 
 
@@ -204,9 +197,9 @@ def test_fields_have_their_types() -> None:
         "d": None,
     }
     for wrong in ({"a": True}, {"b": 1}, {"d": 1.5}, {"e": 1}):
-        with pytest.raises(InputError, match=r"^x"):
+        with recorded_error(InputError):
             read_fields("x", wrong, types)
-    with pytest.raises(InputError, match="molecule is a list"):
+    with recorded_error(InputError):
         from_qcschema([1])
 
 
@@ -238,21 +231,21 @@ def test_masses_of_isotopes(isotopes: tuple[str, ...], masses: tuple[float, ...]
 
 
 @pytest.mark.parametrize(
-    ("isotope", "said"),
+    "isotope",
     [
-        ("0=2H", "an atom from 1 to 3"),
-        ("4=2H", "an atom from 1 to 3"),
-        ("C=13C", "there is no C in H2O"),
-        ("1=2H", "the atom is O, not H"),
-        ("H=9H", "there is no isotope 9 of H"),
-        ("H", "expected ATOM=ISOTOPE"),
-        ("=2H", "expected ATOM=ISOTOPE"),
-        ("H=", "expected ATOM=ISOTOPE"),
-        ("H=x", "expected ATOM=ISOTOPE"),
-        ("H=0.5", "a mass above 0.5 and below 400 u"),
-        ("H=400", "a mass above 0.5 and below 400 u"),
+        "0=2H",
+        "4=2H",
+        "C=13C",
+        "1=2H",
+        "H=9H",
+        "H",
+        "=2H",
+        "H=",
+        "H=x",
+        "H=0.5",
+        "H=400",
     ],
 )
-def test_isotopes_that_there_are_not(isotope: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_isotopes_that_there_are_not(isotope: str) -> None:
+    with recorded_error(InputError):
         isotope_masses(WATER, (isotope,))

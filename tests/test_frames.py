@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.execution.manifest import make_batch, read_batch, read_manifest
 from dfmp2.molecule.files import frames_in, read_frame
 from tests.conftest import Runner, succeed
+from tests.recorded import recorded_error
 
 BASIS = {"basis": "6-31g"}
 FRAMES = (
@@ -77,20 +77,20 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("keys", "data", "said"),
+    ("keys", "data"),
     [
-        ({"total_charge": 1, "charge": -1}, {}, "total_charge = 1, charge = -1 contradict"),
-        ({"charge": 2}, {"charge": 0}, "charge = 2, charge of its data = 0 contradict"),
-        ({"charge": 0.5}, {}, "charge is 0.5: expected a whole number"),
-        ({"multiplicity": "two"}, {}, "multiplicity is 'two': expected a whole number"),
+        ({"total_charge": 1, "charge": -1}, {}),
+        ({"charge": 2}, {"charge": 0}),
+        ({"charge": 0.5}, {}),
+        ({"multiplicity": "two"}, {}),
     ],
 )
 def test_what_the_row_of_a_database_says_of_its_state_is_never_ignored(
-    keys: dict[str, object], data: dict[str, object], said: str, tmp_path: Path
+    keys: dict[str, object], data: dict[str, object], tmp_path: Path
 ) -> None:
     with connect(tmp_path / "one.db") as rows:
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]]), data=data, **keys)
-    with pytest.raises(dfmp2.InputError, match=re.escape(said)):
+    with recorded_error(dfmp2.InputError):
         read_frame(tmp_path / "one.db", 1)
 
 
@@ -130,8 +130,8 @@ def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> Non
     assert len(items('molecule = "many.xyz"\nframes = "all"\n')) == 3
     assert len(items('molecule = "some.db"\n')) == 4
     assert items('molecule = "some.db"\nframe = 4\n') == ["some"]
-    for wrong, said in (("frame = 0", "1 or more"), ("frames = 3", "expected one of all")):
-        with pytest.raises(InputError, match=said):
+    for wrong in ("frame = 0", "frames = 3"):
+        with recorded_error(InputError):
             items(f'molecule = "many.xyz"\n{wrong}\n')
 
 
@@ -145,21 +145,21 @@ def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         assert frames_in(tmp_path / name) == []
     for number in (0, 4):
-        with pytest.raises(InputError, match=f"frame {number}: there is no such frame: it has 3"):
+        with recorded_error(InputError):
             read_frame(many, number)
-    with pytest.raises(InputError, match="there is no row with this id"):
+    with recorded_error(InputError):
         read_frame(database, 2)
-    with pytest.raises(InputError, match="in angstrom"):
+    with recorded_error(InputError):
         read_frame(database, 1, units="bohr")
     with connect(tmp_path / "empty.db") as rows:
         rows.write(Atoms("H"))
         del rows[1]
-    with pytest.raises(InputError, match="empty: expected a database"):
+    with recorded_error(InputError):
         frames_in(tmp_path / "empty.db")
     (tmp_path / "text.db").write_text("no database\n")
-    with pytest.raises(InputError, match="cannot read it as a database"):
+    with recorded_error(InputError):
         frames_in(tmp_path / "text.db")
-    with pytest.raises(InputError, match="no such file"):
+    with recorded_error(InputError):
         frames_in(tmp_path / "none.db")
 
 
@@ -167,7 +167,7 @@ def test_without_ase_a_database_is_refused(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ase.db", None)
-    with pytest.raises(BackendUnavailable, match=r"pip install 'dfmp2\[ase\]'"):
+    with recorded_error(BackendUnavailable):
         make_batch([str(database)], BASIS, tmp_path / "out")
 
 
@@ -218,28 +218,24 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
 
 
 def test_what_rank_refuses(bent: Path) -> None:
-    for names, more, said in (
-        ("a", {}, "1 result: expected two or more to rank"),
-        ("a he", {}, "results of 2 formulas: H2 .a., He .he.: conformers have one formula"),
-        ("a large", {}, "different levels of theory, basis: "),
-        ("a a", {}, "are both called a"),
-        ("a b", {"by": "gibbs"}, "a has no Hessian, so no Gibbs energy"),
-        ("a b", {"by": "weight"}, "expected energy or gibbs"),
-        ("a b", {"temperature": 0.0}, "expected a number above 0"),
-        ("a b", {"temperature": [300.0, 400.0]}, "one of each, an ensemble has one of both"),
-        ("a b", {"pressure": [1e5, 2e5]}, "one of each, an ensemble has one of both"),
-        ("a b", {"temperature": [3e2, 4e2], "pressure": [1e5, 2e5]}, "one of each, an ensemble"),
-        ("a b", {"degeneracies": {"z": 2}}, "expected one of a, b"),
-        ("a b", {"degeneracies": {"a": 0}}, "whole number from 1"),
-        ("a none", {}, "none.h5"),
-        ("a charged", {}, "a and charged are not in the field of the same point charges"),
-        (
-            "plain d4",
-            {},
-            "different levels of theory, method: b2plyp .*dispersion: none .1, e.g. p",
-        ),
+    for names, more in (
+        ("a", {}),
+        ("a he", {}),
+        ("a large", {}),
+        ("a a", {}),
+        ("a b", {"by": "gibbs"}),
+        ("a b", {"by": "weight"}),
+        ("a b", {"temperature": 0.0}),
+        ("a b", {"temperature": [300.0, 400.0]}),
+        ("a b", {"pressure": [1e5, 2e5]}),
+        ("a b", {"temperature": [3e2, 4e2], "pressure": [1e5, 2e5]}),
+        ("a b", {"degeneracies": {"z": 2}}),
+        ("a b", {"degeneracies": {"a": 0}}),
+        ("a none", {}),
+        ("a charged", {}),
+        ("plain d4", {}),
     ):
-        with pytest.raises(InputError, match=said):
+        with recorded_error(InputError):
             dfmp2.rank([bent / f"{name}.h5" for name in names.split()], **more)
 
 

@@ -32,6 +32,7 @@ from dfmp2.scf.kohn_sham import libxc_code
 from dfmp2.scf.reference import StartOrbitals
 from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
+from tests.recorded import recorded_error
 
 pytestmark = pytest.mark.usefixtures("coarse_grid_error")
 # No molecule here has any symmetry.
@@ -431,25 +432,20 @@ def test_kohn_sham_alone_is_stored_shown_and_compared(call: Runner, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        ({"method": "ks"}, "--method ks needs --xc"),
-        ({"method": "ks", "xc": "pbe", "frozen_core": "auto"}, "has no correlated orbitals"),
-        ({"method": "ks", "xc": "pbe", "auxbasis": "cc-pvdz-ri"}, "has no correlated orbitals"),
-        ({"method": "ks", "xc": "pbe", "os_scale": 1.2}, "drop --os-scale"),
-        ({"method": "ks", "xc": "pbe", "reference": "rohf"}, "use --reference uhf"),
-        ({"method": "mp2", "xc": "pbe"}, "--method ks for the functional alone"),
+        {"method": "ks"},
+        {"method": "ks", "xc": "pbe", "frozen_core": "auto"},
+        {"method": "ks", "xc": "pbe", "auxbasis": "cc-pvdz-ri"},
+        {"method": "ks", "xc": "pbe", "os_scale": 1.2},
+        {"method": "ks", "xc": "pbe", "reference": "rohf"},
+        {"method": "mp2", "xc": "pbe"},
     ],
     ids=str,
 )
-def test_wrong_requests_name_a_way_out(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as refusal:
+def test_wrong_requests_name_a_way_out(given: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         dfmp2.gradient(WATER, **{"basis": "6-31g", **given})
-    in_python = said.replace("--method ks", 'method="ks"').replace("--xc", "xc")
-    in_python = in_python.replace("--os-scale", "os_scale").replace(
-        "--reference uhf", 'reference="uhf"'
-    )
-    assert in_python in str(refusal.value)
 
 
 @pytest.mark.slow

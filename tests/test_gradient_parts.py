@@ -30,6 +30,7 @@ from dfmp2.scf.kohn_sham import ExactExchange
 from dfmp2.scf.rotations import free_rotations
 from tests.awkward import CHARGES, MOLECULES, mole_of
 from tests.conftest import Heard
+from tests.recorded import recorded_error
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 SCALED = Method("custom", "custom", 1.3, 0.4, "test")
@@ -734,7 +735,7 @@ def test_degenerate_and_unsolvable_responses_are_refused(monkeypatch: pytest.Mon
             if which == "virtual":
                 correlated = slice(o.occupied, o.last)
             if refused:
-                with pytest.raises(NumericalError, match=f"frozen {which} orbital is degenerate"):
+                with recorded_error(NumericalError):
                     responses._mixed(o, np.zeros((7, 7)), t)
             else:
                 p = responses._mixed(o, np.zeros((7, 7)), t)
@@ -750,7 +751,7 @@ def test_degenerate_and_unsolvable_responses_are_refused(monkeypatch: pytest.Mon
             count = int(heard.stages[0].split(" after ")[1].split()[0])
             assert 5 < count < 30
         else:
-            with pytest.raises(ConvergenceError, match="did not converge in 3 iterations"):
+            with recorded_error(ConvergenceError):
                 responses.relax(FockBuilder(mf), os, unrelaxed, *drive, Heard())
 
 

@@ -39,6 +39,7 @@ from dfmp2.scf.reference import GridError
 from tests.awkward import MOLECULES
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
+from tests.recorded import recorded_error
 
 RADICAL = Molecule(
     ("O", "H"), np.array([[0.0, 0.1, 0.2], [0.3, 0.4, 2.0]]), charge=0, multiplicity=2
@@ -72,29 +73,28 @@ def test_a_grid_is_a_level_or_points_of_each_atom(given: Any, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        ("99,600", "there is no Lebedev sphere of 600 points; use 99,590 or 99,770"),
-        ("99,5", "there is no Lebedev sphere of 5 points; use 99,6"),
-        ("99,9999", "there is no Lebedev sphere of 9999 points; use 99,5810"),
-        (10, "--grid 10: levels are 0 to 9; for more points give NRAD,NANG"),
-        ("9,590", "expected 10 to 1000 points along the radius"),
-        ((1001, 590), "expected 10 to 1000 points along the radius"),
-        ("-3", "expected a level from 0 to 9, or NRAD,NANG"),
-        ("fine", "expected a level from 0 to 9, or NRAD,NANG"),
-        ("99,590,3", "expected a level from 0 to 9, or NRAD,NANG"),
-        ("", "expected a level from 0 to 9, or NRAD,NANG"),
-        (3.0, "expected a level from 0 to 9, or NRAD,NANG"),
-        (True, "expected a level from 0 to 9, or NRAD,NANG"),
-        ("99 590", "expected a level from 0 to 9, or NRAD,NANG"),
-        ("٣", "expected a level from 0 to 9, or NRAD,NANG"),
+        "99,600",
+        "99,5",
+        "99,9999",
+        10,
+        "9,590",
+        (1001, 590),
+        "-3",
+        "fine",
+        "99,590,3",
+        "",
+        3.0,
+        True,
+        "99 590",
+        "٣",
     ],
     ids=str,
 )
-def test_another_grid_is_refused_with_what_there_is(given: Any, said: str) -> None:
-    with pytest.raises(InputError) as refusal:
+def test_another_grid_is_refused_with_what_there_is(given: Any) -> None:
+    with recorded_error(InputError):
         Options("cc-pvdz", method="drpa", xc="pbe", grid=given)
-    assert said in str(refusal.value)
 
 
 def test_spheres_are_those_of_pyscf() -> None:
@@ -192,7 +192,7 @@ def test_the_grid_is_used_and_stored(call: Runner, tmp_path: Path) -> None:
     assert (said["grid"], stored.options.grid) == ("23,50", "23,50")
     assert said["grid_points"] == np.count_nonzero(mf.grids.weights)
     assert (other.to_dict()["grid"], other.reference.grid_level) == ("1", 1)
-    with pytest.raises(InputError, match="another integration grid has other orbitals"):
+    with recorded_error(InputError):
         dfmp2.derive(stored, grid=4)
     again = dfmp2.derive(stored, grid=(23, 50))
     assert again.total_energy == stored.total_energy
@@ -206,7 +206,7 @@ def test_another_grid_is_another_calculation(tmp_path: Path) -> None:
     settings = {**PBE, "scf_conv_tol": 1e-11, "grid": 0}
     with Stopping(every=4), pytest.raises(Interrupted):
         dfmp2.run(RADICAL, **settings, checkpoint=target)
-    with pytest.raises(ForeignCheckpoint, match=r"grid \(0 there, 1 here\)"):
+    with recorded_error(ForeignCheckpoint):
         dfmp2.run(RADICAL, **settings | {"grid": 1}, checkpoint=target, resume=True)
     again = dfmp2.run(RADICAL, **settings, checkpoint=target, resume=True)
     assert again.reference.grid == "0"
@@ -218,7 +218,7 @@ def test_a_prepared_file_has_its_grid(tmp_path: Path) -> None:
     assert (found.reference.grid, found.options.grid) == ("1", "1")
     whole = dfmp2.run(HELIUM, **PBE, grid=1)
     assert found.total_energy == pytest.approx(whole.total_energy, abs=1e-10)
-    with pytest.raises(InputError, match=r"grid belongs to what dfmp2\.prepare has already done"):
+    with recorded_error(InputError):
         dfmp2.energy(tmp_path / "p.h5", grid=2)
 
 
@@ -244,11 +244,11 @@ def test_a_mean_field_keeps_its_grid() -> None:
         assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
         assert (found.reference.grid, found.options.grid) == ("30,110", "30,110")
         assert found.reference.grid_points == np.count_nonzero(mf.grids.weights)
-    with pytest.raises(InputError, match="grid belongs to the SCF"):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(mf, "cc-pvdz-ri", method="drpa", grid=3)
-    with pytest.raises(InputError, match="other points for other atoms"):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(on_own_grid(atom_grid={"F": (30, 110)}), "cc-pvdz-ri", method="drpa")
-    with pytest.raises(InputError, match=r"grids\.prune = None"):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(on_own_grid(prune=None), "cc-pvdz-ri", method="drpa")
 
 
@@ -587,5 +587,5 @@ def test_orbitals_on_a_finer_grid_stay_occupied() -> None:
             np.testing.assert_allclose(fock @ vector, energy * vector, atol=1e-12)
         kept = orbitals[spin][:, :count].T @ found.mo_coeff[spin][:, :count]
         assert np.linalg.svd(kept)[1].min() > 0.999
-    with pytest.raises(ValueError, match="finer integration grid"):
+    with recorded_error(ValueError):
         scf_grid_error.on_finer_grid(reference)

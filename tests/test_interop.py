@@ -32,6 +32,7 @@ from ase.units import Hartree  # noqa: E402
 from qcelemental import models  # noqa: E402
 
 from dfmp2.interop.ase import DFMP2  # noqa: E402
+from tests.recorded import recorded_error  # noqa: E402
 
 WATER = [
     0.0,
@@ -265,50 +266,35 @@ def test_charge_and_multiplicity(changes: dict[str, Any], charge: int, multiplic
     assert (molecule.charge, molecule.multiplicity) == (charge, multiplicity)
 
 
-BROKEN_MOLECULES = [  # (changes, message)
-    ({"symbols": ["O", "H"]}, "geometry has 9 numbers: expected 6 in bohr"),
-    ({"geometry": ["1"] * 9}, "geometry has 0 numbers: expected 9 in bohr"),
-    (
-        {"geometry": [[0, 0], [0, 0, 0, 1], [0, 0, 3]]},
-        "geometry has 0 numbers: expected 9 in bohr, x, y, z of 3",
-    ),
-    ({"geometry": [10**400] * 9}, "geometry has 0 numbers"),
-    ({"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]}, "apart, less than 0.2"),
-    ({"symbols": ["O", "H", "Xx"]}, "unknown element 'Xx'"),
-    ({"real": [True, False]}, "real: expected a list of 3 values"),
-    ({"real": [1, 1, 0]}, "real: expected a list of 3 values"),
-    ({"atomic_numbers": [8, 1, 12]}, "atomic_numbers do not belong to molecule.symbols"),
-    ({"molecular_charge": 0.5}, "molecular_charge 0.5: expected a whole number"),
-    ({"molecular_multiplicity": "2"}, "molecular_multiplicity is a string: expected a number"),
-    ({"fragments": [[0, 1], [1, 2]]}, "each of the atoms 0 to 2 in exactly one"),
-    (
-        {"fragment_charges": [1, 1], "molecular_charge": 1},
-        "molecular_charge is 1, its fragment_charges add up to 2",
-    ),
-    (
-        {"fragment_multiplicities": [2, 2]},
-        "2 fragments are open shells, which couple in several ways",
-    ),
-    ({"molecular_chrage": 1}, "unknown field 'molecular_chrage'"),
-    (
-        {"schema_version": 1, "schema_name": "qcschema_molecule"},
-        "expected qcschema_molecule, 2 or 3",
-    ),
+BROKEN_MOLECULES = [
+    {"symbols": ["O", "H"]},
+    {"geometry": ["1"] * 9},
+    {"geometry": [[0, 0], [0, 0, 0, 1], [0, 0, 3]]},
+    {"geometry": [10**400] * 9},
+    {"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]},
+    {"symbols": ["O", "H", "Xx"]},
+    {"real": [True, False]},
+    {"real": [1, 1, 0]},
+    {"atomic_numbers": [8, 1, 12]},
+    {"molecular_charge": 0.5},
+    {"molecular_multiplicity": "2"},
+    {"fragments": [[0, 1], [1, 2]]},
+    {"fragment_charges": [1, 1], "molecular_charge": 1},
+    {"fragment_multiplicities": [2, 2]},
+    {"molecular_chrage": 1},
+    {"schema_version": 1, "schema_name": "qcschema_molecule"},
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"), BROKEN_MOLECULES, ids=[str(c) for c, _ in BROKEN_MOLECULES]
-)
-def test_broken_molecules(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as raised:
+@pytest.mark.parametrize("changes", BROKEN_MOLECULES, ids=str)
+def test_broken_molecules(changes: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         qcschema.read_request(v1({**DIMER, **changes}))
-    assert message in str(raised.value)
 
 
 def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
     assert qcschema.read_request(v1(schema_name="qc_schema_input")).driver == "energy"
-    with pytest.raises(InputError, match="expected 'qcschema_atomic_input'"):
+    with recorded_error(InputError):
         qcschema.read_request({**v2(v1()), "schema_name": "qc_schema_input"})
 
 
@@ -548,19 +534,15 @@ def test_only_register_registers_and_never_over_another_program(
     register = import_module("dfmp2.interop.qcengine").register
     assert "dfmp2" not in programs
     monkeypatch.setitem(programs, "dfmp2", qcng.get_program("rdkit", check=False))
-    with pytest.raises(InputError, match="already has another program called dfmp2"):
+    with recorded_error(InputError):
         register()
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "extra"), [("qcengine", "qcengine", "qc"), ("ase", "ase.units", "ase")]
-)
-def test_a_package_that_is_missing_is_named(
-    name: str, module: str, extra: str, monkeypatch: Any
-) -> None:
+@pytest.mark.parametrize(("name", "module"), [("qcengine", "qcengine"), ("ase", "ase.units")])
+def test_a_package_that_is_missing_is_named(name: str, module: str, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, f"dfmp2.interop.{name}", raising=False)
-    with pytest.raises(ImportError, match=rf"pip install 'dfmp2\[{extra}\]'"):
+    with recorded_error(ImportError):
         __import__(f"dfmp2.interop.{name}")
     monkeypatch.delitem(sys.modules, f"dfmp2.interop.{name}", raising=False)
 
@@ -699,32 +681,28 @@ def test_state_of_atoms() -> None:
     water.set_initial_magnetic_moments([1.0, 0.0, 0.0])
     assert state(water) == (1, 2, "uhf")
     water.set_initial_charges([-0.4, 0.1, 0.1])
-    with pytest.raises(
-        InputError,
-        match=r"initial charges of the atoms add up to -0.2: expected a whole number; pass",
-    ):
+    with recorded_error(InputError):
         state(water)
 
 
-PARAMETERS: list[tuple[dict[str, Any], str]] = [
-    ({"basis": "sto-3g", "method": "mp3"}, "method 'mp3'"),
-    ({"basis": "sto-3g", "functional": "PBE"}, "unknown option 'functional'"),
-    ({"basis": 6}, "basis 6: expected the name"),
-    ({"basis": "sto-3g", "frozen_core": [0, 1]}, "frozen_core is a list: expected a number"),
-    ({"basis": "sto-3g", "charge": 0.5}, "charge 0.5: expected a whole number"),
-    ({"basis": "sto-3g", "displacement": 0}, "displacement 0: expected angstrom"),
-    ({"basis": "sto-3g", "displacement": 0.5}, "displacement 0.5: expected angstrom"),
-    ({"basis": "sto-3g", "displacement": -0.01}, "displacement -0.01: expected angstrom"),
-    ({"basis": "sto-3g", "ss_scale": 0.3}, "belong to method custom-scs-mp2"),
-    ({"basis": "sto-3g", "restart": "old.traj"}, "unknown option 'restart'"),
+PARAMETERS: list[dict[str, Any]] = [
+    {"basis": "sto-3g", "method": "mp3"},
+    {"basis": "sto-3g", "functional": "PBE"},
+    {"basis": 6},
+    {"basis": "sto-3g", "frozen_core": [0, 1]},
+    {"basis": "sto-3g", "charge": 0.5},
+    {"basis": "sto-3g", "displacement": 0},
+    {"basis": "sto-3g", "displacement": 0.5},
+    {"basis": "sto-3g", "displacement": -0.01},
+    {"basis": "sto-3g", "ss_scale": 0.3},
+    {"basis": "sto-3g", "restart": "old.traj"},
 ]
 
 
-@pytest.mark.parametrize(("parameters", "message"), PARAMETERS, ids=[m for _, m in PARAMETERS])
-def test_refused_when_made(parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as raised:
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
+def test_refused_when_made(parameters: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         DFMP2(**parameters)
-    assert message in str(raised.value)
 
 
 def test_what_is_refused_later() -> None:
@@ -737,10 +715,10 @@ def test_what_is_refused_later() -> None:
     periodic = ase.Atoms(
         "H2", positions=[(0, 0, 0), (0, 0, 0.76)], cell=[5, 5, 5], pbc=(False, False, True)
     )
-    for atoms, said in (
-        (periodic, "periodic"),
-        (ase.Atoms("XH", positions=[(0, 0, 0), (0, 0, 1)]), "element 'X'"),
+    for atoms in (
+        periodic,
+        ase.Atoms("XH", positions=[(0, 0, 0), (0, 0, 1)]),
     ):
         atoms.calc = calculator
-        with pytest.raises(InputError, match=said):
+        with recorded_error(InputError):
             atoms.get_potential_energy()

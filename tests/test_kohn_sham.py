@@ -32,6 +32,7 @@ from dfmp2.studies.interaction import interaction_energy
 from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
+from tests.recorded import recorded_error
 
 EXACT = {
     "basis": "6-31g",
@@ -162,7 +163,7 @@ def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
     one, other = (make_options(**EXACT, xc=xc) for xc in ("pbe", "pbe0"))
     assert fingerprint(RADICAL, one) != fingerprint(RADICAL, other)
     assert fingerprint(RADICAL, one) == fingerprint(RADICAL, make_options(**EXACT, xc=" PBE"))
-    with pytest.raises(InputError, match="another functional has other orbitals"):
+    with recorded_error(InputError):
         dfmp2.derive(stored, xc="pbe0")
 
 
@@ -189,7 +190,7 @@ def test_a_checkpoint_belongs_to_one_functional(tmp_path: Path) -> None:
     settings = {**SMALL, "scf_conv_tol": 1e-11}
     with Stopping(every=4), pytest.raises(Interrupted):
         dfmp2.run(WATER, **settings, checkpoint=target)
-    with pytest.raises(ForeignCheckpoint, match="xc"):
+    with recorded_error(ForeignCheckpoint):
         dfmp2.run(WATER, **settings | {"xc": "pbe0"}, checkpoint=target, resume=True)
     again = dfmp2.run(WATER, **settings, checkpoint=target, resume=True)
     fresh = dfmp2.run(WATER, **settings)
@@ -204,9 +205,9 @@ def test_a_prepared_file_goes_on_with_drpa(call: Runner, tmp_path: Path) -> None
     assert dfmp2.energy(tmp_path / "p.h5").total_energy == pytest.approx(
         whole.total_energy, abs=1e-10
     )
-    with pytest.raises(InputError, match='method="mp2" is not available on Kohn-Sham orbitals'):
+    with recorded_error(InputError):
         dfmp2.energy(tmp_path / "p.h5", method="mp2")
-    with pytest.raises(InputError, match=r"xc belongs to what dfmp2\.prepare has already done"):
+    with recorded_error(InputError):
         dfmp2.energy(tmp_path / "p.h5", xc="pbe0")
     succeed(call("prepare", "h2.xyz", "--basis", "cc-pvdz", "--xc", "pbe", "--output", "q.h5"))
     succeed(call("energy", "--from", "q.h5", "--method", "drpa", "--output", "r.h5"))
@@ -223,10 +224,10 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
     monkeypatch.setattr(grid, "LEVEL", 0)
     grid.default_level.cache_clear()
     assert found.total_energy == pytest.approx(dfmp2.run(RADICAL, **SMALL).total_energy, abs=1e-6)
-    with pytest.raises(InputError, match='method="mp2" is not available on Kohn-Sham orbitals'):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(mf)
     mf.grids.level = 1  # not the grid it was converged on
-    with pytest.raises(InputError, match="functional and grid"):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(mf, method="drpa")
 
 
@@ -284,38 +285,31 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        ({"method": "mp2"}, 'method="mp2" is not available on Kohn-Sham orbitals (xc="pbe")'),
-        ({"method": "kappa-mp2", "kappa": 1.0}, 'method="drpa", a double hybrid by its name'),
-        ({"reference": "rohf"}, 'use reference="uhf" (or auto), not rohf'),
-        ({"stability": "auto"}, 'use stability="full", or stability="follow"'),
-        ({"check": True}, "check=True is not available for it"),
-        (
-            {"method": "ks", "check": True},
-            "with dfmp2.gradient it compares the gradient with energies",
-        ),
-        ({"method": "ks", "check": True, "properties": True}, "check=True compares pair energies"),
-        ({"xc": " "}, "xc is empty"),
-        ({"xc": "pbee"}, "similar names: pbe,"),
-        ({"xc": "wb97x-v"}, "a non-local correlation functional (VV10)"),
-        (
-            {"xc": "wb97x-2"},
-            'which has its own correlation energy: use method="wb97x-2(tqz)"',
-        ),
-        ({"xc": "b2plyp"}, "is a double hybrid, which has its own correlation energy"),
-        ({"xc": "gga_x_mpw91(_no=1),lyp"}, "libxc has no such functional or parameter"),
-        ({"xc": "gga_x_no(_bt=1),lyp"}, "libxc has no functional gga_x_no;"),
-        ({"xc": "0.5*hf+0.5*pbe,r4scan"}, "libxc has no correlation functional r4scan; similar"),
-        ({"xc": "pbe-d3bj"}, "a dispersion correction, which is not available: use pbe"),
-        ({"xc": "b88,lyp+*"}, "libxc has no such functional"),
+        {"method": "mp2"},
+        {"method": "kappa-mp2", "kappa": 1.0},
+        {"reference": "rohf"},
+        {"stability": "auto"},
+        {"check": True},
+        {"method": "ks", "check": True},
+        {"method": "ks", "check": True, "properties": True},
+        {"xc": " "},
+        {"xc": "pbee"},
+        {"xc": "wb97x-v"},
+        {"xc": "wb97x-2"},
+        {"xc": "b2plyp"},
+        {"xc": "gga_x_mpw91(_no=1),lyp"},
+        {"xc": "gga_x_no(_bt=1),lyp"},
+        {"xc": "0.5*hf+0.5*pbe,r4scan"},
+        {"xc": "pbe-d3bj"},
+        {"xc": "b88,lyp+*"},
     ],
     ids=str,
 )
-def test_what_is_not_there_is_refused_with_the_way_out(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as refusal:
+def test_what_is_not_there_is_refused_with_the_way_out(options: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         dfmp2.run(HELIUM, **SMALL | options)
-    assert said in str(refusal.value)
 
 
 def test_qcschema_has_the_functional() -> None:

@@ -39,6 +39,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options, make_options
 from dfmp2.options.methods import METHODS
 from tests.conftest import MOLECULES, listing, succeed
+from tests.recorded import recorded_error
 
 STO3G = ("--basis", "sto-3g", "--threads", "1")
 
@@ -48,9 +49,7 @@ def test_a_second_write_says_that_the_file_is_there(water, tmp_path):
     result, path = dfmp2.read(water.path), tmp_path / "r.h5"
     dfmp2.write(result, path)
     path.write_bytes(b"precious")
-    with pytest.raises(
-        FileExistsError, match=r"r\.h5 already exists: overwrite=True replaces it"
-    ) as caught:
+    with recorded_error(FileExistsError) as caught:
         dfmp2.write(result, path)
     assert isinstance(caught.value, Dfmp2Error) and caught.value.exit_code == 3
     assert path.read_bytes() == b"precious" and len(listing(tmp_path)) == 1
@@ -133,12 +132,9 @@ def test_a_file_that_is_there_is_refused_before_anything_is_computed(
 def test_a_molecule_has_no_units(tmp_path):
     hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
     for units in ("angstrom", "bohr"):
-        with pytest.raises(
-            InputError,
-            match=f"units='{units}' belongs to a file: a dfmp2.Molecule has its .* in bohr",
-        ):
+        with recorded_error(InputError):
             dfmp2.run(hydrogen, "sto-3g", units=units)
-        with pytest.raises(InputError, match="belongs to a file"):
+        with recorded_error(InputError):
             dfmp2.prepare(hydrogen, "sto-3g", tmp_path / "p.h5", units=units)
     (tmp_path / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 1.4\n")
     assert dfmp2.run(tmp_path / "h2.xyz", "sto-3g", units="bohr").molecule == hydrogen
@@ -301,9 +297,9 @@ def test_the_way_out_in_every_front_end(call: Any, tmp_path: Path) -> None:
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--functional", "pbe")
     assert done.code == 2
     assert "the functional of --method ks and --method drpa is --xc" in done.message
-    with pytest.raises(InputError, match='density-fitted here: method="mp2"'):
+    with recorded_error(InputError):
         dfmp2.run("h2o.xyz", "sto-3g", method="RI-MP2")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="'relaxed': properties=True computes the relaxed"):
+    with recorded_error(InputError):
         dfmp2.run("h2o.xyz", "sto-3g", relaxed=True)  # type: ignore[call-arg]
     (tmp_path / "b.toml").write_text(
         'basis = "sto-3g"\noutput = "o"\nmethod = "CCSD(T)"\n[[item]]\nmolecule = "h2.xyz"\n'
@@ -324,13 +320,13 @@ def test_the_way_out_in_every_front_end(call: Any, tmp_path: Path) -> None:
         "model": {"method": "DLPNO-MP2", "basis": "sto-3g"},
         "molecule": {"symbols": ["He"], "geometry": [0, 0, 0]},
     }
-    with pytest.raises(InputError, match=r'there is model\.method = "sos-laplace"'):
+    with recorded_error(InputError):
         read_request(document)
 
 
 @pytest.mark.parametrize("name", ["MP2", "SCSMP2", "sos_mp2", "kappamp2", "dRPA"])
 def test_a_misspelt_method_is_answered(name: str) -> None:
-    with pytest.raises(InputError, match=r"did you mean (mp2|scs-mp2|sos-mp2|kappa-mp2|drpa)\?$"):
+    with recorded_error(InputError):
         Options("sto-3g", method=name)
 
 
@@ -368,7 +364,7 @@ def test_ways_out_are_whole_sentences() -> None:
 def test_no_option_of_ours_is_foreign() -> None:
     for name in Options.__slots__:
         assert not way_out_of_option(name)
-    with pytest.raises(InputError, match="unknown option 'frozen_cor': did you mean frozen_core"):
+    with recorded_error(InputError):
         make_options(basis="sto-3g", frozen_cor=1)
 
 
@@ -408,22 +404,17 @@ def test_names_that_are_like_none_get_no_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("basis", "symbols", "said"),
-    [
-        ("cc-pvdz", ("C", "I"), "for I; def2-svp or def2-tzvp or cc-pvdz-pp has them"),
-        ("6-311g", ("Xe", "H"), "for Xe; def2-svp or def2-tzvp or cc-pvdz-pp has them"),
-        ("cc-pvdz", ("Og",), "for Og; choose one that covers Og"),
-    ],
+    ("basis", "symbols"),
+    [("cc-pvdz", ("C", "I")), ("6-311g", ("Xe", "H")), ("cc-pvdz", ("Og",))],
 )
 def test_a_basis_without_an_element_names_some_that_have_it(
-    basis: str, symbols: tuple[str, ...], said: str
+    basis: str, symbols: tuple[str, ...]
 ) -> None:
-    with pytest.raises(InputError) as caught:
+    with recorded_error(InputError) as caught:
         resolve_orbital(basis, symbols)
-    assert str(caught.value).startswith(f"--basis {basis}: ")
-    assert str(caught.value).endswith(said)
-    if "has them" in said:
-        for name in said.split("; ")[1].removesuffix(" has them").split(" or "):
+    advice = str(caught.value).split("; ")[1]
+    if advice.endswith(" has them"):
+        for name in advice.removesuffix(" has them").split(" or "):
             assert set(resolve_orbital(name, symbols).elements) == set(symbols)
 
 

@@ -29,6 +29,7 @@ from dfmp2.studies.scan import over_frames, scan_energies
 from dfmp2.validation.compare import recompute
 from tests.awkward import mole_of
 from tests.conftest import succeed
+from tests.recorded import recorded_error
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
 WATER = Molecule(
@@ -133,7 +134,7 @@ def test_a_report_names_the_checks_that_there_are(changes: dict[str, Any], has_c
     assert ("--check" in said) == has_check
     assert recompute(result, 1e-6, 1, Listener()).passed
     if not has_check:
-        with pytest.raises(InputError, match="check"):
+        with recorded_error(InputError):
             dfmp2.run(WATER, **options, check=True)
 
 
@@ -154,11 +155,11 @@ def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
         for key in said
         if key.startswith(("mp2_", "scs_", "sos_")) and key.endswith("n_energy")
     } == {None}
-    with pytest.raises(InputError, match="do not follow from each other"):
+    with recorded_error(InputError):
         dfmp2.derive(found, method="mp2")
-    with pytest.raises(InputError, match="do not follow from each other"):
+    with recorded_error(InputError):
         dfmp2.derive(found, os_scale=1.3)
-    with pytest.raises(InputError, match="do not follow from each other"):
+    with recorded_error(InputError):
         dfmp2.derive(plain, method="kappa-mp2")
 
 
@@ -267,42 +268,32 @@ def test_studies_have_the_energies_of_the_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        ({"method": "mp3"}, 'method="mp3": expected one of mp2, scs-mp2'),
-        ({"kappa": 1.1}, 'kappa=1.1 belongs to method="kappa-mp2", not to mp2'),
-        ({"method": "kappa-mp2", "kappa": -1.0}, "kappa=-1.0: expected a number above zero"),
-        ({"method": "sos-mp2", "os_scale": 1.2}, "has its own factors, 1.3 E(OS) and 0 E(SS)"),
-        ({"method": "custom-scs-mp2"}, "needs os_scale"),
-        ({"method": "kappa-mp2", "check": True}, "check=True is available only for plain MP2"),
-        (
-            {"method": "kappa-mp2", "certify_fit": True},
-            "certify_fit=True is available only for plain MP2",
-        ),
-        ({"reference": "rohf"}, 'reference="rohf" is for open shells'),
-        (
-            {"reference": "rohf", "stability": "full"},
-            'stability="full" is not available for reference="rohf"',
-        ),
-        (
-            {"reference": "rohf", "certify_fit": True},
-            'certify_fit=True is not available for reference="rohf"',
-        ),
+        {"method": "mp3"},
+        {"kappa": 1.1},
+        {"method": "kappa-mp2", "kappa": -1.0},
+        {"method": "sos-mp2", "os_scale": 1.2},
+        {"method": "custom-scs-mp2"},
+        {"method": "kappa-mp2", "check": True},
+        {"method": "kappa-mp2", "certify_fit": True},
+        {"reference": "rohf"},
+        {"reference": "rohf", "stability": "full"},
+        {"reference": "rohf", "certify_fit": True},
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_before_the_scf(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as refusal:
+def test_what_cannot_be_is_refused_before_the_scf(options: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         dfmp2.run(WATER, basis="sto-3g", **options)
-    assert said in str(refusal.value)
 
 
 def test_no_gradient_of_kappa_and_rohf_and_no_kappa_on_a_device_without_it() -> None:
-    with pytest.raises(InputError, match='method="kappa-mp2" has no gradient'):
+    with recorded_error(InputError):
         dfmp2.gradient(WATER, basis="sto-3g", method="kappa-mp2")
-    with pytest.raises(InputError, match='reference="rohf" has no gradient'):
+    with recorded_error(InputError):
         dfmp2.gradient(RADICAL, basis="sto-3g", reference="rohf")
-    with pytest.raises(UnsupportedByBackend, match="has no kappa-mp2"):
+    with recorded_error(UnsupportedByBackend):
         dfmp2.run(
             WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed"
         )

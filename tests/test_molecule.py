@@ -40,6 +40,7 @@ from dfmp2.units import (
     KCAL_PER_MOL_PER_HARTREE,
     KJ_PER_MOL_PER_HARTREE,
 )
+from tests.recorded import recorded_error
 
 WATER = [[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]]  # bohr
 
@@ -57,16 +58,16 @@ def test_symbols_are_pyscfs() -> None:
 
 def test_symbol_spelling_and_advice() -> None:
     assert normalise_symbol("CL") == "Cl"
-    with pytest.raises(InputError, match=r"did you mean .*Cl"):
+    with recorded_error(InputError):
         normalise_symbol("Cll")
-    with pytest.raises(InputError, match="deuterium: write H"):
+    with recorded_error(InputError):
         normalise_symbol("D")
     for wrong in ("", "Zz", "ﬁ", "x" * 10**6, 8):
-        with pytest.raises(InputError, match=r"expected a symbol|did you mean") as caught:
+        with recorded_error(InputError) as caught:
             normalise_symbol(wrong)  # type: ignore[arg-type]
         assert len(str(caught.value)) < 120
     for number in (0, 119, -1):
-        with pytest.raises(InputError, match="1 to 118"):
+        with recorded_error(InputError):
             element_symbol(number)
 
 
@@ -76,7 +77,7 @@ def test_masses_and_radii_are_those_of_other_tables() -> None:
     masses = [float(qcelemental.periodictable.to_mass(symbol)) for symbol in SYMBOLS[:-1]]
     assert [mass(symbol) for symbol in SYMBOLS[:-1]] == pytest.approx(masses, abs=1e-5)
     assert len(MASSES) == 117
-    with pytest.raises(InputError, match="Og has no measured mass"):
+    with recorded_error(InputError):
         mass("Og")
     radii = pytest.importorskip("ase.data").covalent_radii[1:97]
     assert [radius(symbol) for symbol in SYMBOLS[:96]] == pytest.approx(list(radii))
@@ -178,7 +179,7 @@ def test_parse_bytes(text: str, size: int) -> None:
     ],
 )
 def test_parse_bytes_refuses(text: str) -> None:
-    with pytest.raises(InputError, match="expected a number with a unit") as caught:
+    with recorded_error(InputError) as caught:
         parse_bytes(text)
     assert len(str(caught.value)) < 250
 
@@ -265,40 +266,34 @@ def test_coordinates_are_a_read_only_copy() -> None:
     molecule = water(coordinates=given)
     given[0, 0] = 99.0
     assert molecule.coordinates[0, 0] == 0.0
-    with pytest.raises(ValueError, match="read-only"):
+    with recorded_error(ValueError):
         molecule.coordinates[0, 0] = 1.0
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    "changes",
     [
-        ({"coordinates": np.zeros((2, 3))}, r"shape \(2, 3\): expected \(3, 3\)"),
-        ({"coordinates": [[0, 0, 0], [1, 1], [2]]}, "not numbers"),
-        ({"coordinates": "abc"}, "not numbers"),
-        ({"coordinates": [[0, 0, np.nan], *WATER[1:]]}, "atom 1 O .*finite"),
-        ({"coordinates": [*WATER[:2], [0, -np.inf, 0]]}, "atom 3 H .*finite"),
-        ({"coordinates": [*WATER[:2], [0, 1e4, 0]]}, "atom 3 H .*below 10000 bohr"),
-        (
-            {"coordinates": [WATER[0], WATER[0], WATER[2]]},
-            "atoms 1 O and 2 H are 0.0000 angstrom apart",
-        ),
-        (
-            {"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]},
-            "atoms 2 H and 3 H are 0.1588 angstrom apart",
-        ),
-        ({"symbols": ("O", "H")}, r"shape \(3, 3\)"),
-        ({"symbols": ("O", "H", "Qq")}, "unknown element"),
-        ({"ghost": (True,)}, "1 ghost flags for 3 atoms"),
-        ({"ghost": (True, True, True)}, "no real atom"),
-        ({"symbols": (), "coordinates": np.zeros((0, 3))}, "no real atom"),
-        ({"charge": 0.5}, "charge 0.5: expected a whole number"),
-        ({"charge": True}, "charge True"),
-        ({"multiplicity": "1"}, "multiplicity '1'"),
-        ({"multiplicity": 0}, "multiplicity 0: expected"),
+        {"coordinates": np.zeros((2, 3))},
+        {"coordinates": [[0, 0, 0], [1, 1], [2]]},
+        {"coordinates": "abc"},
+        {"coordinates": [[0, 0, np.nan], *WATER[1:]]},
+        {"coordinates": [*WATER[:2], [0, -np.inf, 0]]},
+        {"coordinates": [*WATER[:2], [0, 1e4, 0]]},
+        {"coordinates": [WATER[0], WATER[0], WATER[2]]},
+        {"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]},
+        {"symbols": ("O", "H")},
+        {"symbols": ("O", "H", "Qq")},
+        {"ghost": (True,)},
+        {"ghost": (True, True, True)},
+        {"symbols": (), "coordinates": np.zeros((0, 3))},
+        {"charge": 0.5},
+        {"charge": True},
+        {"multiplicity": "1"},
+        {"multiplicity": 0},
     ],
 )
-def test_refused_molecules(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+def test_refused_molecules(changes: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         water(**changes)
 
 
@@ -310,7 +305,7 @@ def test_distance_limit_in_every_direction() -> None:
         apart = [origin, origin + 0.601 * BOHR_PER_ANGSTROM * direction]
         close = [origin, origin + 0.1999 * BOHR_PER_ANGSTROM * direction]
         assert Molecule(("H", "H"), np.array(apart)).natom == 2
-        with pytest.raises(InputError, match=r"atoms 1 H and 2 H are 0\.1999 angstrom apart"):
+        with recorded_error(InputError):
             Molecule(("H", "H"), np.array(close))
 
 
@@ -321,9 +316,9 @@ def test_ten_thousand_atoms_take_no_time() -> None:
     for points in (grid, plane):
         assert Molecule(("H",) * 10_000, points).natom == 10_000
     points[9999] = points[17] + 0.1
-    with pytest.raises(InputError, match=r"atoms 18 H and 10000 H are 0\.0917 angstrom"):
+    with recorded_error(InputError):
         Molecule(("H",) * 10_000, points)
-    with pytest.raises(InputError, match="atoms 1 H and 2 H"):
+    with recorded_error(InputError):
         Molecule(("H",) * 10_000, np.zeros((10_000, 3)))
     assert time.thread_time() - start < 2.0
 
@@ -361,7 +356,7 @@ def test_electrons_are_pyscfs_or_refused(
     points = np.arange(3.0)[: len(symbols), None] * np.array([[0.0, 0.0, 2.0]])
     molecule = Molecule(tuple(symbols), points, charge=charge, multiplicity=multiplicity)
     if reason:
-        with pytest.raises(InputError, match=reason):
+        with recorded_error(InputError):
             molecule.check_electrons({})
         return
     atoms = list(zip(symbols, points.tolist(), strict=True))
@@ -491,33 +486,29 @@ def test_other_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("molecule", "dialect", "reason"),
+    ("molecule", "dialect"),
     [
-        (chain("O", "H", "H"), "5", r"freezes 5 of the 5 occupied .*N >= nocc.*N below 5"),
-        (chain("O", "H", "H"), "9" * 50, "N >= nocc"),
-        (chain("O", "H", "H"), "-1", "expected 0 or more"),
-        (chain("O", "H", "H"), "1.5", "a whole number of orbitals"),
-        (chain("O", "H", "H"), "gaussian", "expected none, auto, pyscf, psi4, orca"),
-        (chain("O", "H", "H"), "", "expected none, auto"),
-        (chain("O", "H", "H"), "٢", "expected none, auto"),
-        (chain("Nh", "H"), "orca", "orca table has no frozen core for Nh: .*--frozen-core N"),
-        (
-            chain("B", charge=3),
-            "auto",
-            "pyscf frozen core freezes 1 of the 1 occupied orbitals of B .*--frozen-core N",
-        ),
-        (chain("Al", charge=3), "orca", "orca frozen core freezes 5 of the 5 occupied"),
+        (chain("O", "H", "H"), "5"),
+        (chain("O", "H", "H"), "9" * 50),
+        (chain("O", "H", "H"), "-1"),
+        (chain("O", "H", "H"), "1.5"),
+        (chain("O", "H", "H"), "gaussian"),
+        (chain("O", "H", "H"), ""),
+        (chain("O", "H", "H"), "٢"),
+        (chain("Nh", "H"), "orca"),
+        (chain("B", charge=3), "auto"),
+        (chain("Al", charge=3), "orca"),
     ],
 )
-def test_refused_cores(molecule: Molecule, dialect: str, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+def test_refused_cores(molecule: Molecule, dialect: str) -> None:
+    with recorded_error(InputError):
         count(molecule, dialect)
 
 
 def test_more_core_than_beta_electrons_is_refused() -> None:
     be = chain("Be")
     assert frozen_core_count(be, "psi4", {}, 3, 1).orbitals == 1
-    with pytest.raises(InputError, match="only 0 beta electrons"):
+    with recorded_error(InputError):
         frozen_core_count(be, "psi4", {}, 4, 0)
     assert frozen_core_count(be, "pyscf", {}, 4, 0).orbitals == 0
 
@@ -577,7 +568,7 @@ def test_point_charges_beyond_reason_are_refused(value: float, column: int) -> N
     np.testing.assert_array_equal(taken, charges)
     assert not taken.flags.writeable
     charges[1, column] = value
-    with pytest.raises(InputError, match="point charge 2 is"):
+    with recorded_error(InputError):
         point_charges.checked(charges)
     scaled = point_charges.checked([[1.0, 2.0, -3.0, 0.5]], 1.5)
     np.testing.assert_array_equal(scaled, [[1.5, 3.0, -4.5, 0.5]])

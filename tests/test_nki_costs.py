@@ -19,6 +19,7 @@ from dfmp2.trainium.costs import catalogue, model
 from dfmp2.trainium.costs.model import CHIPS, Engines
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.run import run_kernel
+from tests.recorded import recorded_error
 
 TRN1, TRN2 = CHIPS["trn1"], CHIPS["trn2"]
 K3 = catalogue.find("K3")
@@ -203,9 +204,7 @@ def test_predicted_times(prices):
     assert busy(plain, "tensor") < plain.at() / 1e6 <= 70
     assert busy(packed, "tensor") < packed.at() / 1e6 <= 61.5
     assert plain.floor == pytest.approx(55.9e6, rel=1e-3)
-    with pytest.raises(
-        InputError, match="--variant packed: pair_energy offers plain at this shape"
-    ):
+    with recorded_error(InputError):
         catalogue.best(K3, SHAPES["large"], TRN1, "packed")
 
 
@@ -359,19 +358,14 @@ def test_what_transfers_write_stays_below_64_kb_at_other_shapes(kernel, shape):
 
 
 def test_a_tensor_of_more_than_2_gib_is_refused_by_name():
-    with pytest.raises(
-        KernelError,
-        match=r"pair_energy_block: b_i 1024x129x8192 has 4328521728 bytes: a tensor may",
-    ):
+    with recorded_error(KernelError):
         programs((Shape(8, 8192, 16_300),), "trn1")
-    with pytest.raises(
-        KernelError, match=r"ao_to_mo: a 2048x2049x128 has 2148532224 bytes: a tensor may"
-    ):
+    with recorded_error(KernelError):
         transform_calls(2000, 8, 100, 100)
 
 
 def test_what_cannot_fit_is_refused_before_it_is_counted():
-    with pytest.raises(KernelError, match=r"needs \d+ bytes per SBUF partition"):
+    with recorded_error(KernelError):
         catalogue.best(K3, Shape(500, 5000, 20_000), TRN1)
     trn1, _ = catalogue.predict((Shape(500, 5000, 20_000),))
     assert trn1.obstacle and trn1.device == 0.0

@@ -13,6 +13,7 @@ from dfmp2.trainium.interpreter.arithmetic import DTYPES, drop_bits
 from dfmp2.trainium.interpreter.memory import Core, Tensor, Trace, whole
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import REGIONS
+from tests.recorded import recorded_error
 
 HEAD = """\
 import nki
@@ -242,7 +243,7 @@ def test_what_no_tensor_has():
     """Python's own look-ups raise AttributeError; attributes of other libraries are refused."""
     tensor, _ = numbered((4, 8))
     assert not hasattr(tensor, "__array_interface__")
-    with pytest.raises(KernelError, match="tensor attribute rearrange"):
+    with recorded_error(KernelError):
         tensor.rearrange  # noqa: B018
 
 

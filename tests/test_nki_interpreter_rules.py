@@ -22,6 +22,7 @@ from dfmp2.trainium.interpreter.arithmetic import DTYPES
 from dfmp2.trainium.interpreter.rules import INSTEAD_OF, RULES, NotInSubset, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import ENUMERATIONS, INSTRUCTIONS, OPERATORS, REGIONS
+from tests.recorded import recorded_error
 from tests.test_nki_lint import BODY, MODULE_LEVEL
 
 KERNEL = """\
@@ -570,7 +571,7 @@ def test_a_constant_has_its_name_in_one_file_only(tmp_path):
     (tmp_path / "parts.py").write_text("WIDTH = 64\n")
     run_kernel(path, "kernel", arguments())
     (tmp_path / "parts.py").write_text("WIDTH = 64\nROWS = 4\n")
-    with pytest.raises(Violation, match="ROWS is bound in") as caught:
+    with recorded_error(Violation) as caught:
         run_kernel(path, "kernel", arguments())
     assert caught.value.rule == "constant-name"
 
@@ -603,15 +604,15 @@ def test_kernel_arguments_are_arrays_of_device_formats_and_constants(tmp_path, n
 
 def test_wrong_calls_say_what_is_there(tmp_path):
     path, _ = write(tmp_path, "")
-    with pytest.raises(InputError, match=r"no kernel product; its kernels: other, kernel"):
+    with recorded_error(InputError):
         run_kernel(path, "product", arguments())
-    with pytest.raises(InputError, match=r"kernel takes a, b, identity, one; given: a"):
+    with recorded_error(InputError):
         run_kernel(path, "kernel", {"a": arguments()["a"]})
-    with pytest.raises(InputError, match=r"arithmetic=False"):
+    with recorded_error(InputError):
         run_kernel(path, "kernel", {**arguments(), "a": Shape((128, 64))})
-    with pytest.raises(InputError, match=r"no file .*missing\.py"):
+    with recorded_error(InputError):
         run_kernel("dfmp2.trainium.missing", "kernel", {})
-    with pytest.raises(InputError, match=r"target='gen4'; choose one of gen2, gen3"):
+    with recorded_error(InputError):
         Settings(target="gen4")
     assert issubclass(Violation, KernelError)
 
@@ -747,19 +748,13 @@ def test_addresses_may_be_used_again_when_the_tensor_there_is_no_longer_used(tmp
     limit = Settings().sbuf_limit
     path.write_text(PLACED.format(second=limit - 256))
     assert run_kernel(str(path), "kernel", given)[1].sbuf_high_water == limit
-    refused = {
-        252: "is still alive",
-        258: "of elements of 4 bytes",
-        -256: r"address=\(0, -256\) of 128 partitions, 256 bytes",
-        limit - 252: "of 128 partitions, 256 bytes",
-    }
-    for second, told in refused.items():
+    for second in (252, 258, -256, limit - 252):
         path.write_text(PLACED.format(second=second))
-        with pytest.raises(Violation, match=told) as caught:
+        with recorded_error(Violation) as caught:
             run_kernel(str(path), "kernel", given)
         assert caught.value.rule == "address"
     path.write_text(PLACED.format(second=256).replace(", address=(0, 256)", ""))
-    with pytest.raises(Violation, match="an address here, and none of"):
+    with recorded_error(Violation):
         run_kernel(str(path), "kernel", given)
 
 
@@ -794,10 +789,10 @@ def test_a_function_that_breaks_a_source_rule_does_not_block_the_others(tmp_path
     wrong += "\n\n@nki.jit\ndef refused(a):\n    t = lambda x: x\n    return a\n"
     Path(path).write_text(text + wrong)
     run_kernel(path, "kernel", arguments())
-    with pytest.raises(Violation, match="lambda"):
+    with recorded_error(Violation):
         run_kernel(path, "refused", {"a": arguments()["a"]})
     Path(path).write_text(
         text.replace("    return out\n", "    w = helper(3)\n    return out\n") + wrong
     )
-    with pytest.raises(Violation, match="list comprehension"):
+    with recorded_error(Violation):
         run_kernel(path, "kernel", arguments())

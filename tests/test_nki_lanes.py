@@ -34,6 +34,7 @@ from dfmp2.trainium.launch import compiler, cores, environment, executors, toolc
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from tests.conftest import MOLECULES, Heard
+from tests.recorded import recorded_error
 from tests.stand_in_nki.site import planted
 from tests.test_backends import fitted
 from tests.test_disk import both
@@ -121,7 +122,7 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     assert details(water(machine, "nki"))["programs"].startswith("1 launched, 0 compiled now")
     (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
     heard = Heard()
-    with pytest.raises(BackendUnavailable, match="cannot be compiled here: nki is not installed"):
+    with recorded_error(BackendUnavailable):
         python.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=heard)
     assert heard.stages == ["compiled kernels of nki"]
 
@@ -146,7 +147,7 @@ def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_the
 def test_a_flag_that_neuronx_cc_does_not_know_ends_the_run_and_is_named(machine):
     machine.sound()
     machine.patch.setenv("NEURON_CC_FLAGS", "--cache_dir=/tmp/x --auto-cast=matmult")
-    with pytest.raises(KernelError, match="unrecognized arguments: --cache_dir=/tmp/x"):
+    with recorded_error(KernelError):
         block("nki")
 
 
@@ -184,12 +185,10 @@ def test_a_damaged_program_counts_as_absent(machine):
     assert cache.find(program, "trn2", {}) is None  # another chip is another program
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"), [("compiler-refuses", "NCC_EVRF004"), ("compiler-mute", "left 0 NEFF")]
-)
-def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, fault, told):
+@pytest.mark.parametrize("fault", ["compiler-refuses", "compiler-mute"])
+def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, fault):
     machine.sound().fault(fault)
-    with pytest.raises(KernelError, match=told):
+    with recorded_error(KernelError):
         block("nki")
     left = [path for path in (machine.folder / "neff").glob("**/*") if path.is_file()]
     assert [path.name for path in left] == [compiler.FAILED]
@@ -198,31 +197,23 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
 
 
 @pytest.mark.parametrize(
-    ("lane", "fault", "error", "code", "told"),
+    ("lane", "fault", "error", "code"),
     [
-        ("nki", "hardware-fault", DeviceFault, 7, r"on host .*1202.*take this host out of use"),
-        ("nki", "time-out", DeviceFault, 7, r"on host .*NRT_TIMEOUT\(5\).*did not answer"),
-        ("nki", "out-of-bounds", KernelFailed, 1, r"NRT_EXEC_OOB\(1006\).*there is no result"),
-        ("nki", "not-a-number", NumericalError, 5, r"\(1003\).*NaN"),
-        ("nki", "core-busy", BackendUnavailable, 6, r"belongs to another process: name a free one"),
-        ("nki", "deaf-device", BackendUnavailable, 6, r"does not give back what was written"),
-        ("nki", "other-chip", KernelFailed, 1, r"NRT_FAILURE\(6\): Failed to load model"),
-        ("nki-xla", "kernel-raises", KernelFailed, 1, r"AssertionError: tensor_tensor"),
-        (
-            "nki-xla",
-            "took-the-cpu",
-            BackendUnavailable,
-            6,
-            r"has taken the device CPU and not NEURON",
-        ),
-        ("nki-simulator", "kernel-raises", KernelFailed, 1, r"AssertionError: tensor_tensor"),
+        ("nki", "hardware-fault", DeviceFault, 7),
+        ("nki", "time-out", DeviceFault, 7),
+        ("nki", "out-of-bounds", KernelFailed, 1),
+        ("nki", "not-a-number", NumericalError, 5),
+        ("nki", "core-busy", BackendUnavailable, 6),
+        ("nki", "deaf-device", BackendUnavailable, 6),
+        ("nki", "other-chip", KernelFailed, 1),
+        ("nki-xla", "kernel-raises", KernelFailed, 1),
+        ("nki-xla", "took-the-cpu", BackendUnavailable, 6),
+        ("nki-simulator", "kernel-raises", KernelFailed, 1),
     ],
 )
-def test_what_goes_wrong_ends_the_run_and_is_never_a_result(
-    machine, lane, fault, error, code, told
-):
+def test_what_goes_wrong_ends_the_run_and_is_never_a_result(machine, lane, fault, error, code):
     machine.sound().fault(fault)
-    with pytest.raises(error, match=told) as caught:
+    with recorded_error(error) as caught:
         block(lane)
     assert caught.value.exit_code == code
 
@@ -230,7 +221,7 @@ def test_what_goes_wrong_ends_the_run_and_is_never_a_result(
 @pytest.mark.parametrize("lane", ["nki", "nki-simulator"])
 def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numbers(machine, lane):
     machine.sound().fault("wrong-numbers")
-    with pytest.raises(NumericalError, match="the precision error may be") as caught:
+    with recorded_error(NumericalError) as caught:
         water(machine, lane)
     assert caught.value.exit_code == 5
 
@@ -433,7 +424,7 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
 
 
 def test_an_unknown_lane_is_refused_with_those_there_are():
-    with pytest.raises(BackendUnavailable, match="lane 'gpu' is unknown: expected nki, nki-xla"):
+    with recorded_error(BackendUnavailable):
         executors.executor("gpu")
 
 

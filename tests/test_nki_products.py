@@ -11,6 +11,7 @@ from dfmp2.errors import KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs.model import CHIPS, engines
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from tests.recorded import recorded_error
 from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
 
 TRN1 = CHIPS["trn1"]
@@ -177,29 +178,17 @@ def test_a_solve_reads_its_triangle_once_for_two_parts_of_columns():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (
-            lambda: calls.product_call(1, 4097, 10, 10),
-            "gemm: 4097 contracted rows: a call takes 4096: add up",
-        ),
-        (lambda: calls.syrk_call(4097, 10), "4097 contracted rows: a call takes 4096"),
-        (
-            lambda: calls.trsm_call(4097, 10),
-            "trsm: 4097 rows: a call takes 4096: solve for blocks of them",
-        ),
-        (
-            lambda: calls.product_call(1, 4096, 8192, 8192),
-            "gemm: 88064 products of tiles: a program has at most 80000",
-        ),
-        (lambda: calls.product_call(700, 1024, 1024, 1024), "gemm: 89600 products of tiles"),
-        (lambda: calls.trsm_call(4096, 50_000), "trsm: 103488 products of tiles"),
-        (
-            lambda: calls.energy_call(10, 878),
-            "mp2_energy: 878 virtual orbitals: T of a pair takes 24 kB",
-        ),
+        lambda: calls.product_call(1, 4097, 10, 10),
+        lambda: calls.syrk_call(4097, 10),
+        lambda: calls.trsm_call(4097, 10),
+        lambda: calls.product_call(1, 4096, 8192, 8192),
+        lambda: calls.product_call(700, 1024, 1024, 1024),
+        lambda: calls.trsm_call(4096, 50_000),
+        lambda: calls.energy_call(10, 878),
     ],
 )
-def test_what_a_call_does_not_take_is_refused_with_the_reason(make, message):
-    with pytest.raises(KernelError, match=message):
+def test_what_a_call_does_not_take_is_refused_with_the_reason(make):
+    with recorded_error(KernelError):
         make()

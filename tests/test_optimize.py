@@ -47,6 +47,7 @@ from dfmp2.studies.vibrations import (
 from tests.conftest import Runner, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 from tests.ideal_gas import ideal_gas
+from tests.recorded import recorded_error
 from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
@@ -644,7 +645,7 @@ def test_a_new_start_fits_into_the_runs_of_a_study() -> None:
 
 def test_a_step_onto_another_atom_ends_the_search() -> None:
     course = SimpleNamespace(_molecule=WATER, _options=EXACT)
-    with pytest.raises(NumericalError, match=r"step 7 leads to an impossible geometry .*H.*H"):
+    with recorded_error(NumericalError):
         Course._step(course, "step-007", "step 7", [[0, 0, 0.22], [0, 1.5, -0.8], [0, 1.5, -0.8]])
 
 
@@ -1064,14 +1065,12 @@ def test_values_of_constraints_end_at_their_limits(kind: str) -> None:
         written = Constraints(fixed=[(kind, atoms, value)]).for_geometric(molecule)
         assert float(written.split()[-1]) == float(value)
     for value in outside:
-        with pytest.raises(InputError, match="expected"):
+        with recorded_error(InputError):
             Constraints(fixed=[(kind, atoms, value)]).for_geometric(molecule)
 
 
 def test_without_geometric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "geometric", None)
-    with pytest.raises(
-        Dfmp2Error, match=r"needs geomeTRIC .*pip install 'dfmp2\[opt\]'"
-    ) as refused:
+    with recorded_error(Dfmp2Error) as refused:
         optimized(WATER, Search())
     assert refused.value.exit_code == 3

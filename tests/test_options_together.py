@@ -30,53 +30,49 @@ from dfmp2.options.basis_parts import (
 from dfmp2.options.calculation import default_backend, make_options
 from dfmp2.options.methods import METHODS, custom_scaling, functionals_of, method_of_orbitals
 from dfmp2.options.values import dielectric_constant
+from tests.recorded import recorded_error
 
 BASIS = {"basis": "cc-pvdz"}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        ({"scf": "conventional", "scf_auxbasis": "x"}, "uses no fitting set"),
-        ({"method": "drpa", "xc": ""}, "is empty"),
-        ({"method": "drpa", "xc": "pbe", "reference": "rohf"}, "no restricted open-shell"),
-        ({"method": "b2plyp", "xc": "pbe"}, "has its own functional"),
-        ({"method": "mp2", "xc": "pbe"}, "not available on Kohn-Sham orbitals"),
-        ({"method": "sos-laplace", "xc": "pbe"}, "not available on Kohn-Sham orbitals"),
-        ({"method": "drpa", "xc": "pbe", "stability": "auto"}, "frontier orbitals"),
-        ({"method": "b2plyp", "stability": "auto"}, "frontier orbitals"),
-        ({"method": "ks"}, "needs --xc"),
-        ({"method": "custom-dh", "xc": "pbe"}, "needs --os-scale and --ss-scale"),
-        ({"method": "custom-dh", "os_scale": 0.1, "ss_scale": 0.1}, "needs --xc"),
-        ({"method": "custom-dh", "xc": "pbe", "os_scale": 0.1}, "needs --ss-scale"),
-        ({"method": "b2plyp", "reference": "rohf"}, "ROKS"),
-        ({"dispersion": "d4"}, "belongs to double hybrids by name"),
-        ({"method": "xyg3", "dispersion": "d4"}, "no parameters"),
-        ({"laplace": True}, "belongs to double hybrids"),
-        ({"laplace": True, "method": "b2plyp"}, "takes opposite spin alone"),
-        (
-            {"laplace": True, "method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0},
-            "takes opposite spin alone",
-        ),
-        ({"grid": "3"}, "belongs to a functional"),
-        ({"kappa": 1.1}, "belongs to --method kappa-mp2"),
-        ({"method": "scs-mp2", "os_scale": 1.1}, "has its own factors"),
-        ({"method": "kappa-mp2", "ss_scale": 1.1}, "has its own factors"),
-        ({"method": "drpa", "ss_scale": 1.1}, "drop --os-scale and --ss-scale"),
-        (
-            {"method": "drpa", "reference": "rohf"},
-            "orbitals of --reference rohf: use --reference uhf",
-        ),
-        ({"method": "custom-scs-mp2"}, "needs --os-scale or --ss-scale"),
-        ({"solvent_model": "smd"}, "belongs to --solvent"),
-        ({"solvent": "eps=3", "solvent_model": "smd"}, "is a dielectric constant"),
-        ({"guess": "core", "scf_from": "x"}, "both name the start"),
-        ({"scratch": ""}, "is empty"),
-        ({"basis": " "}, "is empty"),
+        {"scf": "conventional", "scf_auxbasis": "x"},
+        {"method": "drpa", "xc": ""},
+        {"method": "drpa", "xc": "pbe", "reference": "rohf"},
+        {"method": "b2plyp", "xc": "pbe"},
+        {"method": "mp2", "xc": "pbe"},
+        {"method": "sos-laplace", "xc": "pbe"},
+        {"method": "drpa", "xc": "pbe", "stability": "auto"},
+        {"method": "b2plyp", "stability": "auto"},
+        {"method": "ks"},
+        {"method": "custom-dh", "xc": "pbe"},
+        {"method": "custom-dh", "os_scale": 0.1, "ss_scale": 0.1},
+        {"method": "custom-dh", "xc": "pbe", "os_scale": 0.1},
+        {"method": "b2plyp", "reference": "rohf"},
+        {"dispersion": "d4"},
+        {"method": "xyg3", "dispersion": "d4"},
+        {"laplace": True},
+        {"laplace": True, "method": "b2plyp"},
+        {"laplace": True, "method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0},
+        {"grid": "3"},
+        {"kappa": 1.1},
+        {"method": "scs-mp2", "os_scale": 1.1},
+        {"method": "kappa-mp2", "ss_scale": 1.1},
+        {"method": "drpa", "ss_scale": 1.1},
+        {"method": "drpa", "reference": "rohf"},
+        {"method": "custom-scs-mp2"},
+        {"solvent_model": "smd"},
+        {"solvent": "eps=3", "solvent_model": "smd"},
+        {"guess": "core", "scf_from": "x"},
+        {"scratch": ""},
+        {"basis": " "},
     ],
+    ids=str,
 )
-def test_options_that_contradict_each_other_are_named(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_options_that_contradict_each_other_are_named(given: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         Options(**{**BASIS, **given})
 
 
@@ -282,9 +278,9 @@ def test_keywords_make_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_options(basis="x", backend="cpu").backend == "cpu"
     monkeypatch.setenv("DFMP2_BACKEND", "")
     assert default_backend() == "auto"
-    with pytest.raises(InputError, match="no basis was given"):
+    with recorded_error(InputError):
         make_options(method="mp2")
-    with pytest.raises(InputError, match="methd"):
+    with recorded_error(InputError):
         make_options(basis="x", methd="mp2")
 
 
@@ -331,10 +327,10 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     assert made == "cc-pvdz,I=def2-tzvp,1=aug-cc-pvdz"
     assert for_part("cc-pvdz", ["I", "H"], [1]) == "cc-pvdz"
     assert for_elements("cc-pvdz,I=def2-tzvp,C=sto-3g", ["C", "H"]) == "cc-pvdz,C=sto-3g"
-    with pytest.raises(InputError, match="has no set for H"):
+    with recorded_error(InputError):
         for_elements("I=def2-tzvp,C=sto-3g", ["H"])
     require_elements("cc-pvdz,I=def2-tzvp", ["I", "H"])
-    with pytest.raises(InputError, match="there is no I in any"):
+    with recorded_error(InputError):
         require_elements("cc-pvdz,I=def2-tzvp", ["H"])
     assert common_basis(["cc-pvdz,I=x", "cc-pvdz,C=y", "cc-pvdz"]) == "cc-pvdz,I=x,C=y"
     assert common_basis(["cc-pvdz,I=x"] * 2) == "cc-pvdz,I=x"
@@ -344,13 +340,13 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
         with pytest.raises(InputError):
             parse_parts(wrong)
     # A changed file is a different one; a missing or non-text file is none.
-    with pytest.raises(InputError, match="not the file that this calculation began with"):
+    with recorded_error(InputError):
         read_basis_file(value)
     assert read_basis_file(str(path)) == ("mine.gbs", "other numbers")
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is not a text file"):
+    with recorded_error(InputError):
         read_basis_file(str(path))
-    with pytest.raises(InputError, match="cannot be read"):
+    with recorded_error(InputError):
         read_basis_file(str(tmp_path / "none.gbs"))
 
 
@@ -362,5 +358,5 @@ def test_a_file_of_basis_sets_has_a_largest_size(
     monkeypatch.setattr(basis_parts, "LARGEST_FILE", 100)
     read_basis_file(str(path))
     monkeypatch.setattr(basis_parts, "LARGEST_FILE", 99)
-    with pytest.raises(InputError, match="is too large"):
+    with recorded_error(InputError):
         read_basis_file(str(path))

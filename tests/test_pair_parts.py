@@ -22,6 +22,7 @@ from dfmp2.options import Options
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.scf.reference import Reference, Solutions, Stability
 from tests.awkward import EXACT, MOLECULES
+from tests.recorded import recorded_error, recorded_warning
 
 HOST = Limits(("fp64",), tile_edge=16, tile_elements=1 << 21, workers=3)
 CARD = Limits(
@@ -370,23 +371,23 @@ def test_limits_of_other_families() -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "name", "family", "lower", "said"),
+    ("which", "name", "family", "lower"),
     [
-        ("scf", "power", "def2", 3, "for def2 use largest or neese-valeev"),
-        ("scf", "none", "cc-pvnz", 2, "expected one of largest, exponential"),
-        ("scf", "neese-valeev", "cc-pvnz", 4, "has no exponents for cc-pvnz 4/5"),
-        ("correlation", "helgaker", "def2", 3, "for def2 use neese-valeev"),
-        ("correlation", "none", "cc-pvnz", 2, "expected one of helgaker, truhlar"),
-        ("correlation", "truhlar", "cc-pvnz", 3, r"with cc-pv\[dt\]z only"),
-        ("correlation", "truhlar", "aug-cc-pvnz", 2, r"with cc-pv\[dt\]z only"),
-        ("correlation", "neese-valeev", "def2", 2, "has no exponents for def2 2/3"),
+        ("scf", "power", "def2", 3),
+        ("scf", "none", "cc-pvnz", 2),
+        ("scf", "neese-valeev", "cc-pvnz", 4),
+        ("correlation", "helgaker", "def2", 3),
+        ("correlation", "none", "cc-pvnz", 2),
+        ("correlation", "truhlar", "cc-pvnz", 3),
+        ("correlation", "truhlar", "aug-cc-pvnz", 2),
+        ("correlation", "neese-valeev", "def2", 2),
     ],
 )
 def test_formulas_that_were_not_published_for_a_family_are_refused(
-    which: str, name: str, family: str, lower: int, said: str
+    which: str, name: str, family: str, lower: int
 ) -> None:
     of = {"scf": composite.scf_formula, "correlation": composite.correlation_formula}
-    with pytest.raises(InputError, match=said):
+    with recorded_error(InputError):
         of[which](name, family, lower, lower + 1)
 
 
@@ -409,7 +410,7 @@ def test_differences_are_named_with_both_values_where_they_are_short() -> None:
     assert identity.other_processor(there, {**here, "processor": "p"}) == ""
     assert identity.other_processor({}, here) == identity.other_processor(there, {}) == ""
     identity.require_same({"a": "1", "processor": "p"}, {"a": "1", "processor": "q"}, "x.ckpt")
-    with pytest.raises(ForeignCheckpoint, match=r"x.ckpt belongs to another .* a \(1 there, 2"):
+    with recorded_error(ForeignCheckpoint):
         identity.require_same({"a": "1"}, {"a": "2"}, "x.ckpt")
 
 
@@ -505,7 +506,7 @@ def test_spin_contamination_is_warned_beyond_its_limit(
 def test_numbers_of_doubt_are_those_of_a_run() -> None:
     """Gap and denominator come from the energies of the correlated orbitals alone."""
     molecule = MOLECULES["cyano radical"]
-    with pytest.warns(UserWarning, match="mixes spin states"):
+    with recorded_warning(UserWarning):
         found = dfmp2.run(molecule, **EXACT, frozen_core=2, frozen_virtual=1, stability="off")
     energy, occ = found.reference.mo_energy, found.reference.mo_occ
     gaps = [e[n == 0].min() - e[n > 0].max() for e, n in zip(energy, occ, strict=True)]

@@ -42,6 +42,7 @@ from tests.conftest import (
     write_molecules,
 )
 from tests.faults import Stopping, numbers
+from tests.recorded import recorded_error
 from tests.test_result_files import FILES, Change, changes, mutate
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -325,44 +326,38 @@ def stored(name: str, place: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change",
     [
-        (
-            lambda handle: handle.attrs.__setitem__("dfmp2_prepared_version", 2),
-            "of version 2, this dfmp2 reads version 1",
-        ),
-        (replaced(chunks=True, compression="gzip"), "is not contiguous"),
-        (replaced(virtuals=-1), "expected float64"),
-        (elsewhere, "is a link to elsewhere, which is refused"),
-        (stored("dfmp2/sizes/naux_scf", (), 1), "damaged file"),
-        (lambda handle: handle.__delitem__("dfmp2/bases/mp2_fitting"), "damaged file"),
-        (stored("scf/mo_occ", (0, -1), -1.0), "its occupations are not those of its sizes"),
-        (
-            lambda handle: handle.__setitem__("dfmp2/note", "of variable length"),
-            "has data type object, which is refused",
-        ),
-        (stored("b/alpha_ends", -1, 2), "do not cover its orbitals"),
+        lambda handle: handle.attrs.__setitem__("dfmp2_prepared_version", 2),
+        replaced(chunks=True, compression="gzip"),
+        replaced(virtuals=-1),
+        elsewhere,
+        stored("dfmp2/sizes/naux_scf", (), 1),
+        lambda handle: handle.__delitem__("dfmp2/bases/mp2_fitting"),
+        stored("scf/mo_occ", (0, -1), -1.0),
+        lambda handle: handle.__setitem__("dfmp2/note", "of variable length"),
+        stored("b/alpha_ends", -1, 2),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
 def test_a_file_that_is_wrong_inside_is_refused(
-    change: Any, said: str, radical_file: Path, tmp_path: Path
+    change: Any, radical_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ResultFileError, match=said):
+    with recorded_error(ResultFileError):
         dfmp2.energy(changed(tmp_path / "bad.h5", radical_file, change), listener=Heard())
 
 
 def test_foreign_files_are_named(radical_file: Path, water: Stored, tmp_path: Path) -> None:
-    for path, said in (
-        (water.path, "no file of dfmp2.prepare .*: name one that it has written"),
-        (radical_file.with_name("nh2.xyz"), "not a readable HDF5 file"),
-        (tmp_path, "not a regular file"),
+    for path in (
+        water.path,
+        radical_file.with_name("nh2.xyz"),
+        tmp_path,
     ):
-        with pytest.raises(ResultFileError, match=said):
+        with recorded_error(ResultFileError):
             dfmp2.energy(path, listener=Heard())
-    with pytest.raises(InputError, match="no such file"):
+    with recorded_error(InputError):
         dfmp2.energy(tmp_path / "nothing.h5", listener=Heard())
-    with pytest.raises(ResultFileError, match=r"without energies yet: dfmp2.energy prepared="):
+    with recorded_error(ResultFileError):
         dfmp2.read(radical_file)
     assert is_prepared(radical_file) and not is_prepared(water.path)
 
@@ -398,10 +393,7 @@ def test_a_flipped_bit_of_b_is_found(
     content = bytearray(radical_file.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    with pytest.raises(
-        ResultFileError,
-        match="B of the beta orbitals 1 to 3 does not have its hash: prepare it again",
-    ):
+    with recorded_error(ResultFileError):
         dfmp2.energy(path, listener=Heard())
 
 
@@ -469,11 +461,11 @@ def test_every_option_of_a_run_belongs_somewhere() -> None:
 
 
 def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
-    with pytest.raises(InputError, match=r"basis belongs to what dfmp2.prepare has already done"):
+    with recorded_error(InputError):
         dfmp2.energy(radical_file, basis="cc-pvdz")
-    with pytest.raises(InputError, match="unknown option 'colour'"):
+    with recorded_error(InputError):
         dfmp2.energy(radical_file, colour=1)
-    with pytest.raises(InputError, match="backend belongs to the pair energies"):
+    with recorded_error(InputError):
         dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", "x.h5", backend="torch")
 
 
@@ -555,9 +547,7 @@ def test_too_little_space_is_refused_before_the_scf(
 
     monkeypatch.setattr(files, "free_disk", lambda _: 1000)
     said = Heard()
-    with pytest.raises(
-        ResourceError, match="are needed: free some space or choose another folder with output"
-    ):
+    with recorded_error(ResourceError):
         dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", tmp_path / "x.h5", listener=said)
     assert said.stages == [] and list(tmp_path.iterdir()) == []
 

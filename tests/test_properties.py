@@ -23,6 +23,7 @@ from dfmp2.output.text import report
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
 from tests.conftest import Heard, succeed
+from tests.recorded import recorded_error
 from tests.test_progress import Clock
 
 SMALL = {
@@ -189,7 +190,7 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
     )
     assert dfmp2.derive(result, frozen_core=2, listener=Silent()).polarizability is None
     assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
-    with pytest.raises(ComparisonFailed, match="asymmetric"):
+    with recorded_error(ComparisonFailed):
         replace(found, relaxed=found.relaxed + np.triu(np.full((3, 3), 0.1), 1)).require()
 
 

@@ -3,7 +3,6 @@ names."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,9 +18,10 @@ from pyscf.scf import addons
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
-from dfmp2.interop.pyscf import ABSENT, DFMP2
+from dfmp2.interop.pyscf import DFMP2
 from dfmp2.progress import Listener
 from dfmp2.validation.compare import recompute
+from tests.recorded import recorded_error
 
 WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
 RADICAL = "N 0 0 0; H 0 0.8036 0.6347; H 0 -0.8036 0.6347"
@@ -177,81 +177,47 @@ def _complex() -> Any:
 
 
 REFUSED: dict[str, tuple[Made, str]] = {
-    "solvent": (lambda: water().RHF().ddCOSMO().run(), r"with_solvent \(an implicit solvent\)"),
-    "smearing": (
-        lambda: addons.smearing_(water().RHF(), sigma=0.1).run(),
-        r"sigma \(smeared occupations\)",
+    "solvent": lambda: water().RHF().ddCOSMO().run(),
+    "smearing": lambda: addons.smearing_(water().RHF(), sigma=0.1).run(),
+    "frac_occ": lambda: addons.frac_occ(gto.M(atom="O", basis="6-31g", verbose=0).RHF()).run(),
+    "other electrons": lambda: set_on(water().UHF(), nelec=(6, 4)),
+    "charges with radii": lambda: among(water().RHF(), radii=[0.5, 0.5]).run(),
+    "x2c without charges": lambda: among(water().RHF()).x2c().run(),
+    "atomic x2c": _atomic_x2c,
+    "finite nuclei": lambda: water(nucmod={"O": 2}).RHF().run(),
+    "range separation": _range_separated,
+    "electric field": _in_a_field,
+    "model integrals": lambda: set_on(
+        water().RHF(), _eri=1.02 * water().intor("int2e", aosym="s8")
     ),
-    "frac_occ": (
-        lambda: addons.frac_occ(gto.M(atom="O", basis="6-31g", verbose=0).RHF()).run(),
-        r"mo_occ \(fractional occupations such as 1.3333\)",
-    ),
-    "other electrons": (
-        lambda: set_on(water().UHF(), nelec=(6, 4)),
-        r"mo_occ \(\(6, 4\) electrons",
-    ),
-    "charges with radii": (
-        lambda: among(water().RHF(), radii=[0.5, 0.5]).run(),
-        r"mm_mol \(charges with radii",
-    ),
-    "x2c without charges": (lambda: among(water().RHF()).x2c().run(), "get_hcore differs by up to"),
-    "atomic x2c": (_atomic_x2c, r"with_x2c.approx = 'atom1e'"),
-    "finite nuclei": (
-        lambda: water(nucmod={"O": 2}).RHF().run(),
-        r"mol.nucmod \(nuclei of finite size\)",
-    ),
-    "range separation": (_range_separated, "mol.omega = 0.3"),
-    "electric field": (
-        _in_a_field,
-        "get_hcore differs by up to 9.*replaced on the object: get_hcore",
-    ),
-    "model integrals": (
-        lambda: set_on(water().RHF(), _eri=1.02 * water().intor("int2e", aosym="s8")),
-        "_eri",
-    ),
-    "seminumerical exchange": (
-        lambda: sgx.sgx_fit(water().RHF()).run(),
-        r"with_df \(integrals of another kind, SGX",
-    ),
-    "fitted Coulomb": (lambda: set_on(fitted(water().RHF()), only_dfj=True), "only_dfj"),
-    "another fit": (_scaled_fit, "Coulomb and exchange matrices differ"),
-    "subclass": (lambda: Shifted(water()).run(), "energy_nuc differs by up to 3.0e-01 Eh"),
-    "localised": (_localised, "not canonical.*mf.canonicalize"),
-    "shifted": (
-        lambda: set_on(water().RHF(), level_shift=0.3, conv_check=False),
-        "not canonical: mo_energy is up to 3.0e-01",
-    ),
-    "complex": (_complex, r"mo_coeff \(complex orbitals\)"),
-    "ghf": (
-        lambda: water().GHF().run(),
-        r"the mean field is a GHF: expected a PySCF RHF, UHF, RKS or UKS",
-    ),
-    "rohf": (lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(), "ROHF"),
-    "kohn-sham": (lambda: dft.RKS(water()).run(), "not available on Kohn-Sham orbitals"),
-    "cartesian": (lambda: water(basis="6-31g*", cart=True).RHF().run(), "Cartesian"),
-    "not a mean field": (object, "object"),
-    "gpu4pyscf": (
-        lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
-        r"the mean field is a RHF of GPU4PySCF: pass mf\.to_cpu\(\)",
-    ),
-    "dirac": (
-        lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(),
-        "the mean field is a DHF",
-    ),
+    "seminumerical exchange": lambda: sgx.sgx_fit(water().RHF()).run(),
+    "fitted Coulomb": lambda: set_on(fitted(water().RHF()), only_dfj=True),
+    "another fit": _scaled_fit,
+    "subclass": lambda: Shifted(water()).run(),
+    "localised": _localised,
+    "shifted": lambda: set_on(water().RHF(), level_shift=0.3, conv_check=False),
+    "complex": _complex,
+    "ghf": lambda: water().GHF().run(),
+    "rohf": lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(),
+    "kohn-sham": lambda: dft.RKS(water()).run(),
+    "cartesian": lambda: water(basis="6-31g*", cart=True).RHF().run(),
+    "not a mean field": object,
+    "gpu4pyscf": lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
+    "dirac": lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_recorded_is_refused_by_name(name: str) -> None:
-    make, said = REFUSED[name]
-    with pytest.raises(InputError, match=said):
+    make = REFUSED[name]
+    with recorded_error(InputError):
         dfmp2.from_mean_field(make(), **PLAIN)
 
 
 def test_what_has_not_converged_or_is_of_the_scf_is_refused(closed: Any) -> None:
-    with pytest.raises(ConvergenceError, match="not converged"):
+    with recorded_error(ConvergenceError):
         dfmp2.from_mean_field(scf.RHF(closed.mol), **PLAIN)
-    with pytest.raises(InputError, match="belongs to the SCF"):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(closed, scf_max_cycles=3, **PLAIN)
 
 
@@ -307,11 +273,9 @@ def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:
 )
 def test_what_is_not_there_says_why(closed: Any, name: str) -> None:
     mp = DFMP2(closed, **PLAIN)
-    with pytest.raises(
-        AttributeError, match=f"dfmp2's DFMP2 has no {name}: {re.escape(ABSENT[name])}"
-    ):
+    with recorded_error(AttributeError):
         getattr(mp, name)
-    with pytest.raises(AttributeError, match=f"has no {name}"):  # PySCF's class would take it
+    with recorded_error(AttributeError):  # PySCF's class would take it
         setattr(mp, name, 1)
     assert not hasattr(mp, name) and not hasattr(mp, "nothing") and mp.copy().frozen is None
 
@@ -377,25 +341,25 @@ def test_speaks_through_pyscfs_logger_and_can_be_stored(closed: Any, tmp_path: P
     assert dfmp2.read(tmp_path / "a.h5").mp2_total_energy == mp.e_tot
 
 
-SETTINGS: list[tuple[dict[str, Any], str]] = [
-    ({"frozen": [0, 1]}, r"frozen \[0, 1\]: expected a number of core orbitals"),
-    ({"frozen": True}, "frozen True"),
-    ({"auxbasis": {"O": []}}, "auxbasis is a dict: expected the name"),
-    ({"frozen_core": 1}, "keyword frozen_core cannot be given: it is frozen="),
-    ({"basis": "sto-3g"}, "the SCF has already been done"),
-    ({"max_cycle": 3}, "unknown option 'max_cycle'"),
-    ({"threads": "two"}, 'threads="two": expected a whole number'),
+SETTINGS: list[dict[str, Any]] = [
+    {"frozen": [0, 1]},
+    {"frozen": True},
+    {"auxbasis": {"O": []}},
+    {"frozen_core": 1},
+    {"basis": "sto-3g"},
+    {"max_cycle": 3},
+    {"threads": "two"},
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), SETTINGS, ids=[m for _, m in SETTINGS])
-def test_refused_settings(closed: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_refused_settings(closed: Any, settings: dict[str, Any]) -> None:
+    with recorded_error(InputError):
         DFMP2(closed, **settings)
-    with pytest.raises(InputError, match="a Mole is not a mean field"):
+    with recorded_error(InputError):
         DFMP2(closed.mol)
     mp = DFMP2(closed)
-    with pytest.raises(InputError, match=message):
+    with recorded_error(InputError):
         mp.run(**settings)
     assert (mp.frozen, mp.auxbasis, mp.options) == (None, None, {})
 

@@ -27,6 +27,7 @@ from dfmp2.options import Keywords, MoleculeKeywords, Options
 from dfmp2.options.methods import method_names
 from dfmp2.output.text import report, study_report
 from tests.conftest import MOLECULES, Runner, succeed
+from tests.recorded import recorded_error, recorded_warning
 
 ROOT = Path(__file__).parent.parent
 WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
@@ -101,31 +102,33 @@ def test_mypy_finds_the_mistakes_of_a_user() -> None:
     assert len(wrong) == 10 and [int(line) for line in found] == wrong, done.stdout + done.stderr
 
 
-MISSPELT: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
-    ("run", ("h2.xyz", "sto-3g"), {"frozen_cor": "auto"}, "did you mean frozen_core"),
-    ("run", ("h2.xyz", "sto-3g"), {"chrage": 1}, "did you mean charge"),
-    ("run", ("h2.xyz", "sto-3g"), {"listner": None}, "did you mean listener"),
-    ("gradient", ("h2.xyz", "sto-3g"), {"multiplicty": 1}, "did you mean multiplicity"),
-    ("optimize", ("h2.xyz", "sto-3g"), {"max_step": 3}, "did you mean max_steps"),
-    ("frequencies", ("h2.xyz", "sto-3g"), {"temprature": 3}, "did you mean temperature"),
-    ("interaction", ("h2.xyz", "sto-3g", "1,2"), {"ouput": "x.h5"}, "did you mean output"),
-    ("cbs", ("h2.xyz", "cc-pv[dt]z"), {"scf_formla": "power"}, "did you mean scf_formula"),
-    ("scan", ("h2.xyz", "sto-3g"), {"coordinates": ()}, "did you mean coordinate"),
-    ("plan", ("h2.xyz", "sto-3g"), {"gradents": True}, "did you mean gradient"),
-    ("batch", (["h2.xyz"], "sto-3g", "out"), {"worker": 2}, "did you mean workers"),
-    ("prepare", ("h2.xyz", "sto-3g", "x.h5"), {"auxbasi": "x"}, "did you mean auxbasis"),
-    ("energy", ("x.h5",), {"precison": "fp64"}, "did you mean precision"),
-    ("from_mean_field", (None,), {"frozen": 1}, "did you mean frozen_core"),
-    ("derive", (None,), {"os_scal": 1.0}, "did you mean os_scale"),
-    ("run", ("h2.xyz", "sto-3g"), {"zzz": 1}, "the options are allow_poor_fit, allow_small_gap, "),
+MISSPELT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("run", ("h2.xyz", "sto-3g"), {"frozen_cor": "auto"}),
+    ("run", ("h2.xyz", "sto-3g"), {"chrage": 1}),
+    ("run", ("h2.xyz", "sto-3g"), {"listner": None}),
+    ("gradient", ("h2.xyz", "sto-3g"), {"multiplicty": 1}),
+    ("optimize", ("h2.xyz", "sto-3g"), {"max_step": 3}),
+    ("frequencies", ("h2.xyz", "sto-3g"), {"temprature": 3}),
+    ("interaction", ("h2.xyz", "sto-3g", "1,2"), {"ouput": "x.h5"}),
+    ("cbs", ("h2.xyz", "cc-pv[dt]z"), {"scf_formla": "power"}),
+    ("scan", ("h2.xyz", "sto-3g"), {"coordinates": ()}),
+    ("plan", ("h2.xyz", "sto-3g"), {"gradents": True}),
+    ("batch", (["h2.xyz"], "sto-3g", "out"), {"worker": 2}),
+    ("prepare", ("h2.xyz", "sto-3g", "x.h5"), {"auxbasi": "x"}),
+    ("energy", ("x.h5",), {"precison": "fp64"}),
+    ("from_mean_field", (None,), {"frozen": 1}),
+    ("derive", (None,), {"os_scal": 1.0}),
+    ("run", ("h2.xyz", "sto-3g"), {"zzz": 1}),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "given", "said"), MISSPELT, ids=[said for *_, said in MISSPELT]
+    ("name", "arguments", "given"),
+    MISSPELT,
+    ids=[f"{name} {next(iter(given))}" for name, _, given in MISSPELT],
 )
-def test_a_misspelt_keyword_is_answered(name: str, arguments: Any, given: Any, said: str) -> None:
-    with pytest.raises(InputError, match=f"unknown option '{next(iter(given))}': {said}"):
+def test_a_misspelt_keyword_is_answered(name: str, arguments: Any, given: Any) -> None:
+    with recorded_error(InputError):
         getattr(dfmp2, name)(*arguments, **given)
 
 
@@ -237,7 +240,7 @@ def test_refusals_speak_of_keywords(
     said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(dfmp2.Dfmp2Error, match=re.escape(said)) as refusal:
+    with recorded_error(dfmp2.Dfmp2Error) as refusal:
         REFUSED[said]()
     assert not re.search(" --[a-z]", str(refusal.value))
 
@@ -337,7 +340,7 @@ BROKEN: dict[str, Call] = {
 
 @pytest.mark.parametrize("said", BROKEN)
 def test_what_is_no_molecule(said: str) -> None:
-    with pytest.raises(InputError, match=re.escape(said)):
+    with recorded_error(InputError):
         BROKEN[said]()
 
 
@@ -383,9 +386,7 @@ def test_a_scan_of_a_file_in_bohr_is_in_bohr(tmp_path: Path) -> None:
 
 def test_a_failed_point_of_a_scan_is_a_warning() -> None:
     h2 = dfmp2.Molecule.from_string(MOLECULES["h2"])
-    with pytest.warns(
-        UserWarning, match="bond 1 2 = 40 angstrom: failed with code 5.*allow_small_gap=True"
-    ) as caught:
+    with recorded_warning(UserWarning) as caught:
         study = dfmp2.scan(
             h2, "sto-3g", ("bond", "1,2", [0.74, 40.0]), reference="rhf", stability="off", **SMALL
         )
@@ -401,7 +402,7 @@ def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(
         "ion": dfmp2.Molecule.from_string("O 0 0 0; H 0 0 0.97"),
     }
     items["helium"] = gto.M(atom="He", verbose=0)
-    with pytest.warns(UserWarning, match=r"ion failed with code 3: .*pass multiplicity=2"):
+    with recorded_warning(UserWarning):
         found = dfmp2.batch(items, "sto-3g", tmp_path / "out", **SMALL)
     assert (
         list(found) == ["w"]
@@ -414,7 +415,7 @@ def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(
         [tmp_path / "out" / "molecules" / "w.xyz"], "sto-3g", tmp_path / "out", **SMALL
     )
     assert (tmp_path / "out" / "w.h5").stat().st_mtime_ns == before.st_mtime_ns and len(again) == 1
-    with pytest.raises(KeyError, match=r"ion: H?O has 9 electrons"):
+    with recorded_error(KeyError):
         found["ion"]
     manifest = (
         'basis = "sto-3g"\noutput = "out"\nprecision = "fp64"\n[[item]]\nmolecule = '
@@ -455,7 +456,7 @@ def test_only_public_names_are_offered() -> None:
     assert (ROOT / "dfmp2" / "py.typed").exists() and '"py.typed"' in (
         ROOT / "pyproject.toml"
     ).read_text()
-    with pytest.raises(AttributeError, match="no attribute 'rum'") as missing:
+    with recorded_error(AttributeError) as missing:
         dfmp2.rum  # type: ignore[attr-defined] # noqa: B018
     assert missing.value.name == "rum"
 
@@ -561,9 +562,7 @@ def test_without_pandas_it_is_named(
     result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(
-        InputError, match=r"needs pandas, which is not installed .*pip install pandas"
-    ):
+    with recorded_error(InputError):
         result.to_dataframe()
 
 
@@ -592,7 +591,7 @@ def test_keywords_of_studies_do_not_hide_parameters() -> None:
 
 def test_a_batch_whose_folder_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(dfmp2.ResourceError, match="cannot create the folder"):
+    with recorded_error(dfmp2.ResourceError):
         dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "file" / "out")
 
 
@@ -618,16 +617,16 @@ def test_read_many_reads_one_after_the_other(water, radical, tmp_path):
     (tmp_path / "c.h5").write_bytes(b"damaged")
     reading = dfmp2.read_many(tmp_path)
     assert [next(reading)[0], next(reading)[0]] == ["a", "b"]
-    with pytest.raises(dfmp2.ResultFileError, match=r"c\.h5"):
+    with recorded_error(dfmp2.ResultFileError):
         next(reading)
-    for source, how, said in (
-        (tmp_path / "none", {}, "no such folder"),
-        (tmp_path, {"only": "total_energy"}, "expected a sequence"),
-        (tmp_path, {"only": ("energie",)}, "no such attribute"),
+    for source, how in (
+        (tmp_path / "none", {}),
+        (tmp_path, {"only": "total_energy"}),
+        (tmp_path, {"only": ("energie",)}),
     ):
-        with pytest.raises(dfmp2.InputError, match=said):
+        with recorded_error(dfmp2.InputError):
             dfmp2.read_many(source, **how)
-    with pytest.raises(dfmp2.InputError, match="Molecule has no formulas"):
+    with recorded_error(dfmp2.InputError):
         next(dfmp2.read_many(tmp_path, only=("molecule.formulas",)))
 
 
@@ -640,5 +639,5 @@ def test_a_batch_has_the_tasks_of_a_manifest(folder):
     alone = dfmp2.gradient(folder / "h2.xyz", "sto-3g", threads=1)
     assert isinstance(alone, dfmp2.GradientResult)
     np.testing.assert_allclose(result.gradient.total_gradient, alone.gradient, atol=1e-9)
-    with pytest.raises(dfmp2.InputError, match="expected one of energy, properties, gradient"):
+    with recorded_error(dfmp2.InputError):
         dfmp2.batch([folder / "h2.xyz"], "sto-3g", folder / "p", task="hessian")

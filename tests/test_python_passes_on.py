@@ -21,6 +21,7 @@ from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import make_conditions
 from tests.awkward import MOLECULES
+from tests.recorded import recorded_error
 
 RADICAL = MOLECULES["cyano radical"]
 
@@ -135,7 +136,7 @@ def test_a_path_and_frequencies_get_what_they_were_given(asked: Asked, tmp_path:
     assert asked["given"] == (RADICAL, LEVEL, gas)
     assert (asked["displacement"], asked["allow_gradient"]) == (0.01, True)
     kept(asked, "dfmp2.frequencies", path, overwrite=False, resume=False)
-    with pytest.raises(InputError, match="resume=True needs output=FILE"):
+    with recorded_error(InputError):
         dfmp2.frequencies(RADICAL, "sto-3g", resume=True)
 
 
@@ -218,12 +219,12 @@ def test_a_scan_gets_what_it_was_given(
     np.testing.assert_array_equal(read[1].point_charges, charges)
     dfmp2.scan([RADICAL, RADICAL.with_state(1, 1)], "sto-3g")
     assert [one.charge for one in frames["given"][0]] == [0, 1]
-    for wrong, said in (
-        ({"relaxed": True}, "relaxed=True fixes a coordinate"),
-        ({"moving": "1"}, "moving belongs to a coordinate"),
-        ({}, "one geometry"),
+    for wrong in (
+        {"relaxed": True},
+        {"moving": "1"},
+        {},
     ):
-        with pytest.raises(InputError, match=said):
+        with recorded_error(InputError):
             dfmp2.scan(RADICAL, "sto-3g", **wrong)
 
 
@@ -332,7 +333,7 @@ def test_a_ranking_gets_its_conditions(asked: Asked, tmp_path: Path) -> None:
     dfmp2.rank([tmp_path / "b.h5", str(tmp_path / "a.h5")])
     assert asked["given"][0] == [tmp_path / "b.h5", tmp_path / "a.h5"]
     assert asked["degeneracies"] == {} and asked["quantity"] == thermochemistry.BY[None]
-    with pytest.raises(InputError, match="expected energy or gibbs"):
+    with recorded_error(InputError):
         dfmp2.rank(tmp_path, by="enthalpy")
 
 
@@ -408,13 +409,13 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     np.testing.assert_allclose(read[0].coordinates, RADICAL.coordinates, atol=1e-9)
     assert (found.output, list(found.rows)) == (tmp_path / "out", ["row of a"])
     monkeypatch.setattr(MadeUpRun, "full", True)
-    with pytest.raises(dfmp2.DiskFull, match="made up"):
+    with recorded_error(dfmp2.DiskFull):
         dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out2")
     for workers in (0, -1, 1.5, True):
-        with pytest.raises(InputError, match="expected a whole number, 1 or more"):
+        with recorded_error(InputError):
             dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out3", workers=workers)
-    with pytest.raises(InputError, match="holds no point charges"):
+    with recorded_error(InputError):
         dfmp2.batch([MOLECULES["methanol radical in a field"]], "sto-3g", tmp_path / "out4")
-    with pytest.raises(InputError, match="methd"):
+    with recorded_error(InputError):
         dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out5", methd="x")
     assert not (tmp_path / "out5").exists()

@@ -37,6 +37,7 @@ from dfmp2.studies.species import (
 )
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
+from tests.recorded import recorded_error
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
 FITTED = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri"}
@@ -135,62 +136,52 @@ def test_one_third_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        ("0*h2.xyz", "coefficient 0: expected a number above 0"),
-        ("-2*h2.xyz", "coefficient -2: expected a number above 0"),
-        ("two*h2.xyz", "expected FILE or COEFFICIENT"),
-        ("1/0*h2.xyz", "expected FILE or COEFFICIENT"),
-        ("nan*h2.xyz", "expected FILE or COEFFICIENT"),
-        ("inf*h2.xyz", "expected FILE or COEFFICIENT"),
-        ("1e9*h2.xyz", "expected a number above 0 and up to 1000"),
-        ("2*", "expected FILE or COEFFICIENT"),
-        ("", "expected FILE or COEFFICIENT"),
+        "0*h2.xyz",
+        "-2*h2.xyz",
+        "two*h2.xyz",
+        "1/0*h2.xyz",
+        "nan*h2.xyz",
+        "inf*h2.xyz",
+        "1e9*h2.xyz",
+        "2*",
+        "",
     ],
 )
-def test_wrong_terms(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_wrong_terms(text: str) -> None:
+    with recorded_error(InputError):
         parse_term(text, Option("reactants"))
 
 
 @pytest.mark.parametrize(
-    ("reactants", "products", "more", "said"),
+    ("reactants", "products", "more"),
     [
-        ("2*h2.xyz,o2.xyz", "h2o.xyz", {}, r"H: 4 among .*, 2 among .* \(2 too few\); O: .*1 too"),
-        ("h2.xyz", "1/2*h2.xyz,2*h.xyz", {}, r"H: 2 among the reactants, 3 .*1 too many"),
-        ("proton.xyz,h2.xyz", "h3.xyz,he.xyz", {"charges": {"h3": -1}}, "charge is not conserved"),
-        ("h2.xyz", "h2.xyz", {}, "nothing reacts"),
-        ("h2.xyz", "2*h.xyz", {"charges": {"hh": 1}}, "no species has this name"),
-        ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}, "no species has this name"),
-        ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}, "whole number from 1 to 60"),
-        ("none.xyz", "2*h.xyz", {}, "none.xyz"),
-        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for the species"),
+        ("2*h2.xyz,o2.xyz", "h2o.xyz", {}),
+        ("h2.xyz", "1/2*h2.xyz,2*h.xyz", {}),
+        ("proton.xyz,h2.xyz", "h3.xyz,he.xyz", {"charges": {"h3": -1}}),
+        ("h2.xyz", "h2.xyz", {}),
+        ("h2.xyz", "2*h.xyz", {"charges": {"hh": 1}}),
+        ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}),
+        ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}),
+        ("none.xyz", "2*h.xyz", {}),
+        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}),
         # Psi4 correlates the shell of Li+, and freezes that of LiH.
-        (
-            "lithium-ion.xyz,hydride.xyz",
-            "lih.xyz",
-            {"frozen_core": "psi4"},
-            "freezes different numbers of orbitals on the two sides",
-        ),
-        (
-            "2*lithium.xyz",
-            "lithide.xyz,lithium-ion.xyz",
-            {"frozen_core": "psi4"},
-            "freezes different numbers of orbitals on the two sides",
-        ),
-        ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}, "expected one of 1atm, 1bar, 1M"),
-        ("h2.xyz", "2*h.xyz", {"temperature": 0.0}, "expected a number above 0"),
-        ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}, "above 0"),
-        ("h2.xyz", "2*h.xyz", {"pressure": 1.0, "standard_state": "1M"}, "choose one"),
-        ("h2.xyz", [], {}, "nothing on this side"),
-        ("h2.xyz", [(0, "h.xyz")], {}, "coefficient 0"),
-        ("h2.xyz", [(True, "h.xyz")], {}, "expected FILE or COEFFICIENT"),
+        ("lithium-ion.xyz,hydride.xyz", "lih.xyz", {"frozen_core": "psi4"}),
+        ("2*lithium.xyz", "lithide.xyz,lithium-ion.xyz", {"frozen_core": "psi4"}),
+        ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}),
+        ("h2.xyz", "2*h.xyz", {"temperature": 0.0}),
+        ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}),
+        ("h2.xyz", "2*h.xyz", {"pressure": 1.0, "standard_state": "1M"}),
+        ("h2.xyz", [], {}),
+        ("h2.xyz", [(0, "h.xyz")], {}),
+        ("h2.xyz", [(True, "h.xyz")], {}),
     ],
 )
 def test_what_is_refused_before_anything_runs(
-    folder: Path, reactants: str, products: str, more: dict, said: str
+    folder: Path, reactants: str, products: str, more: dict
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with recorded_error(InputError):
         dfmp2.reaction(reactants, products, "6-31g", output="x.h5", **more, **SMALL)
     assert not Path("x.h5").exists()
 
@@ -211,16 +202,16 @@ def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
     assert found["error_budget"]["mp2_total_energy"] > 0
     succeed(call("report", "split.reaction.h5"))
     assert "reaction energy" in (folder / "report.html").read_text()
-    for wrong, said in (
-        ("reactants = 1", "reactants: expected a list"),
-        ("basis = 'cc-pvdz'", "is no key of a reaction"),
-        ("reactants = [", "not TOML"),
-        ("#" * 2**20 + "\n", "more than 1 MB: expected a TOML file of a reaction"),
-        (text + "charges = { bare = 0.5 }\n", "charges: expected a table"),
-        (text + "transition_states = 'bare'\n", "transition_states: expected a list"),
+    for wrong in (
+        "reactants = 1",
+        "basis = 'cc-pvdz'",
+        "reactants = [",
+        "#" * 2**20 + "\n",
+        text + "charges = { bare = 0.5 }\n",
+        text + "transition_states = 'bare'\n",
     ):
         (inner / "wrong.toml").write_text(wrong)
-        with pytest.raises(InputError, match=said):
+        with recorded_error(InputError):
             read_reaction(inner / "wrong.toml")
     both = call("reaction", "inner/split.toml", "--basis", "6-31g", "--reactants", "h.xyz")
     assert both.code == 3 and "the file says what reacts" in both.message
@@ -254,7 +245,7 @@ def test_names_and_numbers_on_the_command_line() -> None:
     option = Option("charges")
     assert parse_numbers("oh=-1, na=+1", option) == {"oh": -1, "na": 1}
     for wrong in ("oh", "oh=x", "oh=1.5", "=1", "oh=1,"):
-        with pytest.raises(InputError, match="expected NAME=N"):
+        with recorded_error(InputError):
             parse_numbers(wrong, option)
 
 
@@ -268,17 +259,17 @@ def test_stored_results_take_part(folder: Path) -> None:
         again.values["reaction_energy"].value, abs=1e-12
     )
     assert "h is a stored result" in " ".join(again.notes)
-    with pytest.raises(InputError, match="different levels of theory, basis: "):
+    with recorded_error(InputError):
         dfmp2.reaction("h2.xyz", "2*h.h5", "cc-pvdz", **SMALL)
     Path("h.gbs").write_text("H 0\nS 2 1.0\n5.45 0.156\n0.825 0.905\nS 1 1.0\n0.183 1.0\n****\n")
     own = {"basis": "h.gbs", "auxbasis": "def2-svp-ri", "scf_auxbasis": "def2-universal-jkfit"}
     dfmp2.write(dfmp2.run("h.xyz", **own, threads=1), "own.h5")
     assert dfmp2.reaction("h2.xyz", "2*own.h5", **own, **SMALL).complete
-    with pytest.raises(InputError, match="is a result with multiplicity 2, not 4"):
+    with recorded_error(InputError):
         dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
-    with pytest.raises(InputError, match="h2 is a stored energy without a Hessian"):
+    with recorded_error(InputError):
         dfmp2.reaction("h2.h5", "2*h.h5", "6-31g", frequencies=True, **SMALL)
-    with pytest.raises(InputError, match="h2 is to be computed, and no basis"):
+    with recorded_error(InputError):
         dfmp2.reaction("h2.xyz", "2*h.h5", **SMALL)
 
 
@@ -330,14 +321,14 @@ def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folde
         done = call(*stored, *options)
         assert (done.code, said in done.message) == (3, True), done.message
     assert not Path("x.h5").exists()
-    with pytest.raises(InputError, match="frozen_core says how species are computed"):
+    with recorded_error(InputError):
         dfmp2.reaction("h2.h5", "2*h.h5", frozen_core="auto", **SMALL)
     succeed(call(*stored, "--basis", "6-31g", "--memory", "2GB"))
 
 
 def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:
     (folder / "far.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
-    with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):
+    with recorded_error(NumericalError):
         dfmp2.reaction("far.xyz", "2*h.xyz", "6-31g", frequencies=True, **SMALL)
 
 

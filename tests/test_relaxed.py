@@ -29,6 +29,7 @@ from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.relaxed import Relaxation, bring
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Runner, succeed
+from tests.recorded import recorded_error
 
 PEROXIDE = "4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n"
 CYCLOPROPANE = """9
@@ -286,7 +287,7 @@ def test_rings_are_brought_to_a_value() -> None:
     """No side of cyclopropane can move alone; a rigid scan refuses it, a relaxed one deforms the
     ring."""
     ring = molecule(CYCLOPROPANE)
-    with pytest.raises(InputError, match="in a ring"):
+    with recorded_error(InputError):
         make_coordinate("angle", "1,2,3", "60:80:3", ring)
     bent = make_coordinate("angle", "1,2,3", "60:80:3", ring, rigid=False)
     assert bent.moving == ()
@@ -306,7 +307,7 @@ def test_values_that_exclude_each_other() -> None:
     bonds = [
         make_coordinate("bond", atoms, "0.5:9:3", water, rigid=False) for atoms in ("1,2", "2,1")
     ]
-    with pytest.raises(NumericalError, match="no geometry has bond 1-2 = 1"):
+    with recorded_error(NumericalError):
         bring(water, bonds, [1.0, 2.0])
 
 
@@ -382,7 +383,7 @@ def test_python_takes_one_or_two_coordinates() -> None:
     study = dfmp2.scan(water, coordinate=grid, **SMALL)
     assert study.arrays["map_energy"].value.shape == (2, 2)
     assert len(line.runs) == 2 and "map_energy" not in line.arrays
-    with pytest.raises(InputError, match="relaxed=True fixes a coordinate"):
+    with recorded_error(InputError):
         dfmp2.scan([water, water], relaxed=True, **SMALL)
-    with pytest.raises(InputError, match="convergence"):
+    with recorded_error(InputError):
         dfmp2.scan(water, coordinate=grid, relaxed=True, convergence="tight", **SMALL)

@@ -28,6 +28,7 @@ from dfmp2.scf.ladder import SingleSchedule
 from dfmp2.units import counted_text
 from tests.awkward import mole_of
 from tests.conftest import MOLECULES, Heard
+from tests.recorded import recorded_error
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
 ONE = {"threads": 1, "stability": "off"}
@@ -221,9 +222,9 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
         Molecule((symbol,), np.zeros((1, 3)), multiplicity=m) for symbol, m in (("Ne", 1), ("O", 3))
     )
     dfmp2.write(dfmp2.run(neon, "6-31g", **ONE), tmp_path / "ne.h5")
-    with pytest.raises(InputError, match=r"atoms with charges \[10\], this molecule has \[8\]"):
+    with recorded_error(InputError):
         dfmp2.run(oxygen, "6-31g", scf_from=str(tmp_path / "ne.h5"), **ONE)
-    with pytest.raises(InputError, match="have 9 basis functions, this calculation has 14"):
+    with recorded_error(InputError):
         dfmp2.run(neon, "cc-pvdz", scf_from=str(tmp_path / "ne.h5"), **ONE)
 
 

@@ -34,6 +34,7 @@ from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 from dfmp2.scf.stability import Examination
 from tests.awkward import MOLECULES, mole_of
 from tests.conftest import Heard
+from tests.recorded import recorded_error
 
 # --- the ladder of convergence methods ------------------------------------------------------------
 
@@ -150,9 +151,8 @@ def test_each_rung_has_its_share_of_the_cycles(
     made, heard = MadeUp(flat(2 * limit)), Heard()
     options = Options(basis="sto-3g", scf_max_cycles=limit)
     climbed = Ladder(made, options, heard)
-    with pytest.raises(ConvergenceError, match=f"did not converge in {limit} cycles") as failed:
+    with recorded_error(ConvergenceError):
         climbed.climb("start")
-    assert "the last energy change was -1.0e-06 Eh" in str(failed.value)
     assert ladder.LEVEL_SHIFT == 0.3
     assert [one[:3] for one in made.seen] == cycles
     names = ["DIIS", "level shift", "second order"][: len(cycles)]
@@ -384,7 +384,7 @@ def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch)
     assert sum("orbitals rotated at random" in text for text in heard.stages) == 4
     assert sum("start 4 did not converge" in text for text in heard.stages) == 1
     energies = dict.fromkeys(energies)
-    with pytest.raises(ConvergenceError, match="made up"):
+    with recorded_error(ConvergenceError):
         find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
     alone = Options(basis="sto-3g", stability="off")
     energies = {"start": -1.0}
@@ -829,7 +829,7 @@ def test_names_of_references() -> None:
     assert reference(grid="99,590", grid_level=None).grid_name == "99,590"
     reference(history=np.zeros((5, 3)))
     for shape in ((5, 2), (5,), (5, 3, 1)):
-        with pytest.raises(ValueError, match="history has shape"):
+        with recorded_error(ValueError):
             reference(history=np.zeros(shape))
 
 
@@ -862,9 +862,9 @@ def test_solutions_have_columns_of_one_length() -> None:
         assert made.followed == followed
     assert made.rows()[3]["energy"] == -2.5 and list(made.rows()[0]) == list(columns)
     for chosen in (0, 6):
-        with pytest.raises(ValueError, match=f"of which {chosen} is used"):
+        with recorded_error(ValueError):
             Solutions(**columns, chosen=chosen)
-    with pytest.raises(ValueError, match="columns of"):
+    with recorded_error(ValueError):
         Solutions(**{**columns, "kind": ("x",)}, chosen=1)
 
 

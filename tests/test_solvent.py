@@ -32,6 +32,7 @@ from dfmp2.scf.solvent import (
     surface_points,
 )
 from tests.conftest import Runner, succeed
+from tests.recorded import recorded_error, recorded_warning
 
 TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
@@ -276,46 +277,43 @@ def test_the_page_lists_the_solvents_of_the_table() -> None:
     assert page.count("\n| ") == len(solvent_table()) + 1
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown": ({"solvent": "watr"}, "similar names: water"),
-    "far from all": ({"solvent": "qqqq"}, "no such solvent; the documentation"),
-    "eps too small": ({"solvent": "eps=1"}, "dielectric constant above 1"),
-    "eps no number": ({"solvent": "eps=wet"}, "dielectric constant above 1"),
-    "eps infinite": ({"solvent": "eps=inf"}, "dielectric constant above 1"),
-    "other word": ({"solvent": "epsilon=4"}, "dielectric constant above 1"),
-    "empty": ({"solvent": " "}, "is empty"),
-    "smd without a name": ({"solvent": "eps=4", "solvent_model": "smd"}, "by name"),
-    "model alone": ({"solvent_model": "smd"}, "name one, such as"),
-    "properties": ({"solvent": "water", "properties": True}, "properties=True is not available"),
-    "polarizability": ({"solvent": "water", "polarizability": True}, "polarizability=True"),
-    "stability": ({"solvent": "water", "stability": "auto"}, 'stability="auto"'),
-    "certify_fit": ({"solvent": "water", "certify_fit": True}, "certify_fit=True"),
-    "point charges": (
-        {"solvent": "water", "point_charges": [[5.0, 0, 0, 1.0]]},
-        "polarise the solvent too",
-    ),
+WRONG: dict[str, dict[str, Any]] = {
+    "unknown": {"solvent": "watr"},
+    "far from all": {"solvent": "qqqq"},
+    "eps too small": {"solvent": "eps=1"},
+    "eps no number": {"solvent": "eps=wet"},
+    "eps infinite": {"solvent": "eps=inf"},
+    "other word": {"solvent": "epsilon=4"},
+    "empty": {"solvent": " "},
+    "smd without a name": {"solvent": "eps=4", "solvent_model": "smd"},
+    "model alone": {"solvent_model": "smd"},
+    "properties": {"solvent": "water", "properties": True},
+    "polarizability": {"solvent": "water", "polarizability": True},
+    "stability": {"solvent": "water", "stability": "auto"},
+    "certify_fit": {"solvent": "water", "certify_fit": True},
+    "point charges": {"solvent": "water", "point_charges": [[5.0, 0, 0, 1.0]]},
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_has_no_meaning_in_a_solvent_is_refused_by_name(name: str) -> None:
-    options, said = WRONG[name]
-    with pytest.raises(InputError, match=said):
+    options = WRONG[name]
+    with recorded_error(InputError):
         dfmp2.run(molecule(BENT), "sto-3g", **options)
 
 
 def test_ghosts_gradients_and_interactions_are_refused() -> None:
     ghost = replace(molecule(BENT), ghost=(False, False, True), multiplicity=2)
-    with pytest.raises(InputError, match="ghost atoms"):
+    with recorded_error(InputError):
         dfmp2.run(ghost, "sto-3g", solvent="water")
-    with pytest.raises(InputError, match="response of the reaction field"):
+    with recorded_error(InputError):
         dfmp2.gradient(molecule(BENT), "sto-3g", solvent="water")
-    with pytest.raises(InputError, match="no cavity is defined"):
+    with recorded_error(InputError):
         dfmp2.interaction(molecule(BENT), "sto-3g", fragments="1,2-3", solvent="water")
 
 
 def test_an_element_without_a_published_radius_is_warned_of() -> None:
-    with pytest.warns(UserWarning, match="no van der Waals radius is published for Sc"):
+    with recorded_warning(UserWarning):
         result = dfmp2.run(
             molecule("Sc 0 0 0; F 0 0.1 1.8"),
             "sto-3g",
@@ -373,7 +371,7 @@ def test_exports_name_the_solvent_or_refuse() -> None:
     result = energy(BENT, 0, 1, {"solvent": "water", "basis": "sto-3g"})
     assert b"in a solvent (not in this file): water (C-PCM)" in export(result, "molden")
     assert b'solvent="water (C-PCM)"' in export(result, "xyz")
-    with pytest.raises(InputError, match="a solvent, which the format cannot say"):
+    with recorded_error(InputError):
         export(result, "trexio")
     document = json.loads(export(result, "qcschema"))
     assert document["keywords"]["solvent"] == "water"

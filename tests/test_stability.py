@@ -27,6 +27,7 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Heard, Runner, succeed
+from tests.recorded import recorded_error
 from tests.report_page import parse
 
 # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
@@ -540,9 +541,9 @@ def test_both_instabilities_are_kept_and_shown(call: Runner, folder: Path) -> No
 
 def test_an_adopted_mean_field_is_not_followed() -> None:
     mf = scf.UHF(gto.M(atom="H 0 0 0; H 0 0 3", basis="6-31g", verbose=0)).run()
-    with pytest.raises(InputError, match=r"follow.*already been done.*full, auto or off"):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(mf, stability="follow")
-    with pytest.raises(InputError, match="guess belongs to the SCF"):
+    with recorded_error(InputError):
         dfmp2.from_mean_field(mf, guess="mix")
     found = dfmp2.from_mean_field(
         mf, auxbasis="def2-svp-ri", stability="full", allow_small_gap=True, listener=Heard()

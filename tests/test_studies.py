@@ -43,6 +43,7 @@ from dfmp2.studies.extrema import (
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, succeed
+from tests.recorded import recorded_error
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DIMER = str(INPUTS / "formic-acid-dimer.xyz")
@@ -218,7 +219,7 @@ def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
         expand(f"x-[{bracket.letters}]-ri", bracket, Option("auxbasis"))[1]
         == f"x-{bracket.letters[1]}-ri"
     )
-    with pytest.raises(InputError, match="as in --basis"):
+    with recorded_error(InputError):
         expand("cc-pv[56]z-ri", bracket, Option("auxbasis"))
 
 
@@ -312,7 +313,7 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
     # A run is a complete result: extracted, it keeps its hash
     hdf5.write(stored, "alone.h5")
     assert hdf5.verify("alone.h5")
-    with pytest.raises(ResultFileError, match="several results"):
+    with recorded_error(ResultFileError):
         hdf5.read("x.h5")
     assert call("show", "x.h5", "--run", "nothing").code == 3
     again = call(*NEHE, "--output", "x.h5")
@@ -465,7 +466,7 @@ def test_spins_that_couple() -> None:
             if total in possible:
                 assert make_fragments("1,2", molecule, None, text)[0].multiplicity == int(text[0])
             else:
-                with pytest.raises(InputError, match="cannot make a complex"):
+                with recorded_error(InputError):
                     make_fragments("1,2", molecule, None, text)
 
 
@@ -589,7 +590,7 @@ def test_the_side_of_the_last_atom_moves() -> None:
     # The ghost stays where it is
     assert make_coordinate("bond", "1,2", "0.9:1.0:2", near).moving == (1,)
     benzene = read_xyz(INPUTS / "benzene.xyz").molecule
-    with pytest.raises(InputError, match="ring"):
+    with recorded_error(InputError):
         make_coordinate("bond", "1,2", "1.3:1.5:3", benzene)
 
 
@@ -601,7 +602,7 @@ def test_linear_angles() -> None:
     chain = Molecule(
         ("H", "C", "C", "H"), np.array([[0.0, 0, -2], [0, 0, 0], [0, 0, 2.3], [0, 0, 4.3]])
     )
-    with pytest.raises(InputError, match="not defined"):
+    with recorded_error(InputError):
         make_coordinate("dihedral", "1,2,3,4", "0:90:3", chain)
 
 
@@ -869,13 +870,13 @@ def test_frames_are_read_one_by_one(folder: Path) -> None:
     assert [frame.coordinates[0, 2] * ANGSTROM_PER_BOHR for frame in frames] == pytest.approx(
         [0.1173, 0.2]
     )
-    for tail, words in (
-        ("3\n\nO 0 0 0\n", r"frame 2 \(line 6 on\), line 1: announces 3 atoms, but 1"),
-        ("x\n\nO 0 0 0\n", r"frame 2 \(line 6 on\)"),
-        ("3\n\nO 0 0 0\nH 0 0 x\nH 0 0 2\n", "frame 2 .*line 4"),
+    for tail in (
+        "3\n\nO 0 0 0\n",
+        "x\n\nO 0 0 0\n",
+        "3\n\nO 0 0 0\nH 0 0 x\nH 0 0 2\n",
     ):
         (folder / "f.xyz").write_text(water + tail)
-        with pytest.raises(InputError, match=words):
+        with recorded_error(InputError):
             read_frames(folder / "f.xyz")
 
 

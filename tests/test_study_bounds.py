@@ -37,6 +37,7 @@ from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import make_coefficient
+from tests.recorded import recorded_error
 
 AMMONIA = Molecule(
     ("N", "H", "H", "H"), [[0, 0, 0], [0, 1.4, -0.9], [0.1, -1.5, -0.8], [1.9, 0.3, 0.4]]
@@ -161,7 +162,7 @@ def test_the_last_value_is_taken_and_the_first_beyond_it_refused(name: str) -> N
     for value in inside:
         take(value)
     for value in outside:
-        with pytest.raises(InputError, match=r"expected|at most|up to|nothing to scan|fewer"):
+        with recorded_error(InputError):
             take(value)
 
 
@@ -191,7 +192,7 @@ def test_a_point_is_stationary_up_to_a_bound(
     if taken:
         vibrations.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
         return
-    with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):
+    with recorded_error(NumericalError):
         vibrations.require_stationary(SimpleNamespace())  # type: ignore[arg-type]
 
 
@@ -243,7 +244,7 @@ def test_files_without_a_hessian_are_named() -> None:
     """The first three of them."""
     found = [SimpleNamespace(name=name, hessian=None) for name in "abcde"]
     found[0].hessian = "one"
-    with pytest.raises(InputError, match="1 of 5 files have a Hessian, and b, c, d have none: "):
+    with recorded_error(InputError):
         rank._quantity(found)
 
 
@@ -337,5 +338,5 @@ def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.Mon
 def test_frames_of_another_molecule_are_refused(second: str, tmp_path: Path) -> None:
     path = tmp_path / "frames.xyz"
     path.write_text("2\n\nO 0 0 0\nH 0 0 0.97\n" + second)
-    with pytest.raises(InputError, match=r"frame 2 is .* a scan needs geometries of one molecule"):
+    with recorded_error(InputError):
         dfmp2.scan(path, "sto-3g", charge=-1, multiplicity=1)

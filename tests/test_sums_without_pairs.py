@@ -19,6 +19,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2 import laplace, response, rpa
 from dfmp2.mp2.result import Quadrature
 from dfmp2.progress import Listener
+from tests.recorded import recorded_error
 
 NAUX = 9
 SHAPES = ((4, 5), (3, 6))
@@ -261,7 +262,7 @@ def test_a_laplace_transform_of_nothing_or_of_no_numbers(
     with pytest.raises(NumericalError):
         laplace.opposite_spin_energy(wrong, spaces, 1.0, 1e-6, 0, 1, Steps())
     monkeypatch.setattr(laplace, "MOST_POINTS", 3)
-    with pytest.raises(NumericalError, match="no sum of 3 exponentials"):
+    with recorded_error(NumericalError):
         laplace.quadrature(0.5, 100.0, 1e-5)
 
 
@@ -382,7 +383,7 @@ def test_a_sum_that_does_not_converge_says_what_it_has(
     b: list[Any], spaces: list[ActiveSpace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpa, "LAST", 24)
-    with pytest.raises(NumericalError, match=r"^24 frequencies leave .* uncertain by .* Eh"):
+    with recorded_error(NumericalError):
         rpa.correlation_energy([3 * one for one in b], spaces, 1e-17, 0, 1, Steps())
     wrong = [b[0].copy(), b[1]]
     wrong[0][0, 0, 0] = math.nan

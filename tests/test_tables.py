@@ -65,6 +65,7 @@ from dfmp2.trainium.kernels import sizes
 from dfmp2.units import counted_text, format_bytes
 from tests.awkward import MOLECULES
 from tests.conftest import WRITTEN
+from tests.recorded import MESSAGES, Messages
 from tests.test_outputs import same
 
 STORED = Path(__file__).parent / "data" / "tables"
@@ -839,6 +840,27 @@ def test_what_depends_on_arguments_alone_changes_on_purpose_only(name: str) -> N
     differing = [pair for pair in pairs if pair[0] != pair[1] and not same(*pair, 1e-7)]
     assert not differing, differing[:3]
     assert len(found) == len(expected)
+
+
+def test_a_message_that_differs_is_noticed() -> None:
+    """Another text, number or type, one too many, and one that nobody records."""
+    messages = Messages()
+    messages.test = ("test_x.py", "test_y")
+    messages.rows = {messages.test: ["InputError: 2 atoms", "InputError: no atoms"]}
+    for kind, text in (("InputError", "3 atoms"), ("ValueError", "2 atoms")):
+        messages.asked = []
+        with pytest.raises(AssertionError, match="message 1 differs"):
+            messages.compare(kind, text)
+    messages.asked = []
+    messages.compare("InputError", "2 atoms")
+    messages.compare("InputError", "no atoms")
+    with pytest.raises(AssertionError, match="message 3 differs"):
+        messages.compare("InputError", "no atoms")
+
+
+def test_recorded_messages_are_those_of_tests() -> None:
+    """Of the files that were collected; `python -m pytest --record` removes the others."""
+    assert MESSAGES.recording or MESSAGES.stale() == set()
 
 
 def rewrite() -> None:

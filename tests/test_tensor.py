@@ -16,6 +16,7 @@ from dfmp2 import tensor as dt
 from dfmp2.backends import registry
 from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor
+from tests.recorded import recorded_error
 
 LANES = [("cpu", "float64"), ("cpu", "float32"), ("torch", "float64"), ("torch", "float32")]
 LANES += [
@@ -201,11 +202,9 @@ def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
     assert len(sent) == 3
     check(dt.from_device(second), wide(a)[0].T @ b)
     check(dt.from_device(third), (wide(a)[0].T @ b).T @ c)
-    with pytest.raises(
-        UnsupportedByBackend, match=r"nki-interpreter: what the device has made .*from_device"
-    ):
+    with recorded_error(UnsupportedByBackend):
         dt.gemm(first, c)
-    with pytest.raises(UnsupportedByBackend, match="keeps the order of its axes"):
+    with recorded_error(UnsupportedByBackend):
         dt.einsum("km,kn->nm", x, y)
 
 
@@ -228,117 +227,53 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "error"),
     [
-        (lambda a: dt.gemm(a, a[:3]), InputError, r"k is 4 and 3"),
-        (
-            lambda a: dt.gemm(a, a, beta=1.0),
-            InputError,
-            r"gemm: beta 1 and c None: expected c \(4, 4\)",
-        ),
-        (
-            lambda a: dt.gemm(a, a, beta=1.0, c=a[:2]),
-            InputError,
-            r"c \(2, 4\): expected c \(4, 4\)",
-        ),
-        (
-            lambda a: dt.gemm(a, a.astype(np.float32)),
-            InputError,
-            "a is float64, b is float32: expected float32 or",
-        ),
-        (
-            lambda a: dt.gemm(a.astype(int), a.astype(int)),
-            InputError,
-            "a is int64, b is int64: expected float32",
-        ),
-        (
-            lambda a: dt.gemm([[1.0]], a),
-            InputError,
-            "a is a list: expected a NumPy array or a PyTorch tensor",
-        ),
-        (
-            lambda a: dt.gemm(torch.ones(2, 2, requires_grad=True), a),
-            InputError,
-            "tensor that requires gradients",
-        ),
-        (
-            lambda a: dt.gemm(a, a, backend="abacus"),
-            BackendUnavailable,
-            "abacus is unknown: expected one of auto",
-        ),
-        (
-            lambda a: dt.gemm(a, a, backend="nki"),
-            BackendUnavailable,
-            "nki .* cannot be used: .*nki is not installed",
-        ),
-        (
-            lambda a: dt.gemm(a, a, backend="nki-interpreter"),
-            UnsupportedByBackend,
-            "a is float64.* computes in",
-        ),
+        (lambda a: dt.gemm(a, a[:3]), InputError),
+        (lambda a: dt.gemm(a, a, beta=1.0), InputError),
+        (lambda a: dt.gemm(a, a, beta=1.0, c=a[:2]), InputError),
+        (lambda a: dt.gemm(a, a.astype(np.float32)), InputError),
+        (lambda a: dt.gemm(a.astype(int), a.astype(int)), InputError),
+        (lambda a: dt.gemm([[1.0]], a), InputError),
+        (lambda a: dt.gemm(torch.ones(2, 2, requires_grad=True), a), InputError),
+        (lambda a: dt.gemm(a, a, backend="abacus"), BackendUnavailable),
+        (lambda a: dt.gemm(a, a, backend="nki-interpreter"), UnsupportedByBackend),
         (
             lambda a: dt.gemm(dt.to_device(a, backend="cpu"), dt.to_device(a, backend="torch")),
             InputError,
-            "a is on cpu, b is on torch: bring them together",
         ),
-        (
-            lambda a: dt.gemm(dt.to_device(a, backend="cpu"), a, backend="torch"),
-            InputError,
-            "torch, but a is on cpu",
-        ),
-        (
-            lambda a: dt.gemm(dt.to_device(a), a, alpha=2.0),
-            UnsupportedByBackend,
-            "alpha and beta are applied on the",
-        ),
-        (lambda a: dt.from_device(a), InputError, "from_device: a ndarray was given"),
-        (lambda a: dt.einsum("ij,jk,kl->il", a, a), InputError, "expected two arrays"),
-        (
-            lambda a: dt.einsum("ii,ij->j", a, a),
-            InputError,
-            "'ii' for .* expected one letter for each axis, each once",
-        ),
-        (lambda a: dt.einsum("ij,jk->i", a, a), InputError, "including all that occur only once"),
-        (lambda a: dt.einsum("ij,jk->ikl", a, a), InputError, "letters of the arrays"),
-        (lambda a: dt.syrk(a[0]), InputError, r"syrk: a has shape \(4,\): expected a matrix"),
-        (
-            lambda a: dt.trsm(a, a[:2]),
-            InputError,
-            r"trsm: triangle \(4, 4\) and b \(2, 4\): expected \(n, n\)",
-        ),
-        (lambda a: dt.trsm(np.triu(a, 1), a), InputError, "0 on its diagonal"),
-        (lambda a: dt.trsm(dt.to_device(a), a, lower=False), InputError, "reverse both arrays"),
-        (lambda a: dt.ao_to_mo(a[None], a[:3], a), InputError, r"expected a \(naux, nao, nao\)"),
-        (
-            lambda a: dt.mp2_energy(a[None], -(a[0] ** 2), a[0] ** 2),
-            InputError,
-            r"integrals \(1, 4, 4\), eps_occ \(4,\)",
-        ),
-        (
-            lambda a: dt.mp2_energy(a, np.ones(2), np.zeros(2)),
-            InputError,
-            "below every virtual one",
-        ),
-        (
-            lambda a: dt.plan("ij,jk", (2, 3), (4, 5)),
-            InputError,
-            r"'ij,jk' with \(2, 3\), \(4, 5\): j is 3 and 4",
-        ),
-        (
-            lambda a: dt.plan("ij,jk", (2, 3), (3, 5), dtype="int8"),
-            InputError,
-            "dtype 'int8': expected float64 or",
-        ),
+        (lambda a: dt.gemm(dt.to_device(a, backend="cpu"), a, backend="torch"), InputError),
+        (lambda a: dt.gemm(dt.to_device(a), a, alpha=2.0), UnsupportedByBackend),
+        (lambda a: dt.from_device(a), InputError),
+        (lambda a: dt.einsum("ij,jk,kl->il", a, a), InputError),
+        (lambda a: dt.einsum("ii,ij->j", a, a), InputError),
+        (lambda a: dt.einsum("ij,jk->i", a, a), InputError),
+        (lambda a: dt.einsum("ij,jk->ikl", a, a), InputError),
+        (lambda a: dt.syrk(a[0]), InputError),
+        (lambda a: dt.trsm(a, a[:2]), InputError),
+        (lambda a: dt.trsm(np.triu(a, 1), a), InputError),
+        (lambda a: dt.trsm(dt.to_device(a), a, lower=False), InputError),
+        (lambda a: dt.ao_to_mo(a[None], a[:3], a), InputError),
+        (lambda a: dt.mp2_energy(a[None], -(a[0] ** 2), a[0] ** 2), InputError),
+        (lambda a: dt.mp2_energy(a, np.ones(2), np.zeros(2)), InputError),
+        (lambda a: dt.plan("ij,jk", (2, 3), (4, 5)), InputError),
+        (lambda a: dt.plan("ij,jk", (2, 3), (3, 5), dtype="int8"), InputError),
     ],
 )
-def test_what_does_not_fit_is_named(call, error, message):
-    with pytest.raises(error, match=message):
+def test_what_does_not_fit_is_named(call, error):
+    with recorded_error(error):
         call(numbers("float64", 4, 4))
+
+
+def test_a_backend_that_is_not_there_is_named():
+    one = numbers("float64", 4, 4)
+    with pytest.raises(BackendUnavailable, match=r"--backend nki .* cannot be used"):
+        dt.gemm(one, one, backend="nki")
 
 
 def test_the_device_transform_needs_symmetric_integrals():
     a = numbers("float32", 3, 6, 6)
-    with pytest.raises(InputError, match="not symmetric in its basis functions"):
+    with recorded_error(InputError):
         dt.ao_to_mo(a, a[0], a[0], backend="nki-interpreter")
 
 
@@ -387,7 +322,7 @@ def test_plan_says_what_where_and_how_long():
         and shown.count("predicted") == 3
         and "64 tiles of 128 x 128" in shown
     )
-    with pytest.raises(UnsupportedByBackend, match="fp64"):
+    with recorded_error(UnsupportedByBackend):
         dt.plan("ij,jk", (2, 3), (3, 4), dtype="float64", backend="nki-interpreter")
 
 

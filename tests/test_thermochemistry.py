@@ -30,6 +30,7 @@ from dfmp2.studies.ideal_gas import (
 from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, in_shell, succeed
+from tests.recorded import recorded_error
 from tests.springs import on_springs
 
 GAS = 8.31446261815324  # J/(mol K)
@@ -259,7 +260,7 @@ def test_scale_factors_are_those_published(water: Study) -> None:
         ("b2plyp", "cc-pvdz", "auto"),
         ("mp2", "sto-3g", "auto"),
     ):
-        with pytest.raises(InputError, match="no factor is published"):
+        with recorded_error(InputError):
             scale_factor("auto", method, basis, core)
     scaled = dfmp2.thermo(water, scale=0.95)
     assert scaled.values["zero_point_energy"].value == pytest.approx(
@@ -309,47 +310,47 @@ def test_an_atom_and_isotopes_of_a_symmetric_molecule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("isotopes", "said"),
+    "isotopes",
     [
-        (["5=2H"], "expected an atom from 1 to 4"),
-        (["0=2H"], "expected an atom from 1 to 4"),
-        (["1=2H"], "the atom is O, not H"),
-        (["N=15N"], "there is no N in H2O2"),
-        (["3=9H"], "no isotope 9 of H"),
-        (["3"], "expected ATOM=ISOTOPE"),
-        (["3=x"], "expected ATOM=ISOTOPE"),
-        (["3=0.1"], "expected a mass above 0.5"),
+        ["5=2H"],
+        ["0=2H"],
+        ["1=2H"],
+        ["N=15N"],
+        ["3=9H"],
+        ["3"],
+        ["3=x"],
+        ["3=0.1"],
     ],
 )
-def test_wrong_isotopes(isotopes: list[str], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_wrong_isotopes(isotopes: list[str]) -> None:
+    with recorded_error(InputError):
         isotope_masses(PEROXIDE, isotopes)
 
 
 @pytest.mark.parametrize("text", ["", "a", "1:2", "1:2:1", "1:2:x", "1:2:3:4", "1,,2"])
 def test_wrong_values(text: str) -> None:
-    with pytest.raises(InputError, match="expected numbers with commas"):
+    with recorded_error(InputError):
         parse_values(Option("temperature"), text)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        ({"temperature": 0.0}, "temperature=0.0: expected a number above 0"),
-        ({"temperature": -5.0}, "expected a number above 0"),
-        ({"temperature": math.nan}, "expected a number above 0"),
-        ({"pressure": 0}, "pressure=0.0: expected a number above 0"),
-        ({"cutoff": 50.0}, "belongs to the entropy of low modes"),
-        ({"quasi_harmonic": "best"}, "expected one of harmonic, grimme, truhlar"),
-        ({"quasi_harmonic": "grimme", "cutoff": 0.0}, "expected a wavenumber above 0"),
-        ({"scale": 0.2}, "expected a number from 0.5 to 1.5"),
-        ({"scale": "best"}, "expected a number from 0.5 to 1.5"),
-        ({"symmetry_number": 0}, "expected a whole number from 1 to 60"),
-        ({"symmetry_number": 1.5}, "expected a whole number from 1 to 60"),
+        {"temperature": 0.0},
+        {"temperature": -5.0},
+        {"temperature": math.nan},
+        {"pressure": 0},
+        {"cutoff": 50.0},
+        {"quasi_harmonic": "best"},
+        {"quasi_harmonic": "grimme", "cutoff": 0.0},
+        {"scale": 0.2},
+        {"scale": "best"},
+        {"symmetry_number": 0},
+        {"symmetry_number": 1.5},
     ],
 )
-def test_what_thermo_refuses(water: Study, options: dict, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_thermo_refuses(water: Study, options: dict) -> None:
+    with recorded_error(InputError):
         dfmp2.thermo(water, **options)
 
 

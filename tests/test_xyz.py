@@ -24,6 +24,7 @@ from dfmp2.molecule.files import _charges
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz, write_xyz
 from dfmp2.units import BOHR_PER_ANGSTROM
+from tests.recorded import recorded_error
 
 WATER = """3
 water
@@ -126,67 +127,51 @@ def test_properties_say_which_columns() -> None:
 
 
 REFUSED = [
-    ("", None, "empty"),
-    ("3", 1, "ends too early: expected a comment line"),
-    ("3\nwater\nO 0 0 0\n", 1, "announces 3 atoms, but 1 atom line follows"),
-    ("2\n\nO 0 0 0\n\nH 0 0 1\n", 5, "'H 0 0 1' follows the 2 atoms"),
-    ("1\n\nO 0 0 0\n1\n\nO 0 0 1\n", 4, "a second frame: multi-frame files are not accepted"),
-    ("-3\nc\nO 0 0 0", 1, "'-3' atoms: expected 1 or more"),
-    ("100001\nc\nO 0 0 0", 1, "announces '100001' atoms: at most 100000"),
-    ("9" * 4000 + "\nc\nO 0 0 0", 1, "announces '9999.*at most 100000"),
-    ("3.0\nc\nO 0 0 0", 1, "not an xyz file: .* found '3.0'"),
-    ("٣\nc\nO 0 0 0", 1, "not an xyz file"),
-    ("1\n\nO 0 0", 3, "'O 0 0': expected a symbol and x, y, z"),
-    ("1\n\nO 0 0 abc", 3, "'abc': expected a decimal number"),
-    ("1\n\nO 0 0 0x10", 3, "'0x10': expected a decimal number"),
-    ("1\n\nO 0 0 1_000", 3, "'1_000': expected a decimal number"),
-    ("1\n\nO 0 0 1e999", 3, "coordinate of 10000 bohr or more"),
-    ("1\n\nO 0 0 0 Fe", 3, "'Fe': expected a decimal number"),
-    ("1\n\nO 0 0 ٣", 3, "ASCII"),
-    ("1\n\nO 0 0 \u22121.5", 3, r"ASCII characters.*'\\u2212' is a minus, write -"),
-    ("1\n\nO 0,0 0,0 0,1173", 3, r"'0,0' has a decimal comma: write 0\.0"),
-    (
-        "3\nO 0 0 0.1\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\n",
-        2,
-        "'O 0 0 0.1' is an atom, where the comment line belongs",
-    ),
-    (
-        "1\n-1 1\nO 0 0 0",
-        2,
-        r"'-1 1' looks like charge and multiplicity.*write charge=-1 multiplicity=1, or pass",
-    ),
-    ("1\n\n\u041e 0 0 0", 3, "ASCII"),  # a Cyrillic O looks the same
-    ("1\n\nO 0 0 0" + " 0" * 5000, 3, "at most 4096"),
-    ("2\n\nO 0 0 0\nQq 0 0 1", 4, "unknown element 'Qq'"),
-    ("1\n\nC1 0 0 0", 3, "'C1' is a label or isotope, not a symbol: write C"),
-    ("1\n\nX 0 0 0", 3, "'X' is a dummy atom.*write @O for a ghost O"),
-    ("1\n\n119 0 0 0", 3, "no element has atomic number 119"),
-    ("2\n\nO 0 0 0\nH 0 0 0.1", None, "atoms 1 O and 2 H are 0.1000 angstrom apart"),
-    ("1\ncharge=1.5\nO 0 0 0", 2, "charge='1.5': expected a whole number"),
-    ("1\ncharge=1 CHARGE=2\nO 0 0 0", 2, "charge=1, charge=2 contradict each other"),
-    ("1\nmult=1 multiplicity=3\nO 0 0 0", 2, "mult=1, multiplicity=3 contradict each other"),
-    ("1\nspin=1\nO 0 0 0", 2, "'spin=1' is ambiguous"),
-    ('1\nLattice="9 0 0 0 9 0 0 0 9"\nO 0 0 0', 2, "periodic structure"),
-    ('1\npbc="T F F"\nO 0 0 0', 2, "periodic structure"),
-    ("1\nc" + "c" * 10**5 + "\nO 0 0 0", 2, "comment longer than 100000"),
-    ("1\nProperties=species:S:1\nO 0 0 0", 2, "expected species:S:1 and pos:R:3"),
-    (
-        "1\nProperties=species:S:1:pos:R:3:q:R:1\nO 0 0 0",
-        3,
-        "4 columns, but Properties= on line 2 announces 5",
-    ),
-    (
-        "HEADER    HYDROLASE\nATOM      1  N   MET A   1\n",
-        1,
-        "not an xyz file: .*found 'HEADER    HYDROLASE'",
-    ),
-    ("\x1b[31m" + "z" * 500 + "\n", 1, r"found '\\x1b\[31mz{39}\.\.\.'"),
+    ("", None),
+    ("3", 1),
+    ("3\nwater\nO 0 0 0\n", 1),
+    ("2\n\nO 0 0 0\n\nH 0 0 1\n", 5),
+    ("1\n\nO 0 0 0\n1\n\nO 0 0 1\n", 4),
+    ("-3\nc\nO 0 0 0", 1),
+    ("100001\nc\nO 0 0 0", 1),
+    ("9" * 4000 + "\nc\nO 0 0 0", 1),
+    ("3.0\nc\nO 0 0 0", 1),
+    ("٣\nc\nO 0 0 0", 1),
+    ("1\n\nO 0 0", 3),
+    ("1\n\nO 0 0 abc", 3),
+    ("1\n\nO 0 0 0x10", 3),
+    ("1\n\nO 0 0 1_000", 3),
+    ("1\n\nO 0 0 1e999", 3),
+    ("1\n\nO 0 0 0 Fe", 3),
+    ("1\n\nO 0 0 ٣", 3),
+    ("1\n\nO 0 0 \u22121.5", 3),
+    ("1\n\nO 0,0 0,0 0,1173", 3),
+    ("3\nO 0 0 0.1\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\n", 2),
+    ("1\n-1 1\nO 0 0 0", 2),
+    ("1\n\n\u041e 0 0 0", 3),  # a Cyrillic O looks the same
+    ("1\n\nO 0 0 0" + " 0" * 5000, 3),
+    ("2\n\nO 0 0 0\nQq 0 0 1", 4),
+    ("1\n\nC1 0 0 0", 3),
+    ("1\n\nX 0 0 0", 3),
+    ("1\n\n119 0 0 0", 3),
+    ("2\n\nO 0 0 0\nH 0 0 0.1", None),
+    ("1\ncharge=1.5\nO 0 0 0", 2),
+    ("1\ncharge=1 CHARGE=2\nO 0 0 0", 2),
+    ("1\nmult=1 multiplicity=3\nO 0 0 0", 2),
+    ("1\nspin=1\nO 0 0 0", 2),
+    ('1\nLattice="9 0 0 0 9 0 0 0 9"\nO 0 0 0', 2),
+    ('1\npbc="T F F"\nO 0 0 0', 2),
+    ("1\nc" + "c" * 10**5 + "\nO 0 0 0", 2),
+    ("1\nProperties=species:S:1\nO 0 0 0", 2),
+    ("1\nProperties=species:S:1:pos:R:3:q:R:1\nO 0 0 0", 3),
+    ("HEADER    HYDROLASE\nATOM      1  N   MET A   1\n", 1),
+    ("\x1b[31m" + "z" * 500 + "\n", 1),
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "reason"), REFUSED)
-def test_refused_with_file_and_line(text: str, line: int | None, reason: str) -> None:
-    with pytest.raises(InputError, match=reason) as caught:
+@pytest.mark.parametrize(("text", "line"), REFUSED)
+def test_refused_with_file_and_line(text: str, line: int | None) -> None:
+    with recorded_error(InputError) as caught:
         parse(text)
     assert (caught.value.file, caught.value.line) == ("w.xyz", line)
     message = str(caught.value)
@@ -214,29 +199,28 @@ def test_read_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         "option",
     )
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n\nO 0 0 zero\n")))
-    with pytest.raises(InputError, match=r"^stdin, line 3: 'zero'"):
+    with recorded_error(InputError):
         read_xyz("-")
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match=r"^stdin: standard input is closed"):
+    with recorded_error(InputError):
         read_xyz("-")
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    "data",
     [
-        (b"\x89HDF\r\n\x1a\n\0\0", "binary"),
-        (WATER.encode("utf-16"), "binary"),
-        (WATER.encode("utf-32-le"), "binary"),
-        (WATER.replace("water", "Ångström").encode("latin-1"), "byte 3 is not UTF-8 text"),
-        (b"", "empty"),
+        b"\x89HDF\r\n\x1a\n\0\0",
+        WATER.encode("utf-16"),
+        WATER.encode("utf-32-le"),
+        WATER.replace("water", "Ångström").encode("latin-1"),
+        b"",
     ],
 )
-def test_not_text(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_not_text(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "w.xyz"
     path.write_bytes(data)
-    with pytest.raises(InputError, match=reason) as caught:
+    with recorded_error(InputError) as caught:
         read_xyz(path)
-    assert str(caught.value).startswith(f"{path}: ")
     assert caught.value.exit_code == 3
 
 
@@ -245,16 +229,16 @@ def test_not_a_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     os.mkfifo(pipe)
     loop = tmp_path / "loop.xyz"
     loop.symlink_to(loop)
-    for path, reason in (
-        (tmp_path / "missing.xyz", "no such file"),
-        (tmp_path, "is a directory"),
-        (pipe, "is a device, pipe or socket"),
-        (Path("/dev/zero"), "is a device, pipe or socket"),
-        (loop, "cannot be read"),
-        (tmp_path / ("x" * 300), "cannot be read"),
-        (tmp_path / "w.xyz" / "\0", "cannot be read"),
+    for path in (
+        tmp_path / "missing.xyz",
+        tmp_path,
+        pipe,
+        Path("/dev/zero"),
+        loop,
+        tmp_path / ("x" * 300),
+        tmp_path / "w.xyz" / "\0",
     ):
-        with pytest.raises(InputError, match=reason) as caught:
+        with recorded_error(InputError) as caught:
             read_xyz(path)
         assert caught.value.file == str(path)
 
@@ -264,7 +248,7 @@ def test_not_a_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     locked = tmp_path / "locked.xyz"
     locked.write_text(WATER)
     monkeypatch.setattr("builtins.open", deny)
-    with pytest.raises(InputError, match=r"Permission denied.*permissions"):
+    with recorded_error(InputError):
         read_xyz(locked)
 
 
@@ -273,13 +257,13 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(path, "wb") as stream:
         stream.truncate(MAX_BYTES + 1)  # sparse: takes no disk space
     tracemalloc.start()
-    with pytest.raises(InputError, match="more than 64 MB"):
+    with recorded_error(InputError):
         read_xyz(path)
     assert tracemalloc.get_traced_memory()[1] < 10**6  # refused before reading
     tracemalloc.stop()
     monkeypatch.setattr("dfmp2.molecule.xyz.MAX_BYTES", 100)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1" * 101)))
-    with pytest.raises(InputError, match=r"^stdin: more than"):
+    with recorded_error(InputError):
         read_xyz("-")
 
 
@@ -399,7 +383,7 @@ def test_a_file_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 2)
     assert np.shape(_charges(charges)) == (2, 4)
     monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 1)
-    with pytest.raises(InputError, match="more than 1 charges"):
+    with recorded_error(InputError):
         _charges(charges)
     monkeypatch.setattr(f"{limits}.MAX_ATOMS", 2)
     assert parse_xyz("2\n\nH 0 0 0\nH 0 0 0.74\n", file="x").molecule.natom == 2
