@@ -40,7 +40,7 @@ from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import compare, formulas
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input, run_psi4
 from tests.conftest import COMMAND, PATIENCE, Heard, Runner, Stored, succeed, wait_until
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_failure, recorded_texts
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data" / "psi4"
@@ -153,7 +153,7 @@ def test_table_and_json(call: Runner, water: Stored) -> None:
         assert row["exact"] == pytest.approx(other, abs=1e-8)
         assert row["difference"] == pytest.approx(row["stored"] - row["exact"], abs=1e-12)
     strict = call("compare", str(water.path), "--exact", "--tolerance", "1e-6")
-    assert strict.code == 8 and "more than --tolerance 1.0e-06 Eh per atom" in strict.message
+    recorded_failure(strict, 8)
 
 
 def test_what_does_not_fit_is_refused_first(
@@ -220,8 +220,7 @@ def test_another_solution_is_compared_with_itself(broken: MP2Result) -> None:
     correct."""
     warned = Collector(Silent())
     assert compare.recompute(broken, 1e-7, 1, warned).passed
-    assert len(warned.warnings) == 1
-    assert "ends in another solution, 2.3e-01 Eh higher" in warned.warnings[0]
+    recorded_texts(warned.warnings)
     assert exactly(broken).passed
     wrong = replace(broken, reference=replace(broken.reference, scf_total_energy=-0.8))
     warned = Collector(Silent())
@@ -245,9 +244,7 @@ def test_a_loosely_converged_scf_is_not_repeated_loosely(call: Runner) -> None:
         )
     )
     done = call("compare", "h2o.dfmp2.h5", "--json")
-    assert done.code == 8
-    assert "its SCF energy is lower, also from the stored orbitals" in done.message
-    assert "converged with --scf-conv-tol 1.0e-02" in done.message
+    recorded_failure(done, 8)
     assert done.json["energies"]["scf_total_energy"]["difference"] == pytest.approx(
         1.44e-5, rel=0.01
     )
@@ -271,10 +268,7 @@ def test_where_the_other_scf_ends_early_it_says_so(
     result = replace(result, options=replace(result.options, scf_max_cycles=12))
     warned = Collector(Silent())
     assert compare.recompute(result, 1e-7, 1, warned).passed
-    assert (
-        "does not converge to 1e-300 Eh: the comparison is with one converged to 1e-10 Eh"
-        in (warned.warnings[0])
-    )
+    recorded_texts(warned.warnings)
 
 
 def test_orbitals_that_are_left_give_no_fitting_error(water: Stored) -> None:
@@ -523,7 +517,7 @@ def test_the_plasmon_formula_is_that_of_pyscfs_gw() -> None:
 def test_psi4_has_mp2_alone(call: Runner, folder: Path) -> None:
     succeed(call("run", "h2o.xyz", "--basis", "6-31g", "--method", "drpa", "--quiet"))
     done = call("compare", "h2o.dfmp2.h5", "--with", "psi4")
-    assert done.code == 3 and "drpa" in done.message
+    recorded_failure(done, 3)
     done = succeed(call("compare", "h2o.dfmp2.h5"))
     assert [line.split()[0] for line in done.out.splitlines()] == [
         "energy",
@@ -737,72 +731,57 @@ def test_it_runs_alone(radical_result, stand_in, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "fragment", "allowed"),
+    ("script", "allowed"),
     [
-        (
-            "s/-0.1114970638772585/-0.1115970638772585/",
-            "Psi4 1.3.2 differs by 1.0e-04 Eh, more than --toler",
-            "1e-3",
-        ),
-        (
-            "s/-55.5670750200435464/-55.6670750200435464/",
-            "lower, so the two may have found different SCF",
-            "1",
-        ),
+        ("s/-0.1114970638772585/-0.1115970638772585/", "1e-3"),
+        ("s/-55.5670750200435464/-55.6670750200435464/", "1"),
     ],
 )
 def test_a_difference_is_exit_8(
-    call: Runner, stored: Path, stand_in, script: str, fragment: str, allowed: str
+    call: Runner, stored: Path, stand_in, script: str, allowed: str
 ) -> None:
     stand_in(f"sed '{script}' $RECORDED > output.dat")
     done = call("compare", "nh2.h5", "--with", "psi4")
-    assert done.code == 8 and fragment in done.message
+    recorded_failure(done, 8)
     assert call("compare", "nh2.h5", "--with", "psi4", "--tolerance", allowed).code == 0
 
 
 @pytest.mark.parametrize(
-    ("script", "fragment"),
+    "script",
     [
-        (
-            "echo 'Fatal Error: There are no occupied orbitals with beta spin.'; exit 1",
-            "(exit code 1): Fatal Error: Th",
-        ),
-        ("echo a; echo b; echo c; printf 'd\\033[2J\\n'; exit 3", "(exit code 3): b | c | d [2J"),
-        ("exit 1", "(exit code 1): it wrote nothing"),
-        ("kill -SEGV $$", "(killed by signal 11)"),
-        ("true", "holds no DF-MP2 energies: it wrote nothing"),
-        (
-            "echo 'Failed to converge: '; cp $RECORDED output.dat",
-            "integrals over the core potential did not converge",
-        ),
-        ("sleep 600", "stopped after --timeout 0.3 s"),
+        "echo 'Fatal Error: There are no occupied orbitals with beta spin.'; exit 1",
+        "echo a; echo b; echo c; printf 'd\\033[2J\\n'; exit 3",
+        "exit 1",
+        "kill -SEGV $$",
+        "true",
+        "echo 'Failed to converge: '; cp $RECORDED output.dat",
+        "sleep 600",
     ],
     ids=["message", "last lines", "silent", "crash", "no output", "inexact", "slow"],
 )
-def test_a_failing_psi4_is_exit_6(call: Runner, stored: Path, stand_in, script, fragment):
+def test_a_failing_psi4_is_exit_6(call: Runner, stored: Path, stand_in, script):
     stand_in(script)
     done = call(
         "compare", "nh2.h5", "--with", "psi4", "--timeout", "0.3" if "sleep" in script else "300"
     )
-    assert (done.code, done.out) == (6, "")
-    assert fragment in done.message
+    recorded_failure(done, 6)
+    assert done.out == ""
 
 
 def test_psi4_missing_or_without_a_folder(
     call: Runner, stored: Path, stand_in, monkeypatch, tmp_path
 ):
-    def refused(code: int, said: str) -> None:
-        done = call("compare", "nh2.h5", "--with", "psi4")
-        assert done.code == code and said in done.message
+    def refused(code: int) -> None:
+        recorded_failure(call("compare", "nh2.h5", "--with", "psi4"), code)
 
     stand_in("true")
     (tmp_path / "bin" / "psi4").write_text("no program")
-    refused(6, "cannot be started")
+    refused(6)
     with monkeypatch.context() as planted:
         planted.setenv("PSI_SCRATCH", "/nowhere")
-        refused(7, "no temporary folder for Psi4 can be made in /nowhere")
+        refused(7)
     monkeypatch.setenv("PATH", str(COMMAND.parent))
-    refused(6, "psi4 is not on PATH: install it (apt-get install psi4, or conda install")
+    refused(6)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])

@@ -34,7 +34,7 @@ from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 from dfmp2.scf.stability import Examination
 from tests.awkward import MOLECULES, mole_of
 from tests.conftest import Heard
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 # --- the ladder of convergence methods ------------------------------------------------------------
 
@@ -410,8 +410,8 @@ def test_an_instability_that_cannot_be_followed_is_warned_of() -> None:
         lambda mf: Examination([way(UHF, -0.01)], None),
     )
     assert solutions is not None and len(solutions.energy) == 2 and solutions.chosen == 1
-    assert found.mf.name == "s1" and len(heard.warnings) == 1
-    assert "cannot be followed: it climbs" in heard.warnings[0]
+    assert found.mf.name == "s1"
+    recorded_texts(heard.warnings)
     # A mere check follows nothing; an eigenvalue equal to the threshold is not followed.
     for asked, eigenvalue in (("full", -0.01), ("follow", -following.UNCERTAIN)):
         options = Options(basis="sto-3g", stability=asked)
