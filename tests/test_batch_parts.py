@@ -294,7 +294,7 @@ def test_what_was_said_of_an_item_is_known_again() -> None:
     """In any order; except if it names files, whose content may have changed."""
 
     def of(start: str | None = None, **given: Any) -> str:
-        options = SimpleNamespace(scf_from=start)
+        options = SimpleNamespace(scf_from=start, basis=given["basis"])
         return items.asked_hash(SimpleNamespace(options=options, given=given))  # type: ignore[arg-type]
 
     one = of(basis="cc-pvdz", charge=1)
@@ -302,6 +302,7 @@ def test_what_was_said_of_an_item_is_known_again() -> None:
     others = {of(basis="cc-pvdz"), of(basis="cc-pvdz", charge=-1), of(basis="cc-pvtz", charge=1)}
     assert one not in others and len(others) == 3
     assert of("start.h5", basis="cc-pvdz") == of(basis="cc-pvdz", point_charges="q.txt") == ""
+    assert of(basis="cc-pvdz,C=mine.gbs") == ""
 
 
 @pytest.mark.parametrize(
