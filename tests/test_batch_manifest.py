@@ -152,36 +152,6 @@ def test_a_folder_stands_for_its_batch(folder, call, monkeypatch):
     assert refused.code == 3 and "folder without batch.toml" in refused.message
 
 
-def test_only_what_decides_a_result_is_in_its_fingerprint(folder):
-    def of(text: str, **options):
-        (folder / "h2o.xyz").write_text(text)
-        (item,) = make_batch(
-            [str(folder / "h2o.xyz")], {"basis": "sto-3g", **options}, Path("out")
-        ).items
-        return read_input(item).fingerprint
-
-    text = (folder / "h2o.xyz").read_text()
-    plain = of(text)
-    assert (
-        plain
-        == of(text, threads=1)
-        == of(text, memory="2GB")
-        == of(text, scratch="/tmp")
-        == of(text + "\n\n")
-    )
-    moved = text.replace("0.1173", "0.1173000001")
-    changed = [
-        of(moved),
-        of(text, basis="cc-pvdz"),
-        of(text, charge=2),
-        of(text, frozen_core="1"),
-        of(text, precision="fp64"),
-        of(text, scf_conv_tol=1e-9),
-        of(text, check=True),
-    ]
-    assert len({plain, *changed}) == len(changed) + 1
-
-
 def test_start_orbitals_count_by_their_content(folder):
     (folder / "a.chk").write_bytes(b"first")
     (item,) = make_batch(
@@ -253,8 +223,9 @@ def test_an_item_is_complete_while_nothing_that_it_depends_on_changes(folder, mo
             kept = files[name].read_text()
             files[name].write_text(text)
             assert [row.status for row in items.look_items(batch())] == ["pending"], text
-            with pytest.raises(InputError, match="no complete result"):
-                collect.collect(batch())
+            if name != "m.toml":
+                with pytest.raises(InputError, match="no complete result"):
+                    collect.collect(batch())
             files[name].write_text(kept)
         files["m.toml"].write_text(written(allow_small_gap=True))
         assert collect.collect(batch()).records == [before]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
@@ -288,21 +287,6 @@ def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
     kept: str, asked: str, enough: bool
 ) -> None:
     assert items._keeps(kept, SimpleNamespace(keep=asked)) is enough  # type: ignore[arg-type]
-
-
-def test_what_was_said_of_an_item_is_known_again() -> None:
-    """In any order; except if it names files, whose content may have changed."""
-
-    def of(start: str | None = None, **given: Any) -> str:
-        options = SimpleNamespace(scf_from=start, basis=given["basis"])
-        return items.asked_hash(SimpleNamespace(options=options, given=given))  # type: ignore[arg-type]
-
-    one = of(basis="cc-pvdz", charge=1)
-    assert re.fullmatch("[0-9a-f]{16}", one) and one == of(charge=1, basis="cc-pvdz")
-    others = {of(basis="cc-pvdz"), of(basis="cc-pvdz", charge=-1), of(basis="cc-pvtz", charge=1)}
-    assert one not in others and len(others) == 3
-    assert of("start.h5", basis="cc-pvdz") == of(basis="cc-pvdz", point_charges="q.txt") == ""
-    assert of(basis="cc-pvdz,C=mine.gbs") == ""
 
 
 @pytest.mark.parametrize(
