@@ -229,14 +229,18 @@ def test_an_item_is_complete_while_nothing_that_it_depends_on_changes(folder, mo
             files[name].write_text(kept)
         files["m.toml"].write_text(written(allow_small_gap=True))
         assert collect.collect(batch()).records == [before]
-    reads, read = [], hdf5.read
+    reads, read, inputs = [], hdf5.read, []
     monkeypatch.setattr(hdf5, "read", lambda path: reads.append(path) or read(path))
+    monkeypatch.setattr(items, "read_input", lambda one: inputs.append(one) or read_input(one))
     collect.collect(batch())
-    assert reads == []
-    for module in (collect, items):
-        monkeypatch.setattr(module, "version", lambda: "another")
+    items.look_items(batch())
+    assert reads == inputs == []
+    monkeypatch.setattr(collect, "version", lambda: "another")
     collect.collect(batch())
     assert len(reads) == 1
+    monkeypatch.setattr(items, "version", lambda: "another")
+    items.look_items(batch())
+    assert len(inputs) == 1
 
 
 KEYS = [

@@ -38,6 +38,7 @@ from tests.test_disk import set_variant
 INPUTS = Path(__file__).parent.parent / "inputs"
 SMALL = Options(basis="sto-3g", threads=1, backend="cpu")
 Bits = dict[str, bytes]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 @pytest.mark.parametrize("waits", [None, False, True])
