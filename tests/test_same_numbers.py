@@ -52,6 +52,8 @@ def test_a_warning_is_kept_by_every_route(tmp_path: Path, monkeypatch: pytest.Mo
     assert prepared.diagnostics.warnings == (warning,)
     heard["energy"] = Heard()
     found["energy"] = dfmp2.energy(tmp_path / "p.h5", threads=1, listener=heard["energy"])
+    predicted = found["energy"].predicted
+    assert predicted.scf == prepared.predicted.scf > 0 < predicted.pair_energies
     kept = tmp_path / "r.h5"
     with Stopping(at_tile=1), pytest.raises(Interrupted):
         dfmp2.run(path, checkpoint=kept, **hears("stopped"))
