@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -381,6 +382,27 @@ def frozen_heap(known_heap: None) -> None:
     which every run calls several times and which would take half of the processor time."""
     gc.collect()
     exclude_existing()
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fail where a test leaves a file open, a lock held or a scratch folder, whatever it raised."""
+    from dfmp2.host import files, scratch
+
+    def opened() -> set[tuple[str, str]]:
+        found = set()
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # that of the listing itself
+                found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        return {(number, path) for number, path in found if path.startswith(("/tmp", "/var"))}
+
+    before = opened()
+    yield
+    gc.collect()
+    assert opened() - before == set()
+    assert [path for (_, path), locks in files._held.items() if locks] == []
+    mine = f"{scratch.PREFIX}-{scratch._host()}-{os.getpid()}-*"
+    assert list(Path(tempfile.gettempdir()).glob(mine)) == []
 
 
 @pytest.fixture

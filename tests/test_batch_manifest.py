@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,17 @@ from hypothesis.strategies import lists, sampled_from, tuples
 
 import dfmp2
 from dfmp2.errors import InputError
+from dfmp2.execution import collect, items
 from dfmp2.execution.items import _function_of, fingerprint, read_input
-from dfmp2.execution.manifest import make_batch, read_batch, read_manifest, slug
+from dfmp2.execution.manifest import make_batch, manifest_lines, read_batch, read_manifest, slug
+from dfmp2.execution.pool import WorkerShare
+from dfmp2.mp2.identity import FREE
+from dfmp2.options import Options
+from dfmp2.output import hdf5
+from dfmp2.output.batch_index import IndexWriter
 from tests.conftest import listing, succeed
 from tests.recorded import recorded_error, recorded_failure
+from tests.test_cli_options import GIVEN
 
 HEAD = 'basis = "sto-3g"\noutput = "out"\n'
 ITEM = '[[item]]\nmolecule = "h2o.xyz"\n'
@@ -144,36 +153,6 @@ def test_a_folder_stands_for_its_batch(folder, call, monkeypatch):
     recorded_failure(refused, 3)
 
 
-def test_only_what_decides_a_result_is_in_its_fingerprint(folder):
-    def of(text: str, **options):
-        (folder / "h2o.xyz").write_text(text)
-        (item,) = make_batch(
-            [str(folder / "h2o.xyz")], {"basis": "sto-3g", **options}, Path("out")
-        ).items
-        return read_input(item).fingerprint
-
-    text = (folder / "h2o.xyz").read_text()
-    plain = of(text)
-    assert (
-        plain
-        == of(text, threads=1)
-        == of(text, memory="2GB")
-        == of(text, scratch="/tmp")
-        == of(text + "\n\n")
-    )
-    moved = text.replace("0.1173", "0.1173000001")
-    changed = [
-        of(moved),
-        of(text, basis="cc-pvdz"),
-        of(text, charge=2),
-        of(text, frozen_core="1"),
-        of(text, precision="fp64"),
-        of(text, scf_conv_tol=1e-9),
-        of(text, check=True),
-    ]
-    assert len({plain, *changed}) == len(changed) + 1
-
-
 def test_start_orbitals_count_by_their_content(folder):
     (folder / "a.chk").write_bytes(b"first")
     (item,) = make_batch(
@@ -187,6 +166,82 @@ def test_start_orbitals_count_by_their_content(folder):
     assert "scf-from" in str(read_input(item).molecule) and isinstance(
         read_input(item).molecule, InputError
     )
+
+
+ALONE = WorkerShare(threads=1, memory=10**9)
+HYDROGEN = """****
+H 0
+S 2 1.0
+5.4471780 0.1562850
+0.8245472 0.9046910
+S 1 1.0
+0.1831916 1.0
+****
+"""
+
+
+def test_an_item_is_complete_while_nothing_that_it_depends_on_changes(folder, monkeypatch):
+    """Neither the index nor what was collected is trusted after a change of files, options, task or
+    version."""
+    files = {name: folder / name for name in ("m.toml", "h2.xyz", "mine.gbs", "q.txt")}
+    files["mine.gbs"].write_text(HYDROGEN)
+    files["q.txt"].write_text("0 0 9 0.5\n")
+    common = {"auxbasis": "def2-svp-ri", "allow_poor_fit": True, "output": "out", "threads": 1}
+
+    def batch():
+        return read_manifest(files["m.toml"])
+
+    for values, of_files in (
+        ({"basis": "mine.gbs"}, {"mine.gbs": HYDROGEN.replace("0.1831916", "0.2831916")}),
+        ({"basis": "sto-3g", "point_charges": "q.txt"}, {"q.txt": "0 0 8 0.5\n"}),
+        ({"basis": "sto-3g"}, {}),
+    ):
+
+        def written(*, values=values, **changes):
+            item = ["[[item]]", 'molecule = "h2.xyz"']
+            return "\n".join([*manifest_lines(common), *item, *manifest_lines(values | changes)])
+
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        (folder / "out").mkdir()
+        files["m.toml"].write_text(written())
+        row = items.compute_item(read_input(batch().items[0]), None, None, "", ALONE)
+        with closing(IndexWriter(folder / "out", None)) as index:
+            index.append(items.index_rows([row]))
+        (before,) = collect.collect(batch()).records
+        changed = {("h2.xyz", files["h2.xyz"].read_text().replace("0.74", "0.75"))}
+        changed |= of_files.items()
+        if "point_charges" in values:
+            changed.add(("m.toml", written(point_charge_units="bohr")))
+        elif not of_files:
+            others = {"task": "gradient", "multiplicity": 3, "units": "bohr"}
+            others |= {name: value for name, (_, value) in GIVEN.items() if name not in FREE}
+            for name, value in others.items():
+                with suppress(InputError):  # one that needs another option
+                    Options(**{"basis": "sto-3g", name: value} if name in GIVEN else values)
+                    changed.add(("m.toml", written(**{name: value})))
+            assert len(changed) > 25
+        for name, text in changed:
+            kept = files[name].read_text()
+            files[name].write_text(text)
+            assert [row.status for row in items.look_items(batch())] == ["pending"], text
+            if name != "m.toml":
+                with pytest.raises(InputError, match="no complete result"):
+                    collect.collect(batch())
+            files[name].write_text(kept)
+        files["m.toml"].write_text(written(allow_small_gap=True))
+        assert collect.collect(batch()).records == [before]
+    reads, read, inputs = [], hdf5.read, []
+    monkeypatch.setattr(hdf5, "read", lambda path: reads.append(path) or read(path))
+    monkeypatch.setattr(items, "read_input", lambda one: inputs.append(one) or read_input(one))
+    collect.collect(batch())
+    items.look_items(batch())
+    assert reads == inputs == []
+    monkeypatch.setattr(collect, "version", lambda: "another")
+    collect.collect(batch())
+    assert len(reads) == 1
+    monkeypatch.setattr(items, "version", lambda: "another")
+    items.look_items(batch())
+    assert len(inputs) == 1
 
 
 KEYS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
@@ -189,8 +188,8 @@ def test_calculations_that_processes_share():
     assert process_count([0.0, 0.0], one, 10**9, 2) == 1  # each will be refused
 
 
-@pytest.mark.parametrize(("length", "shown"), [(299, 299), (300, 300), (301, 300), (900, 300)])
-def test_what_is_told_of_an_item_that_failed(length: int, shown: int) -> None:
+@pytest.mark.parametrize(("words", "shown"), [(59, 59), (60, 60), (61, 59), (200, 59)])
+def test_what_is_told_of_an_item_that_failed(words: int, shown: int) -> None:
     """The time left is the time spent times the ratio of remaining to finished cost; messages are
     shortened."""
     told: dict[str, Any] = {}
@@ -209,11 +208,12 @@ def test_what_is_told_of_an_item_that_failed(length: int, shown: int) -> None:
         _cost_done=25.0,
         _ended=1,
     )
-    row = ItemStatus("a", "a.xyz", "failed", 5, "x" * length, notes=("on the host",))
+    row = ItemStatus("a", "a.xyz", "failed", 5, " ".join(["word"] * words), notes=("on the host",))
     BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
     assert told["left"] == pytest.approx(900, rel=0.01)
     assert told["stage"] == "a: on the host" and told["step"] == (1, 3, "items")
-    assert told["warning"] == f"a failed with code 5: {'x' * shown}"
+    ending = "" if shown == words else " ..."
+    assert told["warning"] == f"a failed with code 5: {' '.join(['word'] * shown)}{ending}"
     run._cost_done = 0.0
     BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
     assert told["left"] is None
@@ -290,20 +290,6 @@ def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
     kept: str, asked: str, enough: bool
 ) -> None:
     assert items._keeps(kept, SimpleNamespace(keep=asked)) is enough  # type: ignore[arg-type]
-
-
-def test_what_was_said_of_an_item_is_known_again() -> None:
-    """In any order; except if it names files, whose content may have changed."""
-
-    def of(start: str | None = None, **given: Any) -> str:
-        options = SimpleNamespace(scf_from=start)
-        return items.asked_hash(SimpleNamespace(options=options, given=given))  # type: ignore[arg-type]
-
-    one = of(basis="cc-pvdz", charge=1)
-    assert re.fullmatch("[0-9a-f]{16}", one) and one == of(charge=1, basis="cc-pvdz")
-    others = {of(basis="cc-pvdz"), of(basis="cc-pvdz", charge=-1), of(basis="cc-pvtz", charge=1)}
-    assert one not in others and len(others) == 3
-    assert of("start.h5", basis="cc-pvdz") == of(basis="cc-pvdz", point_charges="q.txt") == ""
 
 
 @pytest.mark.parametrize(
@@ -617,9 +603,13 @@ def test_a_pool_grows_to_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_item_without_enough_memory_is_told_of_its_share(tmp_path: Path) -> None:
     item: Any = SimpleNamespace(name="x", molecule="x.xyz", target=tmp_path / "x.h5")
     short = ResourceError("5 GB are needed, and ", Option("memory"), " allows 1 GB")
-    for error, told in ((short, True), (ResourceError("the disk is full"), False)):
-        said = items._row_of_error(item, error).error
-        assert said.startswith(str(error)) and said.endswith("share of the memory") == told
+    for error, share, told in (
+        (short, SHARE, True),
+        (short, SHARE._replace(token=tmp_path), False),  # of a Dask cluster
+        (ResourceError("the disk is full"), SHARE, False),
+    ):
+        said = items._row_of_error(item, error, share).error
+        assert said.startswith(str(error)) and ("each worker of the batch" in said) == told
 
 
 def test_workers_are_looked_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

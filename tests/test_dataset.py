@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.errors import Message
 from dfmp2.execution import collect
 from dfmp2.execution.manifest import read_batch
 from dfmp2.molecule.files import read_frame
@@ -304,6 +305,12 @@ def test_results_without_a_certificate_are_left_out(batch, tmp_path):
     with recorded_error(dfmp2.InputError):
         write_dataset(empty, "extxyz", [])
     assert not empty.exists()
+
+
+def test_remarks_on_a_collection_stay_in_its_data_set():
+    remark = Message("1 of 2 items left out of the table: not complete")
+    fit = collect.fit_for_dataset(collect.Collection([], {}, [remark]))
+    assert fit.remarks == [remark]
 
 
 def test_splits_stay_whatever_is_beside_them(batch, collected):

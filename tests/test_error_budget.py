@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -1180,3 +1181,42 @@ def test_what_is_wrong_with_a_barrier_cancels(water: Stored) -> None:
     study = Study("irc", "", {"backward_run": "lower"}, (), {}, {}, runs, True)
     alone, barrier = (one.error_budget.sources["mp2_fitting"].correlation for one in (run, study))
     assert 0 < barrier.value < 0.1 * alone.value
+
+
+def test_every_run_counts_in_the_budget_of_a_study_with_its_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of E(SCF) and E(corr); each point of a scan against both ends. The runs are made up."""
+    asked: list[list[tuple[tuple[float, float], str]]] = []
+
+    def note(parts: Any, *_: str) -> Any:
+        asked.append([(weights, run.name) for weights, run in parts])
+        return SimpleNamespace(total=1.0)
+
+    def of(kind: str, names: str, **settings: Any) -> Study:
+        asked.clear()
+        runs: Any = {
+            name: SimpleNamespace(name=name, total_energy=-float(place))
+            for place, name in enumerate(names.split())
+        }
+        return Study(kind, "", settings, (), {}, {}, runs, True)
+
+    monkeypatch.setattr("dfmp2.mp2.error_of_difference.combined", note)
+    plus, minus = (1.0, 1.0), (-1.0, -1.0)
+    assert of("scan", "high middle low").error_budget is not None
+    pairs = [("middle", "low"), ("high", "low"), ("low", "high"), ("middle", "high")]
+    assert sorted(asked) == sorted([(plus, one), (minus, other)] for one, other in pairs)
+    names = " ".join(f"{n}-{basis}" for n in "123" for basis in ("in-complex", "alone"))
+    bound = of("interaction", f"complex {names}")
+    for budget, basis in (
+        (bound.error_budget, "in-complex"),
+        (bound.uncorrected_error_budget, "alone"),
+    ):
+        assert budget is not None
+        fragments = [(minus, f"{n}-{basis}") for n in "123"]
+        assert [(plus, "complex"), *fragments] in asked
+    species = [{"run": "a", "coefficient": -2.0}, {"run": "b", "coefficient": 1.5}]
+    assert of("reaction", "a b", species=species).error_budget is not None
+    assert asked == [[((-2.0, -2.0), "a"), ((1.5, 1.5), "b")]]
+    assert of("irc", "transition-state x y", backward_run="y").error_budget is not None
+    assert asked == [[(plus, "transition-state"), (minus, "y")]]

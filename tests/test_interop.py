@@ -9,19 +9,22 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import dfmp2
 from dfmp2.errors import InputError
+from dfmp2.execution.items import read_input
+from dfmp2.execution.manifest import make_batch, manifest_lines, read_manifest
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Finished, Runner, listing
+from tests.test_cli_options import GIVEN
 
 ase = pytest.importorskip("ase")
 pytest.importorskip("qcengine")
@@ -621,18 +624,6 @@ def test_energy_in_electronvolts() -> None:
     assert atoms.calc.result is None
 
 
-def test_point_charges_are_in_angstrom() -> None:
-    """Unless another unit is named; a change of them is another calculation."""
-    atoms = hydrogen()
-    molecule = Molecule(("H", "H"), atoms.positions * BOHR_PER_ANGSTROM)
-    atoms.calc = DFMP2(**SETTINGS, point_charges=[[0.3, 0.1, 2.5, 0.4]])
-    for scale in (BOHR_PER_ANGSTROM, 1.0):
-        field = [[0.3 * scale, 0.1 * scale, 2.5 * scale, 0.4]]
-        expected = dfmp2.run(molecule.in_field(field), **SETTINGS).total_energy
-        assert atoms.get_potential_energy() / Hartree == pytest.approx(expected, abs=1e-10)
-        atoms.calc.set(point_charge_units="bohr")
-
-
 def test_forces_are_differences_of_energies() -> None:
     settings, step = {**SETTINGS, "basis": "sto-3g", "auxbasis": None}, 0.01
     energies = []
@@ -722,3 +713,130 @@ def test_what_is_refused_later() -> None:
         atoms.calc = calculator
         with recorded_error(InputError):
             atoms.get_potential_energy()
+
+
+# --- all front ends -------------------------------------------------------------------------------
+
+
+PLACES = [[0.1, 0.0, 0.0], [0.0, 0.2, 1.17]]  # angstrom
+AROUND = [[2.1, -3.3, 4.0, 0.7], [-4.2, 1.0, -3.1, -0.4]]  # in either unit
+Seen = tuple[Molecule, Options]
+
+
+@pytest.fixture
+def seen(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Seen]]:
+    """What each front end would compute of CN in a field, from its state, the unit of the charges,
+    and options."""
+    caught: list[Seen] = []
+
+    def stop(molecule: Molecule, options: Options, **_rest: Any) -> None:
+        caught.append((molecule, options))
+        raise InputError("seen")
+
+    monkeypatch.setattr("dfmp2.interop.python.run_options", stop)
+    monkeypatch.setattr("dfmp2.interop.ase.run_options", stop)
+    lines = [f"{s} {x} {y} {z}" for s, (x, y, z) in zip("CN", PLACES, strict=True)]
+    (folder / "cn.xyz").write_text("\n".join(["2", "multiplicity=2", *lines]))
+    (folder / "q.txt").write_text("\n".join(" ".join(map(str, row)) for row in AROUND))
+
+    def of_command(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
+        assert options == {}  # test_cli_options has them all
+        given = {**state, **units, "basis": "sto-3g", "point_charges": "q.txt"}
+        words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given.items()]
+        assert call("run", "cn.xyz", *(word for pair in words for word in pair)).code == 3
+        return caught.pop()
+
+    def of_python(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
+        with pytest.raises(InputError, match="seen"):
+            dfmp2.run(
+                "cn.xyz", point_charges=AROUND, **{"basis": "sto-3g", **state, **units, **options}
+            )
+        return caught.pop()
+
+    def of_manifest(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
+        common = manifest_lines({"basis": "sto-3g", "output": "out", **options})
+        item = {"molecule": "cn.xyz", "point_charges": "q.txt", **state, **units}
+        (folder / "m.toml").write_text("\n".join([*common, "[[item]]", *manifest_lines(item)]))
+        (one,) = read_manifest(folder / "m.toml").items
+        return cast(Molecule, read_input(one).molecule), one.options
+
+    def of_files(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
+        given = {"basis": "sto-3g", "point_charges": "q.txt", **state, **units, **options}
+        (one,) = make_batch(["cn.xyz"], given, folder / "out").items
+        return cast(Molecule, read_input(one).molecule), one.options
+
+    def of_qcschema(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
+        options = dict(options)
+        model = {"method": options.pop("method", "mp2"), "basis": options.pop("basis", "sto-3g")}
+        molecule = {
+            "symbols": ["C", "N"],
+            "geometry": (np.array(PLACES) * BOHR_PER_ANGSTROM).ravel().tolist(),
+            "molecular_charge": state.get("charge", 0),
+            "molecular_multiplicity": state.get("multiplicity", 2),
+        }
+        request = qcschema.read_request(
+            {
+                "schema_name": "qcschema_input",
+                "schema_version": 1,
+                "driver": "energy",
+                "molecule": molecule,
+                "model": model,
+                "keywords": {"point_charges": AROUND, **units, **options},
+            }
+        )
+        return request.molecule, request.options
+
+    def of_ase(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
+        atoms = ase.Atoms("CN", PLACES, magmoms=[1.0, 0.0])
+        given = {"basis": "sto-3g", **state, **units, **options}
+        atoms.calc = DFMP2(point_charges=AROUND, **given)
+        with pytest.raises(InputError, match="seen"):
+            atoms.get_potential_energy()
+        return caught.pop()
+
+    return {
+        "command": of_command,
+        "Python": of_python,
+        "manifest": of_manifest,
+        "files of a batch": of_files,
+        "QCSchema": of_qcschema,
+        "ASE": of_ase,
+    }
+
+
+@pytest.mark.parametrize("state", [{}, {"charge": -1, "multiplicity": 3}], ids=["file", "given"])
+@pytest.mark.parametrize("unit", [None, "angstrom", "bohr"])
+def test_every_front_end_sees_the_same_molecule(
+    state: dict[str, Any], unit: str | None, seen: dict[str, Any]
+) -> None:
+    units = {} if unit is None else {"point_charge_units": unit}
+    field = np.array(AROUND)
+    if unit != "bohr":
+        field[:, :3] *= BOHR_PER_ANGSTROM
+    for name, front in seen.items():
+        molecule, options = front(state, units, {})
+        assert molecule.symbols == ("C", "N") and not any(molecule.ghost), name
+        assert molecule.charge == state.get("charge", 0), name
+        assert molecule.multiplicity == state.get("multiplicity", 2), name
+        places = np.array(PLACES) * BOHR_PER_ANGSTROM
+        np.testing.assert_allclose(molecule.coordinates, places, rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(molecule.point_charges, field, rtol=1e-12, err_msg=name)
+        assert options == Options(basis="sto-3g"), name
+
+
+def test_every_front_end_passes_on_every_option(seen: dict[str, Any]) -> None:
+    """Each alone, where it needs no other one; those of the command line are in test_cli_options."""
+    asked = 0
+    for name, (_, value) in GIVEN.items():
+        if name in ("scf_from", "scratch", "os_scale", "ss_scale"):  # not of all, or not alone
+            continue
+        try:
+            expected = Options(**{"basis": "sto-3g", name: value})
+        except InputError:
+            continue
+        for front in set(seen) - {"command"}:
+            assert seen[front]({}, {}, {name: value})[1] == expected, (front, name)
+            asked += 1
+    assert asked > 100

@@ -4,6 +4,7 @@ something is asked for that does not exist, and each front end speaks in its own
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2 import errors
 from dfmp2.errors import Dfmp2Error, InputError, ResultExists, wishes
 from dfmp2.errors.messages import (
     COMMAND_LINE,
@@ -31,13 +33,21 @@ from dfmp2.errors.messages import (
     joined,
 )
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
+from dfmp2.execution.items import compute_item, error_file, read_input
 from dfmp2.execution.manifest import read_manifest
-from dfmp2.interop.qcschema import read_request
+from dfmp2.execution.pool import WorkerShare
+from dfmp2.host.files import lock_holder, read_json
+from dfmp2.interop.qcschema import error_type, read_request
 from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options, make_options
 from dfmp2.options.methods import METHODS
+from dfmp2.output.checkpoint import checkpoint_of
+from dfmp2.progress import Collector, Listener
+from dfmp2.studies.keeper import Keeper
+from dfmp2.studies.runs import _StudyRuns
+from dfmp2.studies.task import Numbers, Step, Task
 from tests.conftest import MOLECULES, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
 
@@ -571,3 +581,77 @@ def test_errors_of_steps_and_items_are_in_the_words_of_python(here: Path) -> Non
     assert again.failed["h2"] == message
     stored = json.loads((here / "out" / "h2.error.json").read_text())
     assert stored["message"].startswith("--frozen-core 9 freezes 9")
+
+
+# --- the end of every kind of error ---------------------------------------------------------------
+
+
+# exit code, QCSchema's name, whether a tolerant study goes on, state of an item of a batch
+ENDS: dict[str, tuple[int, str, bool, str]] = {
+    "InputError": (3, "input_error", True, "failed"),
+    "ForeignCheckpoint": (3, "input_error", False, "failed"),
+    "ResultFileError": (3, "unknown_error", True, "failed"),
+    "ResultExists": (3, "unknown_error", True, "failed"),
+    "ConvergenceError": (4, "convergence_error", True, "failed"),
+    "NumericalError": (5, "convergence_error", True, "failed"),
+    "BackendError": (6, "resource_error", True, "failed"),
+    "BackendUnavailable": (6, "resource_error", True, "failed"),
+    "UnsupportedByBackend": (6, "resource_error", True, "failed"),
+    "KernelError": (6, "resource_error", True, "failed"),
+    "KernelFailed": (1, "unknown_error", True, "failed"),
+    "ResourceError": (7, "resource_error", True, "failed"),
+    "DiskFull": (7, "resource_error", False, "pending, disk full"),
+    "DeviceFault": (7, "resource_error", False, "failed, no device"),
+    "ComparisonFailed": (8, "unknown_error", True, "failed"),
+    "SomeFailed": (9, "unknown_error", True, "failed"),
+    "Interrupted": (75, "unknown_error", True, "pending"),
+}
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_every_kind_of_error_has_its_end_wherever_it_is_raised(folder: Path) -> None:
+    """On the command line, for QCSchema, in a study and in a batch, which is ready to go on."""
+    kinds = {name: kind for name in dir(errors) if is_error(kind := getattr(errors, name))}
+    assert kinds.keys() == ENDS.keys()
+    hydrogen = Molecule(("H", "H"), [[0, 0, 0], [0, 0, 1.4]])
+    step = Step(name="a", who="point a", molecule=hydrogen, options=Options(basis="sto-3g"))
+    task = Task(
+        "scan", "H2", hydrogen, step.options, [step], lambda *_: Numbers({}, []), tolerant=True
+    )
+    (folder / "m.toml").write_text(
+        'basis = "sto-3g"\noutput = "out"\ntask = "optimize"\n[[item]]\nmolecule = "h2.xyz"\n'
+    )
+    (item,) = read_manifest(folder / "m.toml").items
+    (folder / "out").mkdir()
+
+    def of_batch(error: BaseException) -> tuple[str, int | None]:
+        def compute(*_: Any, **__: Any) -> Any:
+            raise error
+
+        row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9), compute)
+        assert lock_holder(item.target) is None and not checkpoint_of(item.target).exists()
+        stored = read_json(error_file(item.target))
+        error_file(item.target).unlink(missing_ok=True)
+        assert (row.status == "failed") == bool(stored) and stored.get("code") == row.exit_code
+        more = ", disk full" * row.disk_full + ", no device" * row.device_fault
+        return row.status + more, row.exit_code
+
+    for name, (code, of_schema, goes_on, state) in ENDS.items():
+        error = kinds[name]("made up")
+        assert (error.exit_code, error_type(error)) == (code, of_schema), name
+        runs = _StudyRuns(task, Keeper(), Collector(Listener()), "")
+        if goes_on:
+            runs._fail(step, error)
+            assert runs.failures == {"a": error} and len(runs.listener.warnings) == 1, name
+        else:
+            with pytest.raises(kinds[name], match="point a: made up"):
+                runs._fail(step, error)
+        assert of_batch(error) == (state, code if state.startswith("failed") else None), name
+    for number, state in ((errno.ENOSPC, "pending, disk full"), (errno.EIO, "failed")):
+        assert of_batch(OSError(number, "made up"))[0] == state
+    assert of_batch(MemoryError()) == ("failed", 7)
+    assert error_type(MemoryError()) == "resource_error"
+
+
+def is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Dfmp2Error) and value is not Dfmp2Error

@@ -422,6 +422,32 @@ def test_every_part_of_an_energy_has_its_own_difference() -> None:
     )
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_every_fragment_is_subtracted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, in every energy, scheme and unit; all energies are made up, powers of two."""
+    energies = {"": "total_energy", "scf_": "scf_total_energy", "correlation_": "mp2_x"}
+    parts = {prefix: (name, lambda run, name=name: run[name]) for prefix, name in energies.items()}
+    monkeypatch.setattr(interaction, "PARTS", parts)
+    monkeypatch.setattr(interaction, "precision_error", lambda weighted: {})
+
+    def run(place: int) -> dict[str, float]:
+        return {name: -(2.0**place) * (1 + k) for k, name in enumerate(energies.values())}
+
+    results: dict[str, Any] = {"complex": run(20)}
+    for number in range(1, count + 1):
+        results[f"fragment-{number}-in-complex"] = run(number)
+        results[f"fragment-{number}-alone"] = run(number + 8)
+    found = interaction._values(results, count)
+    corrected, raw = 2.0 ** (count + 1) - 2, 2.0 ** (count + 9) - 2.0**9
+    for k, prefix in enumerate(energies):
+        for unit, factor in UNITS.items():
+            for scheme, subtracted in (("cp_corrected", corrected), ("uncorrected", raw)):
+                value = found[f"{prefix}{scheme}_interaction_energy{unit}"].value
+                assert value == pytest.approx((subtracted - 2.0**20) * (1 + k) * factor)
+            value = found[f"{prefix}counterpoise_correction{unit}"].value
+            assert value == pytest.approx((corrected - raw) * (1 + k) * factor)
+
+
 def test_ranges_and_ghosts_of_a_fragment() -> None:
     """A ghost of the complex stays a ghost, in its own fragment and with the others."""
     assert parse_atoms("1-3+7-9", 9, "--fragments") == (0, 1, 2, 6, 7, 8)

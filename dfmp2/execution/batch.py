@@ -28,6 +28,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, DiskFull, InputError, Message, Option, ResourceError
@@ -306,7 +307,7 @@ class BatchRun:
         if row.status == "failed":
             message = row.error or ""
             if len(message) > LONGEST_MESSAGE:
-                message = f"{message[:LONGEST_MESSAGE].rpartition(' ')[0]} ..."
+                message = shorten(message, LONGEST_MESSAGE, placeholder=" ...")
             self.listener.warning(
                 Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )

@@ -57,7 +57,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import ALL, KEPT, Options
-from dfmp2.options.basis_parts import for_elements, require_elements
+from dfmp2.options.basis_parts import for_elements, parse_parts, require_elements
 from dfmp2.options.methods import MP2
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
@@ -276,6 +276,8 @@ def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
 def asked_hash(item: BatchItem) -> str:
     """Hash of the specification of an item; "" if it names further files, whose content counts."""
     if item.options.scf_from is not None or "point_charges" in item.given:
+        return ""
+    if parse_parts(item.options.basis).files:
         return ""
     said = sorted((name, repr(value)) for name, value in item.given.items())
     return hashlib.sha256(repr((version(), said)).encode()).hexdigest()[:16]

@@ -73,7 +73,7 @@ def correlation_part(
     spaces : sequence of ActiveSpace
         One per spin.
     amplitudes : AmplitudeDensities
-        Z of each spin, and S.
+        Z of each spin, and S, which is overwritten.
     inverse : InverseMetric
         Inverse of (P|Q).
     packed_bytes : int
