@@ -168,7 +168,7 @@ def test_start_orbitals_count_by_their_content(folder):
     )
 
 
-ALONE = WorkerShare(threads=1, memory=10**9)
+ALONE = WorkerShare(threads=1, memory=10**10)
 HYDROGEN = """****
 H 0
 S 2 1.0

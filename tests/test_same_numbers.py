@@ -72,7 +72,7 @@ def test_a_warning_is_kept_by_every_route(tmp_path: Path, monkeypatch: pytest.Mo
         '[[item]]\nmolecule = "nah.xyz"\n'
     )
     (item,) = read_manifest(tmp_path / "m.toml").items
-    row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9))
+    row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**10))
     found["batch"] = dfmp2.read(str(row.output))
     request = read_request(
         {
