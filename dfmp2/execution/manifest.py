@@ -393,15 +393,12 @@ def _require_allowed(name: str, value: object, where: str) -> None:
 def _confined(root: Path, given: Any, where: str) -> Path:
     """The file or folder named in a manifest, which must be inside `root` even after following
     links."""
+    if not isinstance(given, str):
+        raise InputError(f"{where}: {given!r} is no path: expected text")
     base = root.resolve()
     try:
-        found: Path = (base / given).resolve()
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        TypeError,
-    ) as error:  # NUL, circular links, or not text
+        found = (base / given).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # NUL, circular links
         raise InputError(f"{where}: {given!r} is no usable path ({error})") from error
     if not given or not found.is_relative_to(base):
         raise InputError(

@@ -38,7 +38,7 @@ def asking(what: str) -> Iterator[None]:
         if isinstance(error, ClientError):
             answer = error.response.get("Error", {})
         code = str(answer.get("Code", type(error).__name__))
-        message = " ".join(str(answer.get("Message", error)).split())
+        message = " ".join(str(answer.get("Message", error)).split()).rstrip(".")
         kinds = (kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code))
         kind = next(kinds, ResourceError)
         advice = ""

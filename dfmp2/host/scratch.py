@@ -57,7 +57,7 @@ def choose_root(given: str | None) -> Path:
             folder = Path(name)
             if not folder.is_dir():
                 raise InputError(
-                    origin, ": there is no such folder: make it first, or name another one"
+                    origin, ": there is no folder of this name: make it first, or name another one"
                 )
             return folder.absolute()
     try:

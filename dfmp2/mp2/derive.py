@@ -298,8 +298,12 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
     _require_same_orbitals(result, wanted)
     plain = wanted not in METHODS or METHODS[wanted].plain
     if not (plain and result.options.correlation.plain):
+        asked = Option("method", wanted)
+        for name in ("os_scale", "ss_scale"):
+            if changes.get("method") is None and changes.get(name) is not None:
+                asked = Option(name, changes[name])
         raise InputError(
-            Option("method", wanted),
+            asked,
             (
                 f" cannot be derived from a result of {result.method}: only plain pair energies "
                 "can be scaled; regularised ones, and energies without pairs, do not follow "

@@ -1,5 +1,4 @@
-"""Energies of a reaction at one level of theory: electronic, and thermochemical if there are
-Hessians.
+"""Energies of a reaction at one level of theory, and its thermochemistry if there are Hessians.
 
     X(reaction) = sum_products n X - sum_reactants n X          X: E, E + zero-point energy, H, S, G
 
@@ -332,12 +331,9 @@ class _Found:
 
     Attributes
     ----------
-    values : mapping of str to Dataset
-        Thermochemical values; {} without Hessians.
-    wavenumbers : (n,) array or None
-        cm^-1, scaled, negative if imaginary.
-    imaginary : int
-        Number of modes whose curvature is negative beyond the noise.
+    values : thermochemical values by name; {} without Hessians
+    wavenumbers : (n,) cm^-1, scaled, negative if imaginary
+    imaginary : number of modes whose curvature is negative beyond the noise
     """
 
     species: Species
