@@ -14,6 +14,7 @@ are non-relativistic.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,7 @@ def uncontracted_functions(mole: Any) -> int:
     return sum(2 * momentum + 1 for _, momentum, _ in exponents)
 
 
+@lru_cache(maxsize=256)  # molecules of a batch or a scan have the same elements
 def ground_state_of_nucleus(element: ElementBasis, relativity: str, *, contracted: bool) -> float:
     """Lowest energy of one electron and the bare nucleus in the s functions of a set, Eh.
 
