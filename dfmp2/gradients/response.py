@@ -56,7 +56,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.response_matrices import Kernel, orbital_hessian
-from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange, flattened, split, without
+from dfmp2.scf.rotations import RotatedSpin, Subspace, coulomb_exchange, flattened, split, without
 from dfmp2.units import counted_text
 
 # Eh, largest norm of the Z-vector residual: an error of up to 1e-9 Eh/bohr in a gradient
@@ -348,13 +348,25 @@ def solve(
     """
     rotations = [o.rotations for o in spins]
     differences = flattened([rotation.differences for rotation in rotations])
-    subspace = _Subspace(builder, rotations, weight, free)
+    hessian = orbital_hessian(
+        builder.mf,
+        rotations,
+        builder.exact,
+        builder.quick_kernel,
+        single=builder.single,
+        held=builder.held,
+    )
+    subspace = Subspace(
+        lambda x: flattened(hessian(split(x, rotations), weight)),
+        np.where(np.abs(differences) < SMALLEST, SMALLEST, differences),
+        free,
+    )
     b = without(flattened(right), free)
     x, residual = np.zeros_like(b), b
     fields = [o.zeros for o in spins]
     norm = float(np.linalg.norm(b))
     while norm > RESIDUAL:
-        x = x + subspace.solve(residual, max(RESIDUAL, GAIN * norm))
+        x = x + _solve_in(subspace, residual, max(RESIDUAL, GAIN * norm))
         fields = _fields_of_rotations(builder, spins, rotations, split(x, rotations), weight)
         response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
         residual = without(b - differences * x - flattened(response), free)
@@ -366,75 +378,31 @@ def solve(
     return split(x, rotations), fields, norm
 
 
-class _Subspace:
-    """Orthonormal vectors in which the residual of H x = b is minimised, and H times each.
+def _solve_in(subspace: Subspace, right: Array, limit: float) -> Array:
+    """x of H x = b with a residual of at most `limit`, extending the space where it is needed.
 
-    Parameters
-    ----------
-    builder, rotations, weight, free : as in `solve`
+    Raises
+    ------
+    ConvergenceError : the space has MOST_CYCLES vectors
     """
-
-    def __init__(
-        self,
-        builder: FockBuilder,
-        rotations: Sequence[RotatedSpin],
-        weight: float,
-        free: Sequence[Array],
-    ) -> None:
-        self._rotations = rotations
-        self._free = free
-        differences = flattened([rotation.differences for rotation in rotations])
-        self._diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
-        self._weight = weight
-        self._product = orbital_hessian(
-            builder.mf,
-            rotations,
-            builder.exact,
-            builder.quick_kernel,
-            single=builder.single,
-            held=builder.held,
-        )
-        self.vectors: list[Array] = []
-        self.images: list[Array] = []
-
-    def solve(self, right: Array, limit: float) -> Array:
-        """x of H x = b with a residual of at most `limit`, extending the space where it is needed.
-
-        Raises
-        ------
-        ConvergenceError : the space has MOST_CYCLES vectors
-        """
-        x, residual = np.zeros_like(right), right
-        norm = float(np.linalg.norm(right))
-        while norm > limit:
-            if len(self.vectors) == MOST_CYCLES:
-                raise ConvergenceError(
-                    (
-                        f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the "
-                        f"residual is {norm:.1e} Eh (needed {RESIDUAL:.0e}). The reference is "
-                        "nearly unstable; look at its stability with "
-                    ),
-                    Option("stability", "full"),
-                    ", or follow it with ",
-                    Option("stability", "follow"),
-                )
-            self._extend(residual)
-            images = np.stack(self.images, axis=1)
-            best = np.linalg.lstsq(images, right, rcond=None)[0]
-            x = np.stack(self.vectors, axis=1) @ best
-            residual = right - images @ best
-            norm = float(np.linalg.norm(residual))
-        return x
-
-    def _extend(self, residual: Array) -> None:
-        """Add the preconditioned residual, orthogonal to the other vectors, and H times it."""
-        vector = residual / self._diagonal
-        for _ in range(2):  # twice, to be orthogonal to rounding
-            vector = without(vector, (*self._free, *self.vectors))
-        vector /= np.linalg.norm(vector)
-        self.vectors.append(vector)
-        image = flattened(self._product(split(vector, self._rotations), self._weight))
-        self.images.append(without(image, self._free))
+    x, residual = np.zeros_like(right), right
+    norm = float(np.linalg.norm(right))
+    while norm > limit:
+        if len(subspace.vectors) == MOST_CYCLES:
+            raise ConvergenceError(
+                (
+                    f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the "
+                    f"residual is {norm:.1e} Eh (needed {RESIDUAL:.0e}). The reference is "
+                    "nearly unstable; look at its stability with "
+                ),
+                Option("stability", "full"),
+                ", or follow it with ",
+                Option("stability", "follow"),
+            )
+        subspace.extend(residual)
+        x, residual = subspace.best(right)
+        norm = float(np.linalg.norm(residual))
+    return x
 
 
 def _warn_of_strong_response(

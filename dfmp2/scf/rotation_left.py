@@ -39,6 +39,7 @@ from dfmp2.scf.rotations import (
     Product,
     RotatedSpin,
     Rotation,
+    Subspace,
     flattened,
     split,
     without,
@@ -171,25 +172,19 @@ def solve(
     excluded : sequence of array
         Orthonormal rotations that z does not contain.
     """
-    denominators = np.maximum(diagonal, SMALLEST)
     right = without(-gradient, excluded)
-    vectors = [vector for _, vector in known]
-    images = [value * vector for value, vector in known]
+    subspace = Subspace(product, np.maximum(diagonal, SMALLEST), excluded)
+    subspace.vectors += [vector for _, vector in known]
+    subspace.images += [value * vector for value, vector in known]
     x, residual = np.zeros_like(right), right
+    if known:
+        x, residual = subspace.best(right)
     goal = REDUCED * np.linalg.norm(right)
-    while True:
-        if vectors:
-            matrix = np.stack(images, axis=1)
-            best = np.linalg.lstsq(matrix, right, rcond=None)[0]
-            x = np.stack(vectors, axis=1) @ best
-            residual = right - matrix @ best
-        if np.linalg.norm(residual) <= goal or len(vectors) >= min(MOST_VECTORS, right.size):
-            return x
-        vector = residual / denominators
-        for _ in range(2):  # twice, to be orthogonal to rounding
-            vector = without(vector, [*excluded, *vectors])
-        vectors.append(vector / np.linalg.norm(vector))
-        images.append(without(product(vectors[-1]), excluded))
+    most = min(MOST_VECTORS, right.size)
+    while np.linalg.norm(residual) > goal and len(subspace.vectors) < most:
+        subspace.extend(residual)
+        x, residual = subspace.best(right)
+    return x
 
 
 def _measured(

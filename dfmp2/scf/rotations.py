@@ -103,6 +103,39 @@ def without(vector: Array, others: Sequence[Array]) -> Array:
     return vector
 
 
+class Subspace:
+    """Orthonormal vectors in which the residual of H x = b is minimised, and H times each.
+
+    Parameters
+    ----------
+    product : x -> H x, both (n,)
+    denominators : approximate diagonal of H, nowhere 0, (n,) Eh
+    free : orthonormal rotations that x does not contain, (n,) each
+    """
+
+    def __init__(
+        self, product: Callable[[Array], Array], denominators: Array, free: Sequence[Array]
+    ) -> None:
+        self._product, self._denominators, self._free = product, denominators, free
+        self.vectors: list[Array] = []
+        self.images: list[Array] = []
+
+    def extend(self, residual: Array) -> None:
+        """Add the preconditioned residual, orthogonal to the other vectors, and H times it."""
+        vector = residual / self._denominators
+        for _ in range(2):  # twice, to be orthogonal to rounding
+            vector = without(vector, (*self._free, *self.vectors))
+        vector /= np.linalg.norm(vector)
+        self.vectors.append(vector)
+        self.images.append(without(self._product(vector), self._free))
+
+    def best(self, right: Array) -> tuple[Array, Array]:
+        """x with the smallest residual, and that residual, b - H x."""
+        images = np.stack(self.images, axis=1)
+        parts = np.linalg.lstsq(images, right, rcond=None)[0]
+        return np.stack(self.vectors, axis=1) @ parts, right - images @ parts
+
+
 def free_rotations(
     mole: Any, core: Callable[[], Array], coeff: Array, spins: Sequence[RotatedSpin]
 ) -> list[Array]:
