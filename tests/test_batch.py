@@ -364,6 +364,36 @@ def test_plan_divides_the_work(batch, call, monkeypatch):
     assert "shard 0" in succeed(call("batch", "plan", "m.toml")).out
 
 
+def test_plan_tells_which_items_will_be_refused_and_why(batch, call, monkeypatch):
+    """As the items themselves have said; one that only fails while it is computed is not refused."""
+    folder, _ = batch
+    monkeypatch.chdir(folder)
+    value = succeed(call("batch", "plan", "m.toml", "--workers", "2", "--memory", "4GB", "--json"))
+    assert (value.json["memory_bytes"], value.json["threads"]) == (2 * 10**9, 1)
+    refused = {
+        item["name"]: (item["code"], item["error"]) for item in value.json["items"] if item["error"]
+    }
+    stored = {
+        path.name.removesuffix(".error.json"): json.loads(path.read_text())
+        for path in Path("out").glob("*.error.json")
+    }
+    assert stored.pop("h2-far")["code"] == 4
+    assert refused == {name: (one["code"], one["message"]) for name, one in stored.items()}
+    little = succeed(
+        call("batch", "plan", "m.toml", "--workers", "2", "--memory", "20MB", "--json")
+    )
+    for item in little.json["items"]:
+        if item["name"] in refused:
+            assert (item["code"], item["error"]) == refused[item["name"]]
+        else:
+            assert item["code"] == 7 and item["seconds"] == 0.0
+            assert "10.00 MB may be used" in item["error"] and "fewer --workers" in item["error"]
+    assert (
+        "will be refused (7): not enough memory"
+        in succeed(call("batch", "plan", "m.toml", "--memory", "10MB")).out
+    )
+
+
 def test_shards_together_are_the_batch(folder, call, monkeypatch):
     (folder / "m.toml").write_text(HEAD + items("h2", "h2o", "nh2"))
     slurm = {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2"}
@@ -635,7 +665,7 @@ def test_of_many_failures_the_first_twenty_are_shown(capsys: pytest.CaptureFixtu
     done = SimpleNamespace(
         rows=rows,
         complete_before=1,
-        full=False,
+        blocked=None,
         in_state=lambda state: [row for row in rows.values() if row.status == state],
     )
     batch_cli._report(SimpleNamespace(output=Path("out")), done, 0, quiet=False)

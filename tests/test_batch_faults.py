@@ -10,26 +10,28 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dfmp2.errors import Dfmp2Error, DiskFull, ResourceError
+from dfmp2.errors import ConvergenceError, Dfmp2Error, DiskFull, ResourceError
 from dfmp2.execution.items import compute_item, error_file, read_input
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare, stops
 from dfmp2.host import processes
 from dfmp2.host.processes import exit_code
 from dfmp2.host.scratch import Space, require_space
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.mp2.result import MP2Result
 from dfmp2.output.checkpoint import VARIABLE
 from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed, wait_until
 from tests.control_group import killed, limited_memory
 from tests.recorded import recorded_error
-from tests.test_batch import HEAD, chain, items, results
+from tests.test_batch import HEAD, chain, items, results, start
 from tests.writers import failing
 
 MB = 10**6
@@ -305,6 +307,79 @@ def test_scratch_that_fills_up_is_no_fault_of_the_item_and_a_plan_that_is_too_la
 
 
 @contextmanager
+def unwritable(folder: Path, how: str) -> Iterator[None]:
+    """A folder in which nothing can be created any more."""
+    if how == "protected" and os.getuid() == 0:
+        pytest.skip("root may write into any folder")
+    away = folder.with_name("away")
+    if how == "protected":
+        folder.chmod(0o555)
+    else:
+        folder.rename(away)
+        folder.touch()
+    try:
+        yield
+    finally:
+        if how == "protected":
+            folder.chmod(0o755)
+        else:
+            folder.unlink()
+            away.rename(folder)
+
+
+@pytest.mark.parametrize("how", ["protected", "replaced by a file"])
+@pytest.mark.parametrize("error", [None, ConvergenceError("made up"), MemoryError()])
+def test_a_folder_that_becomes_unwritable_is_no_fault_of_the_item(
+    how: str, error: BaseException | None, folder: Path
+) -> None:
+    """Whatever the item would have said, which could not be stored either: it stays pending, and is
+    computed when the folder is there again."""
+    asked = {"basis": "sto-3g", "task": "optimize"}
+    (item,) = make_batch(["h2o.xyz"], asked, folder / "out", folder).items
+    (folder / "out").mkdir()
+    share = WorkerShare(1, 4 * 10**9)
+
+    def compute(*given: object, **options: object) -> MP2Result:
+        blocked.enter_context(unwritable(folder / "out", how))
+        if error is not None:
+            raise error
+        return mp2_energy(*given, **options)  # type: ignore[arg-type]
+
+    with ExitStack() as blocked:
+        row = compute_item(read_input(item), None, None, "", share, compute)
+        next_row = compute_item(read_input(item), None, None, "", share, mp2_energy)
+    for one in (row, next_row):
+        assert (one.status, one.unwritable, one.disk_full) == ("pending", True, False), one
+        assert one.error is not None and "out can no longer be written (" in one.error
+    assert not error_file(item.target).exists() and not item.target.exists()
+    assert compute_item(read_input(item), None, None, "", share, mp2_energy).status == "complete"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["protected", "replaced by a file"])
+def test_a_folder_that_becomes_unwritable_ends_the_batch(
+    how: str, call: Runner, folder: Path
+) -> None:
+    """The items complete by then are kept, none fails, and the same command continues."""
+    names = [f"h{number}.xyz" for number in range(12)]
+    for number, name in enumerate(names):
+        (folder / name).write_text(f"2\n\nH 0 0 0\nH 0 0 0.7{number}\n")
+    command = ("run", *names, "--basis", "cc-pvqz", "--output", "out", "--workers", "2")
+    running = start(folder, *command)
+    wait_until(lambda: results(folder / "out") or running.poll() is not None)
+    with unwritable(folder / "out", how):
+        out, err = running.communicate(timeout=60)
+    complete = len(results(folder / "out"))
+    assert running.returncode == 7 and 0 < complete < 12, err
+    assert " of 12 items not complete: " in err
+    assert "Complete items are kept: make the folder writable and repeat the command" in err
+    assert "dfmp2 batch stopped: " in out and "failed" not in out + err
+    assert not list((folder / "out").glob("*.error.json"))
+    done = succeed(call("batch", *command))
+    assert f"12 of 12 items complete ({complete} of them before)" in done.out
+
+
+@contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[None]:
     """A file system of a few megabytes."""
     folder.mkdir()
@@ -327,7 +402,7 @@ def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
         (folder / names[-1]).write_text(f"2\n\nH 0 0 0\nH 0 0 0.7{number}\n")
     with small_disk(folder / "small", "1500k"):
         filler = folder / "small" / "filler"
-        filler.write_bytes(b"x" * 250_000)
+        filler.write_bytes(b"x" * 900_000)
         command = ("batch", "run", *names, "--basis", "cc-pv5z", "--output", "small/out")
         done = call(*command)
         found = {path.name for path in (folder / "small" / "out").iterdir()}

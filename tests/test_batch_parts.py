@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+import dfmp2
 from dfmp2.backends.base import Shape
 from dfmp2.cli import batch_run
 from dfmp2.errors import (
@@ -24,10 +25,20 @@ from dfmp2.errors import (
 )
 from dfmp2.errors.messages import Option
 from dfmp2.execution import items, parts, pool
-from dfmp2.execution.batch import BatchRun, Work, arrange, read_shard, shard_of_job, shards, works
+from dfmp2.execution.batch import (
+    BatchRun,
+    Work,
+    arrange,
+    memory_needed,
+    read_shard,
+    shard_of_job,
+    shards,
+    works,
+)
 from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot
 from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch, options_of_item
+from dfmp2.execution.outlook import foresee_shards
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
 from dfmp2.molecule.xyz import parse_xyz
@@ -36,6 +47,7 @@ from dfmp2.planning.time import process_count
 from dfmp2.studies import runs, task
 from dfmp2.studies.task import Step
 from dfmp2.units import format_bytes
+from tests import awkward
 from tests.conftest import MOLECULES
 from tests.recorded import recorded_error
 
@@ -125,6 +137,38 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
     refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
     assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
+
+
+def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
+    """What `dfmp2 plan` says of a single run of each kind; also where a worker has died."""
+    monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda: 100 * 10**6)
+    radical = awkward.MOLECULES["cyano radical"]
+    (tmp_path / "radical.xyz").write_text(radical.to_xyz())
+    kinds = {
+        "energy": ({}, {}),
+        "gradient": ({"task": "gradient"}, {"gradient": True}),
+        "optimize": ({"task": "optimize"}, {"gradient": True}),
+        "properties": ({"properties": True}, {}),
+        "b2plyp": ({"method": "b2plyp"}, {"method": "b2plyp"}),
+    }
+    share = WorkerShare(1, 10**9)
+    for kind, (of_item, of_plan) in kinds.items():
+        options = {
+            "basis": "6-31g*",
+            "charge": radical.charge,
+            "multiplicity": radical.multiplicity,
+            **of_item,
+        }
+        batch = make_batch(["radical.xyz"], options, tmp_path / "out", tmp_path)
+        (row,) = foresee_shards(batch, 1, share)["items"]
+        properties = kind == "properties"
+        alone = dfmp2.plan(
+            radical, "6-31g*", memory="1GB", threads=1, properties=properties, **of_plan
+        ).plan.memory
+        planned = alone.predicted_peak, alone.least, alone.comfortable, alone.scratch
+        assert tuple(row["memory_bytes"].values()) == planned, kind
+        (given,) = read_inputs(batch)
+        assert memory_needed(given, share) == planned[1:3], kind
 
 
 def test_steps_share_what_the_options_say(monkeypatch):
@@ -394,12 +438,12 @@ class Ended(SimpleNamespace):
             for state, count in states.items()
             for k in range(count)
         ]
-        super().__init__(rows=rows, complete_before=1, full="", fault="")
+        super().__init__(rows=rows, complete_before=1, blocked=None, fault="")
 
     def in_state(self, state: str) -> list[ItemStatus]:
         return [row for row in self.rows if row.status == state]
 
-    def disk_full(self) -> Exception:
+    def unwritable(self, blocked: Any) -> Exception:
         return ResourceError("the disk is full")
 
 
@@ -429,8 +473,8 @@ def test_the_first_items_that_failed_are_printed(
         ({"complete": 3}, 0, {}, 0),
         ({"complete": 3}, 1, {}, 0),
         ({"pending": 1}, 2, {}, "stopped at once: 1 item not complete"),
-        ({"pending": 2}, 0, {"full": "x"}, ResourceError("the disk is full")),
-        ({"pending": 2, "running": 1}, 1, {"full": "x"}, Interrupted("stopped: 3 items not")),
+        ({"pending": 2}, 0, {"blocked": "x"}, ResourceError("the disk is full")),
+        ({"pending": 2, "running": 1}, 1, {"blocked": "x"}, Interrupted("stopped: 3 items not")),
         ({"pending": 2}, 0, {"fault": "broken"}, DeviceFault("2 items not complete: broken;")),
         ({"complete": 1}, 0, {"fault": "broken"}, 0),
         (

@@ -105,20 +105,6 @@ def test_every_accepted_budget_is_kept(spins, precision):
         refused.require()
 
 
-def test_a_worker_needs_what_a_plan_in_its_place_needs(monkeypatch):
-    """The two figures of an item whose worker was killed: a plan accepts the first and keeps
-    everything in memory with the second."""
-    for resident in (100 * MEGABYTE, 300 * MEGABYTE):
-        monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda here=resident: here)
-        least, most = batch.memory_needed(LARGE, 2)
-        given = {"limits": CpuBackend(2).limits, "threads": 2, "program": resident}
-        memory.memory_plan(LARGE, budget=least, **given).require()
-        with pytest.raises(ResourceError):
-            memory.memory_plan(LARGE, budget=least - memory.VARIES - 1, **given).require()
-        assert memory.memory_plan(LARGE, budget=most, **given).disk == 0
-        assert memory.memory_plan(LARGE, budget=most - 1, **given).disk > 0
-
-
 def test_integrals_of_the_float32_iterations_are_gathered_where_there_is_room():
     work = replace(LARGE, scf_columns=40_000, rectangles=90_000, single_exchange=True)
     gathered = 4 * LARGE.naux_scf * 90_000

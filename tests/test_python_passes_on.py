@@ -366,7 +366,7 @@ def test_items_of_a_batch_that_are_not_complete_are_left_out(
 class MadeUpRun:
     """A batch that computes nothing."""
 
-    full = False
+    blocked = None
     last: Any = None
 
     def __init__(self, **given: Any) -> None:
@@ -377,7 +377,7 @@ class MadeUpRun:
     def compute(self, pool: Any, workers: int) -> None:
         self.pool, self.workers = pool, workers
 
-    def disk_full(self) -> Exception:
+    def unwritable(self, blocked: Any) -> Exception:
         return dfmp2.DiskFull("made up")
 
 
@@ -411,7 +411,7 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     assert [(one.charge, one.multiplicity) for one in read] == [(0, 2), (1, 1)]
     np.testing.assert_allclose(read[0].coordinates, RADICAL.coordinates, atol=1e-9)
     assert (found.output, list(found.rows)) == (tmp_path / "out", ["row of a"])
-    monkeypatch.setattr(MadeUpRun, "full", True)
+    monkeypatch.setattr(MadeUpRun, "blocked", "x")
     with recorded_error(dfmp2.DiskFull):
         dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out2")
     for workers in (0, -1, 1.5, True):

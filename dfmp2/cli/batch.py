@@ -3,7 +3,6 @@ their state, collect their energies."""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.batch_run import batch_run, folder_options, item_lines, status_json
+from dfmp2.cli.batch_plan import batch_plan
+from dfmp2.cli.batch_run import batch_run, item_lines, of_a_batch, status_json
 from dfmp2.cli.console import Console, conclude, styled
-from dfmp2.cli.help import AnnouncedCommand, CommandGroup, GroupedCommand
+from dfmp2.cli.help import CommandGroup, GroupedCommand
 from dfmp2.cli.options import AS_JSON, MOST_WORKERS, OVERWRITE, SCF_CHAIN, Words, with_options
 from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.molecule.text import printable
@@ -47,21 +47,8 @@ def batch_command() -> None:
     """
 
 
-def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add MANIFEST or OUTPUT, --output and --root to a command, which receives them as one
-    `batch`."""
-
-    @functools.wraps(function)
-    def with_batch(manifest: str, root: str | None, output: str | None, **options: Any) -> Any:
-        from dfmp2.execution.manifest import read_batch
-
-        return function(batch=read_batch(manifest, root=root, output=output), **options)
-
-    return folder_options(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(with_batch))
-
-
 @batch_command.command("status", short_help="Show the state of every item.")
-@_of_a_batch
+@of_a_batch
 @AS_JSON
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch
@@ -92,58 +79,8 @@ def status(batch: Batch, as_json: bool) -> None:
     click.echo(styled(f"{', '.join(counts)}; {len(rows)} in all"))
 
 
-@batch_command.command(
-    "plan", cls=AnnouncedCommand, short_help="Predict the time of every item and of every shard."
-)
-@_of_a_batch
-@click.option(
-    "--shards",
-    type=click.IntRange(1, 100_000),
-    default=1,
-    show_default=True,
-    help="Parts of the batch.",
-)
-@click.option(
-    "--scf-chain",
-    is_flag=True,
-    help="Keep pieces of a series together, as batch run --scf-chain does.",
-)
-@AS_JSON
-def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
-    """Predict what every item costs and show the shards that `batch run --shard I/N` computes.
-
-    The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2
-    plan` or `dfmp2 run` has measured its rates, else of the machine the forecast was written on;
-    one process, its default threads.
-    """
-    from dfmp2.execution.batch import foresee_shards
-    from dfmp2.output.json import rows_json
-
-    outlook = foresee_shards(batch, shards, chained=scf_chain)
-    if as_json:
-        click.echo(rows_json(outlook), nl=False)
-        return
-    for row in outlook["items"]:
-        if row["nao"] is None:
-            sizes = "will be refused"
-        else:
-            sizes = f"{row['nao']} functions, {duration(row['seconds'])}"
-        if row["error"]:
-            sizes += f": {row['error']}"
-        click.echo(item_lines(f"shard {row['shard']}", row["name"], sizes))
-    loads = [shard["seconds"] for shard in outlook["shards"]]
-    remark = ""
-    if not outlook["measured"]:
-        remark = " (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)"
-    conclude(
-        f"{counted_text(outlook['total'], 'item')} in {counted_text(shards, 'shard')}: "
-        f"{duration(sum(loads))} in all, the longest shard {duration(max(loads))}, the shortest "
-        f"{duration(min(loads))}{remark}"
-    )
-
-
 @batch_command.command("collect", short_help="One table or data set of all complete results.")
-@_of_a_batch
+@of_a_batch
 @click.option("-o", "table", required=True, metavar="FILE", help="Table.h5, .csv, .json, or data.")
 @click.option(
     "--to",
@@ -186,15 +123,7 @@ def batch_collect(
         conclude(printable(line))
 
 
-def duration(seconds: float) -> str:
-    """A duration in readable form."""
-    if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
+batch_command.add_command(batch_plan)
 batch_command.add_command(batch_run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import signal
@@ -75,6 +76,19 @@ def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Folder that paths are relative to; a manifest's stay inside it.",
     )
     return output(root(function))
+
+
+def of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add MANIFEST or OUTPUT, --output and --root to a command, which receives them as one
+    `batch`."""
+
+    @functools.wraps(function)
+    def with_batch(manifest: str, root: str | None, output: str | None, **options: Any) -> Any:
+        from dfmp2.execution.manifest import read_batch
+
+        return function(batch=read_batch(manifest, root=root, output=output), **options)
+
+    return folder_options(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(with_batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +176,8 @@ def batch_run(
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. With --workers, --threads are those
     of each; --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops
     within 10 s; repeat the command to continue. Exit code 0 if all items are complete, 9 if items
-    failed, 75 if it was stopped, 7 if a device failed or --engine does not answer.
+    failed, 75 if it was stopped, 7 if a device failed, the output folder can no longer be written or
+    --engine does not answer.
     """
     explicit = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     options = {
@@ -458,7 +473,7 @@ def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
         count = len(run.in_state(state))
         if count:
             parts.append(f"{count} {state}")
-    if stopped or run.full:
+    if stopped or run.blocked:
         end = "stopped"
     else:
         end = "finished"
@@ -475,8 +490,8 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
     if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
         return STOPPED
-    if run.full and not stopped:
-        raise run.disk_full()
+    if run.blocked and not stopped:
+        raise run.unwritable(run.blocked)
     if run.fault and pending and not stopped:
         raise DeviceFault(f"{missing}: {run.fault}; repeat the command on another host to continue")
     if (stopped and running) or pending:

@@ -31,7 +31,15 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
-from dfmp2.errors import Dfmp2Error, DiskFull, InputError, Message, Option, ResourceError
+from dfmp2.errors import (
+    BackendUnavailable,
+    Dfmp2Error,
+    DiskFull,
+    InputError,
+    Message,
+    Option,
+    ResourceError,
+)
 from dfmp2.execution.items import (
     Compute,
     Input,
@@ -43,11 +51,10 @@ from dfmp2.execution.items import (
     look,
     look_at,
     read_index,
-    read_inputs,
     said_energy,
 )
-from dfmp2.execution.manifest import Batch, BatchItem, options_of_item
-from dfmp2.execution.pool import Call, Died, Pool
+from dfmp2.execution.manifest import OPTIMIZE, Batch, BatchItem, options_of_item
+from dfmp2.execution.pool import Call, Died, Pool, WorkerShare
 from dfmp2.host import resources
 from dfmp2.host.files import (
     discard_lock,
@@ -58,12 +65,12 @@ from dfmp2.host.files import (
     settled,
     stamp,
 )
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
-from dfmp2.options import ALL
+from dfmp2.options import ALL, Options
 from dfmp2.output.batch_index import IndexWriter, index_name
-from dfmp2.planning import memory, plan
-from dfmp2.planning import rates as calibration
+from dfmp2.planning import plan
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload
 from dfmp2.planning.time import process_count, time_text
@@ -92,7 +99,7 @@ class BatchRun:
     rows : items of this run by index
     complete_before : how many of them were already complete
     fault : why a device must no longer be used, which ends the run; "" for none
-    full : error of a full disk, which ends the run; "" for none
+    blocked : the item that ended the run because nothing can be written into the output folder
     shard : the shard (I, N) of this run, whose part of the index it reads and extends; None for the
         whole batch
     optimize : function that optimises the geometry of an item (`dfmp2.studies.optimize.minimum`);
@@ -110,7 +117,7 @@ class BatchRun:
     rows: dict[int, ItemStatus] = field(default_factory=dict)
     complete_before: int = 0
     fault: str = ""
-    full: str = ""
+    blocked: ItemStatus | None = None
     shard: tuple[int, int] | None = None
     optimize: Compute | None = None
     # Calls ready to begin; tags are the index of the item and of those to follow it
@@ -156,12 +163,15 @@ class BatchRun:
     def suitable_workers(self, cores: int, memory: int | None) -> int:
         """The number of workers for the incomplete items on `cores` cores, with `memory` bytes for
         all."""
-        loads = [load for place in self.left if (load := self._works[place].load)]
-        if cores == 1 or not loads:
+        if cores == 1:
             return 1
-        largest = max(loads, key=lambda load: load.nao)
+        largest = max(self.left, key=lambda place: self._works[place].cost)
+        share = WorkerShare(1, memory or resources.usable_memory())
+        needed = memory_needed(self.inputs[largest], share)
+        if needed is None:
+            return 1
         costs = [self._works[place].cost for place in self.left]
-        return process_count(costs, memory_needed(largest, 1)[1], memory, cores)
+        return process_count(costs, needed[1], memory, cores)
 
     def compute(self, pool: Pool, workers: int) -> None:
         """Compute incomplete items with up to `workers` workers of `pool`; failures are recorded in
@@ -199,12 +209,15 @@ class BatchRun:
         except ResourceError as error:
             self.listener.stage(str(error))
 
-    def disk_full(self) -> DiskFull:
-        """The error for a full disk, with advice."""
+    def unwritable(self, blocked: ItemStatus) -> ResourceError:
+        """The error for an output folder that can no longer be written, with advice."""
         left = len(self.rows) - len(self.in_state("complete"))
-        return DiskFull(
-            f"{left} of {counted_text(len(self.rows), 'item')} not complete: {self.full}. Complete "
-            "items are kept: make room on that disk and repeat the command"
+        kind, advice = ResourceError, "make the folder writable"
+        if blocked.disk_full:
+            kind, advice = DiskFull, "make room on that disk"
+        return kind(
+            f"{left} of {counted_text(len(self.rows), 'item')} not complete: {blocked.error}. "
+            f"Complete items are kept: {advice} and repeat the command"
         )
 
     def _plan(self, left: list[int], workers: int) -> None:
@@ -243,7 +256,7 @@ class BatchRun:
         deadline = None
         while pool.busy or (self._queue and deadline is None):
             stops = self.stop_asked()
-            if deadline is None and (stops or self.fault or self.full):
+            if deadline is None and (stops or self.fault or self.blocked):
                 deadline = time.monotonic() + PATIENCE
                 for slot in pool.busy:
                     slot.terminate()
@@ -267,9 +280,10 @@ class BatchRun:
             self._begin(place, rest)
 
     def _put_back(self, call: Call, row: ItemStatus, *, stopping: bool) -> None:
-        """Let an item that was stopped begin again, unless the batch stops or its disk is full."""
-        if row.disk_full:  # it would be full for the next item as well
-            self.full = self.full or str(row.error)
+        """Let an item that was stopped begin again, unless the batch stops or nothing can be
+        written."""
+        if row.disk_full or row.unwritable:  # the next item could not be written either
+            self.blocked = self.blocked or row
         elif not stopping:  # the worker was terminated, not the batch
             self._queue.appendleft(call)
 
@@ -321,7 +335,7 @@ class BatchRun:
     def _after_death(self, place: int, death: Died) -> ItemStatus:
         """Process the death of a worker: its item fails, unless it was complete or the worker was
         asked to end."""
-        item, load = self.batch.items[place], self._works[place].load
+        item = self.batch.items[place]
         discard_lock(item.target)
         row = look_at(self.inputs[place])
         if row.status == "complete":
@@ -329,8 +343,8 @@ class BatchRun:
         if death.terminated:
             return replace(row, status="pending")
         need = None
-        if load is not None and death.share is not None:
-            need = memory_needed(load, death.share.threads)
+        if death.share is not None:
+            need = memory_needed(self.inputs[place], death.share)
         return failed(item, death.exit_code, death.message(need), death.errors)
 
 
@@ -364,20 +378,28 @@ def works(inputs: Sequence[Input]) -> list[Work]:
     for place, (item, molecule, *_) in enumerate(inputs):
         series, load = f"alone {place}", None
         if not isinstance(molecule, InputError):
-            asked = sorted(
-                (name, value) for name, value in asdict(item.options).items() if name not in FREE
-            )
-            state = molecule.charge, molecule.multiplicity, asked
-            alike = repr((sorted(molecule.labels), state))
+            composition = composition_of(molecule, item.options)
             with suppress(Dfmp2Error):  # the item itself will report the error
-                load = known[alike] = known.get(alike) or plan.workload_sizes(
+                load = known[composition] = known.get(composition) or plan.workload_sizes(
                     molecule, item.options, Silent()
                 )
-                series = repr((molecule.labels, state))
-        if load is not None and item.task != "energy":  # an optimisation counts as one gradient
-            load = replace(load, task="properties" if item.task == "properties" else "gradient")
+                series = f"{composition} {molecule.labels}"
+        if load is not None and item.task != "energy":
+            load = replace(load, task=planned_task(item))
         found.append(Work(place=place, cost=shard_cost(load), series=series, load=load))
     return found
+
+
+def planned_task(item: BatchItem) -> str:
+    """The task of an item as planned: an optimisation counts as one gradient."""
+    return "gradient" if item.task == OPTIMIZE else item.task
+
+
+def composition_of(molecule: Molecule, options: Options) -> str:
+    """What the sizes of a calculation follow from: atoms in any order, charge, multiplicity and
+    options."""
+    asked = sorted((name, value) for name, value in asdict(options).items() if name not in FREE)
+    return repr((sorted(molecule.labels), molecule.charge, molecule.multiplicity, asked))
 
 
 def shard_cost(load: Workload | None, rates: Rates | None = None) -> float:
@@ -390,52 +412,35 @@ def shard_cost(load: Workload | None, rates: Rates | None = None) -> float:
     return PER_ITEM + time_text(load, rates).total - rates.start
 
 
-def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
-    """Approximate bytes that a worker needs for an item: with large arrays on disk, and with
-    everything in memory."""
-    from dfmp2.backends.registry import select_backend
+def plan_item(item: BatchItem, molecule: Molecule, share: WorkerShare) -> plan.PlannedRun:
+    """The plan of an item in a worker, at the rates known so far; what only the computing host has,
+    a device or a scratch folder, is replaced by what this one has.
 
-    limits = select_backend("cpu", "fp64", threads)[0].limits
-    found = memory.memory_plan(load, limits, threads, program=resources.resident_memory(), budget=0)
-    return found.least, found.comfortable
-
-
-def foresee_shards(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any]:
-    """The object that `batch plan --json` prints: sizes and times of all items in `count` shards,
-    whether complete or not.
-
-    `nao` and `naux` are None for an item that will be rejected, `error` says why its molecule
-    cannot be read, and `measured` whether the times are based on rates of this machine.
+    Raises
+    ------
+    Dfmp2Error : the item will be rejected, for any reason except memory
     """
-    inputs, common = read_inputs(batch), batch.items[0].options
-    backend = "cpu" if common.backend == "auto" else common.backend
-    rates = calibration.load_rates(backend, common.threads or resources.usable_cores())
-    rows, parts = dict[int, dict[str, Any]](), []
-    for number, members in enumerate(shards(works(inputs), count, chained=chained)):
-        for work in members:
-            rows[work.place] = _foreseen(inputs[work.place], work, number, rates)
-        spent = sum(rows[work.place]["seconds"] for work in members)
-        parts.append({"shard": f"{number}/{count}", "items": len(members), "seconds": spent})
-    return {
-        "total": len(rows),
-        "seconds": sum(part["seconds"] for part in parts),
-        "measured": rates is not None,
-        "shards": parts,
-        "items": [row for _, row in sorted(rows.items())],
-    }
+    options = replace(item.options, threads=share.threads, memory=share.memory)
+    if options.scratch is not None and not os.path.isdir(options.scratch):
+        options = replace(options, scratch=None)
+    foresee = partial(plan.foresee_unmeasured, molecule, task=planned_task(item), doubt_units=False)
+    try:
+        return foresee(options=options, listener=Silent())[1]
+    except BackendUnavailable:
+        options = replace(options, backend="cpu", precision="auto", transform="auto")
+        return foresee(options=options, listener=Silent())[1]
 
 
-def _foreseen(given: Input, work: Work, shard: int, rates: Rates | None) -> dict[str, Any]:
-    """The row of an item in `foresee_shards`."""
-    return {
-        "name": given.item.name,
-        "molecule": given.item.molecule,
-        "shard": shard,
-        "nao": None if work.load is None else work.load.nao,
-        "naux": None if work.load is None else work.load.naux,
-        "seconds": shard_cost(work.load, rates),
-        "error": str(given.molecule) if isinstance(given.molecule, InputError) else "",
-    }
+def memory_needed(given: Input, share: WorkerShare) -> tuple[int, int] | None:
+    """Bytes that a worker needs for an item, with large arrays on disk and with everything in
+    memory; None if it will be rejected."""
+    if isinstance(given.molecule, InputError):
+        return None
+    try:
+        needed = plan_item(given.item, given.molecule, share).plan.memory
+    except Dfmp2Error:
+        return None
+    return needed.least, needed.comfortable
 
 
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:

@@ -44,6 +44,7 @@ from dfmp2.host.files import (
     NO_FILE,
     acquire_lock,
     disk_refusal,
+    folder_refusal,
     lock_holder,
     read_json,
     release_lock,
@@ -100,7 +101,8 @@ class ItemStatus:
     remark : why an existing result does not count, or who computes the item
     notes, device_fault : from its worker: notes for the user, and whether its device must no longer
         be used
-    disk_full : whether it was abandoned because the disk is full; details are in `error`
+    disk_full, unwritable : whether it was abandoned because the disk is full, or because nothing can
+        be written into its folder; details are in `error`
     """
 
     name: str
@@ -121,6 +123,7 @@ class ItemStatus:
     notes: tuple[str, ...] = ()
     device_fault: bool = False
     disk_full: bool = False
+    unwritable: bool = False
 
 
 def said_energy(item: BatchItem, row: ItemStatus) -> str:
@@ -427,7 +430,16 @@ def compute_item(
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
-        # Not the item's fault: it is computed once there is space again
+        # Not the item's fault: it is computed once it can be written
+        obstacle = folder_refusal(target.parent)
+        if obstacle is not None:
+            return replace(
+                row,
+                status="pending",
+                error=f"{target.parent} can no longer be written ({obstacle.strerror})",
+                notes=tuple(notes),
+                unwritable=True,
+            )
         if isinstance(error, DiskFull) or (
             isinstance(error, OSError) and disk_refusal(error) is DiskFull
         ):
@@ -450,18 +462,24 @@ def _row_of_error(
     else:
         code = ResourceError.exit_code
         message = Message(f"the system refused: {str(error) or 'no more memory'}")
-    divided = share.token is None  # workers of a Dask cluster have the whole limit each
-    if divided and any(option.name == "memory" for option in message.options):
-        message = Message(
-            message,
-            "; that is for each worker of the batch, and they divide ",
-            Option("memory"),
-            " among them: use fewer ",
-            Option("workers"),
-            ", or give more",
-        )
+    if share.token is None:  # workers of a Dask cluster have the whole limit each
+        message = of_one_worker(message)
     row = failed(item, code, message, traceback.format_exc())
     return replace(row, device_fault=isinstance(error, DeviceFault))
+
+
+def of_one_worker(message: Message) -> Message:
+    """A message with a reminder, if it advises a limit on memory, that workers divide it."""
+    if not any(option.name == "memory" for option in message.options):
+        return message
+    return Message(
+        message,
+        "; that is for each worker of the batch, and they divide ",
+        Option("memory"),
+        " among them: use fewer ",
+        Option("workers"),
+        ", or give more",
+    )
 
 
 def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatus:

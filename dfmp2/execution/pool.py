@@ -385,11 +385,22 @@ def local_pool(
 ) -> Pool:
     """A pool of workers that divide this host among them, each with its own device.
 
+    Other parameters as in `worker_share`.
+    """
+    return Pool(
+        [pinning(backend, number, count) for number in range(count)],
+        worker_share(count, threads, memory, others=others),
+    )
+
+
+def worker_share(
+    count: int, threads: int | None, memory: int | None, *, others: int = 0
+) -> WorkerShare:
+    """What each of `count` workers may use of this host.
+
     `threads` is the number for each, None to divide the cores; `memory` in bytes is for all of them
     and `others` further processes, None for most of the free memory.
     """
     threads = threads or max(1, usable_cores() // count)
     memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)
-    return Pool(
-        [pinning(backend, number, count) for number in range(count)], WorkerShare(threads, memory)
-    )
+    return WorkerShare(threads, memory)

@@ -32,6 +32,7 @@ from dfmp2.units import format_bytes
 NO_FILE = (0, 0)
 
 OUTPUT = Option("output")
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 LEAST_FREE = 10_000  # bytes; no file with a result is smaller
 
 
@@ -122,7 +123,7 @@ def _rename_new(part: Path, target: Path) -> None:
 
 def disk_refusal(error: OSError) -> type[ResourceError]:
     """DiskFull if the disk has no more space, otherwise ResourceError."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    if error.errno in (*NO_SPACE, errno.EROFS):
         return DiskFull
     return ResourceError
 
@@ -145,7 +146,7 @@ def write_failure(
     option : what names the file
     discarded : bytes of the unfinished file, which will be free again
     """
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno not in NO_SPACE:
         return disk_refusal(error)(
             f"cannot write {target}: {error.strerror}: nothing was changed; choose another folder "
             "with ",
@@ -247,6 +248,18 @@ def _require_regular(target: Path, option: Option) -> None:
         )
     if target.is_dir() or (target.exists() and not target.is_file()):
         raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
+
+
+def folder_refusal(folder: Path) -> OSError | None:
+    """Why no file can be created in a folder; None if that is possible, or if its disk is full."""
+    probe = beside(folder / "probe")
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            return error
+    return None
 
 
 def make_folder(folder: Path, option: Option = OUTPUT) -> None:

@@ -190,8 +190,8 @@ def batch(
 
         run.optimize = minimum
     run.compute(local_pool(planned.device, workers, common.threads, common.memory), workers)
-    if run.full:
-        raise run.disk_full()
+    if run.blocked:
+        raise run.unwritable(run.blocked)
     return BatchResult(planned.output, list(run.rows.values()))
 
 

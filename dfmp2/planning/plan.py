@@ -400,20 +400,9 @@ def foresee(
     ------
     Dfmp2Error : the run itself would be rejected, for any reason except memory
     """
-    options = options.settled(molecule.multiplicity)
-    setup = set_up_run(
-        options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count)
-    )
-    timed = setup.backend
-    if setup.backend_reason.startswith("not on this host"):
-        timed = select_backend("cpu", "auto", setup.threads)[0]
+    timed, run = foresee_unmeasured(molecule, options, listener, task=task)
+    system, setup, plan = run.system, run.setup, run.plan
     with threads.limited(setup.threads):
-        system = resolve(molecule, setup, listener)
-        kind = reference_kind(options, molecule.multiplicity)
-        core = frozen_core(system, options, listener)
-        setup = settle_backend(setup, system, core, kind)
-        # Before measuring, which leaves memory allocated
-        plan = make_plan(system, setup, core, kind, task=task)
         measured = _measured_rates(timed, setup.threads, plan.rates, listener, calibrate=calibrate)
         disk = plan.disk
         if calibrate or (plan.memory.scratch and disk is None):
@@ -428,12 +417,43 @@ def foresee(
     return Outlook(
         system=system,
         setup=setup,
-        kind=kind,
-        core=core,
+        kind=run.kind,
+        core=run.core,
         plan=replace(plan, timings=_seconds(setup, plan)),
         change=change,
         trainium=predicted,
     )
+
+
+def foresee_unmeasured(
+    molecule: Molecule,
+    options: Options,
+    listener: Listener,
+    *,
+    task: str = "energy",
+    doubt_units: bool = True,
+) -> tuple[Backend, PlannedRun]:
+    """The backend whose rates count, and the plan of a run at the rates known so far.
+
+    Parameters
+    ----------
+    task, doubt_units : as in `foresee`, which raises the same errors, and `resolve`
+    """
+    options = options.settled(molecule.multiplicity)
+    setup = set_up_run(
+        options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count)
+    )
+    timed = setup.backend
+    if setup.backend_reason.startswith("not on this host"):
+        timed = select_backend("cpu", "auto", setup.threads)[0]
+    with threads.limited(setup.threads):
+        system = resolve(molecule, setup, listener, doubt_units=doubt_units)
+        kind = reference_kind(options, molecule.multiplicity)
+        core = frozen_core(system, options, listener)
+        setup = settle_backend(setup, system, core, kind)
+        # Before measuring, which leaves memory allocated
+        plan = make_plan(system, setup, core, kind, task=task)
+    return timed, PlannedRun(system=system, setup=setup, kind=kind, core=core, plan=plan)
 
 
 def _measured_rates(
