@@ -24,8 +24,10 @@ from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.scf import following, ladder, rotation_left, rotations, stability
 from dfmp2.scf.integrals import ScfIntegrals
+from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
+from tests import awkward
 from tests.conftest import Heard, Runner, succeed
 from tests.recorded import recorded_error
 from tests.report_page import parse
@@ -594,6 +596,30 @@ def test_up_to_600_rotations_are_looked_at_whole(
     assert stability.frontier_window(*orbitals) == window
 
 
+@pytest.mark.parametrize(
+    ("reference", "stability"), [("uhf", "auto"), ("uhf", "full"), ("rohf", "off")]
+)
+def test_the_fock_matrix_of_the_final_orbitals_is_built_once_at_most(
+    reference: str, stability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For what the SCF has left and, in ROHF, for the semicanonical orbitals."""
+    asked: list[np.ndarray] = []
+    get_jk = JKFitting.get_jk
+
+    def counted(self: JKFitting, dm: np.ndarray, *given: object, **more: object) -> object:
+        asked.append(np.array(dm))
+        return get_jk(self, dm, *given, **more)
+
+    monkeypatch.setattr(JKFitting, "get_jk", counted)
+    radical = awkward.MOLECULES["methanol radical in a field"]
+    found = dfmp2.run(radical, reference=reference, stability=stability, **awkward.EXACT).reference
+    coeff, occ = found.mo_coeff, found.mo_occ
+    final = np.stack([(c * n) @ c.T for c, n in zip(coeff, occ, strict=True)])
+    builds = [np.allclose(dm, final, rtol=0, atol=1e-12) for dm in asked if dm.shape == final.shape]
+    assert len(builds) >= found.cycles
+    assert sum(builds) == (reference == "rohf" or stability == "full")
+
+
 @pytest.mark.parametrize(("kind", "spin"), [("RHF", 0), ("UHF", 1), ("ROHF", 1), ("ROHF", 3)])
 def test_the_rotation_that_is_left_leads_to_the_converged_orbitals(
     kind: str, spin: int, monkeypatch: pytest.MonkeyPatch
@@ -609,7 +635,8 @@ def test_the_rotation_that_is_left_leads_to_the_converged_orbitals(
     mf = getattr(scf, kind)(mole).run(conv_tol=1e-7, conv_tol_grad=1e-4)
     monkeypatch.setattr(rotation_left, "REDUCED", 1e-4)
     if kind == "ROHF":
-        left = rotation_left.open_shell_rotation_left(mf, single=False, held=False)
+        fock = rotation_left.final_fock_matrices(mf)
+        left = rotation_left.open_shell_rotation_left(mf, fock, single=False, held=False)
     else:
         left = stability.examined(mf).left
     exact = mf.newton().run(mf.mo_coeff, mf.mo_occ, conv_tol=1e-14, conv_tol_grad=1e-10)

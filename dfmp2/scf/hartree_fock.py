@@ -125,7 +125,7 @@ def run_scf(
     NumericalError : the basis is linearly dependent
     """
     from dfmp2.scf.following import ORIGINS, find_solution, guess_density
-    from dfmp2.scf.rotation_left import open_shell_rotation_left
+    from dfmp2.scf.rotation_left import final_fock_matrices, open_shell_rotation_left
     from dfmp2.scf.stability import examined
 
     with shielded():
@@ -144,8 +144,12 @@ def run_scf(
             solution, solutions = find_solution(
                 mf, density, origin, options, listener, solve, examine
             )
+            fock = None
             if kind == "rohf":
-                solution.left = open_shell_rotation_left(solution.mf, single=single, held=held)
+                fock = final_fock_matrices(solution.mf)
+                solution.left = open_shell_rotation_left(
+                    solution.mf, fock, single=single, held=held
+                )
             if integrals.gathers:
                 fitting_object(mf).stop_gathering()
         except np.linalg.LinAlgError as error:
@@ -165,6 +169,7 @@ def run_scf(
             cycles=len(solution.history),
             start=solution.origin,
             energy_xc=options.energy_functional,
+            fock=fock,
         )
         if options.functional is not None and not integrals.native:
             reference = _with_grid_error(solution.mf, reference, options, listener)
@@ -283,16 +288,23 @@ def record(
     cycles: int,
     start: str,
     energy_xc: str | None = None,
+    fock: Array | None = None,
 ) -> Reference:
     """The recorded values of a converged PySCF mean field.
 
     Parameters
     ----------
     energy_xc : functional for the energy of a double hybrid, if not that of the orbitals
+    fock : Fock matrix of each spin for the final orbitals of an ROHF, None if not yet computed
     """
     coupling = None
     if kind == "rohf":
-        coeff, energy, occ, coupling = semicanonical(mf)
+        if fock is None:
+            from dfmp2.scf.rotation_left import final_fock_matrices
+
+            with shielded():
+                fock = final_fock_matrices(mf)
+        coeff, energy, occ, coupling = semicanonical(mf, fock)
     else:
         coeff, energy, occ = stacked_orbitals(mf)
     # Occupied first, by energy
@@ -359,9 +371,9 @@ def dipole_moment(mole: Any, mo_coeff: Array, mo_occ: Array) -> Array:
     return np.asarray(dipole, dtype=np.float64)
 
 
-def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
+def semicanonical(mf: Any, fock: Array) -> tuple[Array, Array, Array, Array]:
     """Orbitals of a converged ROHF that diagonalise the occupied and the virtual block of each
-    spin's Fock matrix.
+    spin's Fock matrix, (2, nao, nao) Eh.
 
     Source: Knowles, Andrews, Amos, Handy, Pople, Chem. Phys. Lett. 186, 130 (1991).
 
@@ -371,10 +383,6 @@ def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
     blocks sorted by energy; and the Fock matrix elements f_ia between the blocks (2, nmo, nmo),
     which do not vanish, Eh
     """
-    from dfmp2.scf.rotation_left import final_fock_matrices
-
-    with shielded():
-        fock = final_fock_matrices(mf)
     coefficients = np.asarray(mf.mo_coeff)
     nmo = coefficients.shape[1]
     coeff = np.empty((2, *coefficients.shape))

@@ -91,9 +91,9 @@ def rotation_left(
     return _measured(mf, spins, gradients, split(z, spins))
 
 
-def open_shell_rotation_left(mf: Any, *, single: bool, held: bool) -> RotationLeft:
-    """What an ROHF that has stopped leaves; `single` and `held` as in
-    `dfmp2.scf.response_matrices.orbital_hessian`."""
+def open_shell_rotation_left(mf: Any, fock: Array, *, single: bool, held: bool) -> RotationLeft:
+    """What an ROHF that has stopped leaves; `fock` is that of `final_fock_matrices`, `single` and
+    `held` are as in `dfmp2.scf.response_matrices.orbital_hessian`."""
     coeff, occ = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
     closed, opened, empty = (coeff[:, occ == number] for number in (2, 1, 0))
     nclosed, nopen, nempty = closed.shape[1], opened.shape[1], empty.shape[1]
@@ -105,7 +105,6 @@ def open_shell_rotation_left(mf: Any, *, single: bool, held: bool) -> RotationLe
         nothing = np.zeros((virtual.shape[1], occupied.shape[1]))
         spins.append(RotatedSpin(occupied, virtual, nothing))
     response = orbital_hessian(mf, spins, exact_exchange_of(mf), single=single, held=held)
-    fock = final_fock_matrices(mf)
     gradients, occupied_blocks, virtual_blocks, diagonals = [], [], [], []
     for spin, matrix in zip(spins, fock, strict=True):
         gradients.append(spin.virtual.T @ matrix @ spin.occupied)
