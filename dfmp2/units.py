@@ -28,7 +28,10 @@ WAVENUMBER_PER_HARTREE = 219474.63136320  # cm^-1
 DEBYE = 2.541746473
 
 
-def format_bytes(size: float) -> str:
+MOST_DECIMALS = 17  # in float64; enough for the last bit of numbers of order 1
+
+
+def format_bytes(size: float, decimals: int = 2) -> str:
     """Byte count in readable form, with decimal units: 8000000000 becomes "8.00 GB"; `parse_bytes`
     reads it back."""
     if abs(size) < 1000:
@@ -37,8 +40,27 @@ def format_bytes(size: float) -> str:
     for unit in ("kB", "MB", "GB"):
         value /= 1000
         if abs(value) < 999.995:  # values that are printed as less than 1000.00
-            return f"{value:.2f} {unit}"
-    return f"{value / 1000:.2f} TB"
+            return f"{value:.{decimals}f} {unit}"
+    return f"{value / 1000:.{decimals}f} TB"
+
+
+def told_apart(form: str, *numbers: float) -> tuple[str, ...]:
+    """Numbers that a message compares, as text in which different ones differ.
+
+    Parameters
+    ----------
+    form : a format with the least number of decimals, such as ".1e" or ".4f", or "bytes"
+    """
+    texts: tuple[str, ...] = ()
+    least = 2 if form == "bytes" else int(form[1:-1])
+    for decimals in range(least, MOST_DECIMALS + 1):
+        if form == "bytes":
+            texts = tuple(format_bytes(number, decimals) for number in numbers)
+        else:
+            texts = tuple(f"{number:.{decimals}{form[-1]}}" for number in numbers)
+        if len(set(texts)) == len(set(numbers)):
+            break
+    return texts
 
 
 def counted_text(count: int, name: str, plural: str = "") -> str:

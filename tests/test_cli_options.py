@@ -232,7 +232,7 @@ def test_threads_reach_openmp_and_are_given_back(
 def test_allow_small_gap(call: Runner) -> None:
     """RHF at 28 angstrom: gap 1/R = 0.019 Eh; at 12 angstrom it is only warned of."""
     near = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g", "--output", "far.h5"))
-    assert "warning: the HOMO-LUMO gap is only 0.0441 Eh (below 0.1)" in near.err
+    assert "warning: the HOMO-LUMO gap is only 0.0441 Eh (below 0.1000)" in near.err
     apart = ("run", "h2-apart.xyz", *STO3G, "--scf-from", "far.h5", "--output", "apart.h5")
     refused = call(*apart)
     recorded_failure(refused, 5)

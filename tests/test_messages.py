@@ -8,6 +8,9 @@ import errno
 import json
 import os
 import pickle
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ import pytest
 
 import dfmp2
 from dfmp2 import errors
-from dfmp2.errors import Dfmp2Error, InputError, ResultExists, wishes
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import Dfmp2Error, InputError, NumericalError, ResourceError, ResultExists, wishes
 from dfmp2.errors.messages import (
     COMMAND_LINE,
     MANIFEST,
@@ -36,18 +40,26 @@ from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
 from dfmp2.execution.items import compute_item, error_file, read_input
 from dfmp2.execution.manifest import read_manifest
 from dfmp2.execution.pool import WorkerShare
+from dfmp2.host import files, scratch
 from dfmp2.host.files import lock_holder, read_json
+from dfmp2.integrals import spaces
 from dfmp2.interop.qcschema import error_type, read_request
+from dfmp2.molecule import mole
 from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import Check
 from dfmp2.options import Options, make_options
 from dfmp2.options.methods import METHODS
 from dfmp2.output.checkpoint import checkpoint_of
+from dfmp2.planning.memory import VARIES, memory_plan
+from dfmp2.planning.plan import workload_sizes
 from dfmp2.progress import Collector, Listener
+from dfmp2.studies import vibrations
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.task import Numbers, Step, Task
+from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import MOLECULES, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
 
@@ -651,6 +663,87 @@ def test_every_kind_of_error_has_its_end_wherever_it_is_raised(folder: Path) -> 
         assert of_batch(OSError(number, "made up"))[0] == state
     assert of_batch(MemoryError()) == ("failed", 7)
     assert error_type(MemoryError()) == "resource_error"
+
+
+# What a message compares, of which the first is beyond the second.
+COMPARED = (
+    (r"gap is ([\d.]+) Eh, below ([\d.]+) Eh", "less"),
+    (r"gap is only ([\d.]+) Eh \(below ([\d.]+)\)", "less"),
+    (r"has ([\d.]+ \w+) free and at least ([\d.]+ \w+) are needed", "less"),
+    (r"([\d.]+ \w+) are needed, of which .* and ([\d.]+ \w+) are free", "more"),
+    (r"space left.*: ([\d.]+ \w+) are needed and ([\d.]+ \w+) are free", "more"),
+    (r"memory: ([\d.]+ \w+) are required .* and ([\d.]+ \w+) may be used", "more"),
+    (r"is ([\de.+-]+) Eh/bohr, more than ([\de.+-]+):", "more"),
+    (r"deviate by ([\de.+-]+) .* more than ([\de.+-]+):", "more"),
+    (r"differs by ([\de.+-]+) Eh, more than the allowed ([\de.+-]+) Eh", "more"),
+    (r"charge 1 is ([\d.]+) angstrom .* less than ([\d.]+):", "less"),
+    (r"1 H and 2 H are ([\d.]+) angstrom apart, less than ([\d.]+):", "less"),
+)
+
+
+def just_beyond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Messages on numbers that are beyond a limit in their fifth digit only, in the order of
+    COMPARED."""
+    below, above = 1 - 1e-5, 1 + 1e-5
+    hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
+    with pytest.raises(NumericalError) as refused:
+        spaces.guard_gap(below * spaces.REFUSED_GAP, 1.0, allow_small_gap=False)
+    yield str(refused.value)
+    yield str(spaces.guard_gap(below * spaces.SMALL_GAP, 1.0, allow_small_gap=False))
+    free = 123_456_789
+    monkeypatch.setattr(files, "free_disk", lambda _: free)
+    monkeypatch.setattr(scratch, "free_disk", lambda _: free)
+    with pytest.raises(ResourceError) as refused:
+        files.require_place(tmp_path / "x", expected_bytes=free + 1)
+    yield str(refused.value)
+    with pytest.raises(ResourceError) as refused:
+        scratch.require_space(tmp_path, free - scratch.RESERVE + 1)
+    yield str(refused.value)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    yield str(files.write_failure(tmp_path / "x", full, free + 1))
+    work = workload_sizes(hydrogen, Options(basis="sto-3g"), Listener())
+    plan = memory_plan(work, CpuBackend(1).limits, 1, program=free, budget=0)
+    with pytest.raises(ResourceError) as refused:
+        replace(plan, budget=plan.least - VARIES - 1).require()
+    yield str(refused.value)
+    largest = above * vibrations.LARGEST_GRADIENT
+    monkeypatch.setattr(vibrations, "largest_gradient", lambda _: largest)
+    with pytest.raises(NumericalError) as refused:
+        vibrations.require_stationary(None)
+    yield str(refused.value)
+    with pytest.raises(NumericalError) as refused:
+        mole._require_orthonormal(
+            np.eye(2), np.eye(2)[None] * (1 + above * mole.MOST_DEVIATION / 2)
+        )
+    yield str(refused.value)
+    check = Check("PySCF", -1.0, 0.0, 0.0, above * 1e-8, 0.0, 0.0, allowed=1e-8)
+    with pytest.raises(dfmp2.ComparisonFailed) as refused:
+        check.require()
+    yield str(refused.value)
+    angstrom = below * BOHR_PER_ANGSTROM
+    with pytest.raises(InputError) as refused:
+        hydrogen.in_field(np.array([[0.0, 0.1 * angstrom, 0.0, 1.0]]))
+    yield str(refused.value)
+    with pytest.raises(InputError) as refused:
+        Molecule(("H", "H"), np.array([[0.0, 0, 0], [0, 0, 0.2 * angstrom]]))
+    yield str(refused.value)
+
+
+def test_numbers_that_a_message_compares_differ_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However close a number is to its limit."""
+    for (pattern, order), text in zip(COMPARED, just_beyond(tmp_path, monkeypatch), strict=True):
+        match = re.search(pattern, text)
+        assert match is not None, (pattern, text)
+        first, second = (read_number(part) for part in match.groups())
+        assert first < second if order == "less" else first > second, text
+
+
+def read_number(text: str) -> float:
+    """A number, or bytes with their unit."""
+    number, _, unit = text.partition(" ")
+    return float(number) * {"": 1, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
 
 
 def is_error(value: object) -> bool:

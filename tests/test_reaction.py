@@ -53,6 +53,7 @@ MOLECULES = {
     "lithide": "1\ncharge=-1\nLi 0 0 0\n",
     "hydride": "1\ncharge=-1\nH 0 0 0\n",
     "lih": "2\n\nLi 0 0 0\nH 0 0 1.6\n",
+    "h-of-h2": "2\nmultiplicity=2\nH 0 0 0\n@H 0 0 0.74\n",
     "linear-h3": "3\nmultiplicity=2\nH 0 0 -0.9423\nH 0 0 0\nH 0 0 0.9423\n",
 }
 
@@ -173,6 +174,7 @@ def test_wrong_terms(text: str) -> None:
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}),
         ("h2.xyz", "2*h.xyz", {"pressure": 1.0, "standard_state": "1M"}),
+        ("h2.xyz", "2*h-of-h2.xyz", {}),
         ("h2.xyz", [], {}),
         ("h2.xyz", [(0, "h.xyz")], {}),
         ("h2.xyz", [(True, "h.xyz")], {}),

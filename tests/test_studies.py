@@ -550,6 +550,10 @@ def test_files_and_screen(call: Runner, folder: Path) -> None:
     assert [float(row[place]) for row in rows[1:]] == [
         run.mp2_total_energy for run in study.runs.values()
     ]
+    recorded_failure(call(*scan, "--output", "x.h5"), 3)  # names all three files
+    (folder / "x.h5").rename(folder / "y.h5")
+    recorded_failure(call(*scan, "--output", "x.h5"), 3)
+    (folder / "y.h5").rename(folder / "x.h5")
     assert succeed(call("show", "x.h5", "--csv")).out == (folder / "x.csv").read_text()
     assert done.out.startswith(succeed(call("show", "x.h5")).out)
     circles = [

@@ -23,7 +23,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.options import Options, parse_bytes
-from dfmp2.units import counted_text
+from dfmp2.units import counted_text, told_apart
 
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
@@ -327,9 +327,10 @@ def compare_command(
         else:
             about = _reason(stored, check, program)
         unit = "Eh per atom" if exact else "Eh"
+        differs, most = told_apart(".1e", check.largest_difference, allowed)
         raise ComparisonFailed(
-            f"{result}: {check.program} differs by {check.largest_difference:.1e} Eh, "
-            f"more than --tolerance {allowed:.1e} {unit}{about}"
+            f"{result}: {check.program} differs by {differs} Eh, "
+            f"more than --tolerance {most} {unit}{about}"
         )
     if not as_json:
         conclude(_agreement(stored, check, allowed, exact=exact))

@@ -27,7 +27,7 @@ from dfmp2.execution.items import (
 )
 from dfmp2.execution.manifest import Batch, BatchItem
 from dfmp2.execution.pool import Call, WorkerShare, local_pool, share_out
-from dfmp2.host.files import require_writable, write_atomically
+from dfmp2.host.files import require_all_writable, write_atomically
 from dfmp2.host.provenance import version
 from dfmp2.mp2.identity import METHOD, method_differences, with_common_basis
 from dfmp2.output.batch_index import IndexWriter
@@ -317,8 +317,8 @@ class Destination:
     ) -> Iterator[str]:
         """Collect and write; returns a line for each file."""
         collected = collect(batch, workers=workers, allow_mixed=allow_mixed)
-        for path in self.targets().values():
-            require_writable(path, overwrite=self.overwrite, option=Option("output"))
+        files = [(Option("output"), path) for path in self.targets().values()]
+        require_all_writable(files, overwrite=self.overwrite)
         if self.to is not None:
             collected = fit_for_dataset(collected, duplicates=duplicates, uncertified=uncertified)
         for remark in collected.remarks:

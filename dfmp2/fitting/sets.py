@@ -74,6 +74,7 @@ from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.options.basis_parts import is_file
+from dfmp2.units import told_apart
 
 if TYPE_CHECKING:
     from dfmp2.fitting.spherical_atom import Factor, Shells
@@ -253,7 +254,8 @@ def _inaccuracy(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     error = fitting_error(role, orbital, fitting)
     if abs(error) <= LARGEST:
         return ""
-    return f"off by {error:+.1e} Eh per atom"
+    size, _ = told_apart(".1e", abs(error), LARGEST)
+    return f"off by {'-' if error < 0 else '+'}{size} Eh per atom"
 
 
 def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:

@@ -57,7 +57,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.response_matrices import Kernel, orbital_hessian
 from dfmp2.scf.rotations import RotatedSpin, Subspace, coulomb_exchange, flattened, split, without
-from dfmp2.units import counted_text
+from dfmp2.units import counted_text, told_apart
 
 # Eh, largest norm of the Z-vector residual: an error of up to 1e-9 Eh/bohr in a gradient
 RESIDUAL = 5e-11
@@ -389,10 +389,11 @@ def _solve_in(subspace: Subspace, right: Array, limit: float) -> Array:
     norm = float(np.linalg.norm(right))
     while norm > limit:
         if len(subspace.vectors) == MOST_CYCLES:
+            left, needed = told_apart(".1e", norm, limit)
             raise ConvergenceError(
                 (
                     f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the "
-                    f"residual is {norm:.1e} Eh (needed {RESIDUAL:.0e}). The reference is "
+                    f"residual is {left} Eh (needed {needed}). The reference is "
                     "nearly unstable; look at its stability with "
                 ),
                 Option("stability", "full"),

@@ -25,9 +25,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from dfmp2.errors import DiskFull, InputError, Option, ResourceError, ResultExists, ResultFileError
+from dfmp2.errors.messages import joined
 from dfmp2.host.provenance import installed_version
 from dfmp2.host.resources import free_disk, is_alive
-from dfmp2.units import format_bytes
+from dfmp2.units import format_bytes, told_apart
 
 NO_FILE = (0, 0)
 
@@ -169,8 +170,11 @@ def describe_space(folder: Path, needed: int | None, discarded: int = 0) -> str:
         free = free_disk(folder) + discarded
     except OSError:
         return f"{wanted} and the free space is unknown"
-    text = f"{wanted} and {format_bytes(free)} are free"
-    if needed is not None and free >= needed:
+    if needed is None:
+        return f"{wanted} and {format_bytes(free)} are free"
+    wanted, available = told_apart("bytes", needed, free)
+    text = f"{wanted} are needed and {available} are free"
+    if free >= needed:
         text += ", but a quota or the number of files is exhausted"
     return text
 
@@ -187,19 +191,44 @@ def require_writable(
     ResultExists : the target exists and `overwrite` is false
     ResourceError : the target is a symbolic link or write-protected
     """
-    require_place(target, expected_bytes=expected_bytes, option=option)
-    if os.path.lexists(target) and not overwrite:
+    require_all_writable([(option, target)], overwrite=overwrite, expected_bytes=expected_bytes)
+
+
+def require_all_writable(
+    targets: Sequence[tuple[Option, Path]],
+    *,
+    overwrite: bool,
+    expected_bytes: int = LEAST_FREE,
+) -> None:
+    """Check several files, each with the option that gives it, as `require_writable` checks one;
+    those that exist are named together."""
+    for option, target in targets:
+        require_place(target, expected_bytes=expected_bytes, option=option)
+    there = [(option, file) for option, file in targets if os.path.lexists(file)]
+    if there and not overwrite:
+        files = joined([str(file) for _, file in there], last=" and ")
+        options = joined(list(dict.fromkeys(option for option, _ in there)), last=" and ")
+        if len(there) == 1:
+            raise ResultExists(
+                files,
+                " already exists: ",
+                Option("overwrite", True),
+                " replaces it, ",
+                options,
+                " names another file",
+            )
         raise ResultExists(
-            f"{target} already exists: ",
+            files,
+            " already exist: ",
             Option("overwrite", True),
-            " replaces it, ",
-            option,
-            " names another file",
+            " replaces them; name others with ",
+            options,
         )
-    try:
-        require_replaceable(target)
-    except PermissionError as error:
-        raise write_failure(target, error, option=option) from error
+    for option, target in there:
+        try:
+            require_replaceable(target)
+        except PermissionError as error:
+            raise write_failure(target, error, option=option) from error
 
 
 def require_place(
@@ -231,10 +260,10 @@ def require_place(
             f"cannot write into {folder}: {error.strerror}: choose another folder with ", option
         ) from error
     if free < expected_bytes:
+        available, needed = told_apart("bytes", free, expected_bytes)
         raise DiskFull(
-            f"the disk of {folder} has {format_bytes(free)} free and at least "
-            f"{format_bytes(expected_bytes)} are needed: free some space or choose another "
-            "folder with ",
+            f"the disk of {folder} has {available} free and at least {needed} are needed: free some "
+            "space or choose another folder with ",
             option,
         )
 

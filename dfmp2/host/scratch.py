@@ -26,7 +26,7 @@ from dfmp2.errors.messages import Part
 from dfmp2.host.arrays_on_disk import FileRegion
 from dfmp2.host.files import disk_refusal
 from dfmp2.host.resources import free_disk, is_alive
-from dfmp2.units import format_bytes
+from dfmp2.units import format_bytes, told_apart
 
 VARIABLE = "DFMP2_SCRATCH"
 PREFIX = "dfmp2-scratch"
@@ -85,11 +85,11 @@ def require_space(root: Path, needed: int) -> None:
             f"scratch folder {root} cannot be written: name another one with ", Option("scratch")
         )
     if free < needed + RESERVE:
+        wanted, available = told_apart("bytes", needed + RESERVE, free)
         raise ResourceError(
             (
-                f"scratch folder {root}: {format_bytes(needed)} are needed, "
-                f"{format_bytes(RESERVE)} more have to stay free, and {format_bytes(free)} are "
-                "free: name a folder on a larger disk with "
+                f"scratch folder {root}: {wanted} are needed, of which {format_bytes(RESERVE)} "
+                f"have to stay free, and {available} are free: name a folder on a larger disk with "
             ),
             Option("scratch"),
             ", or allow more ",

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, Message, NumericalError, Option
+from dfmp2.units import told_apart
 
 SMALL_GAP = 0.1  # Eh, warned: perturbation theory becomes questionable
 # Eh, between a frozen orbital and another one: an unconverged SCF mixes them by 1e-5 / gap
@@ -189,9 +190,10 @@ def guard_gap(
             ")",
         )
     if gap < REFUSED_GAP and not allow_small_gap:
+        found, least = told_apart(".4f", gap, REFUSED_GAP)
         raise NumericalError(
             (
-                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: the reference is "
+                f"the HOMO-LUMO gap is {found} Eh, below {least} Eh: the reference is "
                 f"nearly degenerate, and another one may lie close by, so {method} on it is "
                 "unreliable; "
             ),
@@ -199,8 +201,9 @@ def guard_gap(
             " continues anyway",
         )
     if gap < SMALL_GAP:
+        found, least = told_apart(".4f", gap, SMALL_GAP)
         return (
-            f"the HOMO-LUMO gap is only {gap:.4f} Eh (below {SMALL_GAP}): the {method} "
+            f"the HOMO-LUMO gap is only {found} Eh (below {least}): the {method} "
             "energy may be unreliable"
         )
     return None

@@ -32,6 +32,7 @@ from dfmp2.molecule.basis import BasisSet, to_pyscf, to_pyscf_ecp
 from dfmp2.molecule.basis_library import load_pyscf_element
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
+from dfmp2.units import told_apart
 
 MEGABYTE = 10**6
 
@@ -179,9 +180,10 @@ def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.floa
         else:
             deviation = np.inf
         if not deviation <= MOST_DEVIATION:
+            found, most = told_apart(".1e", deviation, MOST_DEVIATION)
             raise NumericalError(
-                f"the stored orbitals deviate by {deviation:.1e} from orthonormality in the stored "
-                f"basis, more than {MOST_DEVIATION:.0e}: their order or normalisation is not that "
+                f"the stored orbitals deviate by {found} from orthonormality in the stored "
+                f"basis, more than {most}: their order or normalisation is not that "
                 "of the basis; compute the result again"
             )
 

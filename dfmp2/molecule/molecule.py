@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError, Option
 from dfmp2.molecule.elements import atomic_number, internal_coordinate, normalise_symbol
 from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text, told_apart
 
 MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre, the unit is wrong or the file is broken
 MIN_DISTANCE = 0.2 * BOHR_PER_ANGSTROM  # bohr; the shortest bond, H2, is 0.74 angstrom
@@ -479,9 +479,10 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
     pair = _pair_too_close(points)
     if pair is not None:
         i, j = pair
-        distance = float(np.linalg.norm(points[i] - points[j])) * ANGSTROM_PER_BOHR
+        distance = float(np.linalg.norm(points[i] - points[j]))
+        apart, _ = told_apart(".4f", distance * ANGSTROM_PER_BOHR, MIN_DISTANCE * ANGSTROM_PER_BOHR)
         raise InputError(
-            f"atoms {i + 1} {labels[i]} and {j + 1} {labels[j]} are {distance:.4f} angstrom apart, "
+            f"atoms {i + 1} {labels[i]} and {j + 1} {labels[j]} are {apart} angstrom apart, "
             "less than 0.2: remove one of them or check the units"
         )
     points.setflags(write=False)

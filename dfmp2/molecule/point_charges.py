@@ -16,7 +16,7 @@ import numpy as np
 
 from dfmp2.arrays import Array
 from dfmp2.errors import InputError
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, told_apart
 
 MAX_POSITION = 1e4  # bohr, as for atoms
 MAX_CHARGE = 1e3  # e; larger than that of any nucleus, so a larger value is a shifted column
@@ -82,10 +82,12 @@ def too_near(
     for first, distance in _distances(points[real], charges):
         charge, place = divmod(int(distance.argmin()), len(real))
         if distance[charge, place] < least:
-            apart = float(distance[charge, place]) * ANGSTROM_PER_BOHR
+            apart, _ = told_apart(
+                ".3f", float(distance[charge, place]) * ANGSTROM_PER_BOHR, least * ANGSTROM_PER_BOHR
+            )
             atom = int(real[place])
             return (
-                f"point charge {first + charge + 1} is {apart:.3f} angstrom from atom "
+                f"point charge {first + charge + 1} is {apart} angstrom from atom "
                 f"{atom + 1} {symbols[atom]}"
             )
     return ""

@@ -59,6 +59,7 @@ from dfmp2.mp2.pairs import (
 from dfmp2.mp2.result import Certificate
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.progress import Listener
+from dfmp2.units import told_apart
 
 
 def pair_energies_to_tolerance(
@@ -113,10 +114,8 @@ def pair_energies_to_tolerance(
     certificate = certify_precision(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate
-    excess = (
-        f"the precision error may be {certificate.correlation_error:.1e} Eh, which exceeds the "
-        f"tolerance {tolerance:.1e} Eh"
-    )
+    error, most = told_apart(".1e", certificate.correlation_error, tolerance)
+    excess = f"the precision error may be {error} Eh, which exceeds the tolerance {most} Eh"
     if host is not backend or precision == "mixed":
         raise _too_imprecise(excess, operands, backend, alone=host is not backend)
     largest = largest_pairs(pairs, certificate)

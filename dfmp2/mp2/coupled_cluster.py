@@ -38,7 +38,7 @@ from dfmp2.planning.sizes import FLOAT64, Workload
 from dfmp2.planning.system import resolve, set_up_run
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
-from dfmp2.units import format_bytes
+from dfmp2.units import told_apart
 
 PYSCF, PSI4 = PROGRAMS = ("pyscf", "psi4")
 CONVERGED = 1e-8  # Eh, change of the CCSD energy
@@ -130,9 +130,10 @@ class WithCoupledCluster:
             )
         needed = coupled_cluster_bytes(work)
         if needed > budget:
+            required, allowed = told_apart("bytes", needed, budget)
             raise ResourceError(
-                f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
-                f"{format_bytes(budget)} may be used: use a smaller basis for ",
+                f"CCSD(T) with {work.nao} basis functions needs about {required}, and {allowed} "
+                "may be used: use a smaller basis for ",
                 Option("delta"),
                 ", freeze the core, or allow more ",
                 Option("memory"),

@@ -34,7 +34,7 @@ from dfmp2.options.methods import (
 )
 from dfmp2.options.values import parse_grid
 from dfmp2.progress import Collector, Listener
-from dfmp2.units import counted_text
+from dfmp2.units import counted_text, told_apart
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32.
 # For all larger frozen cores of 60 molecules, the error of the sums over the omitted pairs was at
@@ -180,12 +180,12 @@ def _with_larger_core(
                 "the fitting certificate of the original covers all its pairs and was dropped"
             )
     if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
+        error, most = told_apart(".1e", certificate.correlation_error, certificate.tolerance)
         listener.warning(
             Message(
                 (
-                    "the precision error of the remaining pairs may be "
-                    f"{certificate.correlation_error:.1e} Eh, above the tolerance "
-                    f"{certificate.tolerance:.1e} Eh: a run with "
+                    f"the precision error of the remaining pairs may be {error} Eh, above the "
+                    f"tolerance {most} Eh: a run with "
                 ),
                 Option("frozen_core", core.orbitals),
                 " bounds it better",

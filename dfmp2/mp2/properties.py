@@ -12,6 +12,7 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.errors import ComparisonFailed, Option
 from dfmp2.units import quantity as _q
+from dfmp2.units import told_apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,12 +304,13 @@ class Polarizability:
         ComparisonFailed : names both numbers
         """
         if not self.passed:
+            dipole, accepted = told_apart(".1e", self.dipole_difference, self.allowed)
             raise ComparisonFailed(
                 (
                     f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and "
                     f"energies in the same fields say that it is off by {self.step_error:.1e} "
-                    f"bohr^3, the dipole moment by {self.dipole_difference:.1e} e bohr; "
-                    f"{self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are "
+                    f"bohr^3, the dipole moment by {dipole} e bohr; "
+                    f"{accepted} of the largest element and {accepted} e bohr are "
                     "accepted: the molecule is too polarizable for the step, or the runs in fields "
                     "have found different SCF solutions; look at their stability with "
                 ),

@@ -30,6 +30,7 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference
 from dfmp2.units import quantity as _q
+from dfmp2.units import told_apart
 
 # Energies of the requested method, whichever it is; the prefix `mp2_` means plain MP2.
 OF_THE_METHOD = (
@@ -183,9 +184,9 @@ class Check:
         ComparisonFailed : gives the difference
         """
         if not self.passed:
+            differs, most = told_apart(".1e", self.largest_difference, self.allowed)
             raise ComparisonFailed(
-                f"PySCF's DF-MP2 differs by {self.largest_difference:.1e} Eh, more than the "
-                f"allowed {self.allowed:.1e} Eh{then}"
+                f"PySCF's DF-MP2 differs by {differs} Eh, more than the allowed {most} Eh{then}"
             )
 
 

@@ -45,6 +45,7 @@ from dfmp2.mp2.result import GridCertificate, Quadrature
 from dfmp2.progress import Listener
 from dfmp2.scf.grid_error import on_finer_grid
 from dfmp2.scf.reference import Reference
+from dfmp2.units import told_apart
 
 LAST = 1024  # points of the longest sum
 # The number of points is a multiple of this: the shortest of three sums has a quarter of those
@@ -130,12 +131,13 @@ def correlation_energy(
         before = energy
         points *= 2
         angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those already used
+    uncertain, most = told_apart(".1e", error, tolerance)
     raise NumericalError(
         (
             f"{points // 2} frequencies leave the RPA correlation energy uncertain by "
-            f"{error:.1e} Eh, more than "
+            f"{uncertain} Eh, more than "
         ),
-        Option("tolerance", f"{tolerance:.1e}"),
+        Option("tolerance", most),
         f": allow more, or look at the smallest e_a - e_i, {lowest:.4f} Eh",
     )
 

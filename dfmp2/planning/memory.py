@@ -21,7 +21,7 @@ from dfmp2.errors import Option, ResourceError
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
 from dfmp2.planning.sizes import FLOAT32, FLOAT64, Workload
 from dfmp2.scf.solvent import surface_bytes
-from dfmp2.units import format_bytes
+from dfmp2.units import format_bytes, told_apart
 
 # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
 SCF_MATRICES = 30
@@ -332,17 +332,18 @@ class MemoryPlan:
 
         Raises
         ------
-        ResourceError : with the bytes required and available, and advice on what would fit
+        ResourceError : with the bytes required and available, and what would fit
         """
         if not self.fits:
             purpose = ""
             if self.gradient.purpose:
                 purpose = f" for the {self.gradient.purpose}"
+            needed, allowed = told_apart("bytes", self.least, self.budget)
             raise ResourceError(
                 (
-                    f"not enough memory{purpose}: {format_bytes(self.least)} are required even "
+                    f"not enough memory{purpose}: {needed} are required even "
                     f"with all large arrays on disk ({format_bytes(self.program)} of them for the "
-                    f"program itself) and {format_bytes(self.budget)} may be used: allow at least "
+                    f"program itself) and {allowed} may be used: allow at least "
                 ),
                 Option("memory", f"{-(-self.least // 10**6)}MB"),
                 ", or choose a smaller ",

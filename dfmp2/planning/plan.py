@@ -35,7 +35,7 @@ from dfmp2.planning.system import (
 from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hartree_fock import reference_kind
-from dfmp2.units import format_bytes
+from dfmp2.units import format_bytes, told_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +334,12 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
         ) from error
     held = memory.device_host_bytes(work)
     if held > room:
+        needed, left = told_apart("bytes", held, room)
         raise ResourceError(
             Option("transform", "device"),
             (
-                f" holds {format_bytes(held)} of fitted integrals on the host, where "
-                f"{format_bytes(room)} are left: allow {format_bytes(held - room)} more with "
+                f" holds {needed} of fitted integrals on the host, where {left} are left: allow "
+                f"{format_bytes(held - room)} more with "
             ),
             Option("memory"),
             ", or use ",

@@ -38,6 +38,7 @@ from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of, integrate_func
 from dfmp2.scf.ladder import Ladder
 from dfmp2.scf.reference import Reference, common_orbitals
 from dfmp2.scf.rotations import coulomb_exchange, stacked_orbitals
+from dfmp2.units import told_apart
 
 COUPLED = 1e-6  # Eh, norm of F_ia below which the orbitals count as those of the conventional SCF
 MOST_BUILDS = 8  # of the exact Fock matrix
@@ -108,9 +109,10 @@ def conventional_scf(
             coeff, occupations = exact.fitted_orbitals(fitted, core, density, options)
         fitted.discard()
     if coupling > COUPLED:
+        found, needed = told_apart(".1e", coupling, COUPLED)
         raise ConvergenceError(
             f"after {MOST_BUILDS} exact Fock matrices occupied and virtual orbitals still couple "
-            f"by {coupling:.1e} Eh (needed {COUPLED:.0e})"
+            f"by {found} Eh (needed {needed})"
         )
     mo_coeff, mo_energy, mo_occ = _canonical(fock, exact.overlap, coeff, occupations)
     conventional = replace(

@@ -20,7 +20,7 @@ from dfmp2.errors import ConvergenceError, Option
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.rotations import fitting_object
-from dfmp2.units import counted_text
+from dfmp2.units import counted_text, told_apart
 
 Iteration = tuple[float, float, float]  # energy, its change, norm of the orbital gradient; Eh
 OnIteration = Callable[[Array, Array], None]
@@ -245,12 +245,16 @@ class Ladder:
 
     def _not_converged(self) -> ConvergenceError:
         _, change, gradient = self.history[-1]
+        options = self._options
+        sign = "-" if change < 0 else ""
+        changed, energy_needed = told_apart(".1e", abs(change), options.scf_conv_tol)
+        slope, slope_needed = told_apart(".1e", gradient, options.scf_gradient_tol)
         return ConvergenceError(
             (
                 f"the SCF did not converge in {counted_text(len(self.history), 'cycle')} "
-                f"({', '.join(self.rungs)}): the last energy change was {change:.1e} Eh (needed "
-                f"{self._options.scf_conv_tol:.1e}) and the orbital gradient {gradient:.1e} Eh "
-                f"(needed {self._options.scf_gradient_tol:.1e}). Without a converged reference "
+                f"({', '.join(self.rungs)}): the last energy change was {sign}{changed} Eh (needed "
+                f"{energy_needed}) and the orbital gradient {slope} Eh "
+                f"(needed {slope_needed}). Without a converged reference "
                 "there is no MP2 energy. Check geometry, charge and multiplicity; raise "
             ),
             Option("scf_max_cycles"),

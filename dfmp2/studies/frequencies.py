@@ -54,7 +54,7 @@ from dfmp2.studies.vibrations import (
     symmetry_number,
     vibrations,
 )
-from dfmp2.units import ANGSTROM_PER_BOHR
+from dfmp2.units import ANGSTROM_PER_BOHR, told_apart
 
 DISPLACEMENT = 0.005  # bohr
 LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1
@@ -459,10 +459,13 @@ class StoredHessian:
                     Option("verify", True),
                     " adds that of its end",
                 )
+            moved, allowed = told_apart(
+                ".2f", away * ANGSTROM_PER_BOHR, farthest * ANGSTROM_PER_BOHR
+            )
             raise InputError(
                 OPTION.of(self.path),
-                f": an atom is {away * ANGSTROM_PER_BOHR:.2f} angstrom away from where it is here, "
-                f"and {farthest * ANGSTROM_PER_BOHR:.2f} is allowed: give a Hessian of this "
+                f": an atom is {moved} angstrom away from where it is here, "
+                f"and {allowed} is allowed: give a Hessian of this "
                 "geometry",
                 of_start,
             )

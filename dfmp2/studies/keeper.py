@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from dfmp2.errors import ForeignCheckpoint, InputError, Option, ResultFileError
-from dfmp2.host.files import OUTPUT, locked, remove_parts, require_writable
+from dfmp2.host.files import OUTPUT, locked, remove_parts, require_all_writable
 from dfmp2.host.provenance import blas_and_kernels
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.identity import changed, question
@@ -179,8 +179,7 @@ class Keeper:
             return
         self._require_same(task)
         checkpoint = checkpoint_of(self._path)
-        for option, file in self._files.items():
-            require_writable(file, overwrite=self.replaces, option=option)
+        require_all_writable(list(self._files.items()), overwrite=self.replaces)
         with locked(self._path):
             remove_parts(self._path, checkpoint, *self._files.values())
             if os.path.lexists(checkpoint):

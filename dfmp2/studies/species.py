@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dfmp2.arrays import Array
-from dfmp2.errors import InputError, Message, Option
+from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import read_text
@@ -294,7 +294,9 @@ def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
         molecule = file.molecule
     if any(molecule.ghost):
         raise InputError(
-            f"{name} has ghost atoms, which take no part in a reaction: leave them out"
+            f"{name} has ghost atoms, and a reaction takes each species in its own basis: leave them "
+            "out, or correct for the bases of fragments with ",
+            Command("interaction"),
         )
     if molecule.point_charges is not None:
         raise InputError(f"{name} is among point charges: a reaction is one of free molecules")

@@ -38,7 +38,13 @@ from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
-from dfmp2.units import BOHR_PER_ANGSTROM, WAVENUMBER_PER_HARTREE, counted_text, quantity
+from dfmp2.units import (
+    BOHR_PER_ANGSTROM,
+    WAVENUMBER_PER_HARTREE,
+    counted_text,
+    quantity,
+    told_apart,
+)
 
 # CODATA 2018
 ELECTRON_MASSES_PER_U = 1822.888486209
@@ -380,8 +386,10 @@ def require_stationary(
     """
     largest = largest_gradient(result)
     if not largest <= LARGEST_GRADIENT:
-        limit = f"{largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}"
-        error = NumericalError(f"the gradient of an atom is {limit}: ", *advice)
+        found, most = told_apart(".1e", largest, LARGEST_GRADIENT)
+        error = NumericalError(
+            f"the gradient of an atom is {found} Eh/bohr, more than {most}: ", *advice
+        )
         error.goes_on = goes_on
         raise error
 

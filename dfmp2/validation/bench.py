@@ -39,7 +39,7 @@ from dfmp2.options import BACKEND_WORDS
 from dfmp2.output.document import WIDEST, Table, fitted_lines, size
 from dfmp2.planning import rates
 from dfmp2.progress import Listener
-from dfmp2.units import counted_text, format_bytes
+from dfmp2.units import counted_text, format_bytes, told_apart
 from dfmp2.validation import entries
 from dfmp2.validation.entries import KERNEL_CERTIFICATE, SyntheticSizes
 
@@ -196,9 +196,10 @@ def judge(found: dict[str, Any]) -> None:
             task["energy"]
         )
         if not abs(one["difference"]) <= allowed:
+            off, most = told_apart(".1e", abs(one["difference"]), allowed)
             raise ComparisonFailed(
                 f"{task['name']} on {one['backend']} in {one['precision']}: the energy is off by "
-                f"{one['difference']:.1e} Eh, more than {allowed:.1e} Eh: its time means nothing"
+                f"{off} Eh, more than {most} Eh: its time means nothing"
             )
 
 
