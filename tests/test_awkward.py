@@ -4,6 +4,7 @@ formulas."""
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pyscf.hessian import thermo
 import dfmp2
 from dfmp2.gradients import certificate as gradient_certificate
 from dfmp2.gradients.density import options_in_fields
+from dfmp2.host.threads import HUGE_PAGES
 from dfmp2.interop import qcschema
 from dfmp2.molecule.files import read_file, read_frames
 from dfmp2.molecule.molecule import Molecule
@@ -33,9 +35,9 @@ from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.vibrations import symmetry_number
 from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
-from tests.conftest import Runner, succeed
+from tests.conftest import Runner, run_command, succeed
 from tests.ideal_gas import GAS, HARTREE, ideal_gas
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_failure
 
 # Orbitals that `auto` freezes
 CORES = {"N": 1, "O": 1, "C": 1, "F": 1, "B": 1, "Cl": 5, "Li": 1, "H": 0}
@@ -716,6 +718,19 @@ def test_defaults_change_on_purpose_only() -> None:
     found = asdict(Options(basis="sto-3g"))
     assert {name: found[name] for name in DEFAULTS} == DEFAULTS
     assert Options(basis="sto-3g").settled(1).stability == "auto"
+
+
+def test_a_variable_that_numpy_cannot_read_is_refused_before_it_is_imported(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in ("", "yes"):
+        monkeypatch.setenv(HUGE_PAGES, value)
+        recorded_failure(call("run", "h2.xyz", "--basis", "sto-3g"), 3)
+        import_numpy = run_command("-c", "import numpy", cwd=folder, program=(sys.executable,))
+        assert "ValueError: invalid literal" in import_numpy.err
+    for value in ("0", " 1 "):
+        monkeypatch.setenv(HUGE_PAGES, value)
+        succeed(call("plan", "h2.xyz", "--basis", "sto-3g"))
 
 
 def test_one_process_of_torchrun_computes_and_several_are_refused(

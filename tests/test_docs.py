@@ -283,6 +283,32 @@ def shown(cell: str) -> str:
     return re.sub(r"<[^>]*>", "", re.sub(r"`[^`]+`", "code", cell)).strip()
 
 
+FENCED = r"^ *```(\w+[^\n]*)\n(.*?)^ *```"
+COMMAND = re.compile(r"(?:dfmp2(?! finished)|pip|python3?|git|export|cd|source|sbatch)\s")
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\$\{[^}]*\}")
+# what zsh expands, or takes for an argument; `*` and `?` that match files are meant
+EXPANDED = re.compile(r"[\[\]]|(?<=[\w,=])\*(?=\w)|(?<=\d)\*|\s#|\^|=\(")
+
+
+def typed(text: str) -> Iterator[str]:
+    """The commands of a page: in blocks that are not files, and in the text."""
+    for fence, body in re.findall(FENCED, text, re.DOTALL | re.MULTILINE):
+        lines = [line.strip() for line in body.split("\n")]
+        if fence.startswith("console"):
+            yield from (line[2:] for line in lines if line.startswith("$ "))
+        elif fence.startswith(("text", "bash", "sh")) and "title" not in fence:
+            yield from filter(COMMAND.match, lines)
+    yield from filter(COMMAND.match, re.findall(r"`([^`\n]+)`", text))
+
+
+def test_commands_can_be_typed_into_any_shell() -> None:
+    """zsh refuses patterns that match no file, such as 2*h2.xyz or .[docs], and takes a comment for
+    arguments."""
+    commands = [command for page in PAGES for command in typed(page.read_text())]
+    assert len(commands) > 500
+    assert [one for one in commands if EXPANDED.search(QUOTED.sub("", one))] == []
+
+
 def test_a_header_that_shows_nothing_is_noticed() -> None:
     assert not shown("<S^2>") and not shown(" ")
     assert shown("`<S^2>`") and shown("⟨S²⟩") and shown("<b>S</b>")

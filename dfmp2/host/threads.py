@@ -27,6 +27,7 @@ Part = TypeVar("Part")
 
 # Names under which OpenBLAS exports its controls: plain, SciPy's and NumPy's 64-bit builds.
 _OPENBLAS_NAMES = ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_")
+HUGE_PAGES = "NUMPY_MADVISE_HUGEPAGE"  # read by NumPy when it is imported
 _OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp5")
 
 
@@ -39,7 +40,7 @@ def set_environment(threads: int) -> None:
     # NumPy asks for huge pages, but on such a machine the first touch of one takes 3 s per GB, and
     # of small pages 0.5 s.
     if gives_memory_back():
-        os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
+        os.environ.setdefault(HUGE_PAGES, "0")
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         os.environ[name] = "1"
 
