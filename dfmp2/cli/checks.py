@@ -162,9 +162,10 @@ def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for,
     their sources."""
     from dfmp2.options.methods import METHODS
-    from dfmp2.output.json import json_value
 
     if as_json:
+        from dfmp2.output.json import json_value
+
         hybrids = {name: asdict(row) for name, row in table().items() if not row.unavailable}
         for row in hybrids.values():
             row["source"] = f"doi {row['doi']}"
