@@ -30,7 +30,7 @@ from dfmp2.studies.ideal_gas import (
 from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, in_shell, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error, recorded_failure, recorded_texts
 from tests.springs import on_springs
 
 GAS = 8.31446261815324  # J/(mol K)
@@ -166,6 +166,31 @@ def test_a_symmetry_number_that_was_given_stays_with_its_file(
         for file in ("one.h5", str(water_file))
     )
     assert (given - counted) * 2625.4996394799 == pytest.approx(rises, abs=1e-9)
+
+
+def test_an_almost_linear_molecule_is_a_rotor_that_is_too_cold_and_that_is_said() -> None:
+    """HCN bent by 0.1 bohr counts as bent, with a third axis of a tiny moment of
+    inertia; bent by half of that, as linear."""
+    h, c, n = 1.00782503, 12.0, 14.0030740
+    weights = np.array([h, c, n])
+    for bend, temperature, counts in ((0.05, 298.15, 1), (0.1, 298.15, 3), (0.1, 2e4, 3)):
+        places = np.array([[0.0, bend, -2.01], [0.0, 0.0, 0.0], [0.0, 0.0, 2.18]])
+        bent = Molecule(("H", "C", "N"), places)
+        found = rotational_temperatures(bent, weights)
+        assert len(found) == counts
+        said = too_cold(bent, weights, [temperature])
+        if counts == 1 or temperature > 298.15:
+            assert said == []
+            continue
+        # the small moment of a planar molecule: the inertia tensor's determinant over the large one
+        x = places[:, 1] - weights @ places[:, 1] / weights.sum()
+        z = places[:, 2] - weights @ places[:, 2] / weights.sum()
+        xx, zz, xz = weights @ z**2, weights @ x**2, -weights @ (x * z)
+        small = (xx * zz - xz**2) / ((xx + zz) / 2 + math.hypot((xx - zz) / 2, xz))
+        assert found.max() == pytest.approx(
+            1 / (2 * small * 1822.888486 * 3.166811563e-6), rel=1e-6
+        )
+        recorded_texts(said)
 
 
 def test_a_rotor_that_is_too_cold() -> None:

@@ -39,7 +39,13 @@ from dfmp2.errors import InputError, Option
 from dfmp2.errors.messages import plain
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.hdf5_datasets import Dataset
-from dfmp2.studies.vibrations import masses, on_a_line, principal_axes
+from dfmp2.studies.vibrations import (
+    SAME_PLACE,
+    farthest_from_axis,
+    masses,
+    on_a_line,
+    principal_axes,
+)
 
 # CODATA 2018, SI
 BOLTZMANN = 1.380649e-23
@@ -63,6 +69,8 @@ MOL_PER_CUBIC_METRE = 1000.0  # of 1 mol/l
 HIGHEST_TEMPERATURE = 1e5  # K
 HIGHEST_PRESSURE = 1e12  # Pa
 MOST_VALUES = 1000
+# bohr from the axis: a molecule that may be meant to be linear (HCN bent by 11 degrees)
+ALMOST_LINEAR = 0.3
 LARGEST_SYMMETRY = 60  # that of an icosahedron
 SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: filled, s1, p3, d5
     1: (2, 4, 10, 12, 18, 20, 28, 30, 36, 38, 46, 48, 54, 56, 70, 78, 80, 86),
@@ -515,10 +523,17 @@ def too_cold(molecule: Molecule, weights: Array, temperatures: Sequence[float]) 
     largest = float(rotational_temperatures(molecule, weights).max(initial=0.0))
     if min(temperatures) >= largest:
         return []
-    return [
+    said = (
         f"TOO COLD: rotations are those of a classical rotor, which this molecule is not below "
         f"{largest:.1f} K: entropy and Gibbs energy at {min(temperatures):g} K are wrong"
-    ]
+    )
+    away = farthest_from_axis(molecule)
+    if SAME_PLACE <= away < ALMOST_LINEAR:
+        said += (
+            f". All atoms are within {away:.2f} bohr of a line, and up to {SAME_PLACE:g} the "
+            "molecule counts as linear: optimise it more tightly, or put them on a line"
+        )
+    return [said]
 
 
 def may_be_degenerate(molecule: Molecule) -> bool:

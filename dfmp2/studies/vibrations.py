@@ -177,9 +177,14 @@ def rigid_motions(molecule: Molecule, weights: Array) -> Array:
 
 def on_a_line(molecule: Molecule, tolerance: float = SAME_PLACE) -> bool:
     """Whether all atoms lie on one line, none farther from it than the tolerance, bohr."""
+    return farthest_from_axis(molecule) < tolerance
+
+
+def farthest_from_axis(molecule: Molecule) -> float:
+    """Distance of the outermost atom from the axis of the smallest moment of inertia, bohr."""
     centred, axes = principal_axes(molecule, masses(molecule))
     away = centred - np.outer(centred @ axes[2], axes[2])
-    return bool(np.linalg.norm(away, axis=1).max() < tolerance)
+    return float(np.linalg.norm(away, axis=1).max())
 
 
 def principal_axes(molecule: Molecule, weights: Array) -> tuple[Array, Array]:
