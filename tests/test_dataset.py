@@ -242,6 +242,48 @@ def test_hdf5_has_one_array_per_property(batch, collected):
         assert [list(group["atomic_numbers"]) for group in waters] == [[8, 1, 1]]
 
 
+ARRAYS = ("forces", "dipole", "charges", "polarizability")
+
+
+@pytest.mark.parametrize("missing", [*ARRAYS, *ENERGIES])
+def test_what_a_molecule_lacks_is_missing_in_every_format(missing, batch, tmp_path):
+    """Beside the same molecule with everything; it is neither zero nor the value of the other."""
+    result = dfmp2.read(batch / "out" / "nh2.h5")
+    energies = {name: -1.5 * place for place, name in enumerate(ENERGIES, start=1)}
+    whole = replace(
+        make_record(result, name="whole"), energies=energies, polarizability=[[1.0] * 3] * 3
+    )
+    lacking = replace(whole, name="lacking")
+    if missing in ARRAYS:
+        lacking = replace(lacking, **{missing: None})
+    else:
+        lacking = replace(lacking, energies={**energies, missing: None})
+    for to in ("extxyz", "h5", "parquet", "csv", "json", "ase.db"):
+        write_dataset(tmp_path / to, to, [whole, lacking])
+    present, absent = json.loads((tmp_path / "json").read_text())["molecules"]
+    assert present[missing] is not None and absent[missing] is None
+    assert {**absent, missing: 0, "name": ""} == {**present, missing: 0, "name": ""}
+    with open(tmp_path / "csv", newline="", encoding="utf-8") as stream:
+        present, absent = csv.DictReader(stream)
+    assert present[missing] and not absent[missing]
+    with h5py.File(tmp_path / "h5") as handle:
+        (group,) = handle.values()
+        present, absent = group[missing][()]
+        assert np.isfinite(present).all() and np.isnan(absent).all()
+        for name in {*ARRAYS, *ENERGIES} - {missing}:
+            assert np.array_equal(*group[name][()]), name
+    table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet").to_pylist()
+    assert table[0][missing] is not None and table[1][missing] is None
+    present, absent = pytest.importorskip("ase.io").read(tmp_path / "extxyz", index=":")
+    keys = [{*one.info, *one.arrays, *one.calc.results} for one in (present, absent)]
+    own = "polarizability_bohr3" if missing == "polarizability" else missing
+    assert own in keys[0] and own not in keys[1]
+    rows = list(pytest.importorskip("ase.db").connect(tmp_path / "ase.db", type="db").select())
+    assert rows[1].data[missing] is None and rows[0].data[missing] is not None
+    if missing in ("energy", "forces", "dipole", "charges"):
+        assert rows[0].get(missing) is not None and rows[1].get(missing) is None
+
+
 @pytest.mark.parametrize("to", ["extxyz", "ase.db"])
 def test_a_data_set_is_read_again_as_what_was_computed(to, batch, collected):
     target, _ = collected(to, "--duplicates")
