@@ -19,10 +19,11 @@ from dfmp2.errors import Message
 from dfmp2.execution import collect
 from dfmp2.execution.manifest import read_batch
 from dfmp2.molecule.files import read_frame
+from dfmp2.mp2.identity import METHOD
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
-from dfmp2.output.json import numbers_of
+from dfmp2.output.json import numbers_of, write_rows
 from tests.conftest import MOLECULES, run_here, succeed
 from tests.recorded import recorded_error, recorded_failure
 
@@ -353,6 +354,25 @@ def test_remarks_on_a_collection_stay_in_its_data_set():
     remark = Message("1 of 2 items left out of the table: not complete")
     fit = collect.fit_for_dataset(collect.Collection([], {}, [remark]))
     assert fit.remarks == [remark]
+
+
+@pytest.mark.parametrize("ending", [".json", ".h5"])
+def test_a_table_of_different_methods_names_all_of_them(ending, batch, tmp_path):
+    """Each option of the method with every value that a row has, in the order of the rows."""
+    record = make_record(dfmp2.read(batch / "out" / "nh2.h5"), name="0")
+    own = [{**record.method, **{name: f"{name}.{row}" for name in METHOD}} for row in (0, 1, 1, 2)]
+    records = [replace(record, name=str(row), method=method) for row, method in enumerate(own)]
+    files = {str(row): f"{row}.xyz" for row in range(4)}
+    collected = collect.Collection(records, files, [])
+    target = tmp_path / f"t{ending}"
+    write_rows(target, collected.rows(), collected.notes(), overwrite=False)
+    if ending == ".json":
+        found = json.loads(target.read_text())
+        assert [row["molecule"] for row in found.pop("items")] == list(files.values())
+    else:
+        with h5py.File(target) as handle:
+            found = dict(handle["batch"].attrs)
+    assert found == {name: f"{name}.0, {name}.1, {name}.2" for name in METHOD}
 
 
 def test_splits_stay_whatever_is_beside_them(batch, collected):
