@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "cbs": ("dfmp2.studies.cbs.basis_set_limit", ("a.xyz", "--basis", "cc-pv[dt]z")),
     "scan": ("dfmp2.studies.scan.scan_energies", (*ONE, "--bond", "1,2", "0.9:1.1:3")),
+    "scan of frames": ("dfmp2.studies.scan.scan_energies", ("f.xyz", *ONE[1:])),
     "reaction": ("dfmp2.studies.reaction.reaction_energy", REACTION),
     "thermo": ("dfmp2.studies.thermochemistry.make_thermochemistry", ("a.h5",)),
     "rank": ("dfmp2.interop.thermochemistry.rank_files", ("a.h5",)),
@@ -45,6 +46,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Options that choose what is printed, or files that the function does not get
 OF_THE_SHELL = {"as_json", "quiet", "verbose", "log", "help", "run"}
+OF_A_COORDINATE = {"bond", "angle", "dihedral", "relaxed", "convergence", "moving", "trajectory"}
 WRITES_ITSELF = ("thermo", "export", "report")  # to a file that is named by other tests
 # option -> words after it; by default they follow from its type
 WORDS: dict[str, tuple[str, ...]] = {
@@ -89,6 +91,7 @@ NEEDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("scan", "convergence"): ("--relaxed",),
     ("scan", "trajectory"): ("--relaxed",),
     ("scan", "workers"): ("--no-chain",),
+    ("scan of frames", "workers"): ("--no-chain",),
     ("scan", "units"): ("--moving", "2"),
 }
 # Options that are turned into something else: places, coordinates, molecules
@@ -110,6 +113,8 @@ def arguments(
     """The values that a command passes on, by their place."""
     for name, place in (("a", "0.70"), ("b", "0.71"), ("c", "0.72")):
         (folder / f"{name}.xyz").write_text(PEROXIDE.replace("0.70", place))
+    both = [PEROXIDE.replace("0.70", place) for place in ("0.70", "0.71")]
+    (folder / "f.xyz").write_text("".join(both))
     (folder / "c.txt").write_text("$freeze\nxyz 1\n")
     (folder / "q.txt").write_text("3 3 3 0.5\n")
     (folder / "a.h5").touch()
@@ -132,7 +137,7 @@ def arguments(
 
     def passed(command: str, *words: str) -> dict[str, Any]:
         taken.clear()
-        done = call(command, *words)
+        done = call(command.split()[0], *words)
         assert taken, f"{command} {' '.join(words)}: {done.err}"
         return dict(leaves(taken[0]))
 
@@ -180,11 +185,13 @@ def words_of(command: str, option: click.Option) -> tuple[str, ...]:
 
 def own_options(command: str) -> list[click.Option]:
     """Its options, without those of a calculation, which `dfmp2 run` has as well."""
-    found = cli.get_command(click.Context(cli), command)
+    found = cli.get_command(click.Context(cli), command.split()[0])
     assert found is not None
     usual = {field.name for field in dataclasses.fields(Options)} | OF_THE_SHELL
     if command in WRITES_ITSELF:
         usual |= {"output", "overwrite"}
+    if command == "scan of frames":
+        usual |= OF_A_COORDINATE
     return [
         one
         for one in found.params
@@ -254,7 +261,7 @@ APART = {
 def test_options_of_a_calculation_are_passed_on_by_every_command(
     command: str, arguments: Callable[..., dict[str, Any]]
 ) -> None:
-    found = cli.get_command(click.Context(cli), command)
+    found = cli.get_command(click.Context(cli), command.split()[0])
     assert found is not None
     given = {
         str(option.name): GIVEN[str(option.name)]
