@@ -323,6 +323,11 @@ def wait_until(condition: Callable[[], Any]) -> Any:
     raise AssertionError("it never happened")
 
 
+def only_free_in(folder: Path, free: int, elsewhere: int) -> Callable[[Path], int]:
+    """A `free_disk` of `free` bytes for one folder, and of others for every other one."""
+    return lambda place: free if Path(place).resolve() == folder.resolve() else elsewhere
+
+
 def succeed(finished: Finished) -> Finished:
     """The same, after checking that the command succeeded."""
     assert finished.code == 0, finished.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +15,15 @@ import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.execution import collect, items
 from dfmp2.execution.items import _function_of, fingerprint, read_input
-from dfmp2.execution.manifest import make_batch, manifest_lines, read_batch, read_manifest, slug
+from dfmp2.execution.manifest import (
+    LEFT_MANIFEST,
+    make_batch,
+    manifest_lines,
+    manifest_of,
+    read_batch,
+    read_manifest,
+    slug,
+)
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.mp2.identity import FREE
 from dfmp2.options import Options
@@ -115,6 +124,37 @@ def test_files_on_the_command_line(folder, call):
     (folder / "-.xyz").write_text((folder / "h2o.xyz").read_text())
     with recorded_error(InputError):
         make_batch(["h2o.xyz", "-.xyz"], {"basis": "sto-3g"}, Path("out"))
+
+
+def test_every_file_of_a_batch_is_below_its_root(folder):
+    """On the command line and in a manifest, and whatever the working directory is, in the manifest
+    that is left with the results."""
+    root = folder / "sub" / "data"
+    root.mkdir(parents=True)
+    for name in ("h2.xyz", "mine.gbs", "q.txt", "start.h5"):
+        (root / name).write_text("not read")
+    files = {"basis": "mine.gbs", "point_charges": "q.txt", "scf_from": "start.h5"}
+    given = {**files, "auxbasis": "def2-svp-ri", "point_charge_units": "bohr", "charge": 2}
+    table = [*manifest_lines({**given, "output": "out"}), "[[item]]", 'molecule = "h2.xyz"']
+    (root / "m.toml").write_text("\n".join(table))
+    (folder / "m.toml").write_text("\n".join(table))
+    of_files = make_batch(["h2.xyz"], given, folder / "out", root)
+    (folder / "out").mkdir()
+    (folder / "out" / LEFT_MANIFEST).write_bytes(manifest_of(of_files))
+    for batch in (
+        of_files,
+        read_manifest(root / "m.toml", output=folder / "out"),
+        read_manifest(folder / "m.toml", root=root, output=folder / "out"),
+        read_batch(folder / "out"),
+    ):
+        (item,) = batch.items
+        assert (item.name, item.path) == ("h2", root / "h2.xyz")
+        assert item.target == folder / "out" / "h2.h5"
+        assert item.options.basis.partition("#")[0] == item.given["basis"] == str(root / "mine.gbs")
+        assert item.options.scf_from == item.given["scf_from"] == str(root / "start.h5")
+        assert item.given["point_charges"] == str(root / "q.txt")
+        others = {name: value for name, value in item.given.items() if name not in files}
+        assert others == {name: value for name, value in given.items() if name not in files}
 
 
 def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
@@ -222,12 +262,15 @@ def test_an_item_is_complete_while_nothing_that_it_depends_on_changes(folder, mo
             assert len(changed) > 25
         for name, text in changed:
             kept = files[name].read_text()
+            times = files[name].stat()
             files[name].write_text(text)
             assert [row.status for row in items.look_items(batch())] == ["pending"], text
             if name != "m.toml":
                 with pytest.raises(InputError, match="no complete result"):
                     collect.collect(batch())
             files[name].write_text(kept)
+            os.utime(files[name], ns=(times.st_atime_ns, times.st_mtime_ns))
+            assert [row.status for row in items.look_items(batch())] == ["complete"]
         files["m.toml"].write_text(written(allow_small_gap=True))
         assert collect.collect(batch()).records == [before]
     reads, read, inputs = [], hdf5.read, []

@@ -19,10 +19,11 @@ from dfmp2.errors import Message
 from dfmp2.execution import collect
 from dfmp2.execution.manifest import read_batch
 from dfmp2.molecule.files import read_frame
+from dfmp2.mp2.identity import METHOD
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
-from dfmp2.output.json import numbers_of
+from dfmp2.output.json import numbers_of, write_rows
 from tests.conftest import MOLECULES, run_here, succeed
 from tests.recorded import recorded_error, recorded_failure
 
@@ -242,6 +243,48 @@ def test_hdf5_has_one_array_per_property(batch, collected):
         assert [list(group["atomic_numbers"]) for group in waters] == [[8, 1, 1]]
 
 
+ARRAYS = ("forces", "dipole", "charges", "polarizability")
+
+
+@pytest.mark.parametrize("missing", [*ARRAYS, *ENERGIES])
+def test_what_a_molecule_lacks_is_missing_in_every_format(missing, batch, tmp_path):
+    """Beside the same molecule with everything; it is neither zero nor the value of the other."""
+    result = dfmp2.read(batch / "out" / "nh2.h5")
+    energies = {name: -1.5 * place for place, name in enumerate(ENERGIES, start=1)}
+    whole = replace(
+        make_record(result, name="whole"), energies=energies, polarizability=[[1.0] * 3] * 3
+    )
+    lacking = replace(whole, name="lacking")
+    if missing in ARRAYS:
+        lacking = replace(lacking, **{missing: None})
+    else:
+        lacking = replace(lacking, energies={**energies, missing: None})
+    for to in ("extxyz", "h5", "parquet", "csv", "json", "ase.db"):
+        write_dataset(tmp_path / to, to, [whole, lacking])
+    present, absent = json.loads((tmp_path / "json").read_text())["molecules"]
+    assert present[missing] is not None and absent[missing] is None
+    assert {**absent, missing: 0, "name": ""} == {**present, missing: 0, "name": ""}
+    with open(tmp_path / "csv", newline="", encoding="utf-8") as stream:
+        present, absent = csv.DictReader(stream)
+    assert present[missing] and not absent[missing]
+    with h5py.File(tmp_path / "h5") as handle:
+        (group,) = handle.values()
+        present, absent = group[missing][()]
+        assert np.isfinite(present).all() and np.isnan(absent).all()
+        for name in {*ARRAYS, *ENERGIES} - {missing}:
+            assert np.array_equal(*group[name][()]), name
+    table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet").to_pylist()
+    assert table[0][missing] is not None and table[1][missing] is None
+    present, absent = pytest.importorskip("ase.io").read(tmp_path / "extxyz", index=":")
+    keys = [{*one.info, *one.arrays, *one.calc.results} for one in (present, absent)]
+    own = "polarizability_bohr3" if missing == "polarizability" else missing
+    assert own in keys[0] and own not in keys[1]
+    rows = list(pytest.importorskip("ase.db").connect(tmp_path / "ase.db", type="db").select())
+    assert rows[1].data[missing] is None and rows[0].data[missing] is not None
+    if missing in ("energy", "forces", "dipole", "charges"):
+        assert rows[0].get(missing) is not None and rows[1].get(missing) is None
+
+
 @pytest.mark.parametrize("to", ["extxyz", "ase.db"])
 def test_a_data_set_is_read_again_as_what_was_computed(to, batch, collected):
     target, _ = collected(to, "--duplicates")
@@ -311,6 +354,25 @@ def test_remarks_on_a_collection_stay_in_its_data_set():
     remark = Message("1 of 2 items left out of the table: not complete")
     fit = collect.fit_for_dataset(collect.Collection([], {}, [remark]))
     assert fit.remarks == [remark]
+
+
+@pytest.mark.parametrize("ending", [".json", ".h5"])
+def test_a_table_of_different_methods_names_all_of_them(ending, batch, tmp_path):
+    """Each option of the method with every value that a row has, in the order of the rows."""
+    record = make_record(dfmp2.read(batch / "out" / "nh2.h5"), name="0")
+    own = [{**record.method, **{name: f"{name}.{row}" for name in METHOD}} for row in (0, 1, 1, 2)]
+    records = [replace(record, name=str(row), method=method) for row, method in enumerate(own)]
+    files = {str(row): f"{row}.xyz" for row in range(4)}
+    collected = collect.Collection(records, files, [])
+    target = tmp_path / f"t{ending}"
+    write_rows(target, collected.rows(), collected.notes(), overwrite=False)
+    if ending == ".json":
+        found = json.loads(target.read_text())
+        assert [row["molecule"] for row in found.pop("items")] == list(files.values())
+    else:
+        with h5py.File(target) as handle:
+            found = dict(handle["batch"].attrs)
+    assert found == {name: f"{name}.0, {name}.1, {name}.2" for name in METHOD}
 
 
 def test_splits_stay_whatever_is_beside_them(batch, collected):

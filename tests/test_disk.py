@@ -32,7 +32,15 @@ from dfmp2.planning.memory import VARIES
 from dfmp2.scf import jk, ladder
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
-from tests.conftest import COMMAND, PATIENCE, Runner, succeed, wait_until, write_molecules
+from tests.conftest import (
+    COMMAND,
+    PATIENCE,
+    Runner,
+    only_free_in,
+    succeed,
+    wait_until,
+    write_molecules,
+)
 from tests.recorded import recorded_error, recorded_failure
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -504,7 +512,7 @@ def test_disk_full_or_closed_at_the_start(
         and "--scratch" in done.message
         and "SCF   1" not in done.err
     )
-    monkeypatch.setattr(scratch_folder, "free_disk", lambda _: 1_000_000)
+    monkeypatch.setattr(scratch_folder, "free_disk", only_free_in(root, 1_000_000, 10**15))
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--scratch", str(root))
     assert done.code == 7 and "SCF   1" not in done.err
     assert re.search(

@@ -334,13 +334,21 @@ def test_qcschema_of_every_method_asks_for_the_same_energy(changes: dict[str, An
     for document in (first, second):
         energies = document["extras"]["qcvars"]
         assert energies["CURRENT ENERGY"] == result.total_energy
+        added = result.dispersion_energy or 0.0
+        reference = energies["CURRENT REFERENCE ENERGY"]
+        parts = reference + energies["CURRENT CORRELATION ENERGY"] + added
+        assert parts == pytest.approx(result.total_energy, abs=1e-12)
+        for name, energy in energies.items():
+            of_method = name.removesuffix(" CORRELATION ENERGY")
+            if of_method != name and f"{of_method} TOTAL ENERGY" in energies:
+                total = pytest.approx(reference + energy + added, abs=1e-12)
+                assert energies[f"{of_method} TOTAL ENERGY"] == total, name
         if double_hybrid:  # Psi4's names
-            dispersion = result.dispersion_energy or 0.0
-            functional = result.total_energy - result.correlation_energy - dispersion
+            functional = result.total_energy - result.correlation_energy - added
             assert energies["DFT TOTAL ENERGY"] == result.total_energy
             assert energies["DFT FUNCTIONAL TOTAL ENERGY"] == pytest.approx(functional, abs=1e-12)
             assert energies["DOUBLE-HYBRID CORRECTION ENERGY"] == result.correlation_energy
-            assert energies["DISPERSION CORRECTION ENERGY"] == dispersion
+            assert energies["DISPERSION CORRECTION ENERGY"] == added
         elif "xc" in changes:
             assert energies["DFT TOTAL ENERGY"] == result.scf_total_energy
         if not result.options.correlation.scaled_mp2:

@@ -10,18 +10,24 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 from dfmp2.errors import ResourceError, ResultExists
+from dfmp2.execution.items import compute_item, read_input
+from dfmp2.execution.manifest import make_batch
+from dfmp2.execution.pool import WorkerShare
 from dfmp2.host.files import write_atomically
-from dfmp2.output.checkpoint import VARIABLE
+from dfmp2.output.checkpoint import VARIABLE, checkpoint_of
 from tests.conftest import (
     Finished,
     Runner,
     listing,
+    only_free_in,
     run_here,
     succeed,
     write_molecules,
@@ -168,11 +174,11 @@ def test_only_what_does_not_fit_is_refused(
     run = ("run", "h2.xyz", *H2, "--output", "new.h5")
     exported = succeed(run_here(*export, cwd=prepared)) and (prepared / "new.xyz").stat().st_size
     for command, needed in ((export, exported), (run, 80_000 + 8 * 2 * 2)):
-        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _, free=needed - 1: free)
+        monkeypatch.setattr("dfmp2.host.files.free_disk", only_free_in(folder, needed - 1, 10**15))
         done = call(*command)
         assert done.code == 7
         assert "SCF   1" not in done.err and not (folder / command[-1]).exists()
-        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _, free=needed: free)
+        monkeypatch.setattr("dfmp2.host.files.free_disk", only_free_in(folder, needed, 0))
         succeed(call(*command))
         assert (folder / command[-1]).exists()
 
@@ -269,3 +275,63 @@ def test_real_file_system(
         assert left <= {"x.h5.checkpoint"}  # it may just have fitted
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+# --- order of the steps ---------------------------------------------------------------------------
+
+
+def of_a_batch(folder: Path) -> None:
+    (item,) = make_batch(["nh2.xyz"], {"basis": "sto-3g"}, folder, folder).items
+    row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
+    assert row.status == "complete", row.error
+
+
+COMPUTING: dict[str, tuple[str, tuple[str, ...] | Callable[[Path], None]]] = {
+    "run": ("x.h5", ("run", "nh2.xyz", "--basis", "sto-3g", "--output", "x.h5")),
+    "gradient": ("x.h5", ("gradient", "nh2.xyz", "--basis", "sto-3g", "--output", "x.h5")),
+    "prepare": ("x.h5", ("prepare", "nh2.xyz", "--basis", "sto-3g", "--output", "x.h5")),
+    "scan": ("x.h5", (*SCAN, "--output", "x.h5")),
+    "item of a batch": ("nh2.h5", of_a_batch),
+}
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+@pytest.mark.parametrize("name", COMPUTING)
+def test_what_was_computed_is_in_a_file_at_every_step(
+    name: str, overwrites: bool, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the process may be killed there is the checkpoint or the result, which is whole; one
+    that is replaced is there until then, and in a batch under another name."""
+    monkeypatch.setenv(VARIABLE, "0")
+    file, computing = COMPUTING[name]
+    target = folder / file
+    kept = checkpoint_of(target)
+    if overwrites:
+        target.write_bytes(b"old")
+    seen: list[str] = []
+
+    def look(function: str, path: Any) -> None:
+        there = [one for one in (target, kept) if one.exists()]
+        seen.append(f"{function} {Path(path).name}: {[one.name for one in there]}")
+        if target.exists() and target.read_bytes() != b"old":
+            with h5py.File(target) as handle:
+                assert len(handle) > 0, seen
+        saved = any(kept.name in one for one in seen)
+        replaced = overwrites and name != "item of a batch"
+        if saved or replaced:
+            assert there, seen
+        if replaced:
+            assert target.exists(), seen
+
+    def step(own: Callable[..., None], *paths: Any, **how: Any) -> None:
+        own(*paths, **how)
+        look(own.__name__, paths[-1])
+
+    for function in ("unlink", "remove", "replace", "rename", "link"):
+        monkeypatch.setattr(os, function, partial(step, getattr(os, function)))
+    if isinstance(computing, tuple):
+        succeed(call(*computing, *(["--overwrite"] if overwrites else [])))
+    else:
+        computing(folder)
+    assert any(kept.name in one for one in seen) and not kept.exists(), seen
+    assert target.read_bytes() != b"old"

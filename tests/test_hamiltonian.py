@@ -167,6 +167,12 @@ def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
     assert field_energy(molecule, ours.orbital_basis.ecp_electrons) == pytest.approx(
         expected, abs=1e-12
     )
+    stated = ours.to_dict()["point_charges"]
+    assert stated == {
+        "count": 2,
+        "total_charge": pytest.approx(0.3),
+        "nuclear_energy": pytest.approx(expected, abs=1e-12),
+    }
 
 
 def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ from dfmp2.progress import Silent
 from dfmp2.scf.reference import Reference
 from tests.awkward import EXACT, MOLECULES
 from tests.conftest import MOLECULES as EVERYDAY
+from tests.conftest import only_free_in
 from tests.recorded import recorded_error
 
 # --- memory, disk ---------------------------------------------------------------------------------
@@ -165,9 +166,9 @@ def test_a_disk_is_too_full_below_what_is_expected(
 ) -> None:
     """10 kB, which the smallest result takes, if the amount to be written is unknown."""
     for needed, how in ((10**4, {}), (3000, {"expected_bytes": 3000})):
-        monkeypatch.setattr(files, "free_disk", lambda folder, free=needed: free)
+        monkeypatch.setattr(files, "free_disk", only_free_in(tmp_path, needed, 0))
         files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
-        monkeypatch.setattr(files, "free_disk", lambda folder, free=needed: free - 1)
+        monkeypatch.setattr(files, "free_disk", only_free_in(tmp_path, needed - 1, 10**15))
         with recorded_error(ResourceError):
             files.require_writable(tmp_path / "x.h5", overwrite=False, **how)
 
@@ -180,10 +181,10 @@ def test_an_item_of_a_batch_asks_for_free_disk(
     path.write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     options = Options(basis="sto-3g", backend="cpu")
     given = items.read_input(BatchItem("h2", str(path), path, options, {}, target))
-    for free, status, code in ((10**4 - 1, "pending", 0), (10**4, "complete", 0)):
-        monkeypatch.setattr(files, "free_disk", lambda folder, free=free: free)
+    for free, elsewhere, status in ((10**4 - 1, 10**15, "pending"), (10**4, 0, "complete")):
+        monkeypatch.setattr(files, "free_disk", only_free_in(tmp_path, free, elsewhere))
         row = items.compute_item(given, None, None, "test", WorkerShare(1, 4 * 10**9))
-        assert (row.status, row.exit_code or 0) == (status, code)
+        assert (row.status, row.exit_code or 0) == (status, 0)
         assert target.exists() == (status == "complete")
 
 

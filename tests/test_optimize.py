@@ -16,6 +16,7 @@ from pyscf import gto, scf
 from pyscf.hessian import thermo
 from scipy.spatial.transform import Rotation
 
+import dfmp2
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, NumericalError
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
@@ -511,6 +512,49 @@ def test_a_run_without_steps_has_measured_the_curvature():
         return (high - low) / 0.4
 
     assert said == pytest.approx((slope(1) - slope(0)) / (move**2).sum(), rel=0.02)
+
+
+def test_numbers_of_an_optimisation_are_those_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of the atoms, and moves of the atoms since the geometry before after a turn."""
+    places = [[0.1, 0, 0.2401], [0, 1.6, -0.9605], [0, -1.2, -1.2]]
+    start = Molecule(("O", "H", "H"), places, name="water")
+    on_springs(monkeypatch, start)
+    study = dfmp2.optimize(start, "sto-3g", threads=1, listener=dfmp2.Listener())
+    runs = list(study.path.values())
+    assert len(runs) > 3 and list(study.path) == list(study.runs)
+    rows: dict[str, list[float]] = {name: [] for name in study.table}
+    for number, run in enumerate(runs):
+        lengths = np.linalg.norm(run.gradient.total_gradient, axis=1)
+        moved = np.full(3, np.nan)
+        if number:
+            centred = [
+                one.molecule.coordinates - one.molecule.coordinates.mean(axis=0)
+                for one in (runs[number - 1], run)
+            ]
+            turn, _ = Rotation.align_vectors(centred[1], centred[0])
+            moved = np.linalg.norm(centred[1] - turn.apply(centred[0]), axis=1) * 0.529177210903
+        rows["step"].append(number)
+        rows["total_energy"].append(run.total_energy)
+        rows["max_gradient"].append(lengths.max())
+        rows["rms_gradient"].append(np.sqrt((lengths**2).mean()))
+        rows["max_displacement"].append(moved.max())
+        rows["rms_displacement"].append(np.sqrt((moved**2).mean()))
+    for name, expected in rows.items():
+        found = study.table[name].values
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12, err_msg=name)
+    values = {name: item.value for name, item in study.values.items()}
+    assert values == pytest.approx(
+        {
+            "optimized_total_energy": rows["total_energy"][-1],
+            "energy_change": rows["total_energy"][-1] - rows["total_energy"][0],
+            "max_gradient": rows["max_gradient"][-1],
+        },
+        rel=1e-6,
+    )
+    np.testing.assert_array_equal(
+        study.arrays["final_geometry"].value, runs[-1].molecule.coordinates
+    )
+    assert study.settings["steps"] == len(runs) - 1
 
 
 def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,20 @@ def test_a_number_of_a_study_is_the_same_everywhere(name: str, outputs: Outputs)
                 assert value == whole[key], (run, key)
             else:
                 assert value in (own[key], None), (run, key)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_times_of_a_study_say_their_zone(name: str, outputs: Outputs) -> None:
+    """Those of the study and of every run are in UTC, and not later than now."""
+    study, printed = outputs.study(name), outputs.printed(name)
+    times = [study.created, printed["provenance"]["created"]]
+    times += [run.provenance.created for run in study.runs.values()]
+    with h5py.File(outputs.folder / f"{name}.h5") as handle:
+        times.append(str(handle.attrs["file_time"]))
+    for text in times:
+        time = datetime.fromisoformat(text)
+        assert time.utcoffset() == timedelta(0), text
+        assert timedelta(0) <= datetime.now(UTC) - time < timedelta(hours=1), text
 
 
 def compare_with_attributes(printed: dict[str, Any], result: dfmp2.MP2Result) -> set[str]:

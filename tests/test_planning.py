@@ -31,7 +31,7 @@ from dfmp2.planning.time import Timings, Traffic
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
 from tests.awkward import BASIS, MOLECULES, mole_of, read
-from tests.conftest import run_command, succeed
+from tests.conftest import only_free_in, run_command, succeed
 from tests.recorded import recorded_error
 from tests.test_disk import set_variant
 
@@ -431,7 +431,7 @@ def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
     else by the names of its parts."""
     set_variant(monkeypatch, disk=disk)
     monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
-    monkeypatch.setattr("dfmp2.output.plan.free_disk", lambda folder: 10**13)
+    monkeypatch.setattr("dfmp2.output.plan.free_disk", only_free_in(tmp_path, 10**13, 0))
     molecule = read("multiplicity=2", "C 0.1 0 0", "N 0 0.2 1.17", "@He 1.5 0.3 -1.1")
     given = {**BASIS, "frozen_core": "2", "frozen_virtual": 1, "allow_poor_fit": True}
     given |= {"threads": 3, "memory": "3GB", "scratch": str(tmp_path), "gradient": True}
@@ -567,23 +567,24 @@ def test_a_run_stores_prediction_beside_measurement():
 @pytest.mark.usefixtures("measured")
 @pytest.mark.usefixtures("measured")
 def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Down to the byte: the size written, and the space left free beside it. Two plans of one
-    process may differ by what earlier runs left in memory."""
+    """Down to the byte: the size written, and the space left free beside it; another disk does not
+    matter. Two plans of one process may differ by what earlier runs left in memory."""
     monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     monkeypatch.setattr(planning, "_program", None)
     monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda: 10**8)
     radical = MOLECULES["methanol radical in a field"]
     bytes_ = dfmp2.plan(radical, "cc-pvqz", threads=1).to_dict()["memory_bytes"]
     between = (bytes_["least"] + bytes_["comfortable"]) // 2
-    outlook = dfmp2.plan(radical, "cc-pvqz", memory=between, threads=1)
+    outlook = dfmp2.plan(radical, "cc-pvqz", memory=between, threads=1, scratch=str(tmp_path))
     needed = outlook.to_dict()["scratch"]["bytes"]
     assert needed > 10**6
     disk = f"--scratch on a disk with {format_bytes(needed + RESERVE)} free"
     for lacking, change in ((0, ""), (1, disk)):
         free = needed + RESERVE - lacking
-        monkeypatch.setattr("dfmp2.output.plan.free_disk", lambda folder, free=free: free)
+        disks = only_free_in(tmp_path, free, 10**15 * lacking)
+        monkeypatch.setattr("dfmp2.output.plan.free_disk", disks)
         found = outlook.to_dict()
         assert (found["fits"], str(found["change"])) == (not lacking, change)
         assert found["scratch"]["free_bytes"] == free

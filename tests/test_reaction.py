@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +23,12 @@ from dfmp2.cli.reaction import ReactionOptions
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
 from dfmp2.studies import reaction as reactions
 from dfmp2.studies import species
+from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, vibrational_entropies
+from dfmp2.studies.reaction import ReactionPlan
 from dfmp2.studies.species import (
     Reaction,
     equation,
@@ -325,6 +329,37 @@ def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folde
     with recorded_error(InputError):
         dfmp2.reaction("h2.h5", "2*h.h5", frozen_core="auto", **SMALL)
     succeed(call(*stored, "--basis", "6-31g", "--memory", "2GB"))
+
+
+@pytest.mark.parametrize("frequencies", [False, True])
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_species_is_computed_as_it_was_asked_for(
+    optimize: bool, frequencies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own search, options and charge; a saddle point only where one is asked for."""
+    searches: list[Any] = []
+
+    def course(first: Any, search: Any, *_: Any, **__: Any) -> Any:
+        searches.append((first, search))
+        return SimpleNamespace(path=["step-000"])
+
+    monkeypatch.setattr(species, "Course", course)
+    asked = Search(convergence="GAU_LOOSE", max_steps=7)
+    plan = ReactionPlan(asked if optimize else None, frequencies, GasConditions(), True)
+    loose = Options("sto-3g", scf_conv_tol=1e-8, method="scs-mp2")
+    ion = Molecule(("O", "H"), np.array([[0.0, 0, 0], [0, 0, 1.8]]), charge=-1)
+    for wanted in (True, False):
+        one = species.Species("oh", Fraction(-2), ion, symmetry=1, transition_state=wanted)
+        made = species.SpeciesCourse(one, loose, plan, dfmp2.Listener())
+        assert made.first.name == ("oh:step-000" if optimize else "oh")
+        assert made.first.molecule == ion and made.has_hessian == frequencies
+        tight = frequencies and not optimize
+        assert made.first.options == replace(loose, scf_conv_tol=1e-11 if tight else 1e-8)
+        runs = 1 + 12 * frequencies + optimize * (1 + 12 * wanted)
+        assert made.least_runs == runs
+    sought = [search for _, search in searches]
+    expected = [replace(asked, transition_state=wanted) for wanted in (True, False)]
+    assert sought == (expected if optimize else [])
 
 
 def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:

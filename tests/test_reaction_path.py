@@ -354,6 +354,20 @@ def test_fragments_are_named_by_their_bonds() -> None:
     assert fragment_formulas(molecule(far, charge=-1)) == "H2O + CN"
 
 
+def test_the_bonds_of_one_minimum_alone_are_named_by_their_atoms() -> None:
+    """One of two hydrogens has gone from carbon to nitrogen, and a bond has been made there."""
+    start = "4\n\nC 0 0 0\nN 1.27 0 0\nH -0.55 0.95 0\nH -0.55 -0.95 0\n"
+    ends = {"backward": start, "forward": start.replace("-0.55 -0.95", "1.7 -0.93")}
+    minima: Any = {side: SimpleNamespace(molecule=molecule(text)) for side, text in ends.items()}
+    own = reaction_path._own_bonds(minima)
+    assert own == {"backward": ["C1-H4"], "forward": ["N2-H4"]}
+    lines = reaction_path._ends(minima, own)
+    assert lines == [
+        "minimum backwards: CH2N, with the bond C1-H4",
+        "minimum forwards: CH2N, with the bond N2-H4",
+    ]
+
+
 def test_a_path_begins_at_a_transition_state(call: Runner, folder: Path) -> None:
     done = call("irc", "h2o.xyz", *OPTIONS)
     recorded_failure(done, 5)

@@ -173,6 +173,8 @@ def test_a_point_that_fails_and_passes_that_disagree(
     found = read_study("w.scan.h5")
     assert found.table["exit_code"].values == (0.0, 4.0, 0.0)
     energies = found.table["mp2_total_energy"].values
+    failed = sum(math.isnan(energy) for energy in energies)
+    assert found.settings["failed"] == failed and found.settings["points"] == len(energies)
     assert math.isnan(energies[1])
     assert list(found.runs) == ["forward-001", "backward-003", "forward-003", "backward-001"]
     assert next(iter(found.path)) == "backward-001"
@@ -189,6 +191,37 @@ def test_a_point_that_fails_and_passes_that_disagree(
     assert np.array_equal(no_steps[-1].coordinates, bond.at(given, 0.9).coordinates)
     assert len(no_steps) == 6
     assert call(*scan, "--resume").code == 9 and len(no_steps) == 8  # the failed ones alone
+
+
+def test_a_point_that_one_pass_has_found_has_not_failed(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backward pass fails at the first point: that is in a note, and counts nowhere else."""
+    starts: list[Molecule] = []
+
+    def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
+        starts.append(place)
+        at_first = [one for one in starts if abs(value(one, 1, 2) - 0.9) < 1e-6]
+        if place is at_first[-1] and len(at_first) == 2:
+            raise ConvergenceError("planted")
+        return SimpleNamespace(path={"step-000": mp2_energy(place, options)})
+
+    monkeypatch.setattr(optimize, "optimize_geometry", run)
+    (folder / "w.xyz").write_text(WATER)
+    scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.0:2", "--relaxed", *OPTIONS)
+    done = succeed(call(*scan))
+    found = read_study("w.scan.h5")
+    assert [list(found.runs), list(found.path)] == [
+        ["forward-001", "backward-002", "forward-002"],
+        ["forward-001", next(name for name in found.path if name.endswith("-002"))],
+    ]
+    assert found.settings["failed"] == 0 and found.table["exit_code"].values == (0.0, 0.0)
+    assert math.isnan(found.table["backward_energy"].values[0])
+    energies = list(found.table["mp2_total_energy"].values)
+    assert energies == [run.total_energy for run in found.path.values()]
+    assert "dfmp2 finished: 2 points" in done.out and "FAILED" not in done.out
+    (note,) = [note for note in found.notes if "failed with code" in note]
+    assert note.startswith("bond 1 2 = 0.9 angstrom, backward: failed with code 4")
 
 
 @pytest.mark.slow

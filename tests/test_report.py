@@ -278,7 +278,8 @@ def test_folders_of_absolute_paths_are_not_shown(result):
 
 
 @pytest.mark.parametrize("name", ["mp2", "scs-mp2", "kappa-mp2"])
-def test_the_table_of_a_notebook_is_of_the_method(result, name):
+def test_what_is_quoted_is_of_the_method(result, name):
+    """In a notebook, in the last line and at the head of a page."""
     found = replace(
         result,
         options=replace(result.options, method=name, check=False),
@@ -294,6 +295,13 @@ def test_the_table_of_a_notebook_is_of_the_method(result, name):
         table.row(f"E({title} total)")[1] == f"{found.total_energy:.10f}"
         and f"DF-{title}/" in table.text
     )
+    total, correlation = (f"{e:.10f}" for e in (found.total_energy, found.correlation_energy))
+    line = f"dfmp2 finished: E({title}, total) = {total} Eh, E(corr) = {correlation} Eh -> x.h5"
+    assert text.last_line(found, "x.h5").startswith(line)
+    tiles = [row for row in parse(page_of(found)).rows if row[0].endswith(") / Eh")]
+    heads = [name.rpartition(", ")[2] for name, *_ in tiles]
+    assert heads == ["total) / Eh", "correlation) / Eh"]
+    assert [energy for _, energy, *_ in tiles] == [total, correlation]
 
 
 def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):

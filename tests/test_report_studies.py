@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.cli.geometry import _ends_of, _extrema
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
@@ -255,6 +256,11 @@ def test_every_item_has_its_row(call, batch, water, source):
     tiles = [row[:2] for row in elements.rows if row[0] in STATES]
     counts = dict(zip(STATES, ("2 of 9", "2", "2", "1", "2"), strict=True))
     assert tiles == [list(one) for one in counts.items()]
+    runs = [dfmp2.read(batch / f"{name}.h5") for name in ("h2o", "nh2")]
+    spent = sum(run.timings.total for run in runs)
+    assert elements.row("complete", "2 of 9")[2] == f"wall time {spent:.1f} s in all"
+    warned = sum(len(run.diagnostics.warnings) for run in runs)
+    assert elements.row("warnings")[:3] == ["warnings", str(warned), "of complete items"]
     keys = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     assert good[4:7] == [f"{water.json[key]:.10f}" for key in keys]
     assert elements.row("odd", "failed")[7] == "7.25"

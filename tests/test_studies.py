@@ -18,6 +18,7 @@ import pytest
 from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
+import dfmp2
 from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.files import read_frames
@@ -734,6 +735,60 @@ def test_barriers_of_a_scan() -> None:
     for row in extrema_tables(study)[1].rows:
         for joules, calories in (row[3:5], row[5:7]):
             assert float(joules) == pytest.approx(4.184 * float(calories), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "closed"),
+    [
+        (("dihedral", "3,1,2,4", "0:350:36"), True),
+        (("dihedral", "3,1,2,4", "360:0:37"), True),
+        (("dihedral", "3,1,2,4", "0:340:35"), False),
+        (("angle", "3,1,2", "20:160:15"), False),
+    ],
+)
+def test_a_coordinate_that_comes_round_has_no_ends(
+    coordinate: tuple[str, str, str], closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Energies of -2 cos(2x) + cos(x) / 2 mEh, whose minima are at 0 and 180 degrees, and its
+    maxima of 2 + 1/64 where cos(x) = 1/16: all of them are found in a whole turn, in which the point
+    at 0 has two neighbours."""
+    peroxide = Molecule.from_string("O 0.7 0 0; O -0.7 0 0; H 0.9 0.95 0.2; H -0.9 0.95 -0.2")
+    template = mp2.mp2_energy(peroxide, Options("sto-3g", threads=1))
+    kind, atoms, _ = coordinate
+    places = [int(atom) for atom in atoms.split(",")]
+
+    def energy(molecule: Molecule, *_: Any, **__: Any) -> Any:
+        measured = molecule.dihedral(*places) if kind == "dihedral" else molecule.angle(*places)
+        x = math.radians(measured)
+        height = 1e-3 * (-2 * math.cos(2 * x) + math.cos(x) / 2) - template.mp2_correlation_energy
+        reference = replace(template.reference, scf_total_energy=height)
+        return replace(template, molecule=molecule, reference=reference)
+
+    monkeypatch.setattr(mp2, "mp2_energy", energy)
+    study = dfmp2.scan(peroxide, "sto-3g", coordinate, threads=1, listener=dfmp2.Listener())
+    found = {name: array.value for name, array in study.arrays.items()}
+    top = math.degrees(math.acos(1 / 16))
+    if kind == "angle":
+        assert found["extrema_position"] == pytest.approx([top], abs=0.3)
+        assert "minimum_quartic" not in study.values and "barrier_from" not in found
+        return
+    expected = [0.0, top, 180.0, 360 - top]
+    inner = expected if closed else expected[1:]
+    turned = sorted((position + 1) % 360 - 1 for position in found["extrema_position"])
+    assert turned == pytest.approx(inner, abs=0.3)
+    assert study.values["minimum_quartic"].value % 360 == pytest.approx(180.0, abs=1e-3)
+    if not closed:
+        assert "barrier_from" not in found
+        return
+    low, high = 2625.4996394799 * 3.515625e-3, 2625.4996394799 * 4.515625e-3
+    ways = {
+        round(start) % 360: (forward, backward)
+        for start, forward, backward in zip(
+            *(found[f"barrier_{name}"] for name in ("from", "forward", "backward")), strict=True
+        )
+    }
+    assert ways[0] == pytest.approx((low, high), rel=2e-3)
+    assert ways[180] == pytest.approx((high, low), rel=2e-3)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

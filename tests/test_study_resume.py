@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import h5py
 import pytest
 
 import dfmp2
-from dfmp2.errors import DeviceFault
+from dfmp2.errors import DeviceFault, Interrupted
 from dfmp2.mp2 import energy
 from dfmp2.output import hdf5
 from dfmp2.output.study import Study, read_study
@@ -206,6 +207,32 @@ def test_a_broken_device_ends_a_scan(
     monkeypatch.setattr("dfmp2.studies.keeper.blas_and_kernels", lambda: "Zen9")
     done = succeed(call(*SCAN, "--output", "x.h5"))
     assert "were made with other products than those of this host (Zen9): their last" in done.err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DeviceFault("made up"), Interrupted("made up"), KeyboardInterrupt(), ValueError("a bug")],
+    ids=lambda error: type(error).__name__,
+)
+def test_however_a_study_ends_its_file_holds_what_is_finished(
+    error: BaseException, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though writing takes so much longer than the runs that the file is not written meanwhile."""
+    whole, calls = energy.mp2_energy, []
+
+    def run(*given: object, **more: object) -> object:
+        calls.append(given)
+        if len(calls) == 4:
+            raise error
+        return whole(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(energy, "mp2_energy", run)
+    monkeypatch.setattr("dfmp2.studies.keeper.REST", 1e9)
+    with suppress(KeyboardInterrupt, ValueError):
+        assert call("scan", "h2.xyz", "--bond", "1,2", "0.7:0.9:5", *BASIS, "-o", "x.h5").code
+    left = read_study("x.h5")
+    assert not left.complete and list(left.runs) == [f"point-00{n}" for n in (1, 2, 3)]
+    assert len(left.table["exit_code"].values) == 3 and len(calls) == 4
 
 
 @pytest.mark.slow

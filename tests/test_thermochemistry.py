@@ -30,6 +30,7 @@ from dfmp2.studies.ideal_gas import (
 from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, in_shell, succeed
+from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure, recorded_texts
 from tests.springs import on_springs
 
@@ -60,6 +61,19 @@ def water(water_file: Path) -> Study:
     return dfmp2.read_study(water_file)
 
 
+@pytest.fixture(scope="module")
+def bent_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another geometry of it, without symmetry, under other conditions."""
+    path = tmp_path_factory.mktemp("thermo") / "bent.h5"
+    places = [[0, 0, 0.2], [0.1, 1.5, -0.95], [0, -1.4, -1.0]]
+    bent = Molecule(("O", "H", "H"), places, name="bent")
+    with pytest.MonkeyPatch.context() as patch:
+        on_springs(patch, bent)
+        asked = {"temperature": 350.0, "pressure": 2e5, "symmetry_number": 3}
+        dfmp2.frequencies(bent, "sto-3g", allow_gradient=True, output=path, **asked, **SMALL)
+    return path
+
+
 def test_the_shares_of_a_report_add_up(water: Study) -> None:
     """In kJ/mol and J/(mol K), without the total energy."""
     values = {name: item.value for name, item in water.values.items()}
@@ -77,6 +91,91 @@ def test_the_stored_conditions_give_the_stored_numbers(water: Study) -> None:
         assert again.values[name].value == pytest.approx(water.values[name].value, rel=1e-13)
     assert again.arrays["wavenumber"].value == pytest.approx(water.table["wavenumber"].values)
     assert again.arrays["ir_intensity"].value == pytest.approx(water.table["ir_intensity"].values)
+
+
+def test_the_gas_of_frequencies_is_that_of_their_conditions(bent_file: Path) -> None:
+    """Written out, and as `thermo` has it of the same file."""
+    study = dfmp2.read_study(bent_file)
+    molecule = study.runs["reference"].molecule
+    expected = ideal_gas(
+        masses=masses(molecule),
+        places=molecule.coordinates,
+        wavenumbers=study.table["wavenumber"].values,
+        energy=study.runs["reference"].total_energy,
+        multiplicity=1,
+        kelvin=350.0,
+        pascal=2e5,
+        symmetry=3,
+    )
+    again = dfmp2.thermo(study, temperature=350.0, pressure=2e5, symmetry_number=3)
+    for name, value in expected.items():
+        for source in (study, again):
+            assert source.values[name].value == pytest.approx(value, rel=1e-9), name
+    assert {study.settings[name] for name in ("temperature", "pressure")} == {350.0, 2e5}
+    assert study.settings["symmetry_number"] == again.settings["symmetry_number"] == 3
+
+
+def test_each_of_several_conditions_has_its_numbers_and_its_notes(water: Study) -> None:
+    """In the order in which they are given: as if each had been asked for alone."""
+    treated = {"scale": 0.95, "quasi_harmonic": "grimme", "cutoff": 900.0, "isotopes": ["2=2H"]}
+    treated["symmetry_number"] = 3
+    conditions = [(kelvin, pascal) for kelvin in (320.0, 12.0, 250.0) for pascal in (2e5, 5e4)]
+    together = dfmp2.thermo(water, temperature=[320.0, 12.0, 250.0], pressure=[2e5, 5e4], **treated)
+    alone = [
+        dfmp2.thermo(water, temperature=kelvin, pressure=pascal, **treated)
+        for kelvin, pascal in conditions
+    ]
+    for name, column in together.table.items():
+        assert list(column.values) == [one.table[name].values[0] for one in alone], name
+    assert {*together.notes} == {note for one in alone for note in one.notes}
+    assert together.values == alone[0].values
+    for one, (kelvin, pascal) in zip(alone, conditions, strict=True):
+        row = {name: column.values[0] for name, column in one.table.items()}
+        assert (row.pop("temperature"), row.pop("pressure")) == (kelvin, pascal)
+        for name in ("enthalpy", "gibbs_energy"):
+            above = one.values[name].value - one.values["total_energy"].value
+            assert row.pop(f"{name}_correction") == pytest.approx(above * 2625.4996394799, rel=1e-9)
+        assert row == {name: one.values[name].value for name in row}
+
+
+@pytest.mark.parametrize("state", ["1atm", "1bar", "1M"])
+def test_the_gas_of_a_reaction_is_that_of_its_conditions(
+    state: str, water_file: Path, bent_file: Path
+) -> None:
+    """Each species has the numbers that `thermo` has of its file, and the reaction the difference
+    of them."""
+    treated = {"scale": 0.95, "quasi_harmonic": "truhlar", "cutoff": 950.0}
+    pascal = {"1atm": 101325.0, "1bar": 1e5, "1M": 1000 * GAS * 400.0}[state]
+    found = dfmp2.reaction(
+        str(water_file),
+        str(bent_file),
+        temperature=400.0,
+        standard_state=state,
+        symmetry_numbers={"water": 4},
+        **treated,
+    )
+    species = [
+        dfmp2.thermo(file, temperature=400.0, pressure=pascal, symmetry_number=number, **treated)
+        for file, number in ((water_file, 4), (bent_file, 3))
+    ]
+    for name in ("zero_point_energy", "enthalpy", "entropy", "gibbs_energy"):
+        values = [one.values[name].value for one in species]
+        assert found.table[name].values == pytest.approx(values, rel=1e-12), name
+    assert list(found.table["symmetry_number"].values) == [4, 3]
+    before, after = ({name: one.value for name, one in of.values.items()} for of in species)
+    for name, of_reaction in {
+        "total_energy": "reaction_energy",
+        "total_energy_at_0_kelvin": "reaction_energy_at_0_kelvin",
+        "enthalpy": "reaction_enthalpy",
+        "gibbs_energy": "reaction_gibbs_energy",
+        "entropy": "reaction_entropy",
+    }.items():
+        difference = after[name] - before[name]
+        assert found.values[of_reaction].value == pytest.approx(difference, abs=1e-11), name
+        if name != "entropy":
+            for unit, factor in (("kj", 2625.4996394799), ("kcal", 627.5094740631)):
+                converted = found.values[f"{of_reaction}_{unit}_per_mol"].value
+                assert converted == pytest.approx(difference * factor, rel=1e-7), name
 
 
 def test_isotopes_obey_the_product_rule() -> None:
