@@ -583,7 +583,31 @@ def test_runs_in_fields_are_tight_whatever_was_asked_for() -> None:
     options = options_in_fields(loose)
     assert options.scf_conv_tol == 1e-13 and options.precision == "fp64"
     heavy = replace(loose, reference=replace(loose.reference, scf_total_energy=-2500.0))
-    assert options_in_fields(heavy).scf_conv_tol == pytest.approx(2.5e-12)
+    assert options_in_fields(heavy).scf_conv_tol == pytest.approx(2.5e-12, rel=1e-9, abs=0.0)
+    wishes = {
+        "check": True,
+        "certify_fit": True,
+        "polarizability": True,
+        "precision": "mixed",
+        "scf_starts": 3,
+        "stability": "follow",
+    }
+    beside = {
+        "check": False,
+        "certify_fit": False,
+        "polarizability": False,
+        "precision": "fp64",
+        "guess": "atoms",
+        "scf_from": None,
+        "scf_starts": 1,
+        "stability": "off",
+        "scf_conv_tol": 1e-13,
+        "allow_small_gap": True,  # a field may close a gap that was large enough
+    }
+    for start in ({"guess": "mix"}, {"scf_from": "other.h5"}):
+        asked = replace(loose.options, **wishes, **start)
+        found = asdict(options_in_fields(replace(loose, options=asked)))
+        assert found == {**asdict(asked), **beside}
 
 
 def test_a_gradient_of_qcschema_whose_certificate_fails_is_no_success(

@@ -112,7 +112,7 @@ def test_precision(
     run = replace(result, precision=precision, certificate=certificate, pairs=pairs, sizes=sizes)
     share = run.error_budget.sources["precision"].correlation
     assert share is not None and share.kind == kind and how in share.how
-    assert share.value == (None if value is None else pytest.approx(value, rel=1e-12))
+    assert share.value == (None if value is None else pytest.approx(value, rel=1e-12, abs=0.0))
 
 
 STEPS = [[-75.0, 0.0, 0.5], [-75.1, -0.1, 2e-6]]
@@ -148,7 +148,7 @@ def test_convergence(
     source = with_gradient(result, history, **changes).error_budget.sources["scf_convergence"]
     for share, value in ((source.scf, scf), (source.correlation, correlation)):
         assert share is not None and share.value == (
-            None if value is None else pytest.approx(value, rel=1e-12)
+            None if value is None else pytest.approx(value, rel=1e-12, abs=0.0)
         )
         assert share.kind == ("not measured" if value is None else "estimated")
 
@@ -172,7 +172,7 @@ def test_a_soft_approach_leaves_more(
         [energy, 0.0, gradient] for energy, gradient in zip(energies, gradients, strict=True)
     ]
     source = with_gradient(result, history).error_budget.sources["scf_convergence"]
-    assert source.scf.value == pytest.approx(softness * 4e-12, rel=1e-6)
+    assert source.scf.value == pytest.approx(softness * 4e-12, rel=1e-6, abs=0.0)
     assert source.correlation.value == pytest.approx(0.04 * softness * 2e-6, rel=1e-6)
 
 
@@ -223,7 +223,7 @@ def test_the_rotation_that_is_left_decides(
     run = with_gradient(result, history, kind=kind, rotation_left=left)
     pairs = replace(run.pairs, same_spin=(np.zeros((1, 1)),), opposite_spin=np.array([[-0.04]]))
     source = replace(run, pairs=pairs).error_budget.sources["scf_convergence"]
-    assert source.scf.value == pytest.approx(scf * 4e-12, rel=1e-6)
+    assert source.scf.value == pytest.approx(scf * 4e-12, rel=1e-6, abs=0.0)
     assert source.correlation.value == pytest.approx(correlation, rel=1e-6)
 
 
@@ -323,7 +323,7 @@ def test_metric(result: MP2Result) -> None:
         )
         assert share is not None
         found.append((share.value, share.kind))
-    assert found[0] == (pytest.approx(1e5 * EPSILON * energy), "bounded")
+    assert found[0] == (pytest.approx(1e5 * EPSILON * energy, rel=1e-9, abs=0.0), "bounded")
     assert found[1] == (pytest.approx((10**6.5 * EPSILON + 2e-6) * energy), "estimated")
     assert found[2] == (None, "not measured")
 

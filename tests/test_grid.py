@@ -458,6 +458,36 @@ def test_a_difference_takes_the_signs_of_both_runs() -> None:
     assert added.scf.value == pytest.approx(one.error_budget.sources["grid"].scf.value + 3 * GRID)
 
 
+@pytest.mark.parametrize("weights", [(0.0, 1.5), (-1.0, 0.25), (0.5, -2.0)])
+def test_weights_of_both_energies_stay_apart(weights: tuple[float, float]) -> None:
+    """Of one run: the share of each energy times the magnitude of its own weight; of the changes on
+    a finer grid, what the larger one leaves."""
+    run = water_on_level_1()
+    own = run.error_budget.sources
+    found = combined([(weights, run)], "The limit", cancelling=1.0).sources
+    size, size_of_correlation = (abs(weight) for weight in weights)
+    for key in ("precision", "scf_convergence", "fitting_metric", "scf_fitting", "mp2_fitting"):
+        for weight, share, expected in (
+            (size, found[key].scf, own[key].scf),
+            (size_of_correlation, found[key].correlation, own[key].correlation),
+        ):
+            if expected is None or not weight:
+                assert share is None
+            else:
+                assert share is not None and share.value == pytest.approx(
+                    weight * expected.value, rel=1e-12, abs=0.0
+                )
+    x = weights[0] * run.reference.grid_error.exx_error
+    c = weights[1] * run.grid_certificate.correlation_error
+    largest, least = max(abs(x), abs(c)), max(size, size_of_correlation) * 3 * GRID_LEAST
+    source = found["grid"]
+    assert source.scf.value == pytest.approx(abs(x) + GRID_ALONE * largest + least, rel=1e-12)
+    assert source.correlation.value == pytest.approx(
+        abs(c) + GRID_ALONE * largest + least, rel=1e-12
+    )
+    assert source.total == pytest.approx(abs(x + c) + GRID_LEFT * largest + least, rel=1e-12)
+
+
 def of_an_earlier_version(found: Any, *, level: int, xc: str = "pbe") -> Any:
     """The result as in files that did not record grid errors."""
     reference = replace(

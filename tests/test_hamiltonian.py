@@ -19,14 +19,19 @@ from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.interop import qcschema
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.molecule import Molecule, field_energy
+from dfmp2.options import make_options
 from dfmp2.output.export import export
 from dfmp2.planning import memory, system
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hamiltonian import uncontracted_functions
+from dfmp2.scf.kohn_sham import exact_exchange_energy, exact_exchange_matrices
+from dfmp2.scf.rotation_left import final_fock_matrices
+from dfmp2.scf.solvent import in_solvent
 from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import psi4
 from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
+from tests.awkward import MOLECULES, mole_of, read
 from tests.conftest import Heard, Runner, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_physics import WATER
@@ -82,6 +87,90 @@ def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, cha
     mf = hamiltonian.mean_field(mole, "rhf", relativity, charges).run(conv_tol=1e-12, verbose=0)
     dipole = scf.hf.dip_moment(mole, mf.make_rdm1(), unit="au", verbose=0) @ [1, 2, -2] / 3
     assert (energies[0] - energies[1]) / 0.002 == pytest.approx(dipole, abs=1e-5)
+
+
+def test_field_and_charges_add_to_what_electrons_and_nuclei_feel() -> None:
+    """Also with both, among ghosts; the energy of the nuclei is written out."""
+    molecule = MOLECULES["nitroxyl with a ghost"]
+    mole = mole_of(molecule)
+    field = np.array([0.01, -0.02, 0.03])
+
+    def made(charges: Any, field: Any) -> Any:
+        mf = hamiltonian.mean_field(mole, "rhf", "none", charges, field=field)
+        return np.array(mf.get_hcore()), float(mf.energy_nuc())
+
+    cores, energies = {}, {}
+    for name, charges, strength in (
+        ("alone", None, None),
+        ("charges", IN_BOHR, None),
+        ("field", None, field),
+        ("both", IN_BOHR, field),
+    ):
+        cores[name], energies[name] = made(charges, strength)
+    added = cores["charges"] + cores["field"] - cores["alone"]
+    np.testing.assert_allclose(cores["both"], added, atol=1e-12)
+    z = np.array([7.0, 8.0, 1.0])
+    places = molecule.coordinates[:3]
+    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag([np.inf] * 3)
+    away = np.linalg.norm(places[:, None] - IN_BOHR[:, :3], axis=2)
+    expected = (np.outer(z, z) / apart).sum() / 2
+    of_charges = (np.outer(z, IN_BOHR[:, 3]) / away).sum()
+    of_field = -z @ places @ field
+    assert energies["alone"] == pytest.approx(expected, rel=1e-12)
+    assert energies["charges"] == pytest.approx(expected + of_charges, rel=1e-12)
+    assert energies["field"] == pytest.approx(expected + of_field, rel=1e-12)
+    assert energies["both"] == pytest.approx(expected + of_charges + of_field, rel=1e-12)
+
+
+SURROUNDINGS: dict[str, dict[str, Any]] = {
+    "vacuum": {},
+    "x2c": {"relativity": "x2c"},
+    "charges": {"charges": IN_BOHR},
+    "field": {"field": np.array([0.01, -0.02, 0.03])},
+    "dielectric": {"solvent": "water"},
+    "smd": {"solvent": "toluene", "solvent_model": "smd"},
+}
+
+
+@pytest.mark.parametrize("kind", ["rhf", "uhf"])
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_energy_and_matrices_of_a_determinant_are_of_one_hamiltonian(name: str, kind: str) -> None:
+    """PySCF's energies of two determinants drawn at random. They are quadratic in the density, so
+    their difference is the trace of the matrices of the mean density with its change."""
+    given = dict(SURROUNDINGS[name])
+    options = make_options(
+        basis="6-31g", **{key: given.pop(key) for key in list(given) if key.startswith("solvent")}
+    )
+    mole = mole_of(read("charge=-1", "O 0 0 0", "H 0.1 0.2 0.95"))
+    relativity, charges = given.get("relativity", "none"), given.get("charges")
+    mf = hamiltonian.mean_field(mole, kind, relativity, charges, field=given.get("field"))
+    mf = in_solvent(mf, options)
+    drawn = [_drawn_orbitals(mf, seed) for seed in (1, 2)]
+    energies = [exact_exchange_energy(one) for one in drawn]
+    for one, energy in zip(drawn, energies, strict=True):
+        density = one.make_rdm1()
+        assert energy == pytest.approx(one.energy_tot(density), rel=1e-10)
+        matrices = exact_exchange_matrices(one, density)
+        np.testing.assert_allclose(final_fock_matrices(one), matrices, atol=1e-10)
+    before, after = (np.reshape(one.make_rdm1(), (-1, mole.nao, mole.nao)) for one in drawn)
+    mean = (before + after) / 2
+    matrices = exact_exchange_matrices(mf, mean[0] if kind == "rhf" else mean)
+    difference = float(np.vdot(matrices, after - before))
+    assert difference == pytest.approx(energies[1] - energies[0], rel=1e-9)
+
+
+def _drawn_orbitals(mf: Any, seed: int) -> Any:
+    """The mean field with orthonormal orbitals drawn at random, of both spins in UHF."""
+    nao = mf.mol.nao
+    mixed = np.random.default_rng(seed).standard_normal((2, nao, nao))
+    values, vectors = np.linalg.eigh(mf.get_ovlp())
+    coefficients = vectors / np.sqrt(values) @ np.linalg.qr(mixed)[0]
+    occupations = np.stack([np.arange(nao) < count for count in mf.mol.nelec]).astype(float)
+    drawn = mf.copy()
+    drawn.mo_coeff, drawn.mo_occ = coefficients, occupations
+    if isinstance(mf, scf.hf.RHF):
+        drawn.mo_coeff, drawn.mo_occ = coefficients[0], 2 * occupations[0]
+    return drawn
 
 
 def mean_field(molecule: Molecule, charge: int, fitted: bool, relativity: str = "none") -> Any:

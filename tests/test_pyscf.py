@@ -214,6 +214,20 @@ def test_what_cannot_be_recorded_is_refused_by_name(name: str) -> None:
         dfmp2.from_mean_field(make(), **PLAIN)
 
 
+@pytest.mark.parametrize("spin", [0, 1], ids=["alpha", "beta"])
+@pytest.mark.parametrize("what", ["energies", "orbitals"])
+def test_orbitals_of_either_spin_must_be_canonical(radical: Any, what: str, spin: int) -> None:
+    mf = radical.copy()
+    mf.mo_coeff, mf.mo_energy = radical.mo_coeff.copy(), radical.mo_energy.copy()
+    if what == "energies":
+        mf.mo_energy[spin] += 0.01
+    else:
+        turn = np.array([[0.8, -0.6], [0.6, 0.8]])
+        mf.mo_coeff[spin][:, 1:3] = mf.mo_coeff[spin][:, 1:3] @ turn
+    with recorded_error(InputError):
+        dfmp2.from_mean_field(mf, **PLAIN)
+
+
 def test_what_has_not_converged_or_is_of_the_scf_is_refused(closed: Any) -> None:
     with recorded_error(ConvergenceError):
         dfmp2.from_mean_field(scf.RHF(closed.mol), **PLAIN)

@@ -17,7 +17,7 @@ import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.structure import fragment_formulas
+from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
@@ -195,6 +195,20 @@ def test_the_length_of_a_path() -> None:
     acid = molecule("3\n\nCl 0 0 0\nO 0 0 1.7\nH 0.9 0.2 2.0\n")
     weights = GeomeTRIC(acid, Search(), "", downhill="forward")._optimizer.IC.mass
     assert weights == pytest.approx(np.repeat([34.96885268, 15.99491462, mass], 3), rel=1e-7)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_superposed_geometries_are_the_nearest_by_weight(mirrored: bool) -> None:
+    """SciPy's rotation, also onto a mirror image, where a reflection would be nearer."""
+    rng = np.random.default_rng(4)
+    places = rng.standard_normal((5, 3))
+    turned = places @ Rotation.from_rotvec([0.4, -1.1, 0.7]).as_matrix().T
+    target = turned + 0.2 * rng.standard_normal((5, 3))
+    if mirrored:
+        target[:, 0] *= -1
+    for weights in (np.ones(5), np.array([15.995, 1.008, 12.0, 1.008, 34.969])):
+        expected = Rotation.align_vectors(target, places, weights)[0].as_matrix()
+        np.testing.assert_allclose(rotation_onto(places, target, weights), expected, atol=1e-10)
 
 
 def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,12 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole, start_density
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.progress import Silent
 from dfmp2.scf import following, jk, ladder
 from dfmp2.scf.integrals import reproducible
 from dfmp2.scf.ladder import SingleSchedule
 from dfmp2.units import counted_text
+from tests.awkward import MOLECULES as AWKWARD
 from tests.awkward import mole_of
 from tests.conftest import MOLECULES, Heard
 from tests.recorded import recorded_error
@@ -177,6 +179,16 @@ def test_a_soft_mode_is_followed_to_the_end() -> None:
     cation = replace(parse_xyz(text, file="so2").molecule, charge=1, multiplicity=2)
     result = dfmp2.run(cation, "6-31g", scf_conv_tol=1e-13, **ONE)
     assert result.reference.ladder[-1] == "second order" and result.reference.history[-1, 2] < 4e-8
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-7, 1e-8])
+def test_the_last_iteration_is_below_both_tolerances(tolerance: float) -> None:
+    """That of the gradient is a tenth of the root of that of the energy."""
+    options = {"scf_conv_tol": tolerance, "listener": Silent(), "allow_poor_fit": True, **ONE}
+    for name in ("methylene", "peroxide anion"):
+        result = dfmp2.run(AWKWARD[name], "sto-3g", **options)
+        _, change, gradient = result.reference.history[-1]
+        assert abs(change) < tolerance and gradient < 0.1 * tolerance**0.5
 
 
 # --- start orbitals -------------------------------------------------------------------------------
