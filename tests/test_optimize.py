@@ -48,7 +48,7 @@ from tests.conftest import Runner, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
-from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs
+from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs, pyramid, pyramids
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -537,6 +537,43 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
     sides = [name for name in study.runs if name.endswith(("-plus", "-minus"))]
     assert len(sides) == 2 and len(set(study.path) & set(sides)) == 1
+    # What is held has the value of the start, not that of the side from which it goes on.
+    held = Search(Constraints([("bond", "1,2")]), verify=True)
+    bent = optimized(STRAIGHT_WATER, held, ON_SPRINGS)
+    assert bent.settings["restarts"] == 1 and bent.settings["stationary_point"] == "minimum"
+    assert coordinate(bent, 1, 2) == pytest.approx(1.78, abs=1e-5)
+    assert coordinate(bent, 1, 3) == pytest.approx(BOND, abs=2e-3)
+    assert coordinate(bent, 2, 1, 3) == pytest.approx(ANGLE, abs=5e-3)
+
+
+def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two pyramids, from a geometry without symmetry: its energy on springs by a formula.
+    Only a Hessian at the end makes it a transition state, or what is left of it a minimum."""
+    tilts, energies = pyramids()
+    moved = np.array([[0, 0, 0.1], [0.05, 0, 0], [0, -0.06, 0.1], [0.02, 0.1, -0.1]])
+    start = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]) + moved)
+    on_springs(monkeypatch, start)
+    titles = []
+    for place, transition_state in ((0, False), (1, True)):
+        for verify in (False, True):
+            search = Search(transition_state=transition_state, verify=verify)
+            study = optimized(start, search, ON_SPRINGS)
+            titles.append(study.title.removesuffix(", DF-MP2/sto-3g"))
+            found = study.values["optimized_total_energy"].value
+            assert found == pytest.approx(energies[place], abs=1e-6)
+            assert study.settings["imaginary_modes"] == (place if verify else None)
+            assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
+            kind = "transition state" if transition_state else "minimum"
+            assert verify != any(f"not verified as a {kind}" in note for note in study.notes)
+            displaced = [name for name in study.runs if name.startswith(("plus-", "minus-"))]
+            assert len(displaced) == (24 if transition_state else 0)
+            assert ("hessian-1-plus-004-z" in study.runs) is verify
+    assert titles == [
+        "stationary point of molecule (H3N)",
+        "minimum of molecule (H3N)",
+        "stationary point of molecule (H3N), sought as a transition state",
+        "transition state of molecule (H3N)",
+    ]
 
 
 def test_a_verification_that_was_stopped_asks_for_what_is_left(
