@@ -48,7 +48,7 @@ from tests.conftest import Runner, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
-from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs, pyramid, pyramids
+from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs, pyramid, pyramids, springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -741,6 +741,72 @@ def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.Monkey
 
 
 # --- frequencies ----------------------------------------------------------------------------------
+
+
+def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pyramid turned inside out, against second differences of the springs: the imaginary mode is
+    named and left out of the gas. Among charges all motions are modes, and there is no gas."""
+    tilts, energies = pyramids()
+    top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
+    on_springs(monkeypatch, top)
+    study = harmonic_frequencies(top, ON_SPRINGS, listener=Silent())
+    step = 1e-3 * np.eye(12).reshape(12, 4, 3)
+    second = [
+        [
+            sum(
+                first * other * springs(top.coordinates + first * a + other * b)
+                for first in (1, -1)
+                for other in (1, -1)
+            )
+            / 4e-6
+            for b in step
+        ]
+        for a in step
+    ]
+    weights = np.repeat([mass("N"), *[mass("H")] * 3], 3) * 1822.888486209
+    squares = np.linalg.eigvalsh(np.array(second) / np.sqrt(np.outer(weights, weights)))
+    squares = np.sort(squares[np.argsort(abs(squares))[6:]])
+    expected = 219474.6313632 * np.sign(squares) * np.sqrt(abs(squares))
+    assert expected[0] < -900 and (expected[1:] > 0).all()
+    found = study.arrays["hessian"].value
+    assert found == pytest.approx(np.array(second), abs=2e-5)
+    assert study.table["wavenumber"].values == pytest.approx(expected, rel=1e-4)
+    (imaginary,) = (note for note in study.notes if note.startswith("IMAGINARY"))
+    number, _, atoms = imaginary.removeprefix("IMAGINARY mode 1: ").partition("i cm^-1, mostly of ")
+    assert float(number) == pytest.approx(-expected[0], rel=1e-3)
+    assert sorted(atoms.split(", ")) == ["H2", "H3", "H4"]
+    assert "imaginary modes are left out of the thermochemistry" in study.notes
+    gas = ideal_gas(
+        masses=masses(top),
+        places=top.coordinates,
+        wavenumbers=expected,
+        energy=energies[1],
+        multiplicity=1,
+        kelvin=298.15,
+        pascal=101325.0,
+        symmetry=3,
+    )
+    for name in ("gibbs_energy", "entropy", "zero_point_energy"):
+        assert study.values[name].value == pytest.approx(gas[name], rel=1e-4), name
+
+    field = top.in_field([[5.0, 1.0, -4.0, 0.1]])
+    among = harmonic_frequencies(field, ON_SPRINGS, allow_gradient=True, listener=Silent())
+    assert len(among.table["wavenumber"].values) == 12 and set(among.values) == {"total_energy"}
+    assert among.table["wavenumber"].values[-5:] == pytest.approx(expected[1:], rel=1e-3)
+    assert "symmetry_number" not in among.settings
+    assert any("all its motions are listed" in note for note in among.notes)
+    no_gas = hessian_of(among, "f.h5")
+    free = hessian_of(study, "f.h5")
+    for stored in (no_gas, replace(free, at_start=True), replace(free, constrained=True)):
+        with recorded_error(InputError):
+            stored.require_gas()
+    for stored, molecule in ((no_gas, field), (free, field), (no_gas, top)):
+        with recorded_error(InputError):
+            stored.turned_to(molecule)
+    with recorded_error(InputError):
+        replace(free, constrained=True).turned_to(top)
 
 
 def test_hydrogen_fluoride_as_in_cfour():
