@@ -404,3 +404,11 @@ def test_a_ranking_says_how_its_gas_was_made() -> None:
         for scale in (1.0, 0.95)
         for low in treatments
     )
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize("error", [RuntimeError("no\n  step"), np.linalg.LinAlgError("singular")])
+def test_what_geometric_cannot_do_is_said_in_one_line(error: Exception, constrained: bool) -> None:
+    search: Any = SimpleNamespace(_errors=(RuntimeError,), _constrained=constrained)
+    with recorded_error(NumericalError), geometric_search.GeomeTRIC._asked(search):
+        raise error
