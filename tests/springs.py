@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -23,18 +24,45 @@ ON_SPRINGS = make_options(
     threads=1,
 )
 BOND, ANGLE = 1.8, 1.9  # bohr, rad: at the minimum of `springs`
+HANDED = 1e-3  # Eh; three bonds on one side of their first atom are lower by it than on the other
 CHARGES = np.array([-0.6, 0.3, 0.3, 0.0])  # of the dipole moment
 
 
 def springs(place: np.ndarray) -> float:
-    """Energy of one or two bonds from the first atom and the angle between them, all springs, Eh;
-    the straight geometry is a second-order saddle point."""
+    """Energy of one to three bonds from the first atom and the angles between them, all springs,
+    Eh; the straight geometry of two is a second-order saddle point, and there is a first-order one
+    between the two pyramids of three."""
     arms = place[1:] - place[0]
     bonds = np.linalg.norm(arms, axis=1)
     energy = 0.25 * ((bonds - BOND) ** 2).sum()
-    if len(arms) == 2:
-        energy += 0.1 * (arms[0] @ arms[1] / bonds.prod() - np.cos(ANGLE)) ** 2
+    directions = arms / bonds[:, None]
+    for one, other in combinations(directions, 2):
+        energy += 0.1 * (one @ other - np.cos(ANGLE)) ** 2
+    if len(arms) == 3:
+        energy += HANDED * np.linalg.det(directions)
     return float(energy)
+
+
+def pyramid(tilt: float) -> np.ndarray:
+    """Places of four atoms with bonds of length BOND, all at an angle `tilt` to an axis."""
+    turns = np.arange(3) * 2 * np.pi / 3
+    around = np.sin(tilt) * np.array([np.cos(turns), np.sin(turns)])
+    arms = np.column_stack((*around, np.full(3, np.cos(tilt))))
+    return BOND * np.vstack((np.zeros(3), arms))
+
+
+def pyramids() -> tuple[list[float], list[float]]:
+    """Tilts of the lower pyramid, the saddle point and the higher pyramid, and their energies."""
+    tilts = np.linspace(0.5, np.pi - 0.5, 40001)
+    # Of equal directions: cos(angle) = 1 - 3/2 sin^2, determinant = (27/4)^1/2 sin^2 cos
+    square = np.sin(tilts) ** 2
+    angles = 0.3 * (1 - 1.5 * square - np.cos(ANGLE)) ** 2
+    energies = angles + HANDED * np.sqrt(6.75) * square * np.cos(tilts)
+    turns = np.flatnonzero(np.diff(np.sign(np.diff(energies)))) + 1
+    found = sorted(turns, key=lambda k: energies[k])
+    lower, higher, saddle = found
+    order = (lower, saddle, higher)
+    return [float(tilts[k]) for k in order], [float(energies[k]) for k in order]
 
 
 def on_springs(patch: pytest.MonkeyPatch, start: Molecule, stop: int = 0) -> list[Molecule]:
@@ -63,6 +91,6 @@ def on_springs(patch: pytest.MonkeyPatch, start: Molecule, stop: int = 0) -> lis
             properties=replace(template.properties, relaxed_dipole=CHARGES[: len(place)] @ place),
         )
 
-    for study in ("optimize", "frequencies"):
+    for study in ("optimize", "frequencies", "reaction_path"):
         patch.setattr(f"dfmp2.studies.{study}.certified_gradient", compute)
     return asked

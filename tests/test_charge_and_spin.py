@@ -18,7 +18,7 @@ from dfmp2.molecule.comment import statements
 from dfmp2.molecule.files import read_file, read_frames, read_point_charges
 from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
 from dfmp2.molecule.xyz import parse_text, parse_xyz, read_xyz
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 from .mol_blocks import BLOCKS, Block
 
@@ -62,6 +62,22 @@ def test_comment(comment: str, said: str) -> None:
         assert outcome.startswith(said)
     else:
         assert outcome == said
+
+
+RARE = """
+charge_label=3 | charge_of_x: 1 | cell_charge=1 | point_charge=2 | atom charge 1 | surface_charge=2
+total_charge=-1 | molecule charge 1 | charge= | charge one | charge=one | charge: neutral | charge+1
+charge 1.5 | charge=2- | charge=+1- | +1 charge | -1 charge, doublet | +1 charge state | 2 charges
+q | q 2 | q=x | m=2 | q=1 m=2 | q=0 m=2.5 | mult:2 charge:1 | multiplicity=2.0 | 2 multiplicity
+uhf=1 | uhf=120 | nuhf 1 | unpaired=1 | unpaired=-1 | 2 unpaired electrons | 1 unpaired electron
+ms=1/2 | ms 0.5 | ms=0.3 | sz=x | 2s=1 | 2s 1 | 2S+1=2 | magmom=1.02 | magmom=1.2 | magmom=x
+spin=3/2 | spin=2 | spin=1/3 | spin=1/0 | spin=-1 | spin=200 | electrons=9 | nelec=+9- | 8 electrons
+"""
+
+
+def test_what_rare_comments_mean() -> None:
+    comments = [comment.strip() for comment in RARE.replace("\n", "|").split("|")]
+    recorded_texts(f"{comment} -> {outcome_of(comment)}" for comment in filter(None, comments))
 
 
 @pytest.mark.parametrize(("comment", "said"), COMMENTS)

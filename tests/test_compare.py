@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+from ast import literal_eval
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -646,6 +647,30 @@ def test_what_the_format_cannot_express_is_refused(radical_result, iodide_result
             ),
             1,
         )
+
+
+def test_psi4_is_asked_for_the_parts_of_a_functional(radical_result):
+    """Exchange and correlation of libxc by name with their factors, on a grid of as many points; not
+    for a range-separated one, another one of the energy, or a grid without numbers of points."""
+    options = replace(radical_result.options, method="b2plyp", check=False)
+    reference = replace(
+        radical_result.reference, xc="0.53*HF + 0.47*B88, 0.7*LYP + 0.3*P86", grid="75,302"
+    )
+    found = replace(radical_result, options=options, reference=reference)
+    text = psi4_input(found, 10**9)
+    assert "dft_radial_points 75\n" in text and "dft_spherical_points 302\n" in text
+    (task,) = (line for line in text.splitlines() if line.startswith("energy('scf', "))
+    functional = literal_eval(task.partition("dft_functional=")[2].removesuffix(")"))
+    assert functional == {
+        "name": "functional",
+        "x_hf": {"alpha": 0.53},
+        "x_functionals": {"GGA_X_B88": {"alpha": 0.47}},
+        "c_functionals": {"GGA_C_LYP": {"alpha": 0.7}, "GGA_C_P86": {"alpha": 0.3}},
+        "c_mp2": {"os": 1.0, "ss": 1.0},
+    }
+    for changes in ({"grid": "3"}, {"xc": "camb3lyp"}, {"energy_xc": "b3lyp"}):
+        with recorded_error(UnsupportedByBackend):
+            psi4_input(replace(found, reference=replace(reference, **changes)), 10**9)
 
 
 # --- Psi4: the output ---

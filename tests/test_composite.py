@@ -12,8 +12,15 @@ import pytest
 
 from dfmp2 import Molecule
 from dfmp2.cli.main import main
-from dfmp2.errors import BackendUnavailable, InputError, ResourceError
+from dfmp2.errors import (
+    BackendUnavailable,
+    ComparisonFailed,
+    ConvergenceError,
+    InputError,
+    ResourceError,
+)
 from dfmp2.gradients.gradient import certified_gradient
+from dfmp2.mp2 import coupled_cluster
 from dfmp2.mp2.composite import CompositeResult, Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
 from dfmp2.mp2.energy import mp2_energy
@@ -21,6 +28,7 @@ from dfmp2.mp2.result import CoupledCluster, Quadrature
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.planning.sizes import Spin
+from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import CompositeOptions, at_level
 from dfmp2.studies.coordinate import make_coordinate
@@ -375,8 +383,6 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
 def test_another_program_gets_the_whole_molecule(monkeypatch):
     """Ghosts, charge, spin, frozen core and positions of atoms, which must not be moved; its
     answers are identified by name."""
-    from dfmp2.mp2 import coupled_cluster
-
     molecule = Molecule.from_string(
         "N 0 0 0; O 0.1 0 1.22; H 0.9 0.2 -0.4; @He -1.6 0.3 0.2", charge=1, multiplicity=2
     )
@@ -426,6 +432,27 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
         coupled_cluster._by_qcengine("psi4", result)
 
 
+def test_what_does_not_belong_to_a_result_is_no_correction(monkeypatch) -> None:
+    """CCSD(T) that has not converged, or whose MP2 differs; another program is asked by its name."""
+    molecule = Molecule.from_string("Li 0 0 0; H 0 0 1.6")
+    result = mp2_energy(molecule, Options("sto-3g", threads=1), listener=Silent())
+    pairs = replace(result.pairs, opposite_spin=1.1 * result.pairs.opposite_spin)
+    with recorded_error(ComparisonFailed):
+        coupled_cluster._by_pyscf(replace(result, pairs=pairs))
+    found = coupled_cluster._by_pyscf(result)
+    asked = []
+    monkeypatch.setattr(
+        coupled_cluster, "_by_qcengine", lambda name, given: asked.append((name, given)) or found
+    )
+    other = WithCoupledCluster("psi4")(molecule, result.options)
+    ((name, given),) = asked
+    assert name == "psi4" and given.total_energy == other.total_energy == result.total_energy
+    assert replace(other.coupled_cluster, seconds=0.0) == found
+    monkeypatch.setattr(coupled_cluster, "MOST_CYCLES", 2)
+    with recorded_error(ConvergenceError):
+        coupled_cluster._by_pyscf(result)
+
+
 PSI4 = """#!{python}
 import json, pathlib, sys
 if sys.argv[1:] == ["--version"]:
@@ -443,8 +470,6 @@ else:
 
 def test_a_psi4_that_knows_one_schema_alone_is_asked_by_its_command(tmp_path, monkeypatch):
     """With nine tenths of the memory, in a separate folder."""
-    from dfmp2.mp2 import coupled_cluster
-
     program = tmp_path / "psi4"
     program.write_text(PSI4.format(python=sys.executable))
     program.chmod(0o755)

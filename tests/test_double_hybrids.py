@@ -63,6 +63,29 @@ def of_cation(method: str) -> dfmp2.MP2Result:
 # --- the table ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("0.25*HF + 0.75*PBE, PBE", "0.75*PBE + 0.25*HF, PBE", True),
+        ("0.25*HF + 0.75*PBE, PBE", "0.75*PBE + 0.250000000002*HF, PBE", False),
+        ("0.5*HF + 0.5*B88, 0.7*LYP", "0.5*B88 + 0.5*HF, 0.70000000000005*LYP", True),
+        ("0.5*HF + 0.5*B88, 0.7*LYP", "0.5*HF + 0.5*B88, 0.700000000002*LYP", False),
+        ("0.5*HF + 0.5*B88, 0.7*LYP", "0.5*HF + 0.7*B88, 0.5*LYP", False),
+        ("B88, LYP", "B88,", False),
+        ("B88,", "B88, LYP", False),
+        ("B88, LYP", "B88, PBE", False),
+        ("camb3lyp", "CAMB3LYP", True),
+        ("0.5*HF + 0.5*LR_HF(0.3), LYP", "0.5*HF + 0.5*LR_HF(0.4), LYP", False),
+    ],
+)
+def test_functionals_are_the_same_whatever_they_are_called(
+    first: str, second: str, same: bool
+) -> None:
+    """By terms, their factors up to rounding, and exact exchange."""
+    assert kohn_sham.same_functional(first, second) is same
+    assert kohn_sham.same_functional(second, first) is same
+
+
 @pytest.mark.parametrize("name", [name for name in table() if not table()[name].unavailable])
 def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: str) -> None:
     row = table()[name]

@@ -936,6 +936,97 @@ def test_the_error_of_a_reaction_counted_by_hand(
     assert share is not None and share.value == pytest.approx(1.6 * mp2)
 
 
+@pytest.mark.parametrize(
+    ("symbols", "radii", "distances", "multiplicities", "charges", "between", "method"),
+    [
+        (("N", "O"), 1.37, (1.15, 1.3), (2, 1), (0, 1), (2e-5, 5e-5), "mp2"),
+        (("N", "O"), 1.37, (1.15, 1.3), (2, 4), (0, 0), (2e-5, None), "mp2"),
+        (("O", "H"), 0.97, (1.3, 0.9), (2, 1), (0, -1), (9e-5, 5e-5), "sos-laplace"),
+        (("Fe", "H"), None, (7.0, 7.5), (4, 5), (0, 1), (2e-5, 5e-5), "mp2"),
+        (("K", "K"), None, (9.0, 9.5), (2, 1), (1, 0), (2e-5, 5e-5), "sos-laplace"),
+    ],
+)
+def test_what_is_left_of_the_fitting_error_of_a_difference_counted_by_hand(
+    result: MP2Result,
+    symbols: tuple[str, str],
+    radii: float | None,
+    distances: tuple[float, float],
+    multiplicities: tuple[int, int],
+    charges: tuple[int, int],
+    between: tuple[float, float | None],
+    method: str,
+) -> None:
+    """3 % of the errors of both sides; and of what changes with the weights of E(SCF) and E(corr):
+    the estimates between atoms, 1e-4 for each bonded one without; bond orders; electrons paired,
+    unpaired or lost; and pairs of an alkali metal. The second run is by the method."""
+    runs = []
+    for side in (0, 1):
+        fitting: dict[str, Any] = {
+            name: replace(
+                getattr(result, name),
+                errors=dict.fromkeys(symbols, 1e-5 * (1 + side)),
+                elements=dict.fromkeys(symbols, next(iter(result.mp2_fitting.elements.values()))),
+            )
+            for name in ("scf_fitting", "mp2_fitting")
+        }
+        molecule = dfmp2.Molecule(
+            symbols,
+            np.array([[0, 0, 0], [0, 0, distances[side]]]) * BOHR_PER_ANGSTROM,
+            charge=charges[side],
+            multiplicity=multiplicities[side],
+        )
+        run = replace(
+            result,
+            molecule=molecule,
+            sizes=replace(result.sizes, nelectron=20 - charges[side]),
+            reference=replace(result.reference, interatomic_fitting_error=between[side]),
+            **fitting,
+        )
+        runs.append(run)
+    runs[1] = replace(runs[1], options=replace(result.options, method=method, check=False))
+    weights = ((1.0, 0.5), (-1.0, -0.75))
+    sources = combined(list(zip(weights, runs, strict=True)), "the difference").sources
+    own = [run.error_budget.sources for run in runs]
+
+    orders = [0.0, 0.0]
+    if radii is not None:
+        orders = [10 ** ((radii - distance) / 0.71) for distance in distances]
+    estimates = [2e-4 if value is None else value for value in between]
+    pairs = [0, 0]
+    if symbols[0] == "K":
+        pairs = [
+            (2 - charge - multiplicity + 1) // 2
+            for charge, multiplicity in zip(charges, multiplicities, strict=True)
+        ]
+    for which, (of_estimate, of_bond, of_hydrogen, of_electron, of_metal) in enumerate(
+        ((0.7, 8e-5, 1e-5, 1e-5, 1e-5), (0.3, 3e-5, 1.8e-5, 1.2e-5, 5e-5))
+    ):
+
+        def change(numbers: Sequence[float], which: int = which) -> float:
+            return abs(sum(w[which] * x for w, x in zip(weights, numbers, strict=True)))
+
+        unpaired = change([multiplicity - 1 for multiplicity in multiplicities])
+        electrons = max(unpaired, change([20 - charge for charge in charges]))
+        expected = of_estimate * change(estimates)
+        expected += (of_hydrogen if "H" in symbols else of_bond) * change(orders)
+        expected += (of_metal if "Fe" in symbols else of_electron) * electrons
+        if which == 1:
+            expected += 5e-4 * change(pairs)
+            expected *= 1.6 if method == "sos-laplace" else 1.0
+        key, energy = (("scf_fitting", "scf"), ("mp2_fitting", "correlation"))[which]
+        shares = [
+            abs(w[which]) * getattr(o[key], energy).value for w, o in zip(weights, own, strict=True)
+        ]
+        found = getattr(sources[key], energy)
+        assert found.value == pytest.approx(0.03 * sum(shares) + expected, rel=1e-9)
+        assert f"{expected:.1e} Eh for bond orders that change by" in found.how
+    through = [
+        abs(w[1]) * o["scf_fitting"].correlation.value for w, o in zip(weights, own, strict=True)
+    ]
+    found = sources["scf_fitting"].correlation
+    assert found.value == pytest.approx(0.03 * sum(through), rel=1e-9)
+
+
 def test_an_open_shell_of_a_metal_adds_to_the_error_of_the_mp2_set(result: MP2Result) -> None:
     """Counted for each real atom with an open d or f shell, if there are unpaired electrons."""
     symbols = ("Cr", "Fe", "Ni", "H")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from dfmp2.mp2.fitting_certificate import SCF_ROUNDING, drawn, estimate
 from dfmp2.planning import memory, sizes
 from dfmp2.scf import conventional
 from dfmp2.validation.compare import recompute_exact
+from tests import awkward
 from tests.awkward import mole_of
 from tests.conftest import MOLECULES, Heard, Runner
 
@@ -78,6 +80,35 @@ def test_what_coupling_still_lowers_is_in_the_energy(
     assert left > 1e-7
     exact = result.scf_total_energy - found.scf_error
     assert abs(exact - mf.e_tot) < left / 4
+
+
+@pytest.mark.parametrize("xc", [None, "b3lyp", "camb3lyp"])
+@pytest.mark.parametrize("name", ["methylene", "chloramine"])
+def test_exact_fock_matrices_are_those_of_pyscf(name: str, xc: str | None) -> None:
+    """And energies, of densities that are no solution, of one spin or two; with a functional,
+    those of its exact exchange, short-range and long-range."""
+    mole = mole_of(awkward.MOLECULES[name])
+    restricted = mole.spin == 0
+    mf = mole.HF()
+    if xc is not None:
+        mf = mole.KS(xc=xc)
+        mf.grids.level = 0
+    density = mf.get_init_guess(key="minao")
+    if not restricted:
+        density[1] = 0.7 * mf.get_init_guess(key="1e")[1]
+    exact = conventional._ExactFock(
+        mole,
+        SimpleNamespace(kind="rhf" if restricted else "uhf", xc=xc, grid_name="0"),
+        SimpleNamespace(relativity="none"),
+        SimpleNamespace(threads=1, grid_room=0),
+        None,
+    )
+    energy, potential, fock = exact(density[None] if restricted else density)
+    assert energy == pytest.approx(mf.energy_tot(density), abs=1e-9)
+    np.testing.assert_allclose(fock, mf.get_fock(dm=density).reshape(fock.shape), atol=1e-9)
+    plain = mole.HF().get_veff(dm=density).reshape(fock.shape)
+    if xc is None:
+        np.testing.assert_allclose(potential, plain, atol=1e-10)
 
 
 @pytest.mark.usefixtures("coarse_grid_error")

@@ -14,7 +14,7 @@ from pyscf import dft, gto
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.gradients.certificate import check_direction
-from dfmp2.gradients.functional import functional_gradient
+from dfmp2.gradients.functional import Functionals, functional_gradient
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.gradients.result import GradientResult
 from dfmp2.integrals.grid import count_points, make_grid
@@ -28,7 +28,7 @@ from dfmp2.output import hdf5
 from dfmp2.output.export import export
 from dfmp2.progress import Silent
 from dfmp2.scf.functional_kernel import FunctionalKernel
-from dfmp2.scf.kohn_sham import libxc_code
+from dfmp2.scf.kohn_sham import exact_exchange, libxc_code
 from dfmp2.scf.reference import StartOrbitals
 from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
@@ -162,6 +162,30 @@ def test_the_kernel_is_the_derivative_of_the_potential(xc: str) -> None:
     restricted = FunctionalKernel(mole, xc, grid, occupied[1:])(same[:1])
     both = FunctionalKernel(mole, xc, grid, [occupied[1], occupied[1]])(same)
     np.testing.assert_allclose([restricted[0], restricted[0]], both, atol=1e-9)
+
+
+@pytest.mark.parametrize("xc", ["lda,vwn", "r2scan"])
+def test_a_quick_kernel_is_that_of_a_coarse_grid(xc: str) -> None:
+    """Beside that of the grid of the SCF, both against PySCF's; of a coarse grid there is one."""
+    mole = mole_of(CATION)
+    fine, coarse = (make_grid(mole, name).build() for name in ("4", "1"))
+    mf = dft.UKS(mole, xc="lda,vwn").run(grids=coarse)
+    occupied = [mf.mo_coeff[0][:, :5], mf.mo_coeff[1][:, :4]]
+    density = np.stack([c @ c.T for c in occupied])
+    changes = np.random.default_rng(7).standard_normal((2, mole.nao, mole.nao))
+    changes += changes.transpose(0, 2, 1)
+    exact = exact_exchange(xc)
+    functionals = Functionals(xc, "pbe", exact, exact, fine)
+    assert not functionals.stationary and replace(functionals, energy=xc).stationary
+    room = 8 * fine.weights.size * mole.nao
+    integrator = dft.numint.NumInt()
+    kernels = functionals.kernels(mole, occupied, 2, room)
+    for kernel, grid, error in zip(kernels, (fine, coarse), (1e-8, 1e-4), strict=True):
+        expected = integrator.nr_uks_fxc(mole, grid, xc, density, changes, hermi=1)
+        np.testing.assert_allclose(kernel(changes), expected, atol=error * np.abs(expected).max())
+    kernel, quick = replace(functionals, grid=coarse).kernels(mole, occupied, 1, room)
+    assert kernel is quick
+    np.testing.assert_allclose(kernel(changes), expected, atol=1e-8 * np.abs(expected).max())
 
 
 # --- gradients ------------------------------------------------------------------------------------

@@ -517,7 +517,11 @@ def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
     heavy = replace(hcl, molecule=Molecule(("I", "H"), HCL.coordinates))
     with recorded_error(UnsupportedByBackend):
         run_psi4(heavy, 1)
-    monkeypatch.setattr(psi4, "smallest_overlap", lambda _mole: 1e-8)
+    primitives, _ = mean_field(HCL, 0, False).mol.decontract_basis(aggregate=True)
+    smallest = np.linalg.eigvalsh(primitives.intor("int1e_ovlp"))[0]
+    monkeypatch.setattr(psi4, "LEAST_OVERLAP", 0.999 * smallest)
+    psi4._require_repeatable(hcl)
+    monkeypatch.setattr(psi4, "LEAST_OVERLAP", 1.001 * smallest)
     with recorded_error(UnsupportedByBackend):
         run_psi4(hcl, 1)
 

@@ -15,6 +15,7 @@ from dfmp2.backends.untransformed import unpacked
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.host.blas import multiply_rows
 from dfmp2.integrals import screening, three_center
+from dfmp2.integrals.four_center import pair_diagonals
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.screening import every_pair, schwarz_bounds, significant
 from dfmp2.integrals.spaces import ActiveSpace, active_space
@@ -100,13 +101,21 @@ def test_product_of_fitted_integrals_is_the_coulomb_fit(workers, size):
 
 
 @pytest.mark.bits
-def test_blocks_and_workers_do_not_change_a_bit(monkeypatch):
-    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 200)  # several solves
-    raw, factor = raw_integrals(5, 11, 33), factorise(metric_of(33))
+@pytest.mark.parametrize("smallest", [1e-3, 1e-14])
+@pytest.mark.parametrize("elements", [200, 800])  # several solves, several groups of orbitals
+def test_blocks_and_workers_do_not_change_a_bit(elements, smallest, monkeypatch):
+    """With or without small eigenvalues of the metric; in one solve, up to rounding."""
+    raw, metric = raw_integrals(5, 11, 33), metric_of(33, smallest)
+    factor = factorise(metric)
+    assert factor.triangular == (smallest == 1e-3)
+    (whole,) = fit(blocks_of(raw, 33), factor, [(5, 11)], 33, 1)
+    np.testing.assert_allclose(whole, np.einsum("qia,qp->iap", raw, factor.of_rows()), atol=1e-9)
+    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", elements)
     results = [
         fit(blocks_of(raw, size), factor, [(5, 11)], 33, workers)[0]
         for size, workers in ((33, 1), (5, 1), (8, 3))
     ]
+    np.testing.assert_allclose(results[0], whole, rtol=1e-9, atol=1e-9)
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
 
@@ -249,6 +258,15 @@ def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
     expected = largest[np.ix_(shell, shell)][np.tril_indices(mole.nao)]
     assert ((expected > 1e-12) & (expected < 1e-10)).sum() > 10 and (expected < 1e-12).sum() > 100
     np.testing.assert_array_equal(significant(mole), expected >= 1e-12)
+
+
+def test_diagonals_of_selected_pairs_are_those_of_pyscf():
+    """Of shells with several functions and contractions, on whichever side; 0 elsewhere."""
+    wanted = np.random.default_rng(2).random((MOLE.nbas, MOLE.nbas)) < 0.4
+    shell = np.repeat(np.arange(MOLE.nbas), np.diff(MOLE.ao_loc_nr()))
+    expected = np.einsum("mnmn->mn", MOLE.intor("int2e")) * wanted[np.ix_(shell, shell)]
+    np.testing.assert_allclose(pair_diagonals(MOLE, wanted), expected, rtol=1e-12, atol=1e-15)
+    assert not pair_diagonals(MOLE, np.zeros_like(wanted)).any()
 
 
 @pytest.mark.parametrize(("waters", "complete"), [(1, True), (9, False)])

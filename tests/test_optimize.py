@@ -49,7 +49,7 @@ from tests.conftest import Runner, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
-from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs
+from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs, pyramid, pyramids, springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -581,6 +581,43 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
     sides = [name for name in study.runs if name.endswith(("-plus", "-minus"))]
     assert len(sides) == 2 and len(set(study.path) & set(sides)) == 1
+    # What is held has the value of the start, not that of the side from which it goes on.
+    held = Search(Constraints([("bond", "1,2")]), verify=True)
+    bent = optimized(STRAIGHT_WATER, held, ON_SPRINGS)
+    assert bent.settings["restarts"] == 1 and bent.settings["stationary_point"] == "minimum"
+    assert coordinate(bent, 1, 2) == pytest.approx(1.78, abs=1e-5)
+    assert coordinate(bent, 1, 3) == pytest.approx(BOND, abs=2e-3)
+    assert coordinate(bent, 2, 1, 3) == pytest.approx(ANGLE, abs=5e-3)
+
+
+def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two pyramids, from a geometry without symmetry: its energy on springs by a formula.
+    Only a Hessian at the end makes it a transition state, or what is left of it a minimum."""
+    tilts, energies = pyramids()
+    moved = np.array([[0, 0, 0.1], [0.05, 0, 0], [0, -0.06, 0.1], [0.02, 0.1, -0.1]])
+    start = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]) + moved)
+    on_springs(monkeypatch, start)
+    titles = []
+    for place, transition_state in ((0, False), (1, True)):
+        for verify in (False, True):
+            search = Search(transition_state=transition_state, verify=verify)
+            study = optimized(start, search, ON_SPRINGS)
+            titles.append(study.title.removesuffix(", DF-MP2/sto-3g"))
+            found = study.values["optimized_total_energy"].value
+            assert found == pytest.approx(energies[place], abs=1e-6)
+            assert study.settings["imaginary_modes"] == (place if verify else None)
+            assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
+            kind = "transition state" if transition_state else "minimum"
+            assert verify != any(f"not verified as a {kind}" in note for note in study.notes)
+            displaced = [name for name in study.runs if name.startswith(("plus-", "minus-"))]
+            assert len(displaced) == (24 if transition_state else 0)
+            assert ("hessian-1-plus-004-z" in study.runs) is verify
+    assert titles == [
+        "stationary point of molecule (H3N)",
+        "minimum of molecule (H3N)",
+        "stationary point of molecule (H3N), sought as a transition state",
+        "transition state of molecule (H3N)",
+    ]
 
 
 def test_a_verification_that_was_stopped_asks_for_what_is_left(
@@ -748,6 +785,72 @@ def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.Monkey
 
 
 # --- frequencies ----------------------------------------------------------------------------------
+
+
+def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pyramid turned inside out, against second differences of the springs: the imaginary mode is
+    named and left out of the gas. Among charges all motions are modes, and there is no gas."""
+    tilts, energies = pyramids()
+    top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
+    on_springs(monkeypatch, top)
+    study = harmonic_frequencies(top, ON_SPRINGS, listener=Silent())
+    step = 1e-3 * np.eye(12).reshape(12, 4, 3)
+    second = [
+        [
+            sum(
+                first * other * springs(top.coordinates + first * a + other * b)
+                for first in (1, -1)
+                for other in (1, -1)
+            )
+            / 4e-6
+            for b in step
+        ]
+        for a in step
+    ]
+    weights = np.repeat([mass("N"), *[mass("H")] * 3], 3) * 1822.888486209
+    squares = np.linalg.eigvalsh(np.array(second) / np.sqrt(np.outer(weights, weights)))
+    squares = np.sort(squares[np.argsort(abs(squares))[6:]])
+    expected = 219474.6313632 * np.sign(squares) * np.sqrt(abs(squares))
+    assert expected[0] < -900 and (expected[1:] > 0).all()
+    found = study.arrays["hessian"].value
+    assert found == pytest.approx(np.array(second), abs=2e-5)
+    assert study.table["wavenumber"].values == pytest.approx(expected, rel=1e-4)
+    (imaginary,) = (note for note in study.notes if note.startswith("IMAGINARY"))
+    number, _, atoms = imaginary.removeprefix("IMAGINARY mode 1: ").partition("i cm^-1, mostly of ")
+    assert float(number) == pytest.approx(-expected[0], rel=1e-3)
+    assert sorted(atoms.split(", ")) == ["H2", "H3", "H4"]
+    assert "imaginary modes are left out of the thermochemistry" in study.notes
+    gas = ideal_gas(
+        masses=masses(top),
+        places=top.coordinates,
+        wavenumbers=expected,
+        energy=energies[1],
+        multiplicity=1,
+        kelvin=298.15,
+        pascal=101325.0,
+        symmetry=3,
+    )
+    for name in ("gibbs_energy", "entropy", "zero_point_energy"):
+        assert study.values[name].value == pytest.approx(gas[name], rel=1e-4), name
+
+    field = top.in_field([[5.0, 1.0, -4.0, 0.1]])
+    among = harmonic_frequencies(field, ON_SPRINGS, allow_gradient=True, listener=Silent())
+    assert len(among.table["wavenumber"].values) == 12 and set(among.values) == {"total_energy"}
+    assert among.table["wavenumber"].values[-5:] == pytest.approx(expected[1:], rel=1e-3)
+    assert "symmetry_number" not in among.settings
+    assert any("all its motions are listed" in note for note in among.notes)
+    no_gas = hessian_of(among, "f.h5")
+    free = hessian_of(study, "f.h5")
+    for stored in (no_gas, replace(free, at_start=True), replace(free, constrained=True)):
+        with recorded_error(InputError):
+            stored.require_gas()
+    for stored, molecule in ((no_gas, field), (free, field), (no_gas, top)):
+        with recorded_error(InputError):
+            stored.turned_to(molecule)
+    with recorded_error(InputError):
+        replace(free, constrained=True).turned_to(top)
 
 
 def test_hydrogen_fluoride_as_in_cfour():

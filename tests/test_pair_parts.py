@@ -18,11 +18,11 @@ from dfmp2.errors import ForeignCheckpoint, InputError
 from dfmp2.mp2 import certificate, composite, diagnostics, identity
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.result import Certificate
-from dfmp2.options import Options
+from dfmp2.options import Options, make_options
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.scf.reference import Reference, Solutions, Stability
 from tests.awkward import EXACT, MOLECULES
-from tests.recorded import recorded_error, recorded_warning
+from tests.recorded import recorded_error, recorded_texts, recorded_warning
 
 HOST = Limits(("fp64",), tile_edge=16, tile_elements=1 << 21, workers=3)
 CARD = Limits(
@@ -478,6 +478,33 @@ def test_an_instability_is_grave_beyond_its_limits(
     stable = replace(UNSTABLE, verdict="stable", energy_gain=None, internal_gain=None)
     for one in (None, stable):
         assert diagnostics.instability(reference_with(one), Options(basis="sto-3g"), 2) == ""
+
+
+def test_an_instability_that_was_followed_is_said_with_what_is_left_to_try() -> None:
+    """Steps were taken or none; of an instability to another kind of solution neither is said."""
+    following = make_options(basis="sto-3g", stability="follow", scf_from="x.h5", scf_starts=100)
+    outwards = replace(
+        UNSTABLE, verdict="unstable (RHF to UHF)", internal_gain=None, internal_eigenvalue=0.1
+    )
+    said = []
+    for stability, options, followed in (
+        (UNSTABLE, following, 2),
+        (UNSTABLE, following, 0),
+        (UNSTABLE, Options(basis="sto-3g"), 2),
+        (outwards, following, 2),
+    ):
+        solutions = Solutions(
+            start=(1,) * (followed + 1),
+            origin=("core",) * (followed + 1),
+            energy=(-1.0,) * (followed + 1),
+            spin_square=(0.75,) * (followed + 1),
+            lowest_eigenvalue=(-0.02,) * (followed + 1),
+            kind=("UHF to UHF",) * (followed + 1),
+            chosen=followed + 1,
+        )
+        reference = reference_with(stability, solutions)
+        said.append(str(diagnostics.instability(reference, options, 2)))
+    recorded_texts(said)
 
 
 @pytest.mark.parametrize(

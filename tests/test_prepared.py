@@ -23,6 +23,7 @@ from hypothesis import given
 import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk
+from dfmp2.mp2.prepared import options_for
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5
 from dfmp2.output import prepared as prepared_files
@@ -613,3 +614,17 @@ def test_groups_are_copied_to_their_places_with_their_hashes(place: str, tmp_pat
     found = np.frombuffer(file.read_bytes())
     np.testing.assert_array_equal(found[before:-4], b.ravel())
     assert set(found[:before]) == set(found[-4:]) == {9.0}
+
+
+def test_what_belongs_to_the_first_part_is_refused_by_name() -> None:
+    """Every option of a calculation that is none of the second part, and what is no option."""
+    prepared: Any = None  # nothing of it is looked at before
+    names = {name: name in WHOLE_RUN for name in (*WHOLE_RUN, *BEFORE_PAIRS)}
+    for name, whole in names.items():
+        with pytest.raises(
+            InputError, match="needs the integrals" if whole else "has already done"
+        ):
+            options_for(prepared, {"threads": 2, name: None})
+    for name in (WHOLE_RUN[0], BEFORE_PAIRS[0], "bassis"):
+        with recorded_error(InputError):
+            options_for(prepared, {name: None})

@@ -21,6 +21,7 @@ from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
+from dfmp2.progress import Silent
 from dfmp2.studies import frequencies, reaction_path
 from dfmp2.studies.frequencies import StoredHessian, hessian_of, read_hessian
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
@@ -30,6 +31,8 @@ from dfmp2.studies.task import Step, Unfinished
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error, recorded_failure
+from tests.springs import ON_SPRINGS, on_springs, pyramid, pyramids
+from tests.springs import springs as springs_of
 
 WATER = "3\n\nO 0 0 0\nH 0 0.757 0.587\nH 0.1 -0.757 0.587\n"
 NEAR_TOP = "3\n\nC 0 0 0\nN 1.21 0 0\nH 0.35 1.17 0\n"
@@ -361,6 +364,57 @@ def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(descent, "_down", down)
     assert list(descent.then(results)) == [[step], [step]]  # type: ignore[arg-type]
     assert descended == [("forward", True), ("backward", True)] and heard[-1] == "a saddle"
+
+
+def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a pyramid turned inside out, by formulas: energies, barriers, and the side on which the
+    hydrogen atoms are. With the Hessian of a search it makes none."""
+    tilts, energies = pyramids()
+    top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
+
+    def path(start: Molecule, **how: Any) -> Any:
+        return reaction_path.reaction_path(start, ON_SPRINGS, listener=Silent(), **how)
+
+    every = on_springs(monkeypatch, top)
+    study = path(top)
+    assert study.complete and len(every) == len(study.runs)
+    units = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 627.5094740631}
+    # Forwards the largest component of the mode, that of hydrogen along the axis, decreases.
+    lower, saddle, higher = energies
+    for name, expected in (
+        ("barrier_forward", saddle - higher),
+        ("barrier_backward", saddle - lower),
+        ("reaction_energy", lower - higher),
+    ):
+        for unit, factor in units.items():
+            value = study.values[f"{name}{unit}"].value / factor
+            assert value == pytest.approx(expected, abs=2e-7)
+    found = [
+        study.values[f"{name}_energy"].value
+        for name in ("forward_minimum", "transition_state", "backward_minimum")
+    ]
+    assert found == pytest.approx(energies, abs=2e-7)
+    names, table = study.settings["path"], study.table
+    assert (study.settings["backward_run"], study.settings["forward_run"]) == (names[0], names[-1])
+    assert list(table["run"].values) == names
+    place = names.index(reaction_path.TOP)
+    assert table["s"].values[place] == 0.0 and (np.diff(table["s"].values) > 0).all()
+    assert (np.diff(table["total_energy"].values[: place + 1]) > 0).all()
+    assert (np.diff(table["total_energy"].values[place:]) < 0).all()
+    for name, energy in zip(names, table["total_energy"].values, strict=True):
+        assert energy == pytest.approx(springs_of(study.runs[name].molecule.coordinates), abs=1e-9)
+    assert sum("1 imaginary mode of 6" in note for note in study.notes) == 1
+    assert any("mirror images" in note for note in study.notes)
+
+    search = Search(transition_state=True, verify=True)
+    found = optimize_geometry(top, ON_SPRINGS, search, listener=Silent())
+    on_springs(monkeypatch, found.last)
+    reused = path(found.last, start_hessian=hessian_of(found, "ts.h5"))
+    assert not any(name.startswith(("plus-", "minus-")) for name in reused.runs)
+    assert reused.settings["start_hessian"] == "ts.h5"
+    assert "Hessian: ts.h5, DF-MP2/sto-3g" in reused.notes
+    ends = [reused.values[f"{side}_minimum_energy"].value for side in ("forward", "backward")]
+    assert ends == pytest.approx([lower, higher], abs=1e-6)
 
 
 def test_fragments_are_named_by_their_bonds() -> None:

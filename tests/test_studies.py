@@ -30,6 +30,7 @@ from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.reports.study_tables import extrema_tables
 from dfmp2.output.study import is_study, read_study, verify_study
+from dfmp2.planning.memory import MemoryPlan
 from dfmp2.studies import interaction, reaction
 from dfmp2.studies.composite import at_level, expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
@@ -42,9 +43,10 @@ from dfmp2.studies.extrema import (
     numbers_of_curve,
 )
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
+from dfmp2.studies.task import Step, examine_steps
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error, recorded_failure, recorded_texts
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DIMER = str(INPUTS / "formic-acid-dimer.xyz")
@@ -651,6 +653,57 @@ def test_minimum_of_known_curves() -> None:
     assert find_minimum(xs, list(xs), 3) is None  # at an end
     assert find_minimum(xs, [(x - 0.9) ** 2 for x in xs], 5) is None  # one neighbour on the left
     assert find_minimum(xs[:2], [0.0, 1.0], 3) is None
+
+
+def test_what_earlier_runs_leave_is_in_the_memory_of_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Orbitals and pair energies of each spin in float64: NH2 has 13 functions, 4 and 3 active
+    occupied orbitals; a closed shell of water, as many functions and 4."""
+    asked: list[int] = []
+    monkeypatch.setattr(MemoryPlan, "require", lambda plan: asked.append(plan.program))
+    options = Options("6-31g", threads=1, frozen_core="1")
+    radical, water = (
+        Step(name=atoms, who=atoms, molecule=Molecule.from_string(text, **state), options=options)
+        for atoms, text, state in (
+            ("NH2", "N 0 0 0; H 0 0.8 0.6; H 0.1 -0.8 0.6", {"multiplicity": 2}),
+            ("H2O", "O 0 0 0; H 0 0.8 0.6; H 0.1 -0.8 0.6", {}),
+        )
+    )
+    of_radical = 8 * (13**2 + 2 * 4**2 + 13**2 + 2 * 3**2)
+    of_water = 8 * (13**2 + 2 * 4**2)
+    for steps, stored in (
+        ([radical], None),
+        ([radical, radical], of_radical),
+        ([radical] * 4, 3 * of_radical),
+        ([water, water, radical, radical], 2 * of_water + of_radical),
+    ):
+        assert examine_steps(steps) == [1] * len(steps)
+        if stored is None:
+            (alone,) = asked
+        else:
+            assert asked[-1] == alone + 16 * 10**6 + stored
+    assert len(asked) == 4  # once for each study, where it needs most
+
+
+def test_what_is_said_of_a_curve_without_a_minimum_at_its_lowest_point() -> None:
+    """Energies of a cubic with a minimum at 2 and a maximum at -2; degrees and Eh."""
+
+    def cubic(x: float) -> float:
+        return -80.0 + 1e-4 * (x**3 - 12 * x)
+
+    said = []
+    for first, last in ((-3, 4), (-5, 4), (-5, 1), (3, 6), (3, 4)):
+        places = np.arange(first, last + 1.0)
+        values, arrays, remarks = numbers_of_curve(
+            make_curve(places, [cubic(x) for x in places]), "degree"
+        )
+        assert (first == -3) == (not remarks) == ("minimum_parabola" in values)
+        inside = [place for place in (-2.0, 2.0) if first < place < last]
+        found = arrays.get("extrema_position")
+        assert ([] if found is None else found.value.tolist()) == pytest.approx(inside, abs=0.1)
+        said += remarks
+    recorded_texts(said)
 
 
 def butane_like(degrees: float) -> float:

@@ -26,9 +26,18 @@ from dfmp2.options import Options
 from dfmp2.output import prepared
 from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Collector, Silent
-from dfmp2.studies import geometric_search, rank, reaction, runs, species, vibrations
+from dfmp2.studies import (
+    frequencies,
+    geometric_search,
+    rank,
+    reaction,
+    runs,
+    scan,
+    species,
+    vibrations,
+)
 from dfmp2.studies.composite import at_level
-from dfmp2.studies.coordinate import Coordinate, _values
+from dfmp2.studies.coordinate import Coordinate, _values, make_coordinate
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.keeper import Keeper
@@ -37,12 +46,13 @@ from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import make_coefficient
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 AMMONIA = Molecule(
     ("N", "H", "H", "H"), [[0, 0, 0], [0, 1.4, -0.9], [0.1, -1.5, -0.8], [1.9, 0.3, 0.4]]
 )
 OPTION = Option("x")
+WATER_PLACES = [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]]
 
 
 def coordinate(kind: str) -> Callable[[Any], tuple[float, ...]]:
@@ -340,3 +350,65 @@ def test_frames_of_another_molecule_are_refused(second: str, tmp_path: Path) -> 
     path.write_text("2\n\nO 0 0 0\nH 0 0 0.97\n" + second)
     with recorded_error(InputError):
         dfmp2.scan(path, "sto-3g", charge=-1, multiplicity=1)
+
+
+GHOST = Molecule(("O", "H", "H", "He"), [*WATER_PLACES, [0, 0, 6]], (False, False, False, True))
+FIELD = Molecule(("O", "H", "H"), WATER_PLACES).in_field([[5.0, 1.0, -4.0, 0.1]])
+
+
+def of_both_coordinates() -> Molecule:
+    """Ammonia with a bond set, and then the same bond again to another length."""
+    bonds = [make_coordinate("bond", "1,2", values, AMMONIA) for values in ("0.9:1:2", "1.1:1.2:2")]
+    return scan._moved(AMMONIA, bonds, (2.0, 2.5))
+
+
+REFUSED: dict[str, Callable[[Path], object]] = {
+    "vibrations of a ghost": lambda _: dfmp2.frequencies(GHOST, "sto-3g"),
+    "vibrations of too many atoms": lambda _: frequencies._require_vibrations(
+        SimpleNamespace(natom=2000, ghost=())  # type: ignore[arg-type]
+    ),
+    "positions set": lambda _: dfmp2.optimize(AMMONIA, "sto-3g", fixed=[("xyz", "1", 0.5)]),
+    "options of geomeTRIC": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", constraints="$options\nmaxiter 3"
+    ),
+    "a gradient of CCSD(T)": lambda _: dfmp2.optimize(
+        AMMONIA, "cc-pv[dt]z", delta="ccsd(t)/cc-pvdz"
+    ),
+    "a path in a field": lambda _: dfmp2.irc(FIELD, "sto-3g"),
+    "a path with a ghost": lambda _: dfmp2.irc(GHOST, "sto-3g"),
+    "a fragment of ghosts": lambda _: dfmp2.interaction(GHOST, "sto-3g", "1-3,4"),
+    "no spin": lambda _: dfmp2.interaction(AMMONIA, "sto-3g", "1,2-4", multiplicities=[0, 2]),
+    "both resumed and overwritten": lambda folder: Keeper(
+        folder / "x.h5", resume=True, overwrite=True
+    ),
+    "a coordinate that moves another": lambda _: of_both_coordinates(),
+    "a reaction of ghosts": lambda _: dfmp2.reaction([GHOST], [AMMONIA], "sto-3g"),
+    "a reaction in a field": lambda _: dfmp2.reaction([FIELD], [AMMONIA], "sto-3g"),
+    "a rank of several molecules": lambda folder: rank.read_candidate(folder / "scan.h5"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_study_can_do_is_refused_before_anything_runs(
+    name: str, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs._StudyRuns, "_run", None)
+    with recorded_error(InputError):
+        REFUSED[name](written)
+
+
+def test_a_ranking_says_how_its_gas_was_made() -> None:
+    treatments = (LowModes(), LowModes("grimme", 80.0))
+    recorded_texts(
+        rank._about_gas(GasConditions((250.0,), (1e5,), scale=scale, low_modes=low))
+        for scale in (1.0, 0.95)
+        for low in treatments
+    )
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize("error", [RuntimeError("no\n  step"), np.linalg.LinAlgError("singular")])
+def test_what_geometric_cannot_do_is_said_in_one_line(error: Exception, constrained: bool) -> None:
+    search: Any = SimpleNamespace(_errors=(RuntimeError,), _constrained=constrained)
+    with recorded_error(NumericalError), geometric_search.GeomeTRIC._asked(search):
+        raise error

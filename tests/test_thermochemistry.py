@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pyscf.data.elements import CONFIGURATION, ELEMENTS
 
 import dfmp2
 from dfmp2.errors import InputError
@@ -418,6 +420,21 @@ def test_states_that_may_be_degenerate(
     (NIST Atomic Spectra Database); OH is a Pi radical."""
     molecule = Molecule.from_string(text, charge=charge, multiplicity=multiplicity)
     assert may_be_degenerate(molecule) == degenerate
+
+
+def test_atoms_are_in_s_states_if_every_open_shell_is_half_full() -> None:
+    """The ground states of all elements up to radon, by Hund's rules from PySCF's configurations."""
+    for number in range(1, 87):
+        spherical, unpaired = True, 0
+        for angular, electrons in enumerate(CONFIGURATION[number]):
+            orbitals = 2 * angular + 1
+            open_shell = electrons % (2 * orbitals)
+            unpaired += min(open_shell, 2 * orbitals - open_shell)
+            spherical &= open_shell in (0, orbitals)
+        atom = Molecule((ELEMENTS[number],), [[0, 0, 0]], multiplicity=unpaired + 1)
+        assert may_be_degenerate(atom) != spherical, atom
+        if spherical and unpaired > 1:  # of the same electrons, a lower spin is in no S state
+            assert may_be_degenerate(replace(atom, multiplicity=unpaired - 1)), atom
 
 
 def test_an_atom_and_isotopes_of_a_symmetric_molecule() -> None:

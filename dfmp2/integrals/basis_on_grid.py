@@ -262,6 +262,4 @@ def compact_order(coordinates: Array, size: int) -> NDArray[np.intp]:
         order = np.argpartition(places[axis], middle)
         for half in (order[middle:], order[:middle]):
             waiting.append((points[half], np.take(places, half, axis=1)))
-    if not parts:
-        return np.zeros(0, dtype=np.intp)
     return np.concatenate(parts)

@@ -106,13 +106,13 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     diagonal = metric.diagonal().copy()
     # The factor goes to the lower triangle; the strict upper one keeps the metric until success is
     # certain.
-    factor, info = scipy.linalg.lapack.dpotrf(metric, lower=1, clean=0, overwrite_a=1)
+    factor, info = scipy.linalg.lapack.dpotrf(metric, lower=True, clean=False, overwrite_a=True)
     if info == 0:
         reciprocal, _ = scipy.linalg.lapack.dpocon(factor, norm, uplo="L")
         if reciprocal * CONDITION_LIMIT >= 1.0:
             for column in range(1, len(factor)):
                 factor[:column, column] = 0.0
-            factor, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
+            factor, _ = scipy.linalg.lapack.dtrtri(factor, lower=True, overwrite_c=True)
             condition = _estimate(1.0 / float(reciprocal))
             return MetricFactor(factor=factor, triangular=True, condition=condition, dropped=0)
     for column in range(len(metric)):

@@ -216,7 +216,7 @@ def pair_energies(
         A pair term is NaN or infinite; the pair is named.
     """
     matrices = _empty_matrices([operand.eps_occ.size for operand in operands])
-    shapes = [(operand.eps_occ.size, *operand.b.shape[1:3]) for operand in operands]
+    shapes = [(operand.eps_occ.size, *operand.b.shape[1:]) for operand in operands]
     left = dict.fromkeys(tile_keys(shapes, backend.limits, number))
     total = sum(tiling.pairs_in(key[3]) for key in left)
     if store is not None:

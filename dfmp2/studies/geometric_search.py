@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,13 +185,14 @@ def _engine(atoms: Any, found: Sequence[MP2Result]) -> Any:
 
 
 def _coordinates(
-    molecule: Molecule, atoms: Any, frozen: Any, constraints: str, *, connect: bool
+    molecule: Molecule, atoms: Any, origin: Molecule, constraints: str, *, connect: bool
 ) -> Any:
     """Internal coordinates of geomeTRIC, with our model of their Hessian.
 
     Parameters
     ----------
-    atoms, frozen : geomeTRIC's molecule, and the one whose coordinates are frozen
+    atoms : geomeTRIC's molecule
+    origin : the molecule whose coordinates are frozen
     constraints : in geomeTRIC's format, "" for none
     connect : connect all atoms by bonds
 
@@ -248,16 +249,20 @@ def _coordinates(
             primitives = metric @ self.Vecs @ np.linalg.pinv(self.Vecs.T @ metric @ self.Vecs)
             return primitives.T @ model @ primitives
 
-    objects, values = None, [None]
+    objects, values = None, None
     if constraints.strip():
-        objects, values = parse_constraints(frozen, constraints)
+        objects, (values, *_) = parse_constraints(atoms, constraints)
+        place = origin.coordinates.ravel()
+        for k, held in enumerate(objects):
+            if values[k] is None:  # geomeTRIC would take that of `atoms`
+                values[k] = held.value(place)
     return Coordinates(
         atoms,
         build=True,
         connect=connect,
         addcart=False,
         constraints=objects,
-        cvals=values[0],
+        cvals=values,
         conmethod=1,
     )
 
@@ -309,14 +314,13 @@ class GeomeTRIC:
         atoms.elem = list(molecule.symbols)
         atoms.xyzs = [molecule.coordinates * bohr2ang]
         atoms.build_topology()
-        frozen = deepcopy(atoms)
-        if origin is not None:
-            frozen.xyzs = [origin.coordinates * bohr2ang]
+        if origin is None:
+            origin = molecule
         try:
             coordinates = _coordinates(
                 molecule,
                 atoms,
-                frozen,
+                origin,
                 constraints,
                 connect=bool(downhill) and len(atoms.molecules) == 1,  # as in geomeTRIC's command
             )

@@ -72,12 +72,13 @@ MOST_VALUES = 1000
 # bohr from the axis: a molecule that may be meant to be linear (HCN bent by 11 degrees)
 ALMOST_LINEAR = 0.3
 LARGEST_SYMMETRY = 60  # that of an icosahedron
-SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: filled, s1, p3, d5
+SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: filled, s1, p3, d5, f7
     1: (2, 4, 10, 12, 18, 20, 28, 30, 36, 38, 46, 48, 54, 56, 70, 78, 80, 86),
     2: (1, 3, 11, 19, 29, 37, 47, 55, 79),
     4: (7, 15, 33, 51, 83),
     6: (25, 43, 75),
     7: (24, 42),
+    8: (63,),
 }
 DEGENERATE = (
     "the electronic entropy is R ln(2S + 1): if the state is degenerate in space as well (P or D "

@@ -326,8 +326,7 @@ class Course:
 
     def evaluate(self, results: Results, _failures: Failures, complete: bool) -> Numbers:
         """The numbers of the study so far, as in Task."""
-        runs = [results[name] for name in self.path if name in results]
-        points = self.points[: len(runs)]
+        runs = [results[name] for name in self.path]
         search = self._search
         settings = {
             "convergence": search.convergence.upper(),
@@ -335,9 +334,9 @@ class Course:
             "max_steps": search.max_steps,
             "transition_state": search.transition_state,
             "constraints": self._text,
-            "steps": max(0, len(points) - 1),
+            "steps": max(0, self._steps()),
             "symbols": list(self._molecule.symbols) if runs else [],
-            "path": self.path[: len(runs)],
+            "path": list(self.path),
             "verify": search.verify,
             "restarts": self._restarts,
             **self._kind(),
@@ -348,19 +347,19 @@ class Course:
         if search.transition_state and self.verified is None:
             what = f"{what}, sought as a transition state"
         notes = self._notes_on_method()
-        if not points:
+        if not runs:
             return Numbers(settings, notes, what=what)
         last = runs[-1]
         notes += self._notes_on_outcome(last, complete=complete)
-        if len(points) < len(self.path) or not self._method.converged:
+        if not self._method.converged:
             notes.append("NOT CONVERGED: the last geometry is only the last")
         if complete and self._foreseen:
             notes.append(self._foreseen)
         return Numbers(
             settings=settings,
             notes=notes,
-            values=_values(points),
-            table=_table(points) | columns_of_bases(runs[: len(points)]),
+            values=_values(self.points),
+            table=_table(self.points) | columns_of_bases(runs),
             arrays=self._arrays(last.molecule),
             what=what,
         )

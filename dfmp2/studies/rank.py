@@ -24,7 +24,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import Block, Note, Section, Table, document_text
 from dfmp2.output.study import is_study, read_study
-from dfmp2.studies.frequencies import REFERENCE, StoredHessian, hessian_of
+from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
 from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE, counted_text
@@ -196,13 +196,12 @@ def read_candidate(file: str | Path) -> Candidate:
         raise InputError(
             f"{file} is not complete: repeat the command that began it, or leave it out"
         )
-    if "hessian" in study.arrays and not study.settings.get("constraints"):
-        stored = hessian_of(study, str(file))
-        stored.require_gas()
-        return Candidate(name, stored.result, stored)
-    if study.kind == "optimization":
+    free = "hessian" in study.arrays and not study.settings.get("constraints")
+    if study.kind == "optimization" and not free:
         return Candidate(name, list(study.path.values())[-1], None)
-    return Candidate(name, study.runs[REFERENCE], None)
+    stored = hessian_of(study, str(file))
+    stored.require_gas()
+    return Candidate(name, stored.result, stored)
 
 
 def rank_conformers(
