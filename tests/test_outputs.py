@@ -437,7 +437,7 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
     compare_budgets(printed["error_budget"], result.error_budget)
     solutions = result.reference.solutions
     assert printed["scf_solutions"]["chosen"] == solutions.chosen
-    for column in ("start", "energy", "spin_square", "lowest_eigenvalue"):
+    for column in ("start", "origin", "energy", "spin_square", "lowest_eigenvalue", "kind"):
         rows = [row[column] for row in printed["scf_solutions"]["found"]]
         assert rows == plain(getattr(solutions, column)), column
     for basis in ("scf_fitting", "mp2_fitting"):

@@ -69,6 +69,7 @@ def test_a_singlet_leaves_the_rhf_solution_and_says_how() -> None:
     assert result.reference.spin_square == pytest.approx(0.9949, abs=1e-4)
     found = solutions(result)
     assert found.energy == pytest.approx((RHF_FAR, FAR), abs=1e-8)
+    assert found.spin_square == pytest.approx((0.0, result.reference.spin_square), abs=1e-6)
     assert (
         found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4)
         and found.lowest_eigenvalue[1] > 0
