@@ -125,6 +125,9 @@ def test_numbers_of_the_reference(name: str, tmp_path: Path) -> None:
         e[n] + e[n + 1] - e[n - 1] - e[n - 2] for e, n in zip(mf.mo_energy, mole.nelec, strict=True)
     ]
     assert ours.diagnostics.smallest_denominator == pytest.approx(min(opposite, *same))
+    condition = np.linalg.cond(mole_of(molecule, BASIS["auxbasis"]).intor("int2c2e"), 1)
+    assert 0.3 < ours.diagnostics.metric_condition / condition < 1 + 1e-5  # LAPACK's estimate
+    assert (ours.diagnostics.metric_dropped, ours.diagnostics.metric_threshold) == (0, 0.0)
 
 
 @pytest.mark.parametrize("name", ROHF)

@@ -360,7 +360,14 @@ def test_plan_divides_the_work(batch, call, monkeypatch):
         and by_name["no-basis"]["nao"] is None
         and by_name["missing"]["error"]
     )
+    assert by_name["h2o"]["naux"] == dfmp2.plan("h2o.xyz", "sto-3g").to_dict()["sizes"]["naux"]
     assert sum(shard["items"] for shard in value["shards"]) == 9
+    for number, shard in enumerate(value["shards"]):
+        members = [item for item in value["items"] if item["shard"] == number]
+        assert (shard["shard"], shard["items"]) == (f"{number}/2", len(members))
+        assert shard["seconds"] == pytest.approx(sum(item["seconds"] for item in members))
+    times = [item["seconds"] for item in value["items"]]
+    assert value["seconds"] == pytest.approx(sum(times)) and by_name["h2o"]["seconds"] > 0
     assert "shard 0" in succeed(call("batch", "plan", "m.toml")).out
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pyscf import ao2mo, dft, gto, mp, scf
+from scipy.stats import t
 
 import dfmp2
 from dfmp2.errors import ResourceError
@@ -58,11 +59,12 @@ def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
     assert result.mp2_correlation_energy - found.correlation_error == pytest.approx(
         method.e_corr, abs=1e-8
     )
-    assert 0 < found.scf_uncertainty < 1e-8 and 0 < found.correlation_uncertainty < 1e-6
+    assert 1e-9 <= found.scf_uncertainty < 5e-9 and 0 < found.correlation_uncertainty < 1e-6
     assert (
         found.orbitals == found.sampled_orbitals == sum(result.sizes.nocc[: result.reference.nspin])
     )
     assert found.pairs == found.sampled_pairs == found.orbitals * (found.orbitals + 1) // 2
+    assert found.seed == 1
 
 
 @pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
@@ -226,7 +228,8 @@ def test_a_sample_finds_the_error_within_its_uncertainty(
 def test_the_interval_covers_the_truth_in_19_of_20_draws(
     count: int, strata: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors of many orbitals in strata with different means and spreads, drawn 1,000 times."""
+    """Errors of many orbitals in strata with different means and spreads, drawn 1,000 times; the
+    first interval is Cochran's and Satterthwaite's."""
     monkeypatch.setattr(sizes, "EXACT_ROWS", count)
     monkeypatch.setattr(sizes, "EXACT_STRATA", strata)
     generator = np.random.default_rng(3)
@@ -240,6 +243,15 @@ def test_the_interval_covers_the_truth_in_19_of_20_draws(
     assert 0.93 < covered.mean() < 0.975
     assert abs(found[:, 0].mean() - truth) < 4 * found[:, 0].std() / math.sqrt(len(found))
     assert np.median(found[:, 1]) < 1e-4
+    terms = []
+    for spin, of_spin in enumerate(drawn(counts, 0)):
+        for stratum, pick in of_spin:
+            size, n = len(stratum), len(pick)
+            spread = np.var(missed[spin][pick], ddof=1)
+            terms.append((size * (size - n) * spread / n, n - 1))
+    variance = sum(term for term, _ in terms)
+    freedom = variance**2 / sum(term**2 / free for term, free in terms)
+    assert found[0, 1] == pytest.approx(t.ppf(0.975, freedom) * math.sqrt(variance), rel=1e-9)
 
 
 def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -334,6 +334,8 @@ def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: 
     points = grid.make_grid(gto.loads(found.mole_json), measured["finer_grid"]).build()
     assert measured["finer_grid_points"] == np.count_nonzero(points.weights)
     names = ("scf_total_energy", "hf_total_energy", "correlation_energy")
+    assert found.grid_certificate is not None
+    assert 0 < found.grid_certificate.seconds < found.timings.total
     for key, value in zip(names, expected, strict=True):
         assert abs(value) > 1e-6  # the test sees something
         assert measured[key] == pytest.approx(value, rel=2e-2, abs=1e-9), key

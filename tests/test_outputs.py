@@ -31,6 +31,7 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import main
 from dfmp2.mp2.dispersion import Dispersion
+from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.mp2.result import Certificate, Check, CoupledCluster, FittingCertificate, Ranks
@@ -361,6 +362,8 @@ def test_a_number_of_a_study_is_the_same_everywhere(name: str, outputs: Outputs)
             assert column.units == printed["table_units"][key], key
     for key, value in study.settings.items():
         assert plain(value) == printed[key], key
+    compare_budgets(printed["error_budget"], study.error_budget)
+    compare_budgets(printed.get("uncorrected_error_budget"), study.uncorrected_error_budget)
     frame = study.to_dataframe()
     if study.table:
         assert {key: plain(frame[key].tolist()) for key in frame} == printed["table"]
@@ -400,6 +403,33 @@ def test_times_of_a_study_say_their_zone(name: str, outputs: Outputs) -> None:
         assert timedelta(0) <= datetime.now(UTC) - time < timedelta(hours=1), text
 
 
+def compare_budgets(printed: dict[str, Any] | None, budget: ErrorBudget | None) -> None:
+    """Check each number of an error budget in JSON."""
+    if printed is None or budget is None:
+        assert printed is budget is None
+        return
+    for key, value in {
+        "scf_total_energy": budget.scf,
+        "mp2_correlation_energy": budget.correlation,
+        "mp2_total_energy": budget.total,
+        "reaction_energy": budget.reaction,
+        "decimals": budget.decimals,
+    }.items():
+        assert printed[key] == value, key
+    assert printed["sources"].keys() == budget.sources.keys()
+    for name, source in budget.sources.items():
+        found = printed["sources"][name]
+        for key, share in (
+            ("scf_total_energy", source.scf),
+            ("mp2_correlation_energy", source.correlation),
+        ):
+            if share is None:
+                assert found[key] is None, (name, key)
+            else:
+                numbers = (found[key]["value"], found[key]["error"])
+                assert numbers == (share.value, share.error), (name, key)
+
+
 def compare_with_attributes(printed: dict[str, Any], result: dfmp2.MP2Result) -> set[str]:
     """Check each number of a JSON object, and return the paths."""
     compared = set()
@@ -419,6 +449,15 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
     again = outputs.printed(name, ".again.json")
     result = dfmp2.read(outputs.folder / f"{name}.h5")
     assert len(compare_with_attributes(printed, result)) > 25
+    compare_budgets(printed["error_budget"], result.error_budget)
+    solutions = result.reference.solutions
+    assert printed["scf_solutions"]["chosen"] == solutions.chosen
+    for column in ("start", "origin", "energy", "spin_square", "lowest_eigenvalue", "kind"):
+        rows = [row[column] for row in printed["scf_solutions"]["found"]]
+        assert rows == plain(getattr(solutions, column)), column
+    for basis in ("scf_fitting", "mp2_fitting"):
+        assert printed[f"{basis}_error"]["elements"] == dict(getattr(result, basis).errors)
+    assert printed["provenance"]["threads"] == result.provenance.threads == 1
     history = np.array(result.reference.history)
     assert len(history) == printed["scf_iterations"]
     assert history[-1, 0] == pytest.approx(printed["scf_total_energy"], abs=1e-9)
@@ -426,6 +465,43 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
         factors = (result.gradient.opposite_spin_factor, result.gradient.same_spin_factor)
         assert factors == (1.0, 1.0)
     assert {**printed, "output": None} == {**again, "output": None}
+
+
+# Path of a dataset -> attribute of a result; the first that fits.
+STORED_AS = {
+    "scf/e_tot": "scf_total_energy",
+    "scf/": "reference/",
+    "dfmp2/energies/": "",
+    "dfmp2/input/options/": "options/",
+    "dfmp2/input/": "molecule/",
+    "dfmp2/rotation_left/": "reference/rotation_left/",
+    "dfmp2/solutions/": "reference/solutions/",
+    "dfmp2/stability/": "reference/stability/",
+    "dfmp2/": "",
+}
+
+
+def compare_with_datasets(path: Path, result: dfmp2.MP2Result) -> int:
+    """Check each number of a file, as h5py reads it, and return how many there are."""
+    stored: dict[str, Any] = {}
+    with h5py.File(path) as handle:
+
+        def note(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and item.dtype.kind != "O":
+                stored[name] = plain(item[()])
+
+        handle.visititems(note)
+    for name, value in stored.items():
+        group, _, last = name.rpartition("/")
+        if group == "dfmp2/pairs":
+            expected = result.pairs.channels()[last]
+        elif last == "fitting_error":
+            expected = list(getattr(result, group.rpartition("/")[2]).errors.values())
+        else:
+            start = next(start for start in STORED_AS if name.startswith(start))
+            expected = number_at(result, STORED_AS[start] + name.removeprefix(start))
+        assert plain(expected) == value, name
+    return len(stored)
 
 
 def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None:
@@ -457,6 +533,7 @@ def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None
     assert compared >= {*parts, "solvent_energy"} - {"certificate"} | {"precision_certificate"}
     hdf5.write(filled, tmp_path / "filled.h5")
     assert dfmp2.read(tmp_path / "filled.h5").to_dict() == found
+    assert compare_with_datasets(tmp_path / "filled.h5", filled) > 150
     assert found["check"]["correlation_difference"] == pytest.approx(5e-9)
     assert found["coupled_cluster"]["correction"] == pytest.approx(-0.032)
     even = (slopes + slopes.T) / 2 - 2 * np.eye(3)
@@ -551,8 +628,9 @@ def test_interaction_energies_are_differences(outputs: Outputs) -> None:
     assert study.table.keys() == {"basis", *table}
     for name, rows in table.items():
         assert study.table[name].values == near(rows), name
-    fragments = [(one["atoms"], one["charge"]) for one in study.settings["fragments"]]
-    assert fragments == [([1], 1), ([2, 3], 0)]
+    names = ("atoms", "charge", "multiplicity")
+    fragments = [[one[name] for name in names] for one in study.settings["fragments"]]
+    assert fragments == [[[1], 1, 1], [[2, 3], 0, 1]]
     assert study.settings["parts"] == [["sto-3g", 1.0, 1.0], ["delta-pyscf", 0.0, 0.0]]
 
 

@@ -548,13 +548,20 @@ def test_bytes_foreseen_are_the_bytes_moved(monkeypatch, tmp_path):
     set_variant(monkeypatch, disk=True)
     monkeypatch.setattr(planning, "make_plan", remember)
     given = {"precision": "fp64", "threads": 1, "scratch": str(tmp_path), "stability": "off"}
-    result = dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", **given)
-    [foreseen] = [plan.traffic for plan in plans]
+    result = dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", memory=3 * 10**9, **given)
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    assert result.memory.measured_peak == pytest.approx(peak, rel=0.05)
+    [plan] = plans
+    foreseen = plan.traffic
+    assert result.memory.budget == 3 * 10**9
+    assert result.memory.predicted_peak == plan.memory.predicted_peak
+    assert result.storage.predicted == plan.memory.scratch
     assert foreseen.written == result.storage.written
     # Except for the number of iterations
     others = result.storage.read - (foreseen.read - foreseen.scf_read)
     builds = others / foreseen.scf_written
-    assert builds == pytest.approx(result.reference.cycles + 1, abs=0.01)
+    assert builds == pytest.approx(result.reference.cycles + 1, rel=1e-4)
 
 
 def test_a_run_stores_prediction_beside_measurement():

@@ -126,9 +126,11 @@ def test_energies_are_those_of_pyscf_in_the_same_solvent(name: str) -> None:
     assert reference.solvent_energy < -1e-5
     assert reference.surface_points == len(theirs.with_solvent.surface["grid_coords"])
     if case[3].get("solvent_model") == "smd":
+        assert reference.dielectric_constant == smd.solvent_db[theirs.with_solvent.solvent][5]
         assert abs(reference.smd_cds_energy - parts["e_cds"]) < 1e-12
         assert abs(reference.smd_cds_energy) > 1e-4
     else:
+        assert reference.dielectric_constant == theirs.with_solvent.eps
         assert reference.smd_cds_energy is None
     if reference.kind == "rohf" or case[3].get("method") == "ks" or "basis" in case[3]:
         return

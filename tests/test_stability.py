@@ -13,6 +13,7 @@ import pytest
 from pyscf import dft, gto, scf
 from pyscf.scf import stability as pyscf_stability
 from pyscf.soscf import newton_ah
+from scipy.linalg import expm
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
@@ -70,6 +71,7 @@ def test_a_singlet_leaves_the_rhf_solution_and_says_how() -> None:
     assert result.reference.spin_square == pytest.approx(0.9949, abs=1e-4)
     found = solutions(result)
     assert found.energy == pytest.approx((RHF_FAR, FAR), abs=1e-8)
+    assert found.spin_square == pytest.approx((0.0, result.reference.spin_square), abs=1e-6)
     assert (
         found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4)
         and found.lowest_eigenvalue[1] > 0
@@ -478,6 +480,23 @@ CARBON = atoms(("C", 0, 0, 0), ("C", 0, 0, 1.25))
 NITRIDE = atoms(("B", 0, 0.3, 0), ("N", 0.2, 0, 1.27))
 
 
+def energy_gained(mf: Any, rotation: Any, sign: int) -> float:
+    """Largest drop of PySCF's energy at the angles pi/4, pi/8, ... along a rotation of the alpha
+    orbitals, and with this sign of the beta orbitals, Eh."""
+    nocc, (nao, nmo) = mf.mol.nelec[0], mf.mo_coeff.shape
+    turn = np.zeros((nmo, nmo))
+    turn[nocc:, :nocc] = rotation.reshape(nmo - nocc, nocc)
+    turn -= turn.T
+    energies = []
+    for angle in (math.pi / 4 * 0.5**k * side for k in range(7) for side in (1, -1)):
+        densities = np.empty((2, nao, nao))
+        for density, by in zip(densities, (angle, sign * angle), strict=True):
+            occupied = (mf.mo_coeff @ expm(by * turn))[:, :nocc]
+            density[:] = occupied @ occupied.T
+        energies.append(mf.to_uhf().energy_tot(densities))
+    return float(mf.e_tot - min(energies))
+
+
 @pytest.mark.parametrize("method", ["auto", "full"])
 @pytest.mark.parametrize("molecule", [CARBON, NITRIDE], ids=["C2", "BN"])
 def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str) -> None:
@@ -491,8 +510,8 @@ def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str)
     _, internal_product, diagonal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)
     external_product = pyscf_stability._gen_hop_rhf_external(mf)[2]
     unit = np.eye(diagonal.size)
-    internal = np.linalg.eigvalsh([np.asarray(internal_product(row)).real / 2 for row in unit])[0]
-    external = np.linalg.eigvalsh([np.asarray(external_product(row)).real for row in unit])[0]
+    internal = np.linalg.eigh([np.asarray(internal_product(row)).real / 2 for row in unit])
+    external = np.linalg.eigh([np.asarray(external_product(row)).real for row in unit])
     lower_rhf = mf.copy()
     lower_rhf.kernel(lower_rhf.make_rdm1(mf.stability()[0], mf.mo_occ))
     start = mf.stability(external=True)[1]
@@ -503,9 +522,13 @@ def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str)
     assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
     found = result.reference.stability
     assert found is not None and found.verdict == "unstable (RHF to UHF and RHF to RHF)"
-    assert found.internal_eigenvalue == pytest.approx(internal, abs=1e-3)
-    assert found.external_eigenvalue == pytest.approx(external, abs=1e-3)
+    exact = method == "full"
+    assert found.internal_eigenvalue == pytest.approx(internal[0][0], abs=1e-6 if exact else 1e-3)
+    assert found.external_eigenvalue == pytest.approx(external[0][0], abs=1e-6 if exact else 1e-3)
     assert found.internal_gain is not None and found.external_gain is not None
+    if exact:
+        gains = energy_gained(mf, internal[1][:, 0], 1), energy_gained(mf, external[1][:, 0], -1)
+        assert (found.internal_gain, found.external_gain) == pytest.approx(gains, rel=7e-4)
     assert 5e-5 < found.internal_gain < mf.e_tot - lower_rhf.e_tot
     assert 1e-2 < found.external_gain < mf.e_tot - lower_uhf.e_tot
     assert (found.lowest_eigenvalue, found.energy_gain) == (
