@@ -312,6 +312,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
         {"method": "drpa", "xc": "pbe", "grid": "20,86"},
         {"method": "ks", "xc": "pbe0", "grid": "20,86"},
         {"method": "b2plyp", "grid": "20,86"},
+        {"method": "b2plyp-d3bj", "grid": "20,86"},
         {"method": "b2plyp", "os_scale": 0.5, "grid": "20,86"},
         {"method": "custom-dh", "xc": "pbe0", "os_scale": 0.3, "ss_scale": 0.1, "grid": "20,86"},
     ],
@@ -329,7 +330,7 @@ def test_qcschema_of_every_method_asks_for_the_same_energy(changes: dict[str, An
     same = qcschema_input.read_request(second["input_data"])
     assert (same.options, same.driver) == (request.options, request.driver)
     assert fingerprint(same.molecule, same.options) == fingerprint(request.molecule, again.options)
-    double_hybrid = changes.get("method") in ("b2plyp", "custom-dh")
+    double_hybrid = changes.get("method") in ("b2plyp", "b2plyp-d3bj", "custom-dh")
     title = result.options.correlation.title.upper()
     for document in (first, second):
         energies = document["extras"]["qcvars"]

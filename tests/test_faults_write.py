@@ -322,6 +322,9 @@ def test_what_was_computed_is_in_a_file_at_every_step(
             assert there, seen
         if replaced:
             assert target.exists(), seen
+        if overwrites and not replaced:
+            old = [one for one in (target, target.with_name(f"{file}.previous")) if one.exists()]
+            assert b"old" in [one.read_bytes() for one in old], seen
 
     def step(own: Callable[..., None], *paths: Any, **how: Any) -> None:
         own(*paths, **how)

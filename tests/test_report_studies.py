@@ -292,6 +292,29 @@ def test_every_item_has_its_row(call, batch, water, source):
     assert all(link[1:] in elements.values("id") for link in links)
 
 
+def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_ones():
+    """Made up: of every state another number, and other times and warnings in each item."""
+    items = [
+        batch_pages.BatchRow(
+            name=f"{state}-{number}",
+            state=state,
+            seconds=10.0 * place + number,
+            cells=("",) * 6 + (str(number + place),),
+            asked=("DF-MP2/STO-3G", "auto"),
+        )
+        for place, state in enumerate(batch_pages.STATES, start=1)
+        for number in range(place + 1)
+    ]
+    done = [item for item in items if item.state == "complete"]
+    tiles = {tile.name: (str(tile.value), tile.remark) for tile in batch_pages._tiles(items, done)}
+    assert tiles == {
+        "complete": (f"2 of {len(items)}", "wall time 21.0 s in all"),
+        **{state: (str(n), "") for n, state in enumerate(batch_pages.STATES[1:], start=3)},
+        "method": ("DF-MP2/STO-3G", "auto"),
+        "warnings": ("3", "of complete items"),
+    }
+
+
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
 def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
     """The batch has four failures and two complete items."""

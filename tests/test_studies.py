@@ -795,6 +795,7 @@ def test_barriers_of_a_scan() -> None:
     [
         (("dihedral", "3,1,2,4", "0:350:36"), True),
         (("dihedral", "3,1,2,4", "360:0:37"), True),
+        (("dihedral", "3,1,2,4", "3:353:36"), True),
         (("dihedral", "3,1,2,4", "0:340:35"), False),
         (("angle", "3,1,2", "20:160:15"), False),
     ],
@@ -807,7 +808,7 @@ def test_a_coordinate_that_comes_round_has_no_ends(
     at 0 has two neighbours."""
     peroxide = Molecule.from_string("O 0.7 0 0; O -0.7 0 0; H 0.9 0.95 0.2; H -0.9 0.95 -0.2")
     template = mp2.mp2_energy(peroxide, Options("sto-3g", threads=1))
-    kind, atoms, _ = coordinate
+    kind, atoms, values = coordinate
     places = [int(atom) for atom in atoms.split(",")]
 
     def energy(molecule: Molecule, *_: Any, **__: Any) -> Any:
@@ -827,6 +828,8 @@ def test_a_coordinate_that_comes_round_has_no_ends(
         return
     expected = [0.0, top, 180.0, 360 - top]
     inner = expected if closed else expected[1:]
+    first = min(float(number) for number in values.split(":")[:2])
+    assert all(first - 1e-6 <= place < first + 360 for place in found["extrema_position"])
     turned = sorted((position + 1) % 360 - 1 for position in found["extrema_position"])
     assert turned == pytest.approx(inner, abs=0.3)
     assert study.values["minimum_quartic"].value % 360 == pytest.approx(180.0, abs=1e-3)
