@@ -7,7 +7,6 @@ import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from dfmp2.output.export import export
 from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
 from dfmp2.output.reports import study as study_report
 from dfmp2.output.reports.energies import energy_rows
-from dfmp2.output.study import Study, read_study
+from dfmp2.output.study import Study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.frequencies import harmonic_frequencies
@@ -663,17 +662,6 @@ def test_the_sums_of_a_gradient_are_refused_at_their_limit(name: str) -> None:
 
 
 # --- pages and defaults ---------------------------------------------------------------------------
-
-
-def test_a_title_with_quotes_makes_no_attribute(call: Runner, folder: Path) -> None:
-    """Neither in the curve of a scan nor in its page, because file names may come from anywhere."""
-    name = 'a" onload="alert(1)'
-    (folder / f"{name}.xyz").write_text("2\n\nH 0 0 0\nHe 0 0 0.9\n")
-    command = ("scan", f"{name}.xyz", "--charge", "1", "--bond", "1,2", "0.7:1.0:3")
-    succeed(call(*command, "--basis", "sto-3g", "--output", "x.h5", "--plot", "x.svg"))
-    for element in ElementTree.fromstring((folder / "x.svg").read_text()).iter():
-        assert not any(attribute.startswith("on") for attribute in element.attrib), element.attrib
-    assert read_study("x.h5").kind == "scan"
 
 
 DEFAULTS = {
