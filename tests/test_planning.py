@@ -24,10 +24,10 @@ from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
 from dfmp2.planning import gradient, memory, rates, time
 from dfmp2.planning import plan as planning
-from dfmp2.planning.rates import DiskRates, Rates
+from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
-from dfmp2.planning.time import Timings, Traffic
+from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
 from tests.awkward import BASIS, MOLECULES, mole_of, read
@@ -253,51 +253,6 @@ def test_an_item_of_a_batch_starts_no_program(seconds):
     assert cost == pytest.approx(batch.PER_ITEM + alone)
     assert cost == pytest.approx(batch.shard_cost(WATER, replace(Rates(), start=1.0)))
     assert batch.shard_cost(LARGE) > batch.shard_cost(WATER) > batch.shard_cost(None) == 0
-
-
-def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
-    disk = DiskRates(write=1e9, read=1e9)
-    plain = time.time_text(LARGE, Rates())
-    hidden = Traffic(pairs_read=10**9)
-    assert time.time_text(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(
-        plain.pair_energies
-    )
-    slow = time.time_text(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
-    assert slow.pair_energies == pytest.approx(100.0)
-    cached = time.time_text(
-        LARGE, Rates(), replace(hidden, cached=True), DiskRates(1e9, 1e7, cached=1.25e7)
-    )
-    assert cached.pair_energies == pytest.approx(80.0)
-    moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
-    found = time.time_text(LARGE, Rates(), moved, disk)
-    memory = 8 / time.REORDERED  # s per number, of arrays no longer in memory
-    scf, b = (
-        numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708)
-    )
-    assert found.scf == pytest.approx(plain.scf + 2.0 - scf)
-    assert found.fit == pytest.approx(plain.fit + 4.0 - b)
-    assert found.total == pytest.approx(plain.total + 6.0 - scf - b)
-
-
-def test_what_is_read_and_evaluated_again():
-    """Mixed precision reads B twice, with room for twice as many numbers; without a fitting set,
-    each build and each product with the Hessian of a spin evaluates the integrals."""
-    plan = SimpleNamespace(scf_fits_in_core=True, mp2_fits_in_core=False, mp2_disk=1)
-    wide, narrow = (SimpleNamespace(**vars(plan), tensor_bytes=room) for room in (4e8, 2e8))
-    limits = CpuBackend(1).limits
-    once = time.traffic(LARGE, wide, limits)
-    twice = time.traffic(replace(LARGE, precision="mixed"), narrow, limits)
-    assert twice.pairs_read == 2 * once.pairs_read > 0
-
-    exact = replace(LARGE, naux_scf=0, spins=LARGE.spins * 2, examined=True)
-    held, again = (
-        time.time_text(exact, Rates(), Traffic(recomputed=one), DiskRates(1e9, 1e9)).scf
-        for one in (False, True)
-    )
-    every = exact.integrals()["scf"] / Rates().four_centre
-    assert again - held == pytest.approx(
-        (exact.scf_builds + 2 * exact.hessian_products - 1) * every
-    )
 
 
 def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkeypatch):
