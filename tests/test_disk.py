@@ -172,7 +172,9 @@ def test_kept_pairs_are_taken_from_every_block(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("pair_bytes", "read_bytes"), [(1, 1), (10**5, 10**5), (10**9, 10**9)])
 def test_matrices_from_disk(
-    pair_bytes: int, read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair_bytes: int,
+    read_bytes: int,
+    tmp_path: Path,
 ) -> None:
     """Any block size, densities of two spins with and without orbitals; pairs of distant functions
     are omitted."""

@@ -555,7 +555,7 @@ def test_a_result_with_sets_of_atoms_is_read_exported_and_compared(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_psi4_computes_the_same_with_a_set_for_each_element(tmp_path: Path) -> None:
+def test_psi4_computes_the_same_with_a_set_for_each_element() -> None:
     from dfmp2.progress import Listener
     from dfmp2.validation.compare import recompute
 

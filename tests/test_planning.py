@@ -22,7 +22,7 @@ from dfmp2.host import files
 from dfmp2.host.scratch import RESERVE
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
-from dfmp2.planning import gradient, memory, rates, time
+from dfmp2.planning import memory, rates, time
 from dfmp2.planning import plan as planning
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
@@ -133,18 +133,6 @@ def test_integrals_of_the_float32_iterations_are_gathered_where_there_is_room():
     assert examined.response_held and not examined.scf_gathers
 
 
-@pytest.mark.parametrize(("single", "number"), [(False, 8), (True, 4)])
-def test_integrals_of_occupied_orbitals_are_held_where_there_is_room(single, number):
-    work = replace(LARGE, examined=True, single_exchange=single)
-    held = number * LARGE.naux_scf * LARGE.nao * LARGE.spins[0].occupied
-    given = {"limits": CpuBackend(1).limits, "threads": 1, "program": 0}
-    needed = memory.memory_plan(work, budget=10**12, **given).scf_in_core + held + memory.SLACK
-    just, below = (memory.memory_plan(work, budget=needed - n, **given) for n in (0, 1))
-    assert just.response_held and just.scf == just.scf_in_core + held
-    assert below.scf_fits_in_core and not below.response_held and below.scf == below.scf_in_core
-    assert just.comfortable >= needed
-
-
 def test_what_a_run_leaves_for_the_next_one_is_counted_once():
     given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.memory_plan(WATER, program=100 * MEGABYTE, **given)
@@ -227,21 +215,6 @@ def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(monkeypatch):
         asked = planning.foresee(molecule, options, Silent(), calibrate=False, task=task).plan
         assert (asked.memory.gradient.peak > 0) == (task != "energy")
         assert (asked.timings.gradient > 0) == (task != "energy")
-
-
-def test_z_vector_equations_counted_by_hand():
-    """Operations of Z_CYCLES iterations with integrals of occupied orbitals kept; 3 occupied
-    orbitals of 4 basis functions, 5 fitting functions, 7 of 10 pairs kept."""
-    work, host = Workload(4, 5, 6, (Spin(3, 3, 1),), "fp64", 6, scf_columns=7), Rates()
-    assert work.kept_pairs / work.pairs_of_functions == 0.7
-    made = 2 * 5 * 4 * 4 * 1.7 * 3
-    cycle = 5 * (2 * 4 * 4 * 0.7 * 3 + 2 * 3 * 3 * (3 * 4 - 3))
-    iterations = made + gradient.Z_CYCLES * cycle
-    whole = 5 * 4 * 4 * 2.4 * 4 + 4 * 2 * 5 * 7
-    checks = gradient.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
-    for precise, rate in ((work, host.exchange), (replace(work, single_exchange=True), None)):
-        seconds = iterations / (rate or host.exchange_single) + (whole + checks) / host.exchange
-        assert gradient._response_seconds(precise, host, None) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 7.0])
