@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyscf import dft, gto
 
-from dfmp2.backends import tiling
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import memory, rates
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
@@ -20,7 +19,7 @@ from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload, exact_row_shares, sampled_pairs, scf_cycles
 from dfmp2.planning.system import useful_threads
 from dfmp2.scf.ladder import begins_coarse, uses_single
-from tests.test_tables import GRADIENT, LARGE, SMALL
+from tests.test_tables import GRADIENT
 
 PAIRS = 23 * 24 // 2
 B = (5 * 14 + 4 * 15) * 79
@@ -32,21 +31,6 @@ INTEGRALS = 101 * 250  # of one operator
 def plan_of(work: Workload, budget: int = 10**12) -> MemoryPlan:
     """The plan with three threads of the host."""
     return memory.memory_plan(work, CpuBackend(WORKERS).limits, WORKERS, program=0, budget=budget)
-
-
-def test_the_host_of_a_card_holds_no_tiles() -> None:
-    """Only the two buffers of 64 MB through which B is sent to the card, smaller for a small B."""
-    card = replace(CpuBackend(WORKERS).limits, memory=10**9)
-    for work, buffers in ((SMALL, 2 * 8 * B), (LARGE, 128 * MB)):
-        edge = tiling.edge(work.spins[0].nocc, card, work.spins[1].nvir * work.naux)
-        row = 8 * work.spins[1].nvir * work.naux
-        found = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_pairs
-        rows = sum(spin.nocc for spin in work.spins)
-        assert found.least == 3 * edge * row and found.most == (rows + 2 * edge) * row
-        solve = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_solve
-        assert solve == plan_of(work).mp2_solve
-        held = memory._blas_buffers(work, WORKERS)
-        assert found.fixed == held + buffers + row + row // 2
 
 
 def test_memory_of_a_gradient_counted_by_hand() -> None:
