@@ -441,37 +441,6 @@ def test_models_without_atoms_are_no_frames(tmp_path: Path) -> None:
     assert lengths == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("moments", "multiplicity"),
-    [((1, -1), 1), ((1, 1), 3), ((-1, -1), 3), ((2, -1), 2), ((0, 0), 1)],
-)
-def test_magnetic_moments_of_ase_are_added_with_their_signs(
-    moments: tuple[int, int], multiplicity: int
-) -> None:
-    ase = pytest.importorskip("ase")
-    atoms = ase.Atoms("NO", positions=[(0, 0, 0), (0, 0.2, 1.15)], magmoms=moments)
-    charge = 1 if multiplicity % 2 else 0
-    assert Molecule.from_ase(atoms, charge=charge).multiplicity == multiplicity
-
-
-def test_fragments_of_qcschema_keep_the_sign_of_their_charges() -> None:
-    document = {
-        "symbols": ["Li", "O", "H"],
-        "geometry": [0.2, 0, -3.6, 0, 0, 0, 0.6, 1.5, 0.9],
-        "fragments": [[0], [1, 2]],
-        "fragment_charges": [1, 0],
-        "fragment_multiplicities": [1, 2],
-    }
-    found = Molecule.from_qcschema(document)
-    assert (found.charge, found.multiplicity) == (1, 2)
-    document["fragment_charges"] = [1, -1]
-    document["fragment_multiplicities"] = [1, 1]
-    found = Molecule.from_qcschema(document)
-    assert (found.charge, found.multiplicity) == (0, 1)
-    document["fragment_charges"] = [0, -1]
-    assert Molecule.from_qcschema(document | {"fragment_multiplicities": [2, 1]}).charge == -1
-
-
 def asked(
     molecule: Molecule, driver: str, method: str = "mp2", **keywords: Any
 ) -> qcschema.Request:
