@@ -102,28 +102,6 @@ def test_a_product_of_a_tile_fills_the_device(
     assert height * width * nvir * right <= 1000 or expected == (1, 1)
 
 
-def test_b_on_disk_is_read_row_by_row_of_tiles() -> None:
-    """Three sets of two orbitals; two of them fit beside two buffers of columns."""
-    limits = replace(CARD, tile_edge=2)
-    tiles = tiling.triangle(6, limits)
-    row = 10
-    (whole,) = tiling.visits(tiles, 6 * row + 4 * row, row, row, same=True)
-    assert (whole.begin, whole.end, whole.passing) == (0, 6, []) and whole.inside == tiles
-    two = tiling.visits(tiles, 4 * row + 4 * row, row, row, same=True)
-    assert [(visit.begin, visit.end) for visit in two] == [(0, 4), (4, 6)]
-    assert two[0].passing == [(4, 6)] and two[1].passing == []
-    assert set(two[0].mine) == {tile for tile in tiles if tile.i1 <= 4}
-    assert set(two[0].inside) == {tile for tile in tiles if tile.j1 <= 4}
-    least = tiling.visits(tiles, 4 * row + 4 * row - 1, row, row, same=True)
-    assert [(visit.begin, visit.end) for visit in least] == [(0, 2), (2, 4), (4, 6)]
-    assert [visit.passing for visit in least] == [[(2, 4), (4, 6)], [(4, 6)], []]
-    # Of two spins no tile lies inside; columns have rows of their own size.
-    other = tiling.rectangle(4, 3, limits)
-    (both,) = tiling.visits(other, 4 * row + 2 * 2 * 7, row, 7, same=False)
-    assert both.inside == [] and both.passing == [(0, 2), (2, 3)] and both.mine == other
-    assert len(tiling.visits(other, 4 * row + 2 * 2 * 7 - 1, row, 7, same=False)) == 2
-
-
 @pytest.mark.parametrize("held", [0, 130, 220, 410, 10**6])
 def test_what_is_read_from_disk_is_counted_without_its_tiles(held: int) -> None:
     """From the cuts alone: a thousand waters have 12 million tiles."""
