@@ -249,6 +249,26 @@ class Finished:
         return value
 
     @property
+    def went_on(self) -> bool:
+        """Whether it said that it goes on from a checkpoint."""
+        return "going on from " in self.err
+
+    @property
+    def was_complete(self) -> bool:
+        """Whether it said that its result is complete already."""
+        return "is complete: nothing is computed" in self.err
+
+    @property
+    def iterated(self) -> bool:
+        """Whether it showed the first iteration of an SCF."""
+        return "SCF   1" in self.err
+
+    @property
+    def kept_runs(self) -> int:
+        """How many runs of a study it said were finished before."""
+        return self.err.count("finished before")
+
+    @property
     def message(self) -> str:
         """The last line of a failed command; with --json the message in its JSON object."""
         assert "Traceback" not in self.err, self.err

@@ -26,9 +26,11 @@ CHANGING = (
     (r"\bprocess \d+( on [\w.-]*\w)?", "process #"),
     (r"since \d{4}-[-\d]+.[:\d]+", "since #"),
     (r"[\d.]+ [GT]B (are free|free|available)", r"# \1"),
-    (r"(dfmp2 |PySCF |NumPy |PySCF \()\d+\.[\w.+]*\w", r"\1#"),
+    (r"(dfmp2 |PySCF |NumPy |SciPy |PySCF \()\d+\.[\w.+]*\w", r"\1#"),
     (r"(?<![\d.])(?!1(\.0+)?e)\d(\.\d+)?e-(0[89]|[1-9]\d)", "#e-#"),  # rounding
     (r"on host [\w.-]*\w", "on host #"),
+    (r"(tcp://127\.0\.0\.1:)\d{4,}", r"\1#"),
+    (r"/tmp[a-z0-9_]{8}\b", "/tmp#"),
     (r"0x[0-9a-f]{6,}|\b[0-9a-f]{32}\b|\b[0-9a-f]{12}(?=\.\.\.)", "0x#"),
 )
 

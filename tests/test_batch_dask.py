@@ -23,7 +23,7 @@ from dfmp2.execution import dask
 from dfmp2.execution.pool import Call, Died, WorkerShare
 from tests.conftest import MOLECULES, PATIENCE, Runner, wait_until
 from tests.faults import numbers
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_failure
 from tests.test_batch import chain, results, start, worker_of
 
 COMMON = ("--precision", "fp64", "--threads", "1")
@@ -133,8 +133,7 @@ def test_workers_with_other_versions_or_another_disk_are_refused(
             dask.provenance, "versions", lambda: {"dfmp2": "9.9", "PySCF": "1.0", "NumPy": "0.1"}
         )
         done = call(*command)
-    assert done.code == 3 and "dfmp2 9.9, PySCF 1.0, NumPy 0.1: install the same" in done.message
-    assert f"has dfmp2 {dask.provenance.version()}, PySCF" in done.message
+    recorded_failure(done, 3)
 
     grow = dask.DaskPool.grow
 
@@ -143,11 +142,7 @@ def test_workers_with_other_versions_or_another_disk_are_refused(
         grow(pool, size)
 
     monkeypatch.setattr(dask.DaskPool, "grow", elsewhere)
-    done, where = call(*command), folder / "out" / "elsewhere"
-    assert (
-        done.code == 3
-        and f"does not see {where}: name an --output that all workers share" in done.message
-    )
+    recorded_failure(call(*command), 3)
     assert not results(folder / "out")
 
 
@@ -157,18 +152,18 @@ def test_an_engine_that_cannot_be_used_is_refused(
     monkeypatch.setattr(dask, "ANSWER", 0.5)
     (folder / "open.json").write_text('{"address": "tcp://10.0.0.7:8786"}')
     (folder / "odd.json").write_text("[]")
-    for engine, code, text in (
-        ("open.json", 3, "tcp://10.0.0.7:8786 is not encrypted"),
-        ("tcp://node7:8786", 3, "start scheduler and workers with TLS"),
-        ("odd.json", 3, "expected the file of dask scheduler --scheduler-file"),
-        ("missing.json", 3, "expected the file of"),
-        ("http://127.0.0.1:80", 3, "expected the file of"),
-        ("tcp://127.0.0.1:9", 7, "the Dask scheduler tcp://127.0.0.1:9 does not answer"),
+    for engine, code in (
+        ("open.json", 3),
+        ("tcp://node7:8786", 3),
+        ("odd.json", 3),
+        ("missing.json", 3),
+        ("http://127.0.0.1:80", 3),
+        ("tcp://127.0.0.1:9", 7),
     ):
         done = call(
             "batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--engine", engine
         )
-        assert done.code == code and text in done.message, engine
+        recorded_failure(done, code)
     assert not results(folder / "out")
 
 
@@ -180,9 +175,7 @@ def test_tiles_of_one_molecule(cluster: Cluster, folder: Path, call: Runner) -> 
     assert call(*energy, "near.h5").code == 0
     assert numbers(folder / "far.h5") == numbers(folder / "near.h5")
     done = call(*energy, "x.h5", "--engine", str(cluster.file), "--shard", "0/2")
-    assert (
-        done.code == 3 and "--engine and --shard were given: expected one of them" in done.message
-    )
+    recorded_failure(done, 3)
 
 
 # --- what becomes of a call, without a cluster ----------------------------------------------------

@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.options import Options
 from dfmp2.units import ANGSTROM_PER_BOHR
-from tests.conftest import COMMAND, Runner, Stored, listing, run_command, succeed
+from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 from tests.recorded import recorded_failure
 
 STO3G = ("--basis", "sto-3g", "--overwrite", "--json")
@@ -55,6 +55,16 @@ def json_of(call: Runner) -> Any:
     return lambda *arguments: succeed(call("run", *arguments)).json
 
 
+# Other options without which one is refused.
+NEEDED = {
+    "kappa": {"method": "kappa-mp2"},
+    "xc": {"method": "drpa"},
+    "grid": {"method": "drpa", "xc": "pbe"},
+    "laplace": {"method": "xygj-os"},
+    "solvent_model": {"solvent": "water"},
+}
+
+
 @pytest.mark.parametrize("option", fields(Options), ids=lambda option: option.name)
 def test_every_option_reaches_the_calculation(
     option: Any, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -71,23 +81,13 @@ def test_every_option_reaches_the_calculation(
     monkeypatch.setattr(python, "run_options", stop)
     text, value = GIVEN[option.name]
     (folder / "a.h5").touch()
-    asked = (f"--{option.name.replace('_', '-')}", *([text] if text else []))
-    of_method = {"kappa": "kappa-mp2", "xc": "drpa", "grid": "drpa", "laplace": "xygj-os"}
-    method = of_method.get(option.name)
-    asked += () if method is None else ("--method", method)
-    asked += ("--xc", "pbe") if option.name == "grid" else ()
-    asked += ("--solvent", "water") if option.name == "solvent_model" else ()
+    needed = NEEDED.get(option.name, {})
+    asked = [f"--{option.name.replace('_', '-')}", *filter(None, [text])]
+    for name, other in needed.items():
+        asked += [f"--{name}", other]
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"
-    assert getattr(seen[0], option.name) == value != option.default
-    others = {one.name: one.default for one in fields(Options) if one.name != option.name}
-    others |= {"properties": True} if option.name == "polarizability" else {}  # needs them
-    others |= {"basis": "sto-3g"} if option.name != "basis" else {}
-    others |= {} if method is None else {"method": method}
-    others |= {"xc": "pbe"} if option.name == "grid" else {}
-    others |= {"solvent": "water"} if option.name == "solvent_model" else {}
-    assert {
-        name: getattr(seen[0], name) for name in others
-    } == others and MISSING not in others.values()
+    expected = Options(**{"basis": "sto-3g", **needed, option.name: value})
+    assert seen == [expected] and getattr(expected, option.name) == value != option.default
 
 
 # --- molecule -------------------------------------------------------------------------------------
@@ -244,21 +244,6 @@ def test_allow_small_gap(call: Runner) -> None:
 
 
 # --- output ---------------------------------------------------------------------------------------
-
-
-def test_output_and_overwrite(call: Runner, folder: Path) -> None:
-    arguments = ("run", "h2.xyz", "--basis", "sto-3g")
-    before = set(listing(folder))
-    succeed(call(*arguments))
-    assert set(listing(folder)) - before == {"h2.dfmp2.h5"}
-    succeed(call(*arguments, "--output", "other.h5"))
-    assert set(listing(folder)) - before == {"h2.dfmp2.h5", "other.h5"}
-    first = (folder / "other.h5").read_bytes()
-    refused = call(*arguments, "--output", "other.h5")
-    recorded_failure(refused, 3)
-    assert (folder / "other.h5").read_bytes() == first
-    succeed(call(*arguments, "--output", "other.h5", "--overwrite", "--frozen-core", "0"))
-    assert (folder / "other.h5").read_bytes() != first
 
 
 def test_json_quiet_and_log(call: Runner, folder: Path) -> None:

@@ -589,7 +589,7 @@ def test_levels_that_cannot_be(options, more):
         at_level(Options(**options), **more)
 
 
-def test_refusals_before_the_first_run(tmp_path):
+def test_refusals_before_the_first_run():
     delta = {"delta": "ccsd(t)/cc-pvdz"}
     water = Molecule.from_string(WATER_CATION)
     with recorded_error(InputError):

@@ -16,12 +16,11 @@ from pyscf.dft import libxc
 
 import dfmp2
 from dfmp2.double_hybrids import look_up, table
-from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
+from dfmp2.errors import InputError
 from dfmp2.host.scratch import Room, Space
 from dfmp2.interop.pyscf import DFMP2
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.dispersion import dispersion_energy, dispersion_gradient
-from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import make_options
 from dfmp2.options.methods import method_names
 from dfmp2.output import hdf5
@@ -38,7 +37,6 @@ from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
 from tests.awkward import mole_of
 from tests.conftest import Runner, succeed
-from tests.faults import Stopping
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_drawn_functionals import of_package
 
@@ -625,22 +623,6 @@ def test_a_prepared_file_has_the_orbitals_of_one_functional(call: Runner, tmp_pa
     ] == ("xyg3")
     refused = call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "scs-mp2")
     recorded_failure(refused, 3)
-
-
-def test_a_checkpoint_and_a_fingerprint_belong_to_one_functional(tmp_path: Path) -> None:
-    settings = dict(SMALL)
-    with Stopping(every=4), pytest.raises(Interrupted):
-        dfmp2.run(CATION, method="b2plyp", **settings, checkpoint=tmp_path / "r.h5")
-    with recorded_error(ForeignCheckpoint):
-        dfmp2.run(CATION, method="xyg3", **settings, checkpoint=tmp_path / "r.h5", resume=True)
-    again = dfmp2.run(
-        CATION, method="b2plyp", **settings, checkpoint=tmp_path / "r.h5", resume=True
-    )
-    fresh = of_cation("b2plyp")
-    assert again.total_energy == pytest.approx(fresh.total_energy, abs=1e-8)
-    names = ("b2plyp", "B2-PLYP", "b2plyp-d4", "b2k-plyp")
-    prints = [fingerprint(CATION, make_options(**SMALL, method=name)) for name in names]
-    assert prints[0] == prints[1] and len(set(prints)) == 3
 
 
 def test_studies_add_all_parts() -> None:

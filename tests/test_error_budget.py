@@ -590,24 +590,6 @@ def test_a_mean_field_of_pyscf() -> None:
     assert found[0].error_budget.total is not None
 
 
-def test_the_error_of_a_reaction_written_out(result: MP2Result) -> None:
-    """Both sides are like this run, water: twice the errors other than fitting, 3 % of the fitting
-    errors of both, and one bond to hydrogen made and one broken, in E(SCF) and in E(corr)."""
-    budget = result.error_budget
-    sources = budget.sources
-    scf_fitting = sources["scf_fitting"]
-    mp2_fitting = sources["mp2_fitting"]
-    assert scf_fitting.scf.value > scf_fitting.correlation.value > 0.0
-    assert mp2_fitting.scf is None and mp2_fitting.correlation.value > 0.0
-    fitting = scf_fitting.scf.value + scf_fitting.correlation.value + mp2_fitting.correlation.value
-    others = sum(sources[key].total for key in ("precision", "scf_convergence", "fitting_metric"))
-    bonds = 2 * 1e-5 + 2 * 1.8e-5
-    expected = 2 * others + 0.03 * 2 * fitting + bonds
-    assert budget.reaction == pytest.approx(expected, rel=1e-12)
-    assert budget.to_dict()["reaction_energy"] == budget.reaction
-    assert 1e-12 < 2 * others < bonds < expected
-
-
 # --- where it is shown ----------------------------------------------------------------------------
 
 

@@ -101,7 +101,8 @@ def test_place(
 
 @pytest.mark.slow
 def test_clock_that_runs_backwards(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+    call: Runner,
+    folder: Path,
 ) -> None:
     """The clock goes back an hour at each reading: in a run and all its checkpoints, in a batch,
     its workers and locks."""

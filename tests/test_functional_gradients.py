@@ -27,7 +27,6 @@ from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
 from dfmp2.progress import Silent
-from dfmp2.scf.functional_kernel import FunctionalKernel
 from dfmp2.scf.kohn_sham import exact_exchange, libxc_code
 from dfmp2.scf.reference import StartOrbitals
 from tests.awkward import mole_of
@@ -132,36 +131,6 @@ def test_the_derivative_of_the_quadrature_is_that_of_pyscfs_sums(
     assert slope == pytest.approx(np.vdot(found, direction), abs=2e-7)
     assert np.abs(found.sum(axis=0)).max() < 1e-11
     assert np.abs(torque).max() > 1e-9  # the spheres do not rotate with the molecule
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize("xc", ["lda,vwn", "b3lyp", "r2scan0"])
-def test_the_kernel_is_the_derivative_of_the_potential(xc: str) -> None:
-    mole = mole_of(CATION)
-    grid = make_grid(mole, "0")
-    grid.build(with_non0tab=True)
-    mf = dft.UKS(mole, xc="lda,vwn").run(grids=grid)
-    occupied = [mf.mo_coeff[0][:, :5], mf.mo_coeff[1][:, :4]]
-    rng = np.random.default_rng(3)
-    changes = []
-    for coeff, inside in zip(mf.mo_coeff, occupied, strict=True):
-        rotation = rng.standard_normal((inside.shape[1], mole.nao - inside.shape[1]))
-        change = inside @ rotation @ coeff[:, inside.shape[1] :].T
-        changes.append(change + change.T)
-    integrator = dft.numint.NumInt()
-
-    def potential(step: float) -> Any:
-        density = np.stack([c @ c.T + step * p for c, p in zip(occupied, changes, strict=True)])
-        return integrator.nr_uks(mole, grid, xc, density)[2]
-
-    step = 1e-5
-    expected = (potential(step) - potential(-step)) / (2 * step)
-    found = FunctionalKernel(mole, xc, grid, occupied)(changes)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    same = [changes[0], changes[0]]
-    restricted = FunctionalKernel(mole, xc, grid, occupied[1:])(same[:1])
-    both = FunctionalKernel(mole, xc, grid, [occupied[1], occupied[1]])(same)
-    np.testing.assert_allclose([restricted[0], restricted[0]], both, atol=1e-9)
 
 
 @pytest.mark.parametrize("xc", ["lda,vwn", "r2scan"])

@@ -144,7 +144,7 @@ def test_the_command_prints_and_stores_the_gradient(call):
     assert result.properties.relaxed_density.shape == (1, 7, 7)
     again = succeed(call("gradient", *SHORT, "--check", "--resume", "--json"))
     assert again.json == found
-    assert "nothing is computed" in again.err
+    assert again.was_complete
     shown = succeed(call("show", "h2o.gradient.h5")).out.split("Gradient of")[1].splitlines()
     row = next(line for line in shown if line.startswith("1 O"))
     assert [float(x) for x in row.split()[2:]] == pytest.approx(
@@ -188,11 +188,9 @@ def test_a_gradient_whose_certificate_fails_is_refused_in_python(monkeypatch):
         found = dfmp2.gradient(molecule, **loose, require_proofs=False)
     assert found.certificate.failures == ["rotation"]
     monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 1e-14)
-    with pytest.raises(
-        dfmp2.ComparisonFailed, match=r"the densities' certificate fails: .*z vector"
-    ):
+    with recorded_error(dfmp2.ComparisonFailed):
         dfmp2.run(molecule, **loose, properties=True)
-    with pytest.warns(UserWarning, match=r"the densities' certificate fails: .*z vector residual"):
+    with recorded_warning(UserWarning):
         dfmp2.run(molecule, **loose, properties=True, require_proofs=False)
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyscf import df, dft, gto, lib
 
 import dfmp2
-from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
+from dfmp2.errors import InputError, Interrupted
 from dfmp2.integrals import grid
 from dfmp2.interop import qcschema
 from dfmp2.molecule.mole import fitting_data
@@ -199,17 +199,6 @@ def test_the_grid_is_used_and_stored(call: Runner, tmp_path: Path) -> None:
     asked = ("--basis", "cc-pvdz", "--method", "drpa", "--xc", "pbe", "--grid", "23,50")
     succeed(call("run", "h2.xyz", *asked, "--output", "hydrogen.h5"))
     assert hdf5.read("hydrogen.h5").reference.grid == "23,50"
-
-
-def test_another_grid_is_another_calculation(tmp_path: Path) -> None:
-    target = tmp_path / "w.h5"
-    settings = {**PBE, "scf_conv_tol": 1e-11, "grid": 0}
-    with Stopping(every=4), pytest.raises(Interrupted):
-        dfmp2.run(RADICAL, **settings, checkpoint=target)
-    with recorded_error(ForeignCheckpoint):
-        dfmp2.run(RADICAL, **settings | {"grid": 1}, checkpoint=target, resume=True)
-    again = dfmp2.run(RADICAL, **settings, checkpoint=target, resume=True)
-    assert again.reference.grid == "0"
 
 
 def test_a_prepared_file_has_its_grid(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from ase.units import Hartree  # noqa: E402
 from qcelemental import models  # noqa: E402
 
 from dfmp2.interop.ase import DFMP2  # noqa: E402
-from tests.recorded import recorded_error  # noqa: E402
+from tests.recorded import recorded_error, recorded_failure  # noqa: E402
 
 WATER = [
     0.0,
@@ -301,78 +301,45 @@ def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
         qcschema.read_request({**v2(v1()), "schema_name": "qc_schema_input"})
 
 
-REFUSED = [  # (document or text, exit code, error type, message)
-    ("", 3, "input_error", "not JSON"),
-    ('{"a": NaN}', 3, "input_error", "NaN is not a number in JSON"),
-    ('{"id": "a", "id": "b"}', 3, "input_error", "'id' is given twice"),
-    ("[" * 100_000, 3, "input_error", "not usable JSON"),
-    ('{"id": ' + "9" * 5000 + "}", 3, "input_error", "not usable JSON"),
-    ("{}", 3, "input_error", "driver None: expected one of energy, gradient"),
-    (
-        {**v2(v1()), "specification": {"program": "psi4"}},
-        3,
-        "input_error",
-        "program is 'psi4', and this is dfmp2",
-    ),
-    (v1(schema_version=3), 3, "input_error", "schema_version 3: expected 1 or 2"),
-    (v1(schema_name="qcschema_output"), 3, "input_error", "expected 'qcschema_input'"),
-    (
-        v1(driver="optimization"),
-        3,
-        "input_error",
-        "driver 'optimization': expected one of energy, gradient",
-    ),
-    (
-        v1(model={"method": "b3lyp", "basis": "sto-3g"}),
-        3,
-        "input_error",
-        "method 'b3lyp': expected one of mp2",
-    ),
-    (
-        v1(model={"method": "scs-mp22", "basis": "sto-3g"}),
-        3,
-        "input_error",
-        "method 'scs-mp22': did you mean scs-mp2? expected one of mp2",
-    ),
-    (v1(model={"method": "mp2"}), 3, "input_error", "model.basis was not given"),
-    (
-        v1(basis={"name": "mine", "center_data": {}}),
-        3,
-        "input_error",
-        "model.basis is a JSON object",
-    ),
-    (v1(keywords={"scf_type": "df"}), 3, "input_error", "unknown option 'scf_type'"),
-    (
-        v1(keywords={"scf_from": "/etc/passwd"}),
-        3,
-        "input_error",
-        "a QCSchema document names no files",
-    ),
-    (v1(keywords={"os_scale": 1.3}), 3, "input_error", "belong to method custom-scs-mp2"),
-    (v1({"symbols": ["H"], "geometry": [0, 0, 0]}), 3, "input_error", "H has 1 electron"),
-    (v1(keywords={"scf_max_cycles": 1}), 4, "convergence_error", "SCF"),
-    (v1(keywords={"backend": "nki"}), 6, "resource_error", "nki"),
-    (v1(keywords={"memory": "1MB"}), 7, "resource_error", "1.00 MB"),
+REFUSED = [  # (document or text, exit code, error type)
+    ("", 3, "input_error"),
+    ('{"a": NaN}', 3, "input_error"),
+    ('{"id": "a", "id": "b"}', 3, "input_error"),
+    ("[" * 100_000, 3, "input_error"),
+    ('{"id": ' + "9" * 5000 + "}", 3, "input_error"),
+    ("{}", 3, "input_error"),
+    ({**v2(v1()), "specification": {"program": "psi4"}}, 3, "input_error"),
+    (v1(schema_version=3), 3, "input_error"),
+    (v1(schema_name="qcschema_output"), 3, "input_error"),
+    (v1(driver="optimization"), 3, "input_error"),
+    (v1(model={"method": "b3lyp", "basis": "sto-3g"}), 3, "input_error"),
+    (v1(model={"method": "scs-mp22", "basis": "sto-3g"}), 3, "input_error"),
+    (v1(model={"method": "mp2"}), 3, "input_error"),
+    (v1(basis={"name": "mine", "center_data": {}}), 3, "input_error"),
+    (v1(keywords={"scf_type": "df"}), 3, "input_error"),
+    (v1(keywords={"scf_from": "/etc/passwd"}), 3, "input_error"),
+    (v1(keywords={"os_scale": 1.3}), 3, "input_error"),
+    (v1({"symbols": ["H"], "geometry": [0, 0, 0]}), 3, "input_error"),
+    (v1(keywords={"scf_max_cycles": 1}), 4, "convergence_error"),
+    (v1(keywords={"backend": "nki"}), 6, "resource_error"),
+    (v1(keywords={"memory": "1MB"}), 7, "resource_error"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("document", "code", "kind", "message"),
-    REFUSED,
-    ids=[f"{n}-{m[:30]}" for n, (*_, m) in enumerate(REFUSED)],
-)
+@pytest.mark.parametrize(("document", "code", "kind"), REFUSED, ids=map(str, range(len(REFUSED))))
 def test_failed_operation(
-    pipe: Callable[[Any], Finished], folder: Path, document: Any, code: int, kind: str, message: str
+    pipe: Callable[[Any], Finished], folder: Path, document: Any, code: int, kind: str
 ) -> None:
     done = pipe(document)
-    assert done.code == code
     failed = done.json
+    message = failed["error"]["error_message"]
+    assert (done.code, done.message) == (code, f"dfmp2: {message}")
+    if code == 3 and len(document) < 5000:  # else numbers, or words of the host or of Python
+        recorded_failure(done, 3)
     assert failed["success"] is False
     assert failed["error"]["error_type"] == kind
-    assert message in failed["error"]["error_message"]
     assert failed["error"]["extras"]["exit_code"] == code
     assert failed["input_data"] == {"{}": {}}.get(str(document), document)
-    assert message in done.message
     assert not [name for name in listing(folder) if name.endswith(".h5")]
 
 

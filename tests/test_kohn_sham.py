@@ -16,14 +16,12 @@ from pyscf.gw import urpa as pyscf_urpa
 import dfmp2
 from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
 from dfmp2.integrals import grid
-from dfmp2.interop import qcschema
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.output.text import report
-from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham, ladder
 from dfmp2.scf.integrals import ScfIntegrals
@@ -254,22 +252,6 @@ def test_studies_take_the_energy_that_correlation_is_added_to() -> None:
     )
 
 
-def test_the_plan_counts_the_grid() -> None:
-    plain, kohn, hybrid = (
-        foresee(
-            WATER, make_options(**{**SMALL, "xc": xc, "threads": 1}), Silent(), calibrate=False
-        ).plan
-        for xc in (None, "pbe", "pbe0")
-    )
-    assert kohn.memory.scf > plain.memory.scf + 10**6
-    assert plain.work.flops()["functional"] == 0 < kohn.work.flops()["functional"]
-    assert (
-        kohn.work.flops()["exchange"]
-        < 0.7 * hybrid.work.flops()["exchange"]
-        == 0.7 * plain.work.flops()["exchange"]
-    )
-
-
 def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
     """O2 with b3lyp: 14 points happen to be right within 1.2e-6 Eh, and 28 are still 2.3e-7 Eh
     off."""
@@ -310,11 +292,6 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
 def test_what_is_not_there_is_refused_with_the_way_out(options: dict[str, Any]) -> None:
     with recorded_error(InputError):
         dfmp2.run(HELIUM, **SMALL | options)
-
-
-def test_qcschema_has_the_functional() -> None:
-    options = qcschema.read_keywords("cc-pvdz", "drpa", {"xc": "PBE"}, {})
-    assert (options.method, options.xc) == ("drpa", "pbe")
 
 
 def test_orbitals_belong_to_an_energy_that_only_a_level_shift_converges() -> None:

@@ -309,25 +309,6 @@ def test_the_sample_of_a_certificate_is_counted(known: bool) -> None:
     assert found.correlation_error == 0.0 and found.accepted
 
 
-def test_errors_of_a_certificate_are_of_its_components() -> None:
-    """Every pair of the sample is off by the same part, so that the bounds are exact."""
-    matrix = -(np.random.default_rng(1).random((60, 60)) ** 4)
-    matrix = matrix + matrix.T
-    pairs = PairEnergies(matrix, (0.3 * matrix,))
-
-    def redo(channel: Any, rows: Any, columns: Any) -> Any:
-        found = matrix[rows, columns]
-        return np.column_stack([0.3 * (1 + 1e-6) * found, (1 + 2e-6) * found])
-
-    found = certificate.bound_errors(pairs, redo, 1e-2)
-    same, opposite = pairs.same_spin_energy, pairs.opposite_spin_energy
-    assert found.same_spin_error == pytest.approx(-1e-6 * same, rel=1e-4)
-    assert found.opposite_spin_error == pytest.approx(-2e-6 * opposite, rel=1e-4)
-    total = -1e-6 * same - 2e-6 * opposite
-    assert found.correlation_error == pytest.approx(total, rel=1e-4)
-    assert found.tolerance == 1e-2
-
-
 @pytest.mark.parametrize(
     ("error", "accepted"), [(0.99e-7, True), (0.9999e-7, True), (1.01e-7, False), (math.nan, False)]
 )

@@ -83,22 +83,22 @@ def test_a_second_write_says_that_the_file_is_there(water, tmp_path):
 
 H2 = ("h2.xyz", *STO3G)
 FAULTS = [
-    (("run", "none.xyz", *STO3G), "x.h5", "none.xyz: no such file"),
-    (("run", "h2.xyz", "--basis", "sto-3"), "x.h5", "sto-3"),
-    (("run", *H2, "--charge", "1"), "x.h5", "H2 with charge 1 has 1 electron"),
-    (("run", *H2, "--auxbasis", "none"), "x.h5", "none"),
-    (("run", *H2, "--memory", "30MB"), "x.h5", "30.00 MB may be used"),
-    (("run", *H2, "--scf-from", "{water}"), "x.h5", "charges"),
-    (("prepare", "h2.xyz", "--basis", "sto-3"), "x.h5", "sto-3"),
-    (("prepare", *H2, "--multiplicity", "2"), "x.h5", "multiplicity 2"),
-    (("energy", "--from", "h2.prepared.h5", "--memory", "30MB"), "x.h5", "30.00 MB may be used"),
-    (("interaction", *H2, "--fragments", "1,3"), "x.h5", "3"),
-    (("cbs", "h2.xyz", "--basis", "sto-3g"), "x.h5", "sto-3g"),
-    (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.h5", "sto-3"),
-    (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.csv", "sto-3"),
-    (("export", "none.h5", "--to", "xyz"), "x.h5", "none.h5: no such file"),
-    (("report", "none.h5"), "x.html", "none.h5: no such file"),
-    (("derive", "{water}", "--frozen-core", "9"), "x.h5", "9"),
+    (("run", "none.xyz", *STO3G), "x.h5", 3),
+    (("run", "h2.xyz", "--basis", "sto-3"), "x.h5", 3),
+    (("run", *H2, "--charge", "1"), "x.h5", 3),
+    (("run", *H2, "--auxbasis", "none"), "x.h5", 3),
+    (("run", *H2, "--memory", "30MB"), "x.h5", 7),
+    (("run", *H2, "--scf-from", "{water}"), "x.h5", 3),
+    (("prepare", "h2.xyz", "--basis", "sto-3"), "x.h5", 3),
+    (("prepare", *H2, "--multiplicity", "2"), "x.h5", 3),
+    (("energy", "--from", "h2.prepared.h5", "--memory", "30MB"), "x.h5", 7),
+    (("interaction", *H2, "--fragments", "1,3"), "x.h5", 3),
+    (("cbs", "h2.xyz", "--basis", "sto-3g"), "x.h5", 3),
+    (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.h5", 3),
+    (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.csv", 3),
+    (("export", "none.h5", "--to", "xyz"), "x.h5", 3),
+    (("report", "none.h5"), "x.html", 3),
+    (("derive", "{water}", "--frozen-core", "9"), "x.h5", 3),
 ]
 SOUND = [
     (("run", *H2), "x.h5"),
@@ -137,10 +137,13 @@ def occupied(call, folder, water, command, name):
     return done
 
 
-@pytest.mark.parametrize(("command", "name", "fault"), FAULTS)
-def test_a_file_that_is_there_hides_no_other_fault(call, folder, water, command, name, fault):
+@pytest.mark.parametrize(("command", "name", "code"), FAULTS)
+def test_a_file_that_is_there_hides_no_other_fault(call, folder, water, command, name, code):
     done = occupied(call, folder, water, command, name)
-    assert done.code in (3, 7) and fault in done.message and "exists" not in done.message
+    if code == 3:
+        recorded_failure(done, 3)
+    else:  # memory of this process
+        assert done.code == code and "may be used" in done.message
 
 
 @pytest.mark.parametrize(("command", "name"), SOUND)

@@ -215,12 +215,9 @@ def channels(ecp: Any) -> Any:
     return ecp[0], tuple(used)
 
 
-@pytest.mark.parametrize(
-    ("symbol", "name", "lowest", "of_nucleus"),
-    [("I", "def2-tzvpp", -371, -1404), ("Br", "cc-pvdz-pp", -172, -612)],
-)
+@pytest.mark.parametrize(("symbol", "name"), [("I", "def2-tzvpp"), ("Br", "cc-pvdz-pp")])
 def test_a_file_without_its_core_potential_is_refused(
-    symbol: str, name: str, lowest: int, of_nucleus: int, tmp_path: Path
+    symbol: str, name: str, tmp_path: Path
 ) -> None:
     """Whether or not its fitting errors are in the host's cache, and where nothing is fitted; its
     functions would hold all electrons, thousands of Eh too high."""
@@ -232,11 +229,7 @@ def test_a_file_without_its_core_potential_is_refused(
             lines += [f"{row[0]:.10e} {row[column]:.10e}" for row in shell[1:]]
     (tmp_path / "bare.gbs").write_text("\n".join([*lines, "****", ""]))
     basis = f"6-31g,{symbol}={tmp_path / 'bare.gbs'}"
-    said = (
-        f"does not describe the core of {symbol}: one electron and the nucleus have {lowest} Eh in "
-        f"its functions, instead of about {of_nucleus} Eh"
-    )
-    with pytest.raises(InputError, match=said):
+    with recorded_error(InputError):
         orbital_basis(basis, molecule(f"H 0 0 0; {symbol} 0 0 1.6"))
     as_ghost = orbital_basis(basis, molecule(f"H 0 0 0; H 0 0 0.7; @{symbol} 0 0 3"))
     assert as_ghost.elements[symbol].shells
@@ -433,7 +426,7 @@ def test_a_stored_species_has_its_part_of_the_basis(species_files: Path) -> None
     expected = react().values["reaction_energy"].value
     stored = react(lih="part/lih.h5").values["reaction_energy"].value
     assert stored == pytest.approx(expected, abs=1e-9)
-    with pytest.raises(InputError, match="different levels of theory, basis: "):
+    with recorded_error(InputError):
         react(lih="other/lih.h5")
 
 
@@ -529,7 +522,7 @@ def test_one_fragment_is_refused() -> None:
 @pytest.mark.slow
 def test_a_charged_complex_by_bonds_asks_for_the_charges_of_its_fragments() -> None:
     ion = molecule("Li 0 0 0; H 0 0.37 2.4; H 0 -0.37 2.4", charge=1)
-    with pytest.raises(InputError, match="which fragment carries it"):
+    with recorded_error(InputError):
         dfmp2.interaction(ion, "6-31g", fragments="auto")
     found = dfmp2.interaction(ion, "6-31g", fragments="auto", charges="1,0", **TIGHT)
     assert [run.molecule.charge for run in found.runs.values()] == [1, 1, 1, 0, 0]
@@ -562,7 +555,7 @@ def test_a_result_with_sets_of_atoms_is_read_exported_and_compared(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_psi4_computes_the_same_with_a_set_for_each_element(tmp_path: Path) -> None:
+def test_psi4_computes_the_same_with_a_set_for_each_element() -> None:
     from dfmp2.progress import Listener
     from dfmp2.validation.compare import recompute
 

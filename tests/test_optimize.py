@@ -416,11 +416,10 @@ def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
         "x.h5",
     )
     failed = call(*command, "--scf-max-cycles", "5")
-    assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
-    assert "(finished runs are in x.h5; repeat the command to continue)" in failed.message
+    recorded_failure(failed, 4)
     assert list(read_study(folder / "x.h5").runs) == ["step-000"]
     going_on = call(*command, "--resume")
-    assert going_on.code == 4 and "step 0: finished before" in going_on.err
+    assert going_on.code == 4 and going_on.kept_runs == 1
     assert list(read_study(folder / "x.h5").runs) == ["step-000", "step-001"]
 
 
@@ -700,7 +699,6 @@ def test_what_is_not_a_minimum_in_the_end(
     done = call(*command, "--verify")
     recorded_failure(done, 4)
     assert "NOT FINISHED: saddle point of order 2 after" in done.out
-    assert "repeat the command" not in done.message
     found = call("show", "w.optimization.h5", "--json").json
     assert found["stationary_point"] == "saddle point of order 2"
     assert found["imaginary_modes"] == 2 and len(found["wavenumbers"]) == 4
@@ -1121,7 +1119,7 @@ def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path
         assert call(*command).code == 75
     done = call(*command, "--resume")
     whole = succeed(done).json
-    assert 2 <= done.err.count("finished before") < 13 == len(whole["runs"])
+    assert 2 <= done.kept_runs < 13 == len(whole["runs"])
     looser = call(*command, "--resume", "--tolerance", "1e-6")  # allowed until it is complete
     recorded_failure(looser, 3)
 

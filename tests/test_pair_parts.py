@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dfmp2
 from dfmp2.backends import base, cpu, tiling
 from dfmp2.backends.base import Limits, Shape, Tile
 from dfmp2.backends.transfers import Card, present_card
@@ -21,8 +20,7 @@ from dfmp2.mp2.result import Certificate
 from dfmp2.options import Options, make_options
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.scf.reference import Reference, Solutions, Stability
-from tests.awkward import EXACT, MOLECULES
-from tests.recorded import recorded_error, recorded_texts, recorded_warning
+from tests.recorded import recorded_error, recorded_texts
 
 HOST = Limits(("fp64",), tile_edge=16, tile_elements=1 << 21, workers=3)
 CARD = Limits(
@@ -102,28 +100,6 @@ def test_a_product_of_a_tile_fills_the_device(
     assert tiling.strip(CARD, nvir, right, rows) == expected
     height, width = expected
     assert height * width * nvir * right <= 1000 or expected == (1, 1)
-
-
-def test_b_on_disk_is_read_row_by_row_of_tiles() -> None:
-    """Three sets of two orbitals; two of them fit beside two buffers of columns."""
-    limits = replace(CARD, tile_edge=2)
-    tiles = tiling.triangle(6, limits)
-    row = 10
-    (whole,) = tiling.visits(tiles, 6 * row + 4 * row, row, row, same=True)
-    assert (whole.begin, whole.end, whole.passing) == (0, 6, []) and whole.inside == tiles
-    two = tiling.visits(tiles, 4 * row + 4 * row, row, row, same=True)
-    assert [(visit.begin, visit.end) for visit in two] == [(0, 4), (4, 6)]
-    assert two[0].passing == [(4, 6)] and two[1].passing == []
-    assert set(two[0].mine) == {tile for tile in tiles if tile.i1 <= 4}
-    assert set(two[0].inside) == {tile for tile in tiles if tile.j1 <= 4}
-    least = tiling.visits(tiles, 4 * row + 4 * row - 1, row, row, same=True)
-    assert [(visit.begin, visit.end) for visit in least] == [(0, 2), (2, 4), (4, 6)]
-    assert [visit.passing for visit in least] == [[(2, 4), (4, 6)], [(4, 6)], []]
-    # Of two spins no tile lies inside; columns have rows of their own size.
-    other = tiling.rectangle(4, 3, limits)
-    (both,) = tiling.visits(other, 4 * row + 2 * 2 * 7, row, 7, same=False)
-    assert both.inside == [] and both.passing == [(0, 2), (2, 3)] and both.mine == other
-    assert len(tiling.visits(other, 4 * row + 2 * 2 * 7 - 1, row, 7, same=False)) == 2
 
 
 @pytest.mark.parametrize("held", [0, 130, 220, 410, 10**6])
@@ -528,24 +504,3 @@ def test_spin_contamination_is_warned_beyond_its_limit(
     )
     assert (f"<S^2> is {spin_square:.2f}" in said) == warned == bool(said)
     assert ("--reference rohf" in said) == advised
-
-
-def test_numbers_of_doubt_are_those_of_a_run() -> None:
-    """Gap and denominator come from the energies of the correlated orbitals alone."""
-    molecule = MOLECULES["cyano radical"]
-    with recorded_warning(UserWarning):
-        found = dfmp2.run(molecule, **EXACT, frozen_core=2, frozen_virtual=1, stability="off")
-    energy, occ = found.reference.mo_energy, found.reference.mo_occ
-    gaps = [e[n == 0].min() - e[n > 0].max() for e, n in zip(energy, occ, strict=True)]
-    assert found.diagnostics.homo_lumo_gap == pytest.approx(min(gaps), rel=1e-12)
-    least = math.inf
-    for s in range(2):
-        for t in range(2):
-            i, a = (np.sort(energy[s][occ[s] > 0])[2:], np.sort(energy[s][occ[s] == 0])[:-1])
-            j, b = (np.sort(energy[t][occ[t] > 0])[2:], np.sort(energy[t][occ[t] == 0])[:-1])
-            if s == t:  # two electrons of one spin are in different orbitals
-                value = a[:2].sum() - i[-2:].sum()
-            else:
-                value = a[0] + b[0] - i[-1] - j[-1]
-            least = min(least, float(value))
-    assert found.diagnostics.smallest_denominator == pytest.approx(least, rel=1e-9)

@@ -12,7 +12,6 @@ from pyscf import df, gto, mp, scf
 
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options.methods import MP2
 from dfmp2.progress import Listener
 from tests.conftest import Heard
 
@@ -87,20 +86,6 @@ def test_two_electrons_of_different_spin_and_an_ion_of_one_keep_zeros_without_si
         if name.endswith("correlation_energy") and value == 0
     }
     assert len(zeros) == 8 and set(zeros.values()) == {"0.0"} and ion["spin_square"] == 0.75
-
-
-def test_scalings_are_arithmetic_on_the_stored_components(water):
-    os_energy, ss_energy = (
-        water.mp2_opposite_spin_correlation_energy,
-        water.mp2_same_spin_correlation_energy,
-    )
-    assert MP2.apply(os_energy, ss_energy) == water.mp2_correlation_energy
-    assert water.scs_mp2_correlation_energy == pytest.approx(
-        1.2 * os_energy + ss_energy / 3, abs=1e-14
-    )
-    assert water.sos_mp2_correlation_energy == pytest.approx(1.3 * os_energy, abs=1e-14)
-    one = dfmp2.run(WATER, os_scale=1.0, ss_scale=1.0, **EXACT)
-    assert one.scaled_mp2_correlation_energy == one.mp2_correlation_energy
 
 
 def amplitudes(mf, frozen_core, frozen_virtual):

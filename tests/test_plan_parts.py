@@ -42,25 +42,6 @@ WORK = Workload(
 # --- sizes ----------------------------------------------------------------------------------------
 
 
-def test_starts_and_workers_are_counted() -> None:
-    """Everything of an SCF as often as it starts, and what a worker holds as often as there are
-    workers."""
-    once, thrice = (replace(WORK, starts=n, single_exchange=True).flops() for n in (1, 3))
-    for name in ("exchange", "exchange_single", "eigen"):
-        assert thrice[name] == 3 * once[name] > 0
-    work = replace(WORK, nao=200)
-    limits = CpuBackend(1).limits
-    for one in (work, replace(work, naux_scf=0)):
-        few, many = (
-            memory.memory_plan(one, limits, count, program=0, budget=10**12) for count in (1, 4)
-        )
-        if one.naux_scf:
-            assert many.scf_fit.fixed - few.scf_fit.fixed == 3 * memory.FIT_WORKER_BYTES
-        else:
-            matrices = 2 * (200 * 201 // 2 + 200**2) + 4 * 200**2 * len(work.spins)
-            assert many.scf_read.fixed - few.scf_read.fixed == 3 * 8 * matrices
-
-
 def grid_points(mole: Any, level: int) -> int:
     """The size of PySCF's grid before points without weight are removed: angular points of its
     shells."""

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from pyscf import dft, gto
 
-from dfmp2.backends import tiling
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import memory, rates
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
-from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
+from dfmp2.planning.sizes import Workload, exact_row_shares, sampled_pairs, scf_cycles
 from dfmp2.planning.system import useful_threads
 from dfmp2.scf.ladder import begins_coarse, uses_single
-from tests.test_tables import GRADIENT, LARGE, SMALL
+from tests.test_tables import GRADIENT
 
 PAIRS = 23 * 24 // 2
 B = (5 * 14 + 4 * 15) * 79
@@ -32,21 +31,6 @@ INTEGRALS = 101 * 250  # of one operator
 def plan_of(work: Workload, budget: int = 10**12) -> MemoryPlan:
     """The plan with three threads of the host."""
     return memory.memory_plan(work, CpuBackend(WORKERS).limits, WORKERS, program=0, budget=budget)
-
-
-def test_the_host_of_a_card_holds_no_tiles() -> None:
-    """Only the two buffers of 64 MB through which B is sent to the card, smaller for a small B."""
-    card = replace(CpuBackend(WORKERS).limits, memory=10**9)
-    for work, buffers in ((SMALL, 2 * 8 * B), (LARGE, 128 * MB)):
-        edge = tiling.edge(work.spins[0].nocc, card, work.spins[1].nvir * work.naux)
-        row = 8 * work.spins[1].nvir * work.naux
-        found = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_pairs
-        rows = sum(spin.nocc for spin in work.spins)
-        assert found.least == 3 * edge * row and found.most == (rows + 2 * edge) * row
-        solve = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_solve
-        assert solve == plan_of(work).mp2_solve
-        held = memory._blas_buffers(work, WORKERS)
-        assert found.fixed == held + buffers + row + row // 2
 
 
 def test_memory_of_a_gradient_counted_by_hand() -> None:
@@ -110,37 +94,6 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
             assert below.disk == max(8 * B, half if below.half_on_disk else 0)
     densities = gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
     assert densities.purpose == "relaxed densities"
-
-
-def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
-    """The SCF integrals in the Z-vector equations, in blocks as in the SCF."""
-    work = replace(LARGE, task="gradient")
-    ample = plan_of(work)
-    rotations = 60 * (800 - 60) + 55 * (800 - 55)
-    vectors = 20 * MB + 40 * MB + 8 * 40 * rotations
-    needed = vectors + ample.scf_in_core
-    just, below = (
-        gradient_memory(work, plan_of(work, memory.SLACK + n), 9, WORKERS)
-        for n in (needed, needed - 1)
-    )
-    assert not just.scf_on_disk and below.scf_on_disk
-    assert (just.pair_bytes, just.read_bytes) == (0, 0)
-    assert (below.pair_bytes, below.read_bytes) == (8 * 4000**2, 256 * MB)
-    assert below.disk >= ample.scf_disk and not below.scf_kept
-    alone = replace(work, naux=0, spins=(Spin(60, 0, 0), Spin(55, 0, 0)), grid=9000)
-    kohn_sham = gradient_memory(alone, plan_of(work), 9, WORKERS)
-    assert not (kohn_sham.scf_on_disk or kohn_sham.scf_kept)
-    half = 8 * 115 * 800 * 4000
-    fixed = 20 * MB + 40 * MB + 8 * 24 * 800**2 * 2
-    blocks = 8 * (9 * 800**2 + 6 * 800 * 115)
-    mean_field = fixed + 8 * 3 * 4000**2 + half + 9 * blocks
-    work_space = 8 * WORKERS * (4000**2 + 3 * 800 * 4000)
-    assert kohn_sham.least == max(
-        fixed + 8 * 3 * 4000**2 + max(9 * blocks, work_space),
-        fixed + 8 * 3 * 4000**2,
-        fixed + 9000 * 96 + WORKERS * 16 * MB,
-    )
-    assert kohn_sham.needed >= mean_field
 
 
 # --- rates ----------------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ from dfmp2.host import files
 from dfmp2.host.scratch import RESERVE
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
-from dfmp2.planning import gradient, memory, rates, time
+from dfmp2.planning import memory, rates, time
 from dfmp2.planning import plan as planning
-from dfmp2.planning.rates import DiskRates, Rates
+from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
-from dfmp2.planning.time import Timings, Traffic
+from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
 from tests.awkward import BASIS, MOLECULES, mole_of, read
@@ -119,18 +119,6 @@ def test_integrals_of_the_float32_iterations_are_gathered_where_there_is_room():
     assert examined.response_held and not examined.scf_gathers
 
 
-@pytest.mark.parametrize(("single", "number"), [(False, 8), (True, 4)])
-def test_integrals_of_occupied_orbitals_are_held_where_there_is_room(single, number):
-    work = replace(LARGE, examined=True, single_exchange=single)
-    held = number * LARGE.naux_scf * LARGE.nao * LARGE.spins[0].occupied
-    given = {"limits": CpuBackend(1).limits, "threads": 1, "program": 0}
-    needed = memory.memory_plan(work, budget=10**12, **given).scf_in_core + held + memory.SLACK
-    just, below = (memory.memory_plan(work, budget=needed - n, **given) for n in (0, 1))
-    assert just.response_held and just.scf == just.scf_in_core + held
-    assert below.scf_fits_in_core and not below.response_held and below.scf == below.scf_in_core
-    assert just.comfortable >= needed
-
-
 def test_what_a_run_leaves_for_the_next_one_is_counted_once():
     given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.memory_plan(WATER, program=100 * MEGABYTE, **given)
@@ -215,21 +203,6 @@ def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(monkeypatch):
         assert (asked.timings.gradient > 0) == (task != "energy")
 
 
-def test_z_vector_equations_counted_by_hand():
-    """Operations of Z_CYCLES iterations with integrals of occupied orbitals kept; 3 occupied
-    orbitals of 4 basis functions, 5 fitting functions, 7 of 10 pairs kept."""
-    work, host = Workload(4, 5, 6, (Spin(3, 3, 1),), "fp64", 6, scf_columns=7), Rates()
-    assert work.kept_pairs / work.pairs_of_functions == 0.7
-    made = 2 * 5 * 4 * 4 * 1.7 * 3
-    cycle = 5 * (2 * 4 * 4 * 0.7 * 3 + 2 * 3 * 3 * (3 * 4 - 3))
-    iterations = made + gradient.Z_CYCLES * cycle
-    whole = 5 * 4 * 4 * 2.4 * 4 + 4 * 2 * 5 * 7
-    checks = gradient.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
-    for precise, rate in ((work, host.exchange), (replace(work, single_exchange=True), None)):
-        seconds = iterations / (rate or host.exchange_single) + (whole + checks) / host.exchange
-        assert gradient._response_seconds(precise, host, None) == pytest.approx(seconds)
-
-
 @pytest.mark.parametrize("seconds", [0.0, 7.0])
 def test_an_item_of_a_batch_starts_no_program(seconds):
     """Its workers are warm: only the computation counts, plus a fixed time per item."""
@@ -239,51 +212,6 @@ def test_an_item_of_a_batch_starts_no_program(seconds):
     assert cost == pytest.approx(batch.PER_ITEM + alone)
     assert cost == pytest.approx(batch.shard_cost(WATER, replace(Rates(), start=1.0)))
     assert batch.shard_cost(LARGE) > batch.shard_cost(WATER) > batch.shard_cost(None) == 0
-
-
-def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
-    disk = DiskRates(write=1e9, read=1e9)
-    plain = time.time_text(LARGE, Rates())
-    hidden = Traffic(pairs_read=10**9)
-    assert time.time_text(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(
-        plain.pair_energies
-    )
-    slow = time.time_text(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
-    assert slow.pair_energies == pytest.approx(100.0)
-    cached = time.time_text(
-        LARGE, Rates(), replace(hidden, cached=True), DiskRates(1e9, 1e7, cached=1.25e7)
-    )
-    assert cached.pair_energies == pytest.approx(80.0)
-    moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
-    found = time.time_text(LARGE, Rates(), moved, disk)
-    memory = 8 / time.REORDERED  # s per number, of arrays no longer in memory
-    scf, b = (
-        numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708)
-    )
-    assert found.scf == pytest.approx(plain.scf + 2.0 - scf)
-    assert found.fit == pytest.approx(plain.fit + 4.0 - b)
-    assert found.total == pytest.approx(plain.total + 6.0 - scf - b)
-
-
-def test_what_is_read_and_evaluated_again():
-    """Mixed precision reads B twice, with room for twice as many numbers; without a fitting set,
-    each build and each product with the Hessian of a spin evaluates the integrals."""
-    plan = SimpleNamespace(scf_fits_in_core=True, mp2_fits_in_core=False, mp2_disk=1)
-    wide, narrow = (SimpleNamespace(**vars(plan), tensor_bytes=room) for room in (4e8, 2e8))
-    limits = CpuBackend(1).limits
-    once = time.traffic(LARGE, wide, limits)
-    twice = time.traffic(replace(LARGE, precision="mixed"), narrow, limits)
-    assert twice.pairs_read == 2 * once.pairs_read > 0
-
-    exact = replace(LARGE, naux_scf=0, spins=LARGE.spins * 2, examined=True)
-    held, again = (
-        time.time_text(exact, Rates(), Traffic(recomputed=one), DiskRates(1e9, 1e9)).scf
-        for one in (False, True)
-    )
-    every = exact.integrals()["scf"] / Rates().four_centre
-    assert again - held == pytest.approx(
-        (exact.scf_builds + 2 * exact.hessian_products - 1) * every
-    )
 
 
 def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkeypatch):

@@ -13,7 +13,6 @@ from pyscf import gto, scf
 from scipy.linalg import sqrtm
 
 import dfmp2
-from dfmp2.errors import ComparisonFailed
 from dfmp2.gradients.density import in_fields
 from dfmp2.gradients.gradient import mp2_gradient, mp2_properties
 from dfmp2.molecule.molecule import Molecule
@@ -23,7 +22,7 @@ from dfmp2.output.text import report
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
 from tests.conftest import Heard, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_failure
 from tests.test_progress import Clock
 
 SMALL = {
@@ -190,12 +189,6 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
     )
     assert dfmp2.derive(result, frozen_core=2, listener=Silent()).polarizability is None
     assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
-    skew = np.triu(np.full((3, 3), 0.1), 1)
-    energies = np.diag(found.relaxed) + 0.0002
-    with recorded_error(ComparisonFailed):
-        replace(
-            found, relaxed=found.relaxed + skew, from_energies=energies, dipole_difference=3e-7
-        ).require()
 
 
 def test_a_polarizability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +250,7 @@ def test_the_command_prints_and_stores_properties(call):
         abs=1e-5,
     )
     again = succeed(call("run", *SHORT, "--properties", "--resume", "--json"))
-    assert again.json == found and "nothing is computed" in again.err
+    assert again.json == found and again.was_complete
     succeed(call("run", *SHORT, "--output", "energy.h5"))
     refused = call("run", *SHORT, "--properties", "--resume", "--output", "energy.h5")
     recorded_failure(refused, 3)
@@ -269,7 +262,7 @@ def test_the_command_prints_and_stores_properties(call):
 def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):
     monkeypatch.setattr("dfmp2.gradients.density.ALLOWED", 1e-12)
     done = call("run", "h2.xyz", *SHORT[1:], "--polarizability", "--json")
-    assert done.code == 8 and "asymmetric" in done.message
+    assert done.code == 8 and "asymmetric" in done.message  # by rounding
     stored = dfmp2.read("h2.dfmp2.h5").polarizability
     assert not stored.passed and done.json["polarizability"]["relaxed"] == stored.relaxed.tolist()
 

@@ -595,7 +595,7 @@ def test_a_batch_whose_folder_cannot_be_made(tmp_path: Path) -> None:
         dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "file" / "out")
 
 
-def test_results_are_equal_by_their_content(water, radical, tmp_path):
+def test_results_are_equal_by_their_content(water, radical):
     """Reading a file twice gives equal results; one bit of one pair makes a difference."""
     first, second = dfmp2.read(water.path), dfmp2.read(water.path)
     assert first is not second and first == second and hash(first) == hash(second)

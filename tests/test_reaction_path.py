@@ -141,7 +141,7 @@ def test_files_without_a_hessian(call: Runner, folder: Path) -> None:
     done = call("optimize", "h2.xyz", *OPTIONS, "--start-hessian", "s.h5")
     recorded_failure(done, 3)
     done = call("optimize", "h2.xyz", *OPTIONS, "--start-hessian", "h2.xyz")
-    assert done.code != 0 and "h2.xyz" in done.message
+    recorded_failure(done, 3)
 
 
 def test_an_optimisation_starts_from_a_hessian() -> None:
@@ -476,7 +476,7 @@ def test_hydrogen_moves_from_carbon_to_nitrogen(call: Runner, folder: Path) -> N
     assert short.code == 4 and "allow more with --max-steps" in short.message
     before = set(read_study("p.h5").runs)
     found = succeed(call(*path, "--resume", "--json"))
-    assert found.err.count("finished before") == len(before) == 5
+    assert found.kept_runs == len(before) == 5
     values = found.json
     assert not [name for name in values["runs"] if name.startswith(("plus", "minus"))]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dfmp2.output.document import Facts, Figure, Note, Table
 from dfmp2.output.html.notation import formula, quantity, with_formulas, written
-from dfmp2.output.html.page import COLUMNS, arranged, spans
+from dfmp2.output.html.page import COLUMNS, spans
 from dfmp2.output.html.sources import first
 
 
@@ -101,22 +100,6 @@ def test_every_row_of_tiles_is_full(count):
         if filled == COLUMNS:
             filled = 0
     assert filled == 0
-
-
-def test_no_block_stands_alone_in_half_of_a_row():
-    narrow = Table("", ("atom", "#x"), [("O", "0.1")])
-    wide = Table("", ("atom", "#x"), [("O" * 80, "0.1")])
-    figure = Figure(lambda: "<svg/>", "drawn")
-    alone = figure._replace(alone=True)
-    facts = Facts([("name", "water")])
-    note = Note("info", "said")
-    blocks = [figure, note, narrow, alone, "text", facts, wide, narrow._replace(folded=True)]
-    placed = arranged(blocks)
-    assert sorted(map(id, blocks)) == sorted(id(block) for _, block in placed)
-    assert placed[:3] == [("half", figure), ("half", narrow), ("wide", note)]
-    assert {width for width, _ in placed[3:]} == {"wide"}  # facts found no partner
-    halves = [width for width, _ in arranged([*blocks, narrow])].count("half")
-    assert halves == 4
 
 
 def test_of_many_names_the_first_are_listed() -> None:

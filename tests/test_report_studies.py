@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,10 +17,9 @@ import dfmp2
 from dfmp2.cli.geometry import _ends_of, _extrema
 from dfmp2.output import hdf5
 from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
-from dfmp2.output.drawings.studies import curve_file, energy_map
+from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.reports import study as study_report
 from dfmp2.output.reports.study import study_warnings
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
@@ -98,48 +96,6 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
     drawn = {"svg", "style", "g", "rect", "text", "line", "polyline", "circle", "title"}
     assert {item.tag.partition("}")[2] for item in root.iter()} <= drawn
     assert svg.count("<title>") == 2 and NASTY in "".join(root.itertext())
-
-
-def test_the_frame_of_a_map_is_around_its_lowest_box() -> None:
-    """Three bonds by four angles; the lowest energy is in the second row and the third column."""
-    energies = np.add.outer([3.0, 0.0, 1.0], [0.4, 0.2, 0.0, 0.9]) * 1e-3
-    arrays = {
-        "map_energy": Dataset(energies, "hartree", ""),
-        "map_first": Dataset(np.array([0.9, 1.0, 1.1]), "angstrom", ""),
-        "map_second": Dataset(np.array([90.0, 95.0, 100.0, 105.0]), "degree", ""),
-    }
-    settings = {"coordinates": ["bond_1_2", "angle_2_1_3"]}
-    study = Study("scan", "map", settings, (), {}, {}, {}, True, arrays=arrays)
-    root = ElementTree.fromstring(energy_map(study))
-    boxes = [item for item in root.iter() if item.tag.endswith("rect")]
-
-    def middle(box: ElementTree.Element) -> tuple[float, ...]:
-        corner, size = (
-            [float(box.attrib[name]) for name in names]
-            for names in (("x", "y"), ("width", "height"))
-        )
-        return tuple(place + extent / 2 for place, extent in zip(corner, size, strict=True))
-
-    titled = {
-        (box[0].text or "").partition(":")[0]: middle(box)
-        for box in boxes
-        if len(box) and "kJ/mol" in (box[0].text or "")
-    }
-    lowest = titled["bond 1 2 = 1, angle 2 1 3 = 100"]
-    (frame,) = (box for box in boxes if box.get("class") == "positive")
-    assert middle(frame) == pytest.approx(lowest, abs=0.1)
-    right = titled["bond 1 2 = 1, angle 2 1 3 = 105"]
-    assert right[0] - lowest[0] == pytest.approx(float(frame.attrib["width"]), abs=0.1)
-    above = titled["bond 1 2 = 1.1, angle 2 1 3 = 100"]
-    assert lowest[1] - above[1] == pytest.approx(float(frame.attrib["height"]), abs=0.1)
-    size = [float(frame.attrib[name]) for name in ("width", "height")]
-    flat = replace(study, arrays={**arrays, "map_energy": Dataset(0.0 * energies, "hartree", "")})
-    equal = [
-        box for box in ElementTree.fromstring(energy_map(flat)).iter() if box.find("*") is not None
-    ]
-    sizes = [[float(box.attrib[name]) for name in ("width", "height")] for box in equal[1:]]
-    assert len(sizes) == 12
-    assert all(one == pytest.approx([side - 1.5 for side in size], abs=0.02) for one in sizes)
 
 
 def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical):
@@ -519,70 +475,3 @@ def test_the_fit_of_a_circle_goes_on_beyond_its_ends(lowest, inside):
     assert [axis(svg)(y) for y in curve[:, 1]] == pytest.approx(
         10.0 * (1.0 - np.cos(np.radians(places - lowest))), abs=0.05
     )
-
-
-def test_a_spectrum_is_broadened_and_labelled_and_has_no_imaginary_mode():
-    wavenumbers = (-950.0, 0.0, 1600.0, 1612.0, 3700.0, 3100.0)
-    intensities = (300.0, 0.0, 50.0, 70.0, 2.5, 1.0)
-    figure = study_report._infrared(wavenumbers, intensities)
-    assert "20 cm^-1" in figure.caption
-    svg = figure.draw()
-    root = ElementTree.fromstring(svg)
-    strokes = [item for item in root.iter() if item.get("class") == "mark"]
-    assert len(strokes) == 4
-    labels = [item.text for item in root.iter() if item.get("class") == "small middle peak"]
-    assert labels == ["1612", "3700"]  # 1600 has no room beside it, 3100 is below 3 % of it
-    assert "wavenumber / cm⁻¹" in svg and "intensity / km/mol" in svg
-
-    def lorentzians(x):
-        lines = zip(wavenumbers[2:], intensities[2:], strict=True)
-        return sum(height / (1.0 + ((x - centre) / 10.0) ** 2) for centre, height in lines)
-
-    (curve,) = polylines(svg, "s1")
-    assert (curve[:, 0].min(), curve[:, 0].max()) == (64.0, 484.0)
-    x = 4000.0 * (484.0 - curve[:, 0]) / 420.0  # falls to the right
-    heights = [axis_of_spectrum(root)(y) for y in curve[:, 1]]
-    assert heights == pytest.approx([lorentzians(place) for place in x], abs=0.6, rel=0.02)
-    assert max(heights) == pytest.approx(max(lorentzians(place) for place in x), abs=0.5)
-
-
-def axis_of_spectrum(root):
-    """A function from height to value, from the numbers at the grid lines."""
-    group = next(item for item in root.iter() if item.get("class") == "ticks")
-    lines = [float(item.get("y1")) for item in group if item.tag.endswith("line")]
-    numbers = [float(item.text) for item in group if item.tag.endswith("text")]
-    slope, start = np.polyfit(lines, numbers, 1)
-    return lambda y: start + slope * y
-
-
-def test_an_optimisation_has_two_axes_and_its_limits():
-    table = {
-        "step": Column((0.0, 1.0, 2.0), "", ""),
-        "total_energy": Column((-76.0, -76.01, -76.0112), "hartree", ""),
-        "max_gradient": Column((4e-2, 3e-3, 1e-4), "hartree/bohr", ""),
-        "rms_gradient": Column((2e-2, 1e-3, 0.0), "hartree/bohr", ""),
-    }
-    limits = {"max_gradient": 4.5e-4, "rms_gradient": 3e-4, "max_displacement": 1.8e-3}
-    settings = {"limits": limits, "convergence": "GAU"}
-    svg = study_report._course(drawn_study("optimization", table, settings=settings)).draw()
-    value, root = axis(svg), ElementTree.fromstring(svg)
-    (energies,), (largest,), (rms,) = (polylines(svg, f"s{k}") for k in (1, 2, 3))
-    above = [value(y) for y in energies[:, 1]]
-    assert above == pytest.approx([0.0112 * 2625.4996, 0.0012 * 2625.4996, 0.0], abs=0.05)
-    powers = {
-        item.text: float(item.get("y")) - 4
-        for item in root.iter()
-        if item.tag.endswith("text") and item.text.startswith("10⁻")
-    }
-    top, bottom = powers["10⁻¹"], powers["10⁻⁴"]
-
-    def gradient(y):
-        return 10.0 ** (-1.0 - 3.0 * (y - top) / (bottom - top))
-
-    assert [gradient(y) for y in largest[:, 1]] == pytest.approx([4e-2, 3e-3, 1e-4], rel=0.01)
-    assert [gradient(y) for y in rms[:, 1]] == pytest.approx([2e-2, 1e-3], rel=0.01)  # 0 has no log
-    drawn = [item for item in root.iter() if (item.get("class") or "").startswith("limit")]
-    heights = {item.get("class"): gradient(float(item.get("y1"))) for item in drawn}
-    assert heights == pytest.approx({"limit t2": 4.5e-4, "limit t3": 3e-4}, rel=0.01)
-    without = study_report._course(drawn_study("optimization", table))
-    assert "limit t" not in without.draw() and "does not hold the limits" in without.caption

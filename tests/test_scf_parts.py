@@ -26,7 +26,6 @@ from dfmp2.progress import Silent
 from dfmp2.scf import following, jk, jk_on_disk, ladder, response_matrices, rotations, solvent
 from dfmp2.scf.following import find_solution
 from dfmp2.scf.jk import JKFitting
-from dfmp2.scf.kohn_sham import ExactExchange, coulomb_and_exchange
 from dfmp2.scf.ladder import Ladder, SingleSchedule
 from dfmp2.scf.reference import Reference, Solutions, Stability, common_orbitals
 from dfmp2.scf.response_matrices import ResponseMatrices
@@ -697,42 +696,6 @@ def test_density_factors_are_those_of_occupied_orbitals() -> None:
     np.testing.assert_allclose(left @ right, 2 * plain[0], atol=1e-12)
 
 
-@pytest.mark.parametrize("spins", [1, 2])
-@pytest.mark.parametrize(
-    "exact",
-    [
-        ExactExchange(0.0, 0.0, 0.0),
-        ExactExchange(0.3, 0.3, 0.0),
-        ExactExchange(0.0, 0.6, 0.4),
-        ExactExchange(0.2, 0.9, 0.3),
-    ],
-)
-def test_exact_exchange_has_both_ranges(spins: int, exact: ExactExchange) -> None:
-    mole = mole_of(MOLECULES["methylene"], "sto-3g")
-    mf = scf.UHF(mole) if spins == 2 else scf.hf.RHF(mole)
-    rng = np.random.default_rng(6)
-    d = rng.standard_normal((spins, mole.nao, mole.nao))
-    d = d + d.transpose(0, 2, 1)
-    density = d if spins == 2 else d[0]
-    full = mole.intor("int2e")
-    with mole.with_range_coulomb(0.4 if exact.omega == 0.4 else 0.3):
-        far = mole.intor("int2e")
-    coulomb, exchange = coulomb_and_exchange(mf, density, exact)
-    total = np.einsum("mnls,ls->mn", full, d.sum(axis=0))
-    for s in range(spins):
-        j = coulomb[s] if spins == 2 else coulomb
-        np.testing.assert_allclose(j, total, atol=1e-9)
-        expected = exact.short_range * np.einsum("mlns,ls->mn", full, d[s])
-        if exact.separated:
-            difference = exact.long_range - exact.short_range
-            expected = expected + difference * np.einsum("mlns,ls->mn", far, d[s])
-        if exchange is None:
-            assert not exact.full and not exact.separated
-        else:
-            x = exchange[s] if spins == 2 else 2 * exchange
-            np.testing.assert_allclose(x, expected, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     ("points", "nao", "expected"),
     [
@@ -804,20 +767,6 @@ def reference(**more: Any) -> Reference:
         "mo_occ": occ,
     }
     return Reference(**{**given, **more})
-
-
-def test_singles_are_summed_over_both_spins_without_frozen_orbitals() -> None:
-    f = np.random.default_rng(9).standard_normal((2, 4, 4))
-    made = reference(mo_coupling=f)
-    for core, last in ((0, 0), (1, 0), (0, 1), (1, 2)):
-        expected = 0.0
-        for s, nocc in enumerate((2, 1)):
-            for i in range(core, nocc):
-                for a in range(nocc, 4 - last):
-                    e = made.mo_energy[s]
-                    expected += f[s, i, a] ** 2 / (e[i] - e[a])
-        assert made.singles_energy(core, last) == pytest.approx(expected, rel=1e-13)
-    assert reference().singles_energy(0, 0) == 0.0
 
 
 def test_names_of_references() -> None:

@@ -421,9 +421,7 @@ def test_a_stored_study_fits_one_screen(name: str, tmp_path: Path) -> None:
     assert len(lines) + ENDING - of_warnings <= 24 + (name == "gradient")
 
 
-def test_warnings_of_one_kind_are_said_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_warnings_of_one_kind_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     log = io.StringIO()
     with console.Console(quiet=False, log=log, several=True) as shown:
         for text in ("gap 0.1 Eh", "gap 1.2e-03 Eh", "metric"):

@@ -17,7 +17,6 @@ from pyscf.solvent import PCM, SMD, pcm, smd
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import Options
 from dfmp2.output.export import export
 from dfmp2.planning import memory
@@ -327,20 +326,6 @@ def test_an_element_without_a_published_radius_is_warned_of() -> None:
             scf_conv_tol=1e-4,
         )
     assert "no van der Waals" in result.diagnostics.warnings[0]
-
-
-def test_the_solvent_decides_which_calculation_it_is() -> None:
-    water = molecule(BENT)
-    names = {
-        fingerprint(water, Options("sto-3g", **options))
-        for options in (
-            {},
-            {"solvent": "water"},
-            {"solvent": "toluene"},
-            {"solvent": "water", "solvent_model": "smd"},
-        )
-    }
-    assert len(names) == 4
 
 
 def test_a_result_tells_its_solvent_and_compares(call: Runner) -> None:

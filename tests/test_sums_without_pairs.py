@@ -69,56 +69,6 @@ def on_disk(space: Space, b: list[Any]) -> list[StoredTensor]:
     return made
 
 
-@pytest.mark.parametrize("joined", [True, False])
-@pytest.mark.parametrize(("workers", "held"), [(1, 0), (3, 10**9), (12, 2 * 8 * NAUX**2)])
-@pytest.mark.parametrize("disk", [True, False])
-def test_weighted_products_are_their_sums(
-    joined: bool,
-    workers: int,
-    held: int,
-    disk: bool,
-    b: list[Any],
-    spaces: list[ActiveSpace],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Three matrices, some at a time from disk, in groups of one or two orbitals."""
-    monkeypatch.setattr(response, "group_bytes", lambda naux: 8 * 11 * naux)
-    monkeypatch.setattr(response, "STRIP", 4)
-    factors = [lambda gap, k=k: 1.0 / (gap + k) for k in range(3)]
-    passes: list[int] = []
-    groups = response.groups
-
-    def counted(tensor: Any) -> Any:
-        passes.append(1)
-        return groups(tensor)
-
-    monkeypatch.setattr(response, "groups", counted)
-    with Space(tmp_path, 0) as space:
-        tensors: Any = on_disk(space, b) if disk else b
-        found = [
-            [matrix.copy() for matrix in matrices]
-            for matrices in response.weighted_products(
-                tensors, spaces, factors, held, workers, joined=joined
-            )
-        ]
-    at_once = 1
-    if disk:
-        number = 1 if joined else 2
-        at_once = min(3, max(1, held // (number * NAUX**2 * 8)))
-    assert len(passes) == 2 * math.ceil(3 / at_once)
-    for k, matrices in enumerate(found):
-        expected = [
-            np.einsum("iap,iaq,ia->pq", one, one, 1.0 / (gaps_of(s) + k))
-            for one, s in zip(b, spaces, strict=True)
-        ]
-        if joined:
-            expected = [expected[0] + expected[1]]
-        assert len(matrices) == len(expected)
-        for matrix, value in zip(matrices, expected, strict=True):
-            np.testing.assert_allclose(matrix, value, rtol=1e-12, atol=1e-15)
-
-
 @pytest.mark.parametrize("disk", [True, False])
 @pytest.mark.parametrize(
     ("bytes_of_group", "ends"),

@@ -380,7 +380,7 @@ def test_three_products_of_tf32_are_one_of_float32():
     assert ((once - exact).abs() / scale).max() > 2.0**-15
 
 
-def test_a_split_pair_step_has_three_products_and_the_energy(monkeypatch):
+def test_a_split_pair_step_has_three_products_and_the_energy():
     space = fitted(9, 30, 60)
     card = backend(split=True)
     operand = card.put(*space, "mixed")
