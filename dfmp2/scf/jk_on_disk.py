@@ -130,15 +130,6 @@ class DiskIntegrals(JKFitting):
         j, k = accumulated(read, self._naux, self.pairs, occupied, self.threads, how)
         return j, self._whole(k, occupied, how)
 
-    def rows(self) -> Iterator[Array]:
-        """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is
-        requested."""
-        self.build()
-        step = max(1, self._most())
-        cuts = [[(start, min(start + step, self._naux))] for start in range(0, self._naux, step)]
-        for (block,) in self._read(cuts):
-            yield block
-
     def _most(self) -> int:
         """Number of fitting functions that may be in memory at a time."""
         return self._room.read_bytes // (BUFFERS * FLOAT64 * max(1, len(self.pairs.columns)))
