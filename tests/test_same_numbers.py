@@ -121,7 +121,7 @@ def test_a_warning_is_kept_by_every_route(tmp_path: Path, monkeypatch: pytest.Mo
 # --- numbers --------------------------------------------------------------------------------------
 
 FACTORS = {"method": "custom-scs-mp2", "os_scale": 1.15, "ss_scale": 0.4}
-UHF = {**EXACT, **FACTORS, "frozen_core": "1", "frozen_virtual": 2, "stability": "full"}
+UHF = {**EXACT, **FACTORS, "frozen_core": "auto", "frozen_virtual": 2, "stability": "full"}
 CASES: dict[str, tuple[dfmp2.Molecule, dict[str, Any]]] = {
     "uhf": (MOLECULES["borane cation"].in_field(CHARGES), UHF),
     "rohf": (  # with singles
@@ -189,6 +189,11 @@ class Case:
             np.savetxt(self.folder / "field.txt", keywords["point_charges"], fmt="%.17g")
             keywords["point_charges"] = "field.txt"
         return keywords
+
+    def keep_workers_here(self) -> None:
+        """As the fixture `call`."""
+        self.patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        self.patch.setattr("dfmp2.host.processes._served", ["none is needed"])
 
     def mean_field(self) -> Any:
         """PySCF's own."""
@@ -287,6 +292,7 @@ def request_of(case: Case, *, single: bool = False) -> dict[str, Any]:
         "driver": "energy",
         "model": {"method": case.options["method"], "basis": case.options["basis"]},
         "keywords": keywords | case.field(),
+        "protocols": {"wavefunction": "orbitals_and_eigenvalues"},
     }
 
 
@@ -296,6 +302,10 @@ def by_qcschema(case: Case) -> Any:
     for name, value in found["properties"].items():
         if name.startswith(("mp2_", "scf_total")):
             assert value == pytest.approx(named(whole_of(case.name), name), abs=1e-10), name
+    energies = whole_of(case.name).reference.mo_energy
+    for spin, expected in zip("ab", energies, strict=False):
+        values = found["wavefunction"][f"scf_eigenvalues_{spin}"]
+        assert values == pytest.approx(expected, abs=1e-10)
     return found["extras"]["dfmp2"]
 
 
@@ -313,7 +323,8 @@ def by_qcengine(case: Case) -> Any:
     document = request_of(case, single=True)
     document["molecule"] |= {"fix_com": True, "fix_orientation": True}
     given = models.v1.AtomicInput(**document)
-    found = qcengine.compute(given, "dfmp2", raise_error=True, task_config={"ncores": 1})
+    found = qcengine.compute(given, "dfmp2", raise_error=True, task_config={"ncores": 2})
+    assert found.extras["dfmp2"]["provenance"]["threads"] == 2
     return found.extras["dfmp2"]
 
 
@@ -333,12 +344,12 @@ def by_ase(case: Case) -> Any:
     return atoms.calc.result
 
 
-def in_a_batch(case: Case) -> Any:
+def in_a_batch(case: Case, **more: Any) -> Any:
     """As an item of a manifest, whose file says neither charge nor multiplicity."""
     bare = replace(case.molecule, point_charges=None, charge=0, multiplicity=1)
     (case.folder / "x.xyz").write_text(re.sub("charge.*", "", bare.to_xyz()))
     state = {"charge": case.molecule.charge, "multiplicity": case.molecule.multiplicity}
-    given = {**case.options, **state, **case.field_in_a_file()}
+    given = {**case.options, **state, **case.field_in_a_file(), **more}
     del given["threads"]
     lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
     (case.folder / "m.toml").write_text(
@@ -350,18 +361,23 @@ def in_a_batch(case: Case) -> Any:
 
 
 def in_a_batch_of_python(case: Case) -> Any:
-    case.patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
-    case.patch.setattr("dfmp2.host.processes._served", ["none is needed"])
+    case.keep_workers_here()
     found = dfmp2.batch({"x": case.molecule}, output=case.folder / "out", **case.options)
     return found["x"]
 
 
-def in_a_scan(case: Case) -> Any:
+def in_a_scan(case: Case, **more: Any) -> Any:
     other = replace(case.molecule, coordinates=1.01 * case.molecule.coordinates)
     frames = [other, case.molecule]
-    dfmp2.scan(frames, **case.options, output=case.folder / "s.h5", listener=Heard())
+    given = {**case.options, **more}
+    dfmp2.scan(frames, **given, output=case.folder / "s.h5", listener=Heard())
     _, found = dfmp2.read_study(case.folder / "s.h5").runs.values()
     return found
+
+
+def in_a_shared_scan(case: Case, **more: Any) -> Any:
+    case.keep_workers_here()
+    return in_a_scan(case, workers=2, chained=False, **more)
 
 
 def by_the_program(case: Case) -> Any:
@@ -375,9 +391,12 @@ def with_gradient(case: Case) -> Any:
     return dfmp2.gradient(case.molecule, **case.options, listener=Heard()).result
 
 
-def restarted(case: Case) -> Any:
+def restarted(case: Case, compute: Any) -> Any:
+    """From its own orbitals."""
     dfmp2.write(whole_of(case.name), case.folder / "start.h5")
-    return case.whole(scf_from=str(case.folder / "start.h5"))
+    found = compute(case, scf_from=str(case.folder / "start.h5"))
+    assert found.reference.cycles < 3 < whole_of(case.name).reference.cycles
+    return found
 
 
 def stored(case: Case) -> Any:
@@ -404,17 +423,20 @@ ROUTES: dict[str, Any] = {
     "counterpoise": with_counterpoise,
     "ASE": by_ase,
     "batch": in_a_batch,
+    "energies of a batch": lambda case: in_a_batch(case, keep="energies").to_dict(),
     "batch of Python": in_a_batch_of_python,
     "scan": in_a_scan,
     "program": by_the_program,
     "gradient": with_gradient,
-    "start orbitals": restarted,
+    "start orbitals": partial(restarted, compute=Case.whole),
+    "start orbitals of a batch": partial(restarted, compute=in_a_batch),
+    "start orbitals of a shared scan": partial(restarted, compute=in_a_shared_scan),
     "stored": stored,
     "torch": lambda case: case.whole(backend="torch"),
     "kernels": lambda case: case.whole(backend="nki-interpreter"),
     "device": lambda case: case.whole(backend="nki-interpreter", transform="device"),
 }
-NOT_OF = {  # refused: gradients and adopted mean fields of ROHF, ghosts of ASE, charges in xyz files
+NOT_OF = {  # refused, or made for one molecule
     ("mean field", "rohf"),
     ("gradient", "rohf"),
     ("ASE", "rhf"),
@@ -439,6 +461,8 @@ OTHER_STEPS = (
     "QCEngine",  # which rounds coordinates to 1e-8 bohr
     "scan",
     "start orbitals",
+    "start orbitals of a batch",
+    "start orbitals of a shared scan",
 )
 # Times and sizes, which must be there
 MEASURED = re.compile("timings/|predicted/|memory/|storage/")
@@ -505,6 +529,23 @@ def same_leaf(path: str, one: Any, two: Any, near: tuple[float, float]) -> bool:
     return bool(np.allclose(one, two, rtol=10 * near[1], atol=allowed, equal_nan=True))
 
 
+def different(
+    expected: dict[str, Any],
+    found: dict[str, Any],
+    near: tuple[float, float],
+    may_differ: Iterable[re.Pattern[str]],
+) -> list[tuple[str, Any, Any]]:
+    """Leaves that differ, or that only one of two results has."""
+    compared = [
+        path
+        for path in {**expected, **found}
+        if not any(pattern.search(path) for pattern in may_differ)
+    ]
+    assert len(compared) > 100
+    pairs = [(path, expected.get(path, "missing"), found.get(path, "missing")) for path in compared]
+    return [leaf for leaf in pairs if not same_leaf(*leaf, near)]
+
+
 def is_done(route: str, name: str) -> bool:
     """Whether a molecule is computed by a route: those in float32 by all that read pairs."""
     if name == "mixed" and route in IN_FLOAT32:
@@ -534,29 +575,33 @@ def test_every_route_gives_the_same_numbers(
     near = ROUNDING
     if route in OTHER_STEPS:
         near = CONVERGENCE
+        may_differ.append(STEPS)
     elif route in IN_FLOAT32 and name == "mixed":
         near = FLOAT32
         may_differ.append(PRECISION)
-    if route in OTHER_STEPS:
-        may_differ.append(STEPS)
     if route in ADDED:
         may_differ.append(ADDED[route])
     if "disk" in route:
         may_differ.append(DISK_WORK)
-    compared = [
-        path
-        for path in {**expected, **found}
-        if not any(pattern.search(path) for pattern in may_differ)
-    ]
-    assert len(compared) > 100
-    different = [
-        (path, expected.get(path, "missing"), found.get(path, "missing"))
-        for path in compared
-        if not same_leaf(path, expected.get(path, "missing"), found.get(path, "missing"), near)
-    ]
-    assert different == []
+    assert different(expected, found, near, may_differ) == []
     for path in {**expected, **found}:
         assert not MEASURED.search(path) or path in expected.keys() & found.keys(), path
+
+
+def test_a_fragment_keeps_state_and_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charged radical beside a neon atom, with its own functions, is that alone."""
+    case = Case("uhf", tmp_path, monkeypatch)
+    case.options = {**case.options, "frozen_virtual": 0}
+    both = replace(
+        case.molecule,
+        symbols=(*case.molecule.symbols, "Ne"),
+        coordinates=np.vstack([case.molecule.coordinates, [-5.5, -3.0, 3.0]]),
+        ghost=(),
+    )
+    states: dict[str, Any] = {"charges": "1,0", "multiplicities": "2,1"}
+    study = dfmp2.interaction(both, fragments="1-4,5", **states, **case.options, listener=Heard())
+    expected, found = (leaves_of(one) for one in (case.whole(), study.runs["fragment-1-alone"]))
+    assert different(expected, found, ROUNDING, [ITS_OWN, MEASURED]) == []
 
 
 @pytest.mark.parametrize("name", CASES)
