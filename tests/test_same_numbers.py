@@ -29,6 +29,7 @@ from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE
 from dfmp2.planning import memory
+from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.awkward import (
     BASIS,
     CHARGES,
@@ -139,10 +140,21 @@ CASES: dict[str, tuple[dfmp2.Molecule, dict[str, Any]]] = {
             "stability": "auto",
         },
     ),
+    "conventional": (
+        MOLECULES["methylene"],
+        {
+            **EXACT,
+            **FACTORS,
+            "frozen_core": "1",
+            "scf": "conventional",
+            "scf_auxbasis": None,
+            "stability": "off",
+        },
+    ),
     "mixed": (MOLECULES["borane cation"], {**UHF, "precision": "mixed"}),
     "repeated": (MOLECULES["borane cation"], {**UHF, "precision": "auto", "tolerance": 1e-13}),
 }
-OWN_SCF = ("basis", "reference", "scf_auxbasis", "scf_conv_tol", "auxbasis")
+OWN_SCF = ("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis")
 
 
 class Case:
@@ -200,7 +212,8 @@ class Case:
         if self.name == "rhf":
             basis = {"default": "cc-pvdz", "Rb": "def2-svp", "GHOST-He": "cc-pvdz"}
             return mean_field(self.molecule, scf.RHF, basis=basis, ecp={"Rb": "def2-svp"})
-        return mean_field(self.molecule, scf.ROHF if self.name == "rohf" else scf.UHF)
+        kind = scf.ROHF if self.name == "rohf" else scf.UHF
+        return mean_field(self.molecule, kind, fitted=self.name != "conventional")
 
 
 def on_disk(case: Case, functions: int = 0, orbitals: int = 0) -> Any:
@@ -366,13 +379,29 @@ def in_a_batch_of_python(case: Case) -> Any:
     return found["x"]
 
 
-def in_a_scan(case: Case, **more: Any) -> Any:
-    other = replace(case.molecule, coordinates=1.01 * case.molecule.coordinates)
-    frames = [other, case.molecule]
+def in_a_scan(case: Case, geometries: Any = None, **more: Any) -> Any:
+    """As the last of two geometries, by default given as molecules."""
+    if geometries is None:
+        other = replace(case.molecule, coordinates=1.01 * case.molecule.coordinates)
+        geometries = [other, case.molecule]
     given = {**case.options, **more}
-    dfmp2.scan(frames, **given, output=case.folder / "s.h5", listener=Heard())
+    dfmp2.scan(geometries, **given, output=case.folder / "s.h5", listener=Heard())
     _, found = dfmp2.read_study(case.folder / "s.h5").runs.values()
     return found
+
+
+def along_a_bond(case: Case) -> Any:
+    first, second, *_ = case.molecule.coordinates * ANGSTROM_PER_BOHR
+    length = float(np.linalg.norm(second - first))
+    bond = ("bond", "1,2", [1.02 * length, length])
+    return in_a_scan(case, case.molecule, coordinate=bond, moving="2")
+
+
+def of_frames_in_a_file(case: Case) -> Any:
+    case.patch.chdir(case.folder)
+    other = replace(case.molecule, coordinates=1.01 * case.molecule.coordinates)
+    Path("frames.xyz").write_text(other.to_xyz() + case.molecule.to_xyz())
+    return in_a_scan(case, "frames.xyz", **case.field_in_a_file())
 
 
 def in_a_shared_scan(case: Case, **more: Any) -> Any:
@@ -426,6 +455,8 @@ ROUTES: dict[str, Any] = {
     "energies of a batch": lambda case: in_a_batch(case, keep="energies").to_dict(),
     "batch of Python": in_a_batch_of_python,
     "scan": in_a_scan,
+    "scan along a bond": along_a_bond,
+    "scan of a file": of_frames_in_a_file,
     "program": by_the_program,
     "gradient": with_gradient,
     "start orbitals": partial(restarted, compute=Case.whole),
@@ -460,6 +491,8 @@ OTHER_STEPS = (
     "mean field",
     "QCEngine",  # which rounds coordinates to 1e-8 bohr
     "scan",
+    "scan along a bond",
+    "scan of a file",
     "start orbitals",
     "start orbitals of a batch",
     "start orbitals of a shared scan",
@@ -474,7 +507,7 @@ ITS_OWN = re.compile(
 # How the SCF went, not where it ended, and the estimate of what is left of its convergence
 STEPS = re.compile(
     "cycles|history|operations|ladder|scf_start|reference/start|iterations|scf_convergence"
-    "|rotation_left|solutions|error_budget/(mp2_|reaction|scf_)"
+    "|rotation_left|solutions|error_budget/(mp2_|reaction|scf_|summary)"
 )
 # PySCF's memory limit, the atoms as text, and places that it fills in when it computes
 OF_THE_LIBRARY = re.compile(r"/(max_memory|atom|_enuc|_env/1?\d)")
@@ -550,6 +583,8 @@ def is_done(route: str, name: str) -> bool:
     """Whether a molecule is computed by a route: those in float32 by all that read pairs."""
     if name == "mixed" and route in IN_FLOAT32:
         return True
+    if name == "conventional":
+        return route in (*OF_PAIRS, "mean field", "stored")
     if name in ("mixed", "repeated"):
         return route in OF_PAIRS
     return route not in ("kernels", "device")
@@ -609,7 +644,8 @@ def test_the_first_route_gives_pyscfs_numbers(name: str) -> None:
     ours = whole_of(name)
     mf = Case(name, Path(), pytest.MonkeyPatch()).mean_field()
     core, virtual = ours.sizes.frozen_core, ours.sizes.frozen_virtual
-    assert core == 1 and virtual == {"rohf": 1, "rhf": 0}.get(name, 2)
+    assert core == 1 and virtual == CASES[name][1].get("frozen_virtual", 0)
+    assert (ours.scf_fitting is None) == (ours.sizes.naux_scf == 0) == (name == "conventional")
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     singles = 0.0
     if name == "rohf":
