@@ -135,6 +135,10 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
         spins = 1 if name == "h2o" else 2
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
+    (one,) = read_inputs(make_batch(["given.xyz"], {"basis": "6-31g"}, tmp_path / "out", tmp_path))
+    ions = [one._replace(molecule=one.molecule.with_state(charge, 2)) for charge in (0, 2, -2)]
+    electrons = [[s.nocc for s in work.load.spins] for work in works(ions)]
+    assert electrons == [[5, 4], [4, 3], [6, 5]]  # of NH2
     refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
     assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
 

@@ -23,6 +23,7 @@ from hypothesis import given
 import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk
+from dfmp2.host import files as host_files
 from dfmp2.mp2.prepared import options_for
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5
@@ -165,6 +166,43 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert dropped > 0 and source.prepared.shapes[0][2] == source.prepared.sizes.naux - dropped
         # No space is wasted
         assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
+
+
+def test_a_stopped_preparation_of_another_molecule_is_replaced_on_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    given: dict[str, Any] = {"basis": "sto-3g", "output": folder / "x.h5", "listener": Heard()}
+    with Stopping(after_scf=True), pytest.raises(dfmp2.Interrupted):
+        dfmp2.prepare(folder / "h2o.xyz", **given)
+    with recorded_error(dfmp2.ForeignCheckpoint):
+        dfmp2.prepare(folder / "nh2.xyz", **given)
+    made = dfmp2.prepare(folder / "nh2.xyz", **given, overwrite=True)
+    expected = dfmp2.run(folder / "nh2.xyz", "sto-3g", listener=Heard())
+    assert made.reference.scf_total_energy == pytest.approx(expected.scf_total_energy, abs=1e-9)
+    energy = dfmp2.energy(folder / "x.h5", listener=Heard()).total_energy
+    assert energy == pytest.approx(expected.total_energy, abs=1e-9)
+    assert not (folder / "x.h5.checkpoint").exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_disk_must_hold_all_of_b(
+    overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly; and a file that is there is replaced only on request."""
+    free = 10**6 + prepared_files.OVERHEAD
+    monkeypatch.setattr(host_files, "free_disk", lambda _: free)
+    file = PreparedFile(tmp_path / "x.h5", overwrite=overwrite)
+    file.require(10**6)
+    (tmp_path / "x.h5").touch()
+    if overwrite:
+        file.require(10**6)
+    else:
+        with pytest.raises(dfmp2.ResultExists):
+            file.require(10**6)
+    free -= 1
+    with pytest.raises(dfmp2.DiskFull):
+        file.require(10**6)
 
 
 def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
