@@ -24,7 +24,7 @@ from dfmp2.errors import (
     SomeFailed,
 )
 from dfmp2.errors.messages import Option
-from dfmp2.execution import items, parts, pool
+from dfmp2.execution import batch, items, parts, pool
 from dfmp2.execution.batch import (
     BatchRun,
     Work,
@@ -209,6 +209,28 @@ def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained
     options = Options("sto-3g", threads=given, backend="cpu")
     study = SimpleNamespace(task=SimpleNamespace(options=options, chained=chained), _kind="energy")
     assert runs._StudyRuns._division(study, ["a", "b"], elsewhere) == expected  # type: ignore[arg-type]
+
+
+def test_workers_suit_the_items_that_are_left(monkeypatch):
+    """Their costs, and the memory of the largest one beside its libraries; one worker if nothing
+    can run, or on one core."""
+    monkeypatch.setattr(batch, "memory_needed", lambda load, threads: (load.nao, 100 * load.nao))
+    monkeypatch.setattr(batch, "process_count", lambda *given: given)
+    loads: list[Any] = [
+        None,
+        SimpleNamespace(nao=5),
+        SimpleNamespace(nao=9),
+        SimpleNamespace(nao=7),
+    ]
+    works = [Work(place, 1.5 * place, "", load) for place, load in enumerate(loads)]
+
+    def asked(left: list[int], cores: int) -> Any:
+        run: Any = SimpleNamespace(left=left, _works=works)
+        return BatchRun.suitable_workers(run, cores, 10**6)
+
+    assert asked([0, 1, 2], 4) == ([0.0, 1.5, 3.0], 900, 10**6, 4)
+    assert asked([3, 1], 2) == ([4.5, 1.5], 700, 10**6, 2)
+    assert asked([0], 4) == asked([], 4) == asked([1, 2], 1) == 1
 
 
 def test_processes_begin_with_the_longest_run():

@@ -24,13 +24,13 @@ import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk
 from dfmp2.host import files as host_files
-from dfmp2.mp2.prepared import options_for
+from dfmp2.mp2.prepared import options_for, prepared_energy
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5
 from dfmp2.output import prepared as prepared_files
 from dfmp2.output.checkpoint import VARIABLE
 from dfmp2.output.hdf5_datasets import hash_of, read_contents
-from dfmp2.output.prepared import PreparedFile, is_prepared, opened
+from dfmp2.output.prepared import OpenedFile, PreparedFile, is_prepared, opened
 from dfmp2.output.state import NUMBERS_OF_B, read_layout
 from dfmp2.planning import memory
 from tests.conftest import (
@@ -299,6 +299,30 @@ def test_b_is_what_the_file_says(radical_file: Path) -> None:
     assert np.sum(g * g / d) == pytest.approx(
         result.mp2_opposite_spin_correlation_energy, abs=1e-14
     )
+
+
+def test_b_is_in_memory_unless_other_processes_compute_with_it(
+    radical_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same energy, even if they leave all tiles out."""
+    held: list[bool] = []
+    load = OpenedFile.load
+
+    def watched(source: OpenedFile, workers: int, *, held: bool, seen: Any = held) -> Any:
+        seen.append(held)
+        return load(source, workers, held=held)
+
+    def nothing(*_: Any) -> Any:
+        yield from ()
+
+    monkeypatch.setattr(OpenedFile, "load", watched)
+    energies = []
+    for elsewhere in (None, nothing):
+        with opened(radical_file) as source:
+            options = options_for(source.prepared, {"threads": 1})
+            found = prepared_energy(source, options, listener=Heard(), elsewhere=elsewhere)
+        energies.append(found.mp2_total_energy)
+    assert held == [True, False] and energies[0] == energies[1]
 
 
 def test_b_is_left_where_it_is_when_a_file_is_opened(
