@@ -214,18 +214,15 @@ def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained
 def test_workers_suit_the_items_that_are_left(monkeypatch):
     """Their costs, and the memory of the largest one beside its libraries; one worker if nothing
     can run, or on one core."""
-    monkeypatch.setattr(batch, "memory_needed", lambda load, threads: (load.nao, 100 * load.nao))
+    monkeypatch.setattr(
+        batch, "memory_needed", lambda given, share: given and (given, 100 * given * share.threads)
+    )
     monkeypatch.setattr(batch, "process_count", lambda *given: given)
-    loads: list[Any] = [
-        None,
-        SimpleNamespace(nao=5),
-        SimpleNamespace(nao=9),
-        SimpleNamespace(nao=7),
-    ]
-    works = [Work(place, 1.5 * place, "", load) for place, load in enumerate(loads)]
+    inputs = [None, 5, 9, 7]
+    works = [Work(place, 1.5 * place, "", None) for place in range(4)]
 
     def asked(left: list[int], cores: int) -> Any:
-        run: Any = SimpleNamespace(left=left, _works=works)
+        run: Any = SimpleNamespace(left=left, inputs=inputs, _works=works)
         return BatchRun.suitable_workers(run, cores, 10**6)
 
     assert asked([0, 1, 2], 4) == ([0.0, 1.5, 3.0], 900, 10**6, 4)
