@@ -440,6 +440,7 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     assert stored.to_dict() == added.to_dict()
     said = stored.to_dict()
     published = {"s6": 0.64, "s8": 0.9147, "s9": 0.0, "a1": 0.3065, "a2": 5.057}
+    published |= {"correction": "d3bj", "functional": "b2plyp"}
     assert {name: said["dispersion"][name] for name in published} == published
     assert said["dispersion_energy"] == added.dispersion_energy
     assert said["scf_total_energy"] + said["correlation_energy"] + said["dispersion_energy"] == (
