@@ -434,6 +434,8 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
     again = outputs.printed(name, ".again.json")
     result = dfmp2.read(outputs.folder / f"{name}.h5")
     assert len(compare_with_attributes(printed, result)) > 25
+    names = [printed[key] for key in ("method", "basis", "scf_auxbasis", "auxbasis")]
+    assert names == ["mp2", "sto-3g", "def2-universal-jkfit", "def2-svp-ri"]
     compare_budgets(printed["error_budget"], result.error_budget)
     solutions = result.reference.solutions
     assert printed["scf_solutions"]["chosen"] == solutions.chosen
@@ -449,6 +451,9 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
     if result.gradient is not None:
         factors = (result.gradient.opposite_spin_factor, result.gradient.same_spin_factor)
         assert factors == (1.0, 1.0)
+        forces = np.array(printed["total_gradient"])
+        assert printed["gradient_norm"] == pytest.approx(np.sqrt((forces**2).sum()), rel=1e-12)
+        assert result.gradient.largest == max(abs(forces.min()), abs(forces.max()))
     assert {**printed, "output": None} == {**again, "output": None}
 
 
