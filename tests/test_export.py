@@ -232,6 +232,14 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
     radial = 2 * (2 * a) ** (l + 1.5) / np.array([math.gamma(x + 1.5) for x in l])
     np.testing.assert_allclose(factors, np.sqrt(radial * (2 * l + 1) / (4 * math.pi)), rtol=1e-12)
     assert set(scales) == {1.0}
+    # Those of contracted functions, which PySCF normalises again
+    for number, momentum in enumerate(momenta):
+        mine = owner == number
+        weights = coefficients[mine] * factors[mine]
+        sums = exponents[mine][:, None] + exponents[mine]
+        radial = math.gamma(momentum + 1.5) / 2 / sums ** (momentum + 1.5)
+        norm = 4 * math.pi / (2 * momentum + 1) * weights @ radial @ weights
+        assert norm == pytest.approx(1.0, abs=1e-10)
 
 
 @pytest.mark.parametrize("version", [1, 2])
