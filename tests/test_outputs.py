@@ -500,6 +500,10 @@ def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None
     result = dfmp2.read(outputs.folder / "run.h5")
     slopes = np.array([[1.0, 0.2, 0.3], [0.25, 2.0, 0.5], [0.35, 0.45, 3.0]])
     parts = {
+        "diagnostics": replace(
+            result.diagnostics, metric_dropped=3, metric_threshold=1e-12, mp2_fitting_error=2e-5
+        ),
+        "timings": replace(result.timings, fitting_certificate=0.25),
         "certificate": Certificate(91, 17, 1e-9, 2e-9, 3e-9, 4e-9, 1e-7, False, 5),
         "fitting_certificate": FittingCertificate(1e-5, 2e-6, 9, 8, 45, 36, 7, 3e-5, 4e-6),
         "check": Check("PySCF", -74.1, -0.01, -0.02, 1e-9, 2e-9, 3e-9, 1e-6),
@@ -516,7 +520,9 @@ def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None
         smd_cds_energy=0.003,
         grid_points=1234,
     )
-    filled = replace(result, reference=reference, ranks=Ranks(2, ("a", "b"), (10, 20)), **parts)
+    predicted = replace(result.predicted, fitting_certificate=0.5)
+    ranks = Ranks(2, ("a", "b"), (10, 20))
+    filled = replace(result, reference=reference, predicted=predicted, ranks=ranks, **parts)
     found = filled.to_dict()
     assert found["ranks"]["count"] == 2 and found["ranks"]["measured_peaks"] == [10, 20]
     compared = compare_with_attributes({**found, "ranks": None}, filled)
