@@ -68,6 +68,7 @@ def test_json_names_its_origin(water: Stored) -> None:
     ):
         assert provenance[name]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", provenance["created"])
+    assert water.json["backend"] == "cpu"
 
 
 def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:

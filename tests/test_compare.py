@@ -148,8 +148,11 @@ def test_table_and_json(call: Runner, water: Stored) -> None:
         "mp2_correlation_energy": correlation.e_corr,
     }
     assert found["energies"].keys() == theirs.keys()
-    for name, other in theirs.items():
+    for (name, other), line in zip(theirs.items(), rows, strict=True):
         row = found["energies"][name]
+        shown = [float(text) for text in line.split()[-3:]]
+        assert shown[:2] == pytest.approx([row["stored"], row["exact"]], abs=1e-9)
+        assert shown[2] == pytest.approx(row["difference"], rel=0.05)
         assert row["stored"] == getattr(result, name)
         assert row["exact"] == pytest.approx(other, abs=1e-8)
         assert row["difference"] == pytest.approx(row["stored"] - row["exact"], abs=1e-12)

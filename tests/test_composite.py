@@ -391,6 +391,8 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
         assert getattr(found, name) == pytest.approx(PSI4_WATER[psi4], abs=3e-4)
     assert found.t1_diagnostic == pytest.approx(solver.get_t1_diagnostic(), rel=2e-4)
     assert found.d1_diagnostic == pytest.approx(solver.get_d1_diagnostic(), rel=2e-4)
+    ccsd, triples, perturbed = energies
+    assert found.correction == pytest.approx(ccsd + triples - perturbed, rel=3e-4)
     exact = PSI4_WATER["ccsd"] + PSI4_WATER["triples"] - PSI4_WATER["mp2"]
     assert found.correction == pytest.approx(exact, abs=FITTING)
     assert found.t1_diagnostic == pytest.approx(PSI4_WATER["t1"], abs=2e-5)

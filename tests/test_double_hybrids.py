@@ -461,6 +461,7 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     assert stored.to_dict() == added.to_dict()
     said = stored.to_dict()
     published = {"s6": 0.64, "s8": 0.9147, "s9": 0.0, "a1": 0.3065, "a2": 5.057}
+    published |= {"correction": "d3bj", "functional": "b2plyp"}
     assert {name: said["dispersion"][name] for name in published} == published
     assert said["dispersion_energy"] == added.dispersion_energy
     assert said["scf_total_energy"] + said["correlation_energy"] + said["dispersion_energy"] == (
@@ -472,6 +473,15 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     named = json.loads(export(stored, "qcschema"))["extras"]["qcvars"]
     for name in ("CURRENT ENERGY", "DFT TOTAL ENERGY", "B2PLYP-D3(BJ) TOTAL ENERGY"):
         assert named[name] == pytest.approx(said["total_energy"], abs=1e-12)
+    for name, key in (
+        ("DISPERSION CORRECTION ENERGY", "dispersion_energy"),
+        ("DOUBLE-HYBRID CORRECTION ENERGY", "correlation_energy"),
+        ("DFT FUNCTIONAL TOTAL ENERGY", "scf_total_energy"),
+    ):
+        assert named[name] == said[key], name
+    row = stored.to_dataframe().iloc[0]
+    assert row["dispersion_energy"] == added.dispersion.energy
+    assert row["mean_field_energy"] == added.scf_total_energy
     printed = report(stored)
     text = " ".join(printed.split())
     assert (

@@ -8,6 +8,7 @@ from these alone, which reveals a wrong order, sign, norm, unit or core potentia
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import os
@@ -92,7 +93,12 @@ class Read:
 
 
 def require_same(read: Read, result: MP2Result, jkfit: str) -> None:
-    """Overlap and SCF energy from what was read, against the unit matrix and the stored energy."""
+    """Overlap and SCF energy from what was read, against the unit matrix and the stored energy;
+    norms of contracted functions, which PySCF would normalise again."""
+    for momentum, *primitives in itertools.chain(*read.shells):
+        a, c = np.array(primitives).T
+        overlap = (2 * np.sqrt(np.outer(a, a)) / np.add.outer(a, a)) ** (momentum + 1.5)
+        assert c @ overlap @ c == pytest.approx(1.0, abs=1e-10)
     molecule = result.molecule
     assert [(symbol, ghost) for symbol, ghost, _ in read.centres] == [
         (symbol, bool(ghost))
@@ -253,6 +259,13 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     assert specification.model.basis == result.options.basis
     wavefunction, basis = record.wavefunction, record.wavefunction.basis
     assert basis.nbf == result.sizes.nao
+    energies = [wavefunction.scf_eigenvalues_a, wavefunction.scf_eigenvalues_b]
+    for found, expected in zip(energies, result.reference.mo_energy, strict=False):
+        assert np.array_equal(found, expected)
+    ion = replace(result, molecule=replace(result.molecule, charge=-2))
+    described = json.loads(qcschema(ion, version))["molecule"]
+    assert described["molecular_charge"] == -2
+    assert described["molecular_multiplicity"] == result.molecule.multiplicity
     shells, ecp, momenta = [], {}, []
     for atom, label in enumerate(basis.atom_map):
         data = basis.center_data[label]

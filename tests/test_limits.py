@@ -402,6 +402,7 @@ def test_a_check_is_of_our_energies_against_theirs(checked: Any) -> None:
     made = check.native_check(ours.reference, ours.pairs, theirs, 1e-8)
     expected = (0.1, ours.pairs.same_spin_energy + 0.02, ours.pairs.opposite_spin_energy + 0.3)
     assert [getattr(made, part) for part in PARTS] == pytest.approx(expected, abs=1e-12)
+    assert made.correlation_difference == pytest.approx(expected[1] + expected[2], abs=1e-12)
     assert (made.scf_total_energy, made.same_spin, made.opposite_spin, made.allowed) == (
         ours.scf_total_energy - 0.1,
         -0.02,

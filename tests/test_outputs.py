@@ -449,6 +449,8 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
     again = outputs.printed(name, ".again.json")
     result = dfmp2.read(outputs.folder / f"{name}.h5")
     assert len(compare_with_attributes(printed, result)) > 25
+    names = [printed[key] for key in ("method", "basis", "scf_auxbasis", "auxbasis")]
+    assert names == ["mp2", "sto-3g", "def2-universal-jkfit", "def2-svp-ri"]
     compare_budgets(printed["error_budget"], result.error_budget)
     solutions = result.reference.solutions
     assert printed["scf_solutions"]["chosen"] == solutions.chosen
@@ -464,6 +466,9 @@ def test_a_number_of_a_result_is_the_same_everywhere(name: str, outputs: Outputs
     if result.gradient is not None:
         factors = (result.gradient.opposite_spin_factor, result.gradient.same_spin_factor)
         assert factors == (1.0, 1.0)
+        forces = np.array(printed["total_gradient"])
+        assert printed["gradient_norm"] == pytest.approx(np.sqrt((forces**2).sum()), rel=1e-12)
+        assert result.gradient.largest == max(abs(forces.min()), abs(forces.max()))
     assert {**printed, "output": None} == {**again, "output": None}
 
 
@@ -510,6 +515,10 @@ def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None
     result = dfmp2.read(outputs.folder / "run.h5")
     slopes = np.array([[1.0, 0.2, 0.3], [0.25, 2.0, 0.5], [0.35, 0.45, 3.0]])
     parts = {
+        "diagnostics": replace(
+            result.diagnostics, metric_dropped=3, metric_threshold=1e-12, mp2_fitting_error=2e-5
+        ),
+        "timings": replace(result.timings, fitting_certificate=0.25),
         "certificate": Certificate(91, 17, 1e-9, 2e-9, 3e-9, 4e-9, 1e-7, False, 5),
         "fitting_certificate": FittingCertificate(1e-5, 2e-6, 9, 8, 45, 36, 7, 3e-5, 4e-6),
         "check": Check("PySCF", -74.1, -0.01, -0.02, 1e-9, 2e-9, 3e-9, 1e-6),
@@ -526,7 +535,9 @@ def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None
         smd_cds_energy=0.003,
         grid_points=1234,
     )
-    filled = replace(result, reference=reference, ranks=Ranks(2, ("a", "b"), (10, 20)), **parts)
+    predicted = replace(result.predicted, fitting_certificate=0.5)
+    ranks = Ranks(2, ("a", "b"), (10, 20))
+    filled = replace(result, reference=reference, predicted=predicted, ranks=ranks, **parts)
     found = filled.to_dict()
     assert found["ranks"]["count"] == 2 and found["ranks"]["measured_peaks"] == [10, 20]
     compared = compare_with_attributes({**found, "ranks": None}, filled)

@@ -398,7 +398,9 @@ def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
     assert scratch["written_bytes"] == traffic.scf_written + traffic.fit_written
     taken = traffic.scf_read + traffic.fit_read + traffic.pairs_read
     assert scratch["read_bytes"] == taken and (taken > 0) == disk
-    assert scratch["free_bytes"] == 10**13
+    assert (scratch["free_bytes"], scratch["cached"]) == (10**13, traffic.cached)
+    places = (scratch["scf_integrals"], scratch["fitted_tensor"])
+    assert places == (("disk", "disk") if disk else ("memory", "memory"))
     speed = plan.disk or rates.BUILT_IN
     assert scratch["bytes_per_second"] == {
         "write": speed.write,

@@ -757,7 +757,7 @@ def test_barriers_of_a_scan() -> None:
     order = np.argsort(found["barrier_from"] % 360)
     for name, numbers in expected.items():
         modulo = 1e9 if name.endswith("ward") else 360
-        assert found[name][order] % modulo == pytest.approx(numbers, rel=1e-3), name
+        assert found[name][order] % modulo == pytest.approx(numbers, rel=1e-4), name
     arrays = numbers_of_curve(curve, "degree")[1]
     study: Any = SimpleNamespace(arrays=arrays, settings={"units": "degree"})
     for row in extrema_tables(study)[1].rows:
