@@ -18,7 +18,7 @@ from dfmp2.integrals import screening, three_center
 from dfmp2.integrals.four_center import pair_diagonals
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.screening import every_pair, schwarz_bounds, significant
-from dfmp2.integrals.spaces import ActiveSpace, active_space
+from dfmp2.integrals.spaces import ActiveSpace, active_space, homo_lumo_gap
 from dfmp2.integrals.three_center import Transformation
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
@@ -541,6 +541,17 @@ def test_the_active_space_is_cut_by_orbital_energy():
     for occupied, frozen_virtual in ((occ, 3), (np.full(6, 2.0), 0)):
         with pytest.raises(InputError):
             active_space(coeff, energy, occupied, 0, frozen_virtual)
+
+
+def test_the_gap_is_that_of_spins_with_occupied_and_virtual_orbitals():
+    energies = np.array([[-1.0, 0.5, 0.2], [-2.0, -0.4, 0.9]])
+    for occupations, gap in (
+        ([[1, 0, 0], [1, 1, 0]], 1.2),
+        ([[1, 0, 0], [1, 1, 1]], 1.2),
+        ([[0, 0, 0], [1, 1, 0]], 1.3),
+        ([[0, 0, 0], [1, 1, 1]], np.inf),
+    ):
+        assert homo_lumo_gap(energies, np.array(occupations)) == pytest.approx(gap)
 
 
 # --- BLAS -----------------------------------------------------------------------------------------

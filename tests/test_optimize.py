@@ -624,6 +624,27 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
+def test_single_steps_and_groups_of_runs_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step, whose outcome the search reports, is a part of it; runs of a group are counted."""
+    heard: list[str] = []
+
+    class Stages(Silent):
+        def stage(self, text: str) -> None:
+            heard.append(text)
+
+        def substage(self, text: str) -> None:
+            heard.append(f"within: {text}")
+
+    on_springs(monkeypatch, FLUORIDE)
+    study = optimize_geometry(FLUORIDE, ON_SPRINGS, Search(verify=True), listener=Stages())
+    steps, total = len(study.path), len(study.runs)
+    assert total == steps + 12
+    single = [f"within: [{number + 1}] step {number}" for number in range(steps)]
+    assert [text for text in heard if text.startswith("within: ")] == single
+    counted = [text.partition(" ")[0] for text in heard if text.startswith("[")]
+    assert counted == [f"[{number}/{total}]" for number in range(steps + 1, total + 1)]
+
+
 def test_a_verification_that_was_stopped_asks_for_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
