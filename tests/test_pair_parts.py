@@ -272,11 +272,11 @@ def test_the_largest_pairs_are_those_that_carry_the_excess() -> None:
         assert expected == count
 
 
-def test_strata_have_equal_sums_and_keep_equal_pairs_together() -> None:
-    found = certificate._strata(np.array([1.0, 4.0, 1.0, 1.0, 1.0, 4.0, 4.0]))
+def test_strata_have_equal_sums_of_roots_and_keep_equal_pairs_together() -> None:
+    found = certificate._strata(np.array([1.0, 16.0, 1.0, 1.0, 1.0, 16.0, 16.0]))
     assert [part.tolist() for part in found] == [[1, 5, 6], [0, 2, 3, 4]]
     # Quarters of 8: the largest carries two of them, and pairs within 1 % stay together.
-    found = certificate._strata(np.array([4.0, 2.0, 1.0, 0.5, 0.5 * (1 + 1e-9)]))
+    found = certificate._strata(np.array([16.0, 4.0, 1.0, 0.25, 0.25 * (1 + 1e-9)]))
     assert [part.tolist() for part in found] == [[0], [1], [2, 3, 4]]
     assert [part.tolist() for part in certificate._strata(np.zeros(3))] == [[0, 1, 2]]
 

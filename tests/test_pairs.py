@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -495,15 +496,38 @@ def test_the_bound_holds_in_nineteen_draws_of_twenty(chain, shift, spread, most)
 
 
 def test_a_sample_of_nearly_all_pairs_is_nearly_exact():
-    """48 of 55 pairs: an eighth of them is left out, and the uncertainty follows."""
+    """48 of 55 pairs: an eighth of them is left out, and the uncertainty follows. Errors grow with
+    the root of the energies, for which the strata are made."""
     right = pair_energies(operands([fitted(10, 9, 40)], "fp64"), CPU)
     ratios = []
+    both = np.abs(right.opposite_spin + right.same_spin[0])
     for seed in range(60):
-        changed = times(right, np.random.default_rng(seed).normal(1.0, 1e-3, (10, 10)))
+        noise = np.random.default_rng(seed).normal(0.0, 1e-3, (10, 10))
+        changed = times(right, 1 + noise * np.sqrt(both.max() / both))
         bound = certificate.bound_errors(changed, redone(right), 1.0, seed).correlation_error
         ratios.append(bound / abs(energy(changed) - energy(right)))
     assert np.mean(np.array(ratios) >= 1.0) >= 0.9
-    assert np.median(ratios) < 2.0
+    assert np.median(ratios) < 2.5  # 2.3 measured, 3.8 without the part N - n
+
+
+def test_the_bound_holds_for_clusters_of_different_molecules():
+    """Few pairs within a molecule and many between them: for 95 of 100 seeds, with the errors that
+    were measured. Strata of equal total energy have 80, 75 and 69 of them."""
+    text = (Path(__file__).parent / "data" / "pair_errors.csv").read_text().split("\n")[1:-1]
+    rows = [line.split(",") for line in text]
+    for cluster in dict.fromkeys(row[0] for row in rows):
+        i, j = (np.array([int(row[k]) for row in rows if row[0] == cluster]) for k in (1, 2))
+        e, d = (np.array([float(row[k]) for row in rows if row[0] == cluster]) for k in (3, 4))
+        right, wrong = (np.zeros((i.max() + 1, j.max() + 1)) for _ in range(2))
+        for matrix, values in ((right, e), (wrong, e + d)):
+            matrix[i, j] = values / np.where(i == j, 1, 2)
+            matrix[j, i] = matrix[i, j]
+        pairs, known = (PairEnergies(one, (np.zeros_like(one),)) for one in (wrong, right))
+        bounds = [
+            certificate.bound_errors(pairs, redone(known), 1.0, seed).correlation_error
+            for seed in range(100)
+        ]
+        assert np.sum(np.array(bounds) >= 0.999999 * abs(d.sum())) >= 95, cluster
 
 
 def test_one_wrong_pair_is_found_at_the_stated_rate(chain):

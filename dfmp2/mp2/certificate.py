@@ -8,10 +8,11 @@ The certificate recomputes a random sample of pairs in float64 and bounds the er
 all pairs. The sample is fixed before any difference is seen: the number of pairs follows from the
 problem size (`planning.sizes.sampled_pairs`), the strata from the mixed-precision energies, and the
 draw from a stored seed. The rounding error of a pair grows with its energy, so the pairs of each
-channel are divided by energy into strata of equal total energy, and equally many are drawn from
-each: a large share of the few large pairs, a small share of the many small ones. With N_h pairs and
-n_h drawn in stratum h, d the weighted difference mixed - float64 of a pair, e its energy and E the
-known sum of all e,
+channel are divided by energy into strata, and equally many are drawn from each: a large share of
+the few large pairs, a small share of the many small ones. The strata have equal totals of the root
+of the energy; equal totals of the energy leave a few pairs of medium size among the many small ones
+of a cluster, where most samples miss them. With N_h pairs and n_h drawn in stratum h, d the
+weighted difference mixed - float64 of a pair, e its energy and E the known sum of all e,
 
     D = sum_h N_h mean_h(d)      X = sum_h N_h mean_h(e)      R = D / X      error = R E
     V = sum_h v_h,   v_h = N_h (N_h - n_h) s_h^2 / n_h        s_h^2: variance of d - R e in the stratum
@@ -349,15 +350,15 @@ def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
 
 
 def _strata(size: NDArray[np.float64]) -> list[NDArray[np.intp]]:
-    """Pairs divided by size into strata of equal total size, large ones first; pairs of equal size
-    stay together.
+    """Pairs divided by size into strata of equal total root of the size, large ones first; pairs of
+    equal size stay together.
 
     Sizes are compared in steps of 1 %, so that the last digits, which differ between backends, do
     not move a pair.
     """
     steps = np.round(-STEPS * np.log2(np.maximum(size, np.finfo(float).tiny)))
     levels, level = np.unique(steps, return_inverse=True)
-    share = np.cumsum(np.bincount(level, minlength=levels.size) * 2.0 ** (-levels / STEPS))
+    share = np.cumsum(np.bincount(level, minlength=levels.size) * 2.0 ** (-levels / (2 * STEPS)))
     before = np.concatenate([[0.0], share[:-1]])  # of the total, in larger pairs
     stratum = (STRATA * before / share[-1:]).astype(np.intp)[level]
     return [np.flatnonzero(stratum == h) for h in np.unique(stratum)]
