@@ -520,7 +520,8 @@ def test_disk_full_or_closed_at_the_start(
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--scratch", str(root))
     assert done.code == 7 and not done.iterated
     assert re.search(
-        rf"{root}: [\d.]+ kB are needed, 16.00 MB more .* 1.00 MB are free", done.message
+        rf"{root}: 16\.0\d MB are needed, of which 16.00 MB have to stay free, and 1.00 MB are free",
+        done.message,
     )
 
 
