@@ -7,6 +7,7 @@ PySCF's numbers for them are computed in the tests (`unrestricted`), with the sa
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ MOLECULES = {
 }
 
 
-def mole_of(molecule: Molecule, basis: str = "6-31g") -> Any:
+def mole_of(molecule: Molecule, basis: Any = "6-31g", ecp: Any = None) -> Any:
     """The molecule for PySCF; its point charges are added with the mean field."""
     atoms = list(zip(molecule.labels, molecule.coordinates, strict=True))
     named = [(label.replace("@", "GHOST-"), place) for label, place in atoms]
@@ -67,19 +68,22 @@ def mole_of(molecule: Molecule, basis: str = "6-31g") -> Any:
         atom=named,
         unit="bohr",
         basis=basis,
+        ecp=ecp or {},
         charge=molecule.charge,
         spin=molecule.multiplicity - 1,
         verbose=0,
     )
 
 
-def mean_field(molecule: Molecule, kind: Any, *, fitted: bool = True) -> Any:
+def mean_field(
+    molecule: Molecule, kind: Any, *, fitted: bool = True, basis: Any = "6-31g", ecp: Any = None
+) -> Any:
     """PySCF's converged mean field, among the point charges of the molecule."""
     if kind is scf.UHF and molecule.multiplicity == 1:
         # If the RHF solution is unstable, rounding makes a UHF iteration drift away from it.
         return mean_field(molecule, scf.RHF, fitted=fitted).to_uhf()
     with lib.with_omp_threads(1):
-        mf = kind(mole_of(molecule))
+        mf = kind(mole_of(molecule, basis, ecp))
         if molecule.point_charges is not None:
             field = molecule.point_charges
             mf = qmmm.mm_charge(mf, field[:, :3], field[:, 3], unit="bohr")
@@ -93,21 +97,52 @@ def mean_field(molecule: Molecule, kind: Any, *, fitted: bool = True) -> Any:
     return mf
 
 
-def spin_energies(mf: Any, core: int) -> tuple[float, float]:
-    """E_SS and E_OS, Eh, by their sums over spin orbitals, from PySCF's fitted integrals; `core`
-    orbitals frozen.
+def semicanonical(mf: Any) -> tuple[SimpleNamespace, list[Any]]:
+    """The orbitals of an ROHF that diagonalise the Fock matrix of either spin within its occupied
+    and its virtual space, in place of the mean field, and <i|F|a> of each spin, Eh."""
+    found = SimpleNamespace(mol=mf.mol, mo_coeff=[], mo_energy=[], mo_occ=[], e_tot=mf.e_tot)
+    couplings = []
+    for spin, count in enumerate(mf.mol.nelec):
+        fock = mf.mo_coeff.T @ (mf.get_hcore() + mf.get_veff())[spin] @ mf.mo_coeff
+        occupied, inner = np.linalg.eigh(fock[:count, :count])
+        virtual, outer = np.linalg.eigh(fock[count:, count:])
+        coeff = np.hstack([mf.mo_coeff[:, :count] @ inner, mf.mo_coeff[:, count:] @ outer])
+        found.mo_coeff.append(coeff)
+        found.mo_energy.append(np.r_[occupied, virtual])
+        found.mo_occ.append(np.r_[np.ones(count), np.zeros(len(virtual))])
+        couplings.append(inner.T @ fock[:count, count:] @ outer)
+    return found, couplings
+
+
+def singles_energies(mf: Any, couplings: list[Any], core: int, virtual: int = 0) -> list[float]:
+    """sum <i|F|a>^2 / (e_i - e_a) of each spin, Eh, from `semicanonical`; `core` and `virtual`
+    orbitals frozen."""
+    energies = []
+    for energy, coupling in zip(mf.mo_energy, couplings, strict=True):
+        nocc, nvir = coupling.shape
+        i, a = slice(core, nocc), slice(0, nvir - virtual)
+        gaps = energy[:nocc][i, None] - energy[nocc:][a]
+        energies.append(float((coupling[i, a] ** 2 / gaps).sum()))
+    return energies
+
+
+def spin_energies(
+    mf: Any, core: int, virtual: int = 0, auxbasis: str = BASIS["auxbasis"]
+) -> tuple[float, float]:
+    """E_SS and E_OS, Eh, by their sums over spin orbitals, from PySCF's fitted integrals; `core` of
+    the lowest and `virtual` of the highest orbitals frozen.
 
     E_OS = sum (ia|jb)^2 / D over alpha ia and beta jb, E_SS = 1/4 sum [(ia|jb) - (ib|ja)]^2 / D of
     each spin.
     """
     mole = mf.mol
-    raw = df.incore.aux_e2(mole, aux := df.addons.make_auxmol(mole, BASIS["auxbasis"]))
+    raw = df.incore.aux_e2(mole, aux := df.addons.make_auxmol(mole, auxbasis))
     metric = aux.intor("int2c2e")
     found = []
     for spin in range(2):
         coeff, energy, occ = mf.mo_coeff[spin], mf.mo_energy[spin], mf.mo_occ[spin] > 0
         i = np.flatnonzero(occ)[core:]
-        a = np.flatnonzero(~occ)
+        a = np.flatnonzero(~occ)[: occ.size - occ.sum() - virtual]
         three = np.einsum("mnP,mi,na->iaP", raw, coeff[:, i], coeff[:, a], optimize=True)
         found.append((three, energy[i], energy[a]))
     sums = [0.0, 0.0]

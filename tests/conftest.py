@@ -90,6 +90,7 @@ QUICK = {
 LONG = (
     "test_optimize.py",
     "test_outputs.py",
+    "test_same_numbers.py",
     "test_nki_lanes.py",
     "test_grid.py",
     "test_studies.py",

@@ -33,7 +33,17 @@ from dfmp2.studies.frequencies import harmonic_frequencies
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.vibrations import symmetry_number
-from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
+from tests.awkward import (
+    BASIS,
+    EXACT,
+    MOLECULES,
+    mean_field,
+    mole_of,
+    read,
+    semicanonical,
+    singles_energies,
+    spin_energies,
+)
 from tests.conftest import Runner, run_command, succeed
 from tests.ideal_gas import GAS, HARTREE, ideal_gas
 from tests.recorded import recorded_error, recorded_failure
@@ -135,19 +145,8 @@ def test_singles_of_rohf_are_of_both_spins(name: str) -> None:
     millihartrees."""
     molecule = MOLECULES[name]
     mf = mean_field(molecule, scf.ROHF)
-    fock, parts = mf.get_hcore() + mf.get_veff(), []
-    for spin, count in enumerate(mf.mol.nelec):
-        e_occ, occupied = np.linalg.eigh(
-            mf.mo_coeff[:, :count].T @ fock[spin] @ mf.mo_coeff[:, :count]
-        )
-        e_vir, virtual = np.linalg.eigh(
-            mf.mo_coeff[:, count:].T @ fock[spin] @ mf.mo_coeff[:, count:]
-        )
-        coupling = (
-            occupied.T @ mf.mo_coeff[:, :count].T @ fock[spin] @ mf.mo_coeff[:, count:] @ virtual
-        )
-        core = sum(CORES[symbol] for symbol in molecule.symbols)
-        parts.append(float((coupling[core:] ** 2 / (e_occ[core:, None] - e_vir)).sum()))
+    core = sum(CORES[symbol] for symbol in molecule.symbols)
+    parts = singles_energies(*semicanonical(mf), core)
     ours = dfmp2.run(
         molecule, **EXACT, reference="rohf", frozen_core="auto", stability="off", listener=Silent()
     )

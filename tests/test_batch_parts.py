@@ -24,7 +24,7 @@ from dfmp2.errors import (
     SomeFailed,
 )
 from dfmp2.errors.messages import Option
-from dfmp2.execution import items, parts, pool
+from dfmp2.execution import batch, items, parts, pool
 from dfmp2.execution.batch import (
     BatchRun,
     Work,
@@ -137,6 +137,10 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
         spins = 1 if name == "h2o" else 2
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
+    (one,) = read_inputs(make_batch(["given.xyz"], {"basis": "6-31g"}, tmp_path / "out", tmp_path))
+    ions = [one._replace(molecule=one.molecule.with_state(charge, 2)) for charge in (0, 2, -2)]
+    electrons = [[s.nocc for s in work.load.spins] for work in works(ions)]
+    assert electrons == [[5, 4], [4, 3], [6, 5]]  # of NH2
     refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
     assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
 
@@ -207,6 +211,25 @@ def test_processes_and_threads_of_a_group(monkeypatch, elsewhere, given, chained
     options = Options("sto-3g", threads=given, backend="cpu")
     study = SimpleNamespace(task=SimpleNamespace(options=options, chained=chained), _kind="energy")
     assert runs._StudyRuns._division(study, ["a", "b"], elsewhere) == expected  # type: ignore[arg-type]
+
+
+def test_workers_suit_the_items_that_are_left(monkeypatch):
+    """Their costs, and the memory of the largest one beside its libraries; one worker if nothing
+    can run, or on one core."""
+    monkeypatch.setattr(
+        batch, "memory_needed", lambda given, share: given and (given, 100 * given * share.threads)
+    )
+    monkeypatch.setattr(batch, "process_count", lambda *given: given)
+    inputs = [None, 5, 9, 7]
+    works = [Work(place, 1.5 * place, "", None) for place in range(4)]
+
+    def asked(left: list[int], cores: int) -> Any:
+        run: Any = SimpleNamespace(left=left, inputs=inputs, _works=works)
+        return BatchRun.suitable_workers(run, cores, 10**6)
+
+    assert asked([0, 1, 2], 4) == ([0.0, 1.5, 3.0], 900, 10**6, 4)
+    assert asked([3, 1], 2) == ([4.5, 1.5], 700, 10**6, 2)
+    assert asked([0], 4) == asked([], 4) == asked([1, 2], 1) == 1
 
 
 def test_processes_begin_with_the_longest_run():

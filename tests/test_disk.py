@@ -201,6 +201,8 @@ def test_matrices_from_disk(
         rows = [made.matrices(occupied, rows=True)[1] for made in (held, stored)]
         np.testing.assert_array_equal(*rows)
         assert stored.get_naoaux() == AUX.nao
+        far = [made.get_jk(density[0], omega=0.3)[1] for made in (held, stored)]
+        np.testing.assert_array_equal(*far)
         stored.discard()
         assert [file.name for file in next(tmp_path.iterdir()).iterdir()] == ["lock"]
 

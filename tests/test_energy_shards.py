@@ -117,21 +117,22 @@ class HerePool(Pool):
         return self.busy[::-1]
 
 
-def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
-    """The numbers of `dfmp2 energy` with tiles computed by a pool."""
+def pooled(pool: Any, **options: Any) -> dfmp2.MP2Result:
+    """The result of `dfmp2 energy` with tiles computed by a pool."""
     try:
         with opened(B) as source:
             chosen = options_for(source.prepared, options)
             elsewhere = partial(parts.by_workers, pool, source.path)
-            return mine(
-                hdf5.to_bytes(
-                    prepared_energy(source, chosen, listener=Heard(), elsewhere=elsewhere)
-                )
-            )
+            return prepared_energy(source, chosen, listener=Heard(), elsewhere=elsewhere)
     finally:
         for stack, _ in parts._jobs.values():
             stack.close()
         parts._jobs.clear()
+
+
+def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
+    """The numbers of `dfmp2 energy` with tiles computed by a pool."""
+    return mine(hdf5.to_bytes(pooled(pool, **options)))
 
 
 # --- the same bits --------------------------------------------------------------------------------

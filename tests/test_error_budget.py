@@ -655,7 +655,7 @@ def test_differences(result: MP2Result) -> None:
     assert budget.exact == result.error_budget.exact
     apart = combined([((2.0, -0.5), runs[0])], "E(SCF) and E(corr) of unlike weights")
     shares, own = apart.sources["scf_convergence"], runs[0].error_budget.sources["scf_convergence"]
-    assert shares.scf.value == pytest.approx(2 * own.scf.value, rel=1e-12)
+    assert shares.scf.value == pytest.approx(2 * own.scf.value, rel=1e-12, abs=0.0)
     assert shares.correlation.value == pytest.approx(0.5 * own.correlation.value, rel=1e-12)
     convergence = budget.sources["scf_convergence"].correlation
     assert convergence is not None and convergence.value == pytest.approx(0.12 * 3.5e-6, rel=1e-12)
@@ -1079,6 +1079,77 @@ def test_measured_errors_are_added_with_their_signs(result: MP2Result) -> None:
     assert found.total == pytest.approx(2e-5 + 2e-7 + others, rel=1e-9)
     share = found.sources["mp2_fitting"].correlation
     assert share is not None and (share.error, share.value) == (-4e-5, pytest.approx(4.01e-5))
+
+
+RADII = {"H": 0.31, "C": 0.76, "O": 0.66}  # angstrom
+
+
+def pauling_orders(text: str) -> dict[tuple[str, str], float]:
+    """Pauling's bond orders of atoms in angstrom, summed for each pair of elements."""
+    atoms = [line.split() for line in text.split(";")]
+    found: dict[tuple[str, str], float] = {}
+    for (first, *here), (second, *there) in combinations(atoms, 2):
+        apart = math.dist([float(x) for x in here], [float(x) for x in there])
+        order = 10 ** ((RADII[first] + RADII[second] - apart) / 0.71)
+        if order > 0.02:
+            pair = (min(first, second), max(first, second))
+            found[pair] = found.get(pair, 0.0) + order
+    return found
+
+
+ALCOHOL = "C 0 0 0; O 0.1 0 1.4; H 1 0.1 -0.4; H -0.6 0.8 -0.4; H -0.5 -0.9 -0.35; H 0.9 0.2 1.8"
+SIDES = {  # atoms, charge, multiplicity, electrons, error of the SCF's set between atoms
+    "alcohol": (ALCOHOL, 0, 1, 18, 9e-5),
+    "cation": (ALCOHOL, 1, 2, 17, 8e-5),
+    "excited": (ALCOHOL, 0, 3, 18, 6e-5),
+    "radical": ("O 0 0 0; H 0.1 0.2 0.95", 0, 2, 9, 2e-5),
+    "carbon": ("C 0 0 0", 0, 3, 6, 0.0),
+    "triplet": ("O 0 0 0; O 0.2 0.1 1.3", 0, 3, 16, 7e-5),
+}
+
+
+@pytest.mark.parametrize("pair", combinations(SIDES, 2), ids="-".join)
+def test_what_a_difference_changes_is_counted_in_both_directions(
+    result: MP2Result, pair: tuple[str, str]
+) -> None:
+    """Bonds, spins and electrons, whether they are gained or lost, by the formula written out."""
+    elements = dict.fromkeys(RADII, next(iter(result.mp2_fitting.elements.values())))
+    sets: dict[str, Any] = {
+        name: replace(getattr(result, name), errors=dict.fromkeys(RADII, 1e-5), elements=elements)
+        for name in ("scf_fitting", "mp2_fitting")
+    }
+    runs = []
+    for name in pair:
+        text, charge, multiplicity, electrons, between = SIDES[name]
+        runs.append(
+            replace(
+                result,
+                molecule=dfmp2.Molecule.from_string(text, charge=charge, multiplicity=multiplicity),
+                sizes=replace(result.sizes, nelectron=electrons),
+                reference=replace(result.reference, interatomic_fitting_error=between),
+                **sets,
+            )
+        )
+    first, second = (SIDES[name] for name in pair)
+    here, there = (pauling_orders(text) for text, *_ in (first, second))
+    between = abs(first[4] - second[4])
+    changes = {of: abs(here.get(of, 0.0) - there.get(of, 0.0)) for of in here | there}
+    hydrogen = sum(change for of, change in changes.items() if "H" in of)
+    bond = sum(changes.values()) - hydrogen
+    moved = max(abs(first[2] - second[2]), abs(first[3] - second[3]))
+    for key, energy, changed in (
+        ("scf_fitting", "scf", 0.7 * between + 8e-5 * bond + 1e-5 * hydrogen + 1e-5 * moved),
+        (
+            "mp2_fitting",
+            "correlation",
+            0.3 * between + 3e-5 * bond + 1.8e-5 * hydrogen + 1.2e-5 * moved,
+        ),
+    ):
+        own = sum(getattr(run.error_budget.sources[key], energy).value for run in runs)
+        for sign in (1.0, -1.0):
+            parts = [((sign, sign), runs[0]), ((-sign, -sign), runs[1])]
+            share = getattr(combined(parts, "the difference").sources[key], energy)
+            assert share.value == pytest.approx(0.03 * own + changed, rel=1e-6)
 
 
 def test_certificates_of_some_runs_say_nothing_of_the_others(result: MP2Result) -> None:

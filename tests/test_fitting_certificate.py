@@ -69,7 +69,7 @@ def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
 
 
 @pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
-def test_what_coupling_still_lowers_is_in_the_energy(
+def test_what_coupling_still_lowers_is_in_the_energy_and_stated(
     monkeypatch: pytest.MonkeyPatch, molecule: Molecule
 ) -> None:
     """After one exact Fock matrix from orbitals of a poor set: to second order in its coupling,
@@ -83,6 +83,10 @@ def test_what_coupling_still_lowers_is_in_the_energy(
     assert left > 1e-7
     exact = result.scf_total_energy - found.scf_error
     assert abs(exact - mf.e_tot) < left / 4
+    # E(corr) feels the coupling to first order.
+    correlation = result.mp2_correlation_energy - found.correlation_error
+    off = abs(correlation - mp.MP2(mf, frozen=result.sizes.frozen_core).run().e_corr)
+    assert 10 * SCF_ROUNDING < off < found.correlation_uncertainty
 
 
 @pytest.mark.parametrize("xc", [None, "b3lyp", "camb3lyp"])

@@ -282,6 +282,24 @@ def test_degenerate_and_unsolvable_responses_are_refused(monkeypatch: pytest.Mon
                 responses.relax(FockBuilder(mf), os, unrelaxed, *drive, Heard())
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_response_is_strong_beyond_a_quarter_along_one_rotation(sign: float) -> None:
+    """In either direction; two smaller parts of the same norm are none."""
+    rng = np.random.default_rng(6)
+    hessian = rng.standard_normal((5, 5))
+    hessian += hessian.T
+    values, modes = np.linalg.eigh(hessian)
+    vectors = list(np.linalg.qr(rng.standard_normal((5, 5)))[0])
+    images = [hessian @ vector for vector in vectors]
+    for size, warned in ((0.249, False), (0.251, True)):
+        heard = Heard()
+        x = sign * size * modes[:, 2] + 0.2 * modes[:, 0]
+        responses._warn_of_strong_response(vectors, images, x, heard)
+        assert len(heard.warnings) == warned
+        if warned:
+            assert f"by 0.25 along a rotation that costs {values[2]:.3f} Eh" in heard.warnings[0]
+
+
 # --- sums of a certificate ------------------------------------------------------------------------
 
 

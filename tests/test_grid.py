@@ -35,6 +35,7 @@ from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import grid_error as scf_grid_error
+from dfmp2.scf import kohn_sham
 from dfmp2.scf.reference import GridError
 from tests.awkward import MOLECULES
 from tests.conftest import Runner, succeed
@@ -449,6 +450,21 @@ def test_a_difference_takes_the_signs_of_both_runs() -> None:
     assert added.scf.value == pytest.approx(one.error_budget.sources["grid"].scf.value + 3 * GRID)
 
 
+def test_an_error_is_measured_with_the_last_density_where_it_is_that_of_the_orbitals() -> None:
+    """Within 1e-4 in each element, above and below."""
+    mole = gto.M(atom="He", basis="6-31g", verbose=0)
+    mf = kohn_sham.kohn_sham_mean_field(mole, "rhf", "pbe", "0").run(conv_tol=1e-9)
+    density = mf.make_rdm1()
+    for most, same in ((0.9e-4, True), (1.1e-4, False)):
+        for change in (most, -most):
+            moved = np.array(density)
+            moved[0, 0] += change
+            mf.latest = moved, -7.0
+            found, energy = scf_grid_error._latest(mf)
+            assert (energy == -7.0) == same
+            np.testing.assert_array_equal(found, moved if same else density)
+
+
 @pytest.mark.parametrize("weights", [(0.0, 1.5), (-1.0, 0.25), (0.5, -2.0)])
 def test_weights_of_both_energies_stay_apart(weights: tuple[float, float]) -> None:
     """Of one run: the share of each energy times the magnitude of its own weight; of the changes on
@@ -456,11 +472,11 @@ def test_weights_of_both_energies_stay_apart(weights: tuple[float, float]) -> No
     run = water_on_level_1()
     own = run.error_budget.sources
     found = combined([(weights, run)], "The limit", cancelling=1.0).sources
-    size, size_of_correlation = (abs(weight) for weight in weights)
+    scf_size, correlation_size = (abs(weight) for weight in weights)
     for key in ("precision", "scf_convergence", "fitting_metric", "scf_fitting", "mp2_fitting"):
         for weight, share, expected in (
-            (size, found[key].scf, own[key].scf),
-            (size_of_correlation, found[key].correlation, own[key].correlation),
+            (scf_size, found[key].scf, own[key].scf),
+            (correlation_size, found[key].correlation, own[key].correlation),
         ):
             if expected is None or not weight:
                 assert share is None
@@ -470,7 +486,7 @@ def test_weights_of_both_energies_stay_apart(weights: tuple[float, float]) -> No
                 )
     x = weights[0] * run.reference.grid_error.exx_error
     c = weights[1] * run.grid_certificate.correlation_error
-    largest, least = max(abs(x), abs(c)), max(size, size_of_correlation) * 3 * GRID_LEAST
+    largest, least = max(abs(x), abs(c)), max(scf_size, correlation_size) * 3 * GRID_LEAST
     source = found["grid"]
     assert source.scf.value == pytest.approx(abs(x) + GRID_ALONE * largest + least, rel=1e-12)
     assert source.correlation.value == pytest.approx(

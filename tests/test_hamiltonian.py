@@ -264,6 +264,42 @@ def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
     }
 
 
+def test_electrons_of_a_core_potential_count_nowhere() -> None:
+    """Moments and charges of HI+, off the origin and beside a ghost, against PySCF's, whose nuclear
+    charges are those that the potential leaves."""
+    points = np.array([[0.5, -0.3, 0.4], [0.7, 0.2, 3.4], [1.0, 4.0, -2.0]])
+    molecule = Molecule(("I", "H", "He"), points, (False, False, True), 1, 2)
+    mole = gto.M(
+        atom=[("I", points[0]), ("H", points[1]), ("ghost-He", points[2])],
+        **{"unit": "Bohr", "basis": "def2-svp", "ecp": {"I": "def2-svp"}, "verbose": 0},
+        charge=1,
+        spin=1,
+    )
+    mf = scf.UHF(mole).density_fit("def2-universal-jkfit")
+    mf.run(conv_tol=1e-12, conv_tol_grad=1e-7)
+    ours = dfmp2.run(molecule, "def2-svp", properties=True, **EXACT)
+    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    assert ours.sizes.nelectron == sum(mole.nelec) == 25
+    assert ours.reference.nuclear_repulsion_energy == pytest.approx(mole.energy_nuc(), rel=1e-12)
+    dipole = mf.dip_moment(unit="au", verbose=0)
+    assert ours.reference.dipole == pytest.approx(dipole, abs=1e-6)
+    own = ours.properties
+    assert own.scf_dipole == pytest.approx(dipole, abs=1e-6)
+    density = mf.make_rdm1()
+    squares = mole.intor("int1e_rr").reshape(3, 3, mole.nao, mole.nao)
+    z = np.array([25.0, 1.0])
+    quadrupole = np.einsum("a,ax,ay->xy", z, points[:2], points[:2])
+    quadrupole -= np.einsum("xymn,mn->xy", squares, density.sum(axis=0))
+    np.testing.assert_allclose(own.quadrupole[0], quadrupole, atol=1e-5)
+    charges = mf.mulliken_pop(verbose=0)[1]
+    assert own.mulliken_charges[0] == pytest.approx(charges, abs=1e-6)
+    for kind in ("mulliken", "lowdin"):
+        total = getattr(own, f"{kind}_charges").sum(axis=1)
+        assert total == pytest.approx([1.0] * 3, abs=1e-9)
+        spin = getattr(own, f"{kind}_spin_populations").sum(axis=1)
+        assert spin == pytest.approx([1.0] * 3, abs=1e-9)
+
+
 def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: attraction of fractional nuclei; PySCF's: integrals on a grid; d functions, three
     blocks of charges."""

@@ -543,6 +543,11 @@ def test_entries_of_the_cache_are_those_of_this_machine(
     keys = {files.cache_key(what, libraries) for what in "ab" for libraries in ((), ("numpy",))}
     assert len(keys) == 4
     assert np.__version__ in files.cache_key("a", ("numpy",))
+    here = files.cache_key("a", ())
+    for name in ("node", "machine"):  # a home folder may be that of several hosts
+        with monkeypatch.context() as patch:
+            patch.setattr(platform, name, lambda: "another")
+            assert files.cache_key("a", ()) != here
     files.cache_file().write_text("{ damaged")
     assert files.load_cached("one") is None
     files.cache_file().write_text("[1, 2]")

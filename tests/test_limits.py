@@ -352,11 +352,14 @@ def test_a_bound_of_just_the_tolerance_is_accepted() -> None:
     assert not replace(found, correlation_error=float(np.nextafter(1e-7, 1))).accepted
 
 
+@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("size", [12, 30])
-def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
-    """The smallest eigenvalue counts, whether it is dropped or not."""
+def test_the_condition_of_a_metric_is_that_before_the_cut(size: int, sign: int) -> None:
+    """The smallest eigenvalue counts, whether it is dropped or not, and if rounding has made it
+    negative."""
     turn = np.linalg.qr(np.random.default_rng(size).standard_normal((size, size)))[0]
     values = np.geomspace(1e-13, 10.0, size)
+    values[0] *= sign
     metric = (turn * values) @ turn.T
     factor = factorise((metric + metric.T) / 2)
     kept = values >= EIGENVALUE_CUT * 10.0

@@ -15,7 +15,7 @@ from pyscf.data import elements as pyscf_elements
 from pyscf.lib import parameters as pyscf_parameters
 
 from dfmp2.errors import InputError
-from dfmp2.molecule import point_charges
+from dfmp2.molecule import elements, point_charges
 from dfmp2.molecule.elements import (
     COVALENT,
     MASSES,
@@ -207,12 +207,33 @@ def test_nuclear_repulsion_with_core_potential_and_ghost() -> None:
 
 
 def test_nuclear_repulsion_over_several_blocks() -> None:
+    """Of unlike atoms, ghosts and core potentials."""
     points = np.random.default_rng(7).permutation(1000)[:600, None] * np.array([[1.7, 0.3, -0.2]])
     distance = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(distance, np.inf)
-    assert nuclear_repulsion(Molecule(("Li",) * 600, points), {}) == pytest.approx(
-        4.5 * (1 / distance).sum(), rel=1e-13
+    kinds = {"Li": 3.0, "F": 9.0, "Br": 7.0, "H": 1.0, "O": 8.0, "S": 16.0, "C": 6.0}
+    symbols = tuple(kinds) * 86
+    ghost = tuple(number % 11 == 0 for number in range(600))
+    charges = np.array([kinds[symbol] for symbol in symbols[:600]]) * ~np.array(ghost)
+    molecule = Molecule(symbols[:600], points, ghost)
+    assert nuclear_repulsion(molecule, {"Br": 28}) == pytest.approx(
+        charges @ (1 / distance) @ charges / 2, rel=1e-13
     )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+def test_neighbours_do_not_depend_on_how_many_atoms_are_taken_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """The nearest in sums of covalent radii, which is not the nearest in space."""
+    monkeypatch.setattr(elements, "ROWS", rows)
+    points = np.random.default_rng(5).standard_normal((7, 3)) * 2
+    radii = np.array([0.3, 1.2, 0.7, 0.6, 1.5, 0.31, 0.9])
+    near, length = elements._nearest(points, radii)
+    ratio = np.linalg.norm(points[:, None] - points, axis=2) / (radii[:, None] + radii)
+    np.fill_diagonal(ratio, np.inf)
+    np.testing.assert_array_equal(near, ratio.argmin(axis=1))
+    np.testing.assert_allclose(length, ratio.min(axis=1), rtol=1e-13)
 
 
 def test_properties() -> None:

@@ -611,6 +611,11 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
             displaced = [name for name in study.runs if name.startswith(("plus-", "minus-"))]
             assert len(displaced) == (24 if transition_state else 0)
             assert ("hessian-1-plus-004-z" in study.runs) is verify
+            if verify:  # of six modes the lowest three are named
+                (line,) = (note for note in study.notes if "imaginary mode" in note)
+                lowest = study.arrays["wavenumbers"].value[:3]
+                named = ", ".join(f"{abs(x):.1f}{'i' if x < 0 else ''}" for x in lowest)
+                assert line.endswith(f" of 6; lowest: {named} cm^-1")
     assert titles == [
         "stationary point of molecule (H3N)",
         "minimum of molecule (H3N)",

@@ -451,6 +451,16 @@ def test_an_instability_is_grave_beyond_its_limits(
     assert ("may be meaningless" in said) == grave
     assert f"a lower UHF solution exists, at least {gain:.1e} Eh below" in said
     assert "lowest eigenvalue -0.0200 Eh" in said
+    for gains in ((gain, 1e-5), (1e-5, gain)):  # whichever kind has the lower eigenvalue
+        both = replace(
+            UNSTABLE,
+            verdict="unstable (RHF to UHF and RHF to RHF)",
+            energy_gain=gains[0],
+            external_gain=gains[0],
+            internal_gain=gains[1],
+        )
+        said = diagnostics.instability(replace(found, stability=both), Options(basis="sto-3g"), 2)
+        assert ("may be meaningless" in str(said)) == grave
     stable = replace(UNSTABLE, verdict="stable", energy_gain=None, internal_gain=None)
     for one in (None, stable):
         assert diagnostics.instability(reference_with(one), Options(basis="sto-3g"), 2) == ""

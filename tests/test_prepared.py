@@ -23,13 +23,14 @@ from hypothesis import given
 import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk
-from dfmp2.mp2.prepared import options_for
+from dfmp2.host import files as host_files
+from dfmp2.mp2.prepared import options_for, prepared_energy
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5
 from dfmp2.output import prepared as prepared_files
 from dfmp2.output.checkpoint import VARIABLE
 from dfmp2.output.hdf5_datasets import hash_of, read_contents
-from dfmp2.output.prepared import PreparedFile, is_prepared, opened
+from dfmp2.output.prepared import OpenedFile, PreparedFile, is_prepared, opened
 from dfmp2.output.state import NUMBERS_OF_B, read_layout
 from dfmp2.planning import memory
 from tests.conftest import (
@@ -167,6 +168,43 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
 
 
+def test_a_stopped_preparation_of_another_molecule_is_replaced_on_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    given: dict[str, Any] = {"basis": "sto-3g", "output": folder / "x.h5", "listener": Heard()}
+    with Stopping(after_scf=True), pytest.raises(dfmp2.Interrupted):
+        dfmp2.prepare(folder / "h2o.xyz", **given)
+    with recorded_error(dfmp2.ForeignCheckpoint):
+        dfmp2.prepare(folder / "nh2.xyz", **given)
+    made = dfmp2.prepare(folder / "nh2.xyz", **given, overwrite=True)
+    expected = dfmp2.run(folder / "nh2.xyz", "sto-3g", listener=Heard())
+    assert made.reference.scf_total_energy == pytest.approx(expected.scf_total_energy, abs=1e-9)
+    energy = dfmp2.energy(folder / "x.h5", listener=Heard()).total_energy
+    assert energy == pytest.approx(expected.total_energy, abs=1e-9)
+    assert not (folder / "x.h5.checkpoint").exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_disk_must_hold_all_of_b(
+    overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly; and a file that is there is replaced only on request."""
+    free = 10**6 + prepared_files.OVERHEAD
+    monkeypatch.setattr(host_files, "free_disk", lambda _: free)
+    file = PreparedFile(tmp_path / "x.h5", overwrite=overwrite)
+    file.require(10**6)
+    (tmp_path / "x.h5").touch()
+    if overwrite:
+        file.require(10**6)
+    else:
+        with pytest.raises(dfmp2.ResultExists):
+            file.require(10**6)
+    free -= 1
+    with pytest.raises(dfmp2.DiskFull):
+        file.require(10**6)
+
+
 def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dfmp2.integrals import three_center
     from dfmp2.scf import hartree_fock
@@ -261,6 +299,30 @@ def test_b_is_what_the_file_says(radical_file: Path) -> None:
     assert np.sum(g * g / d) == pytest.approx(
         result.mp2_opposite_spin_correlation_energy, abs=1e-14
     )
+
+
+def test_b_is_in_memory_unless_other_processes_compute_with_it(
+    radical_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same energy, even if they leave all tiles out."""
+    held: list[bool] = []
+    load = OpenedFile.load
+
+    def watched(source: OpenedFile, workers: int, *, held: bool, seen: Any = held) -> Any:
+        seen.append(held)
+        return load(source, workers, held=held)
+
+    def nothing(*_: Any) -> Any:
+        yield from ()
+
+    monkeypatch.setattr(OpenedFile, "load", watched)
+    energies = []
+    for elsewhere in (None, nothing):
+        with opened(radical_file) as source:
+            options = options_for(source.prepared, {"threads": 1})
+            found = prepared_energy(source, options, listener=Heard(), elsewhere=elsewhere)
+        energies.append(found.mp2_total_energy)
+    assert held == [True, False] and energies[0] == energies[1]
 
 
 def test_b_is_left_where_it_is_when_a_file_is_opened(

@@ -1,17 +1,23 @@
-"""What is the same by every route of a calculation: its warnings, and whatever a function is given
-that it has no right to change."""
+"""What is the same by every route of a calculation: its warnings, its numbers, and whatever a
+function is given that it has no right to change."""
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+from pyscf import scf
 
 import dfmp2
 from dfmp2.errors import Interrupted
@@ -19,10 +25,29 @@ from dfmp2.execution.items import compute_item, read_input
 from dfmp2.execution.manifest import read_manifest
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.interop.qcschema import answer, read_request, run
-from tests.awkward import BASIS, MOLECULES
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
+from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import VARIABLE
+from dfmp2.planning import memory
+from dfmp2.units import ANGSTROM_PER_BOHR
+from tests.awkward import (
+    BASIS,
+    CHARGES,
+    EXACT,
+    MOLECULES,
+    mean_field,
+    read,
+    semicanonical,
+    singles_energies,
+    spin_energies,
+)
 from tests.conftest import MOLECULES as TEXTS
-from tests.conftest import Heard
+from tests.conftest import Heard, run_here, succeed
 from tests.faults import Stopping
+from tests.here import HereSlot
+from tests.test_disk import set_variant
+from tests.test_energy_shards import HerePool, flags, pooled
+from tests.test_outputs import leaves
 
 ROOMS = ("backends", "gradients", "integrals", "mp2", "scf")
 
@@ -92,6 +117,568 @@ def test_a_warning_is_kept_by_every_route(tmp_path: Path, monkeypatch: pytest.Mo
     for name, listener in heard.items():
         runs = 1 + (name == "scan")
         assert listener.warnings.count(warning) == runs, name
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+FACTORS = {"method": "custom-scs-mp2", "os_scale": 1.15, "ss_scale": 0.4}
+UHF = {**EXACT, **FACTORS, "frozen_core": "auto", "frozen_virtual": 2, "stability": "full"}
+CASES: dict[str, tuple[dfmp2.Molecule, dict[str, Any]]] = {
+    "uhf": (MOLECULES["borane cation"].in_field(CHARGES), UHF),
+    "rohf": (  # with singles
+        MOLECULES["methylene"],
+        {**EXACT, **FACTORS, "reference": "rohf", "frozen_core": "1", "frozen_virtual": 1},
+    ),
+    "rhf": (  # with a ghost, a core potential, general contractions and a warning
+        read("", "Rb 0 0 0", "O 0.3 0 2.2", "H 0.3 0.8 2.6", "@He -1.6 0.3 0.9"),
+        {
+            **EXACT,
+            **FACTORS,
+            "basis": "cc-pvdz,Rb=def2-svp",
+            "auxbasis": "def2-universal-jkfit",
+            "frozen_core": "auto",
+            "stability": "auto",
+        },
+    ),
+    "conventional": (
+        MOLECULES["methylene"],
+        {
+            **EXACT,
+            **FACTORS,
+            "frozen_core": "1",
+            "scf": "conventional",
+            "scf_auxbasis": None,
+            "stability": "off",
+        },
+    ),
+    "mixed": (MOLECULES["borane cation"], {**UHF, "precision": "mixed"}),
+    "repeated": (MOLECULES["borane cation"], {**UHF, "precision": "auto", "tolerance": 1e-13}),
+}
+OWN_SCF = ("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis")
+
+
+class Case:
+    """A molecule of CASES, and a folder in which it is computed by one route."""
+
+    def __init__(self, name: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.molecule, self.options = CASES[name]
+        self.name, self.folder, self.patch = name, folder, patch
+
+    def whole(self, **changes: Any) -> Any:
+        """By `dfmp2.run`."""
+        return dfmp2.run(self.molecule, **{**self.options, **changes}, listener=Heard())
+
+    def some(self, names: Iterable[str]) -> dict[str, Any]:
+        """Some of its options."""
+        return {name: value for name, value in self.options.items() if name in names}
+
+    def prepared(self) -> Path:
+        """A prepared file."""
+        path = self.folder / "x.prepared.h5"
+        before = self.some((*BEFORE_PAIRS, *BOTH_PARTS))
+        dfmp2.prepare(self.molecule, output=path, **before, listener=Heard())
+        return path
+
+    def second(self) -> dict[str, Any]:
+        """Options of the second part."""
+        return self.some((*PAIRS, *BOTH_PARTS))
+
+    def flags(self, options: dict[str, Any]) -> list[str]:
+        """Options on the command line, where factors alone make a method of its own."""
+        return flags({name: value for name, value in options.items() if name != "method"})
+
+    def field(self) -> dict[str, Any]:
+        """Keywords of its point charges, if it has any, as rows."""
+        charges = self.molecule.point_charges
+        if charges is None:
+            return {}
+        return {"point_charges": charges.tolist(), "point_charge_units": "bohr"}
+
+    def field_in_a_file(self) -> dict[str, Any]:
+        """The same with the name of a file in its folder."""
+        keywords = self.field()
+        if keywords:
+            np.savetxt(self.folder / "field.txt", keywords["point_charges"], fmt="%.17g")
+            keywords["point_charges"] = "field.txt"
+        return keywords
+
+    def keep_workers_here(self) -> None:
+        """As the fixture `call`."""
+        self.patch.setattr("dfmp2.execution.pool.Slot", HereSlot)
+        self.patch.setattr("dfmp2.host.processes._served", ["none is needed"])
+
+    def mean_field(self) -> Any:
+        """PySCF's own."""
+        if self.name == "rhf":
+            basis = {"default": "cc-pvdz", "Rb": "def2-svp", "GHOST-He": "cc-pvdz"}
+            return mean_field(self.molecule, scf.RHF, basis=basis, ecp={"Rb": "def2-svp"})
+        kind = scf.ROHF if self.name == "rohf" else scf.UHF
+        return mean_field(self.molecule, kind, fitted=self.name != "conventional")
+
+
+def on_disk(case: Case, functions: int = 0, orbitals: int = 0) -> Any:
+    """With everything on disk, in blocks of some fitting functions and orbitals, the last of which
+    are shorter; or as little as possible in memory."""
+    sizes = whole_of(case.name).sizes
+    columns = sizes.nao * (sizes.nao + 1) // 2
+    set_variant(case.patch, disk=True)
+    for name, size in {
+        "read_bytes": 16 * columns * functions,
+        "pair_bytes": 8 * sizes.naux_scf * 5 * functions,
+        "integral_bytes": 8 * columns * functions,
+        "tensor_bytes": 8 * orbitals * sizes.nvir[-1] * sizes.naux,
+    }.items():
+        if functions:
+            case.patch.setattr(memory.MemoryPlan, name, property(lambda _, size=size: size))
+    return case.whole()
+
+
+def stopped(case: Case, *, disk: bool = False, **how: Any) -> Any:
+    """Stopped, once or again and again, and continued with the same call."""
+    case.patch.setenv(VARIABLE, "0")
+    if disk:
+        set_variant(case.patch, disk=True)
+    again = partial(case.whole, checkpoint=case.folder / "x.h5")
+    stops = 0
+    with Stopping(**how):
+        for _ in range(40 if "every" in how else 1):
+            try:
+                return again()
+            except Interrupted:
+                stops += 1
+    assert stops == 1
+    return again()
+
+
+def in_two_parts(case: Case, *, disk: bool = False) -> Any:
+    if disk:
+        set_variant(case.patch, disk=True)
+    return dfmp2.energy(case.prepared(), **case.second(), listener=Heard())
+
+
+def by_command(case: Case, *words: str) -> None:
+    succeed(run_here(*words, "--quiet", cwd=case.folder))
+
+
+def in_shards(case: Case) -> Any:
+    case.prepared()
+    command = ("energy", "--from", "x.prepared.h5", *case.flags(case.second()), "--output", "x.h5")
+    for index in (2, 0, 1):
+        by_command(case, *command, "--shard", f"{index}/3")
+    by_command(case, *command, "--collect")
+    return dfmp2.read(case.folder / "x.h5")
+
+
+def by_workers(case: Case) -> Any:
+    case.prepared()
+    case.patch.chdir(case.folder)
+    return pooled(HerePool(2), **case.second())
+
+
+def derived(case: Case) -> Any:
+    given = {"method": "mp2", "os_scale": None, "ss_scale": None, "frozen_core": "none"}
+    return dfmp2.derive(
+        case.whole(**given), **case.some(("frozen_core", *FACTORS)), listener=Heard()
+    )
+
+
+def on_mean_field(case: Case) -> Any:
+    given = {name: value for name, value in case.options.items() if name not in OWN_SCF}
+    return dfmp2.from_mean_field(
+        case.mean_field(), case.options["auxbasis"], **given, listener=Heard()
+    )
+
+
+def request_of(case: Case, *, single: bool = False) -> dict[str, Any]:
+    """An AtomicInput of version 1; `single` without what QCEngine itself decides."""
+    left_out = ("basis", "method", "threads") if single else ("basis", "method")
+    keywords = {name: value for name, value in case.options.items() if name not in left_out}
+    molecule = case.molecule
+    return {
+        "molecule": {
+            "symbols": list(molecule.symbols),
+            "geometry": molecule.coordinates.ravel().tolist(),
+            "real": [not ghost for ghost in molecule.ghost],
+            "molecular_charge": molecule.charge,
+            "molecular_multiplicity": molecule.multiplicity,
+        },
+        "driver": "energy",
+        "model": {"method": case.options["method"], "basis": case.options["basis"]},
+        "keywords": keywords | case.field(),
+        "protocols": {"wavefunction": "orbitals_and_eigenvalues"},
+    }
+
+
+def by_qcschema(case: Case) -> Any:
+    request = read_request(request_of(case))
+    found = answer(request, run(request, listener=Heard()))
+    for name, value in found["properties"].items():
+        if name.startswith(("mp2_", "scf_total")):
+            assert value == pytest.approx(named(whole_of(case.name), name), abs=1e-10), name
+    energies = whole_of(case.name).reference.mo_energy
+    for spin, expected in zip("ab", energies, strict=False):
+        values = found["wavefunction"][f"scf_eigenvalues_{spin}"]
+        assert values == pytest.approx(expected, abs=1e-10)
+    return found["extras"]["dfmp2"]
+
+
+def named(result: Any, name: str) -> float:
+    """An energy by its name in QCSchema."""
+    if name == "mp2_doubles_energy":
+        return result.mp2_correlation_energy - result.mp2_singles_energy
+    return getattr(result, name)
+
+
+def by_qcengine(case: Case) -> Any:
+    qcengine = pytest.importorskip("qcengine")
+    models = pytest.importorskip("qcelemental.models")
+    pytest.importorskip("dfmp2.interop.qcengine").register()
+    document = request_of(case, single=True)
+    document["molecule"] |= {"fix_com": True, "fix_orientation": True}
+    given = models.v1.AtomicInput(**document)
+    found = qcengine.compute(given, "dfmp2", raise_error=True, task_config={"ncores": 2})
+    assert found.extras["dfmp2"]["provenance"]["threads"] == 2
+    return found.extras["dfmp2"]
+
+
+def with_counterpoise(case: Case) -> Any:
+    """As the fragment of a complex in which the ghost is an atom."""
+    complex_ = replace(case.molecule, ghost=(False,) * case.molecule.natom)
+    study = dfmp2.interaction(complex_, fragments="1-3,4", **case.options, listener=Heard())
+    return study.runs["fragment-1-in-complex"]
+
+
+def by_ase(case: Case) -> Any:
+    calculator = pytest.importorskip("dfmp2.interop.ase").DFMP2
+    atoms = replace(case.molecule, point_charges=None).to_ase()
+    atoms.calc = calculator(**case.options, **case.field(), listener=Heard())
+    energy = atoms.get_potential_energy()
+    assert energy == pytest.approx(whole_of(case.name).total_energy * 27.211386, rel=1e-7)  # eV
+    return atoms.calc.result
+
+
+def in_a_batch(case: Case, **more: Any) -> Any:
+    """As an item of a manifest, whose file says neither charge nor multiplicity."""
+    bare = replace(case.molecule, point_charges=None, charge=0, multiplicity=1)
+    (case.folder / "x.xyz").write_text(re.sub("charge.*", "", bare.to_xyz()))
+    state = {"charge": case.molecule.charge, "multiplicity": case.molecule.multiplicity}
+    given = {**case.options, **state, **case.field_in_a_file(), **more}
+    del given["threads"]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
+    (case.folder / "m.toml").write_text(
+        "\n".join(['output = "out"', "[[item]]", 'molecule = "x.xyz"', *lines])
+    )
+    (item,) = read_manifest(case.folder / "m.toml").items
+    row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**10))
+    return dfmp2.read(str(row.output))
+
+
+def in_a_batch_of_python(case: Case) -> Any:
+    case.keep_workers_here()
+    found = dfmp2.batch({"x": case.molecule}, output=case.folder / "out", **case.options)
+    return found["x"]
+
+
+def in_a_scan(case: Case, geometries: Any = None, **more: Any) -> Any:
+    """As the last of two geometries, by default given as molecules."""
+    if geometries is None:
+        other = replace(case.molecule, coordinates=1.01 * case.molecule.coordinates)
+        geometries = [other, case.molecule]
+    given = {**case.options, **more}
+    dfmp2.scan(geometries, **given, output=case.folder / "s.h5", listener=Heard())
+    _, found = dfmp2.read_study(case.folder / "s.h5").runs.values()
+    return found
+
+
+def along_a_bond(case: Case) -> Any:
+    first, second, *_ = case.molecule.coordinates * ANGSTROM_PER_BOHR
+    length = float(np.linalg.norm(second - first))
+    bond = ("bond", "1,2", [1.02 * length, length])
+    return in_a_scan(case, case.molecule, coordinate=bond, moving="2")
+
+
+def of_frames_in_a_file(case: Case) -> Any:
+    case.patch.chdir(case.folder)
+    other = replace(case.molecule, coordinates=1.01 * case.molecule.coordinates)
+    Path("frames.xyz").write_text(other.to_xyz() + case.molecule.to_xyz())
+    return in_a_scan(case, "frames.xyz", **case.field_in_a_file())
+
+
+def in_a_shared_scan(case: Case, **more: Any) -> Any:
+    case.keep_workers_here()
+    return in_a_scan(case, workers=2, chained=False, **more)
+
+
+def by_the_program(case: Case) -> Any:
+    (case.folder / "x.xyz").write_text(case.molecule.to_xyz())
+    given = case.flags({**case.options, **case.field_in_a_file()})
+    by_command(case, "run", "x.xyz", *given, "--output", "x.h5")
+    return dfmp2.read(case.folder / "x.h5")
+
+
+def with_gradient(case: Case) -> Any:
+    return dfmp2.gradient(case.molecule, **case.options, listener=Heard()).result
+
+
+def restarted(case: Case, compute: Any) -> Any:
+    """From its own orbitals."""
+    dfmp2.write(whole_of(case.name), case.folder / "start.h5")
+    found = compute(case, scf_from=str(case.folder / "start.h5"))
+    assert found.reference.cycles < 3 < whole_of(case.name).reference.cycles
+    return found
+
+
+def stored(case: Case) -> Any:
+    dfmp2.write(whole_of(case.name), case.folder / "x.h5")
+    return dfmp2.read(case.folder / "x.h5")
+
+
+ROUTES: dict[str, Any] = {
+    "on disk": on_disk,
+    "on disk, in blocks": partial(on_disk, functions=7, orbitals=3),
+    "three threads": lambda case: case.whole(threads=3),
+    "stopped again and again": partial(stopped, every=5),
+    "stopped after the SCF": partial(stopped, after_scf=True),
+    "stopped at a tile": partial(stopped, at_tile=4),
+    "stopped on disk": partial(stopped, every=11, disk=True),
+    "prepared": in_two_parts,
+    "prepared, on disk": partial(in_two_parts, disk=True),
+    "in shards": in_shards,
+    "by workers": by_workers,
+    "derived": derived,
+    "mean field": on_mean_field,
+    "QCSchema": by_qcschema,
+    "QCEngine": by_qcengine,
+    "counterpoise": with_counterpoise,
+    "ASE": by_ase,
+    "batch": in_a_batch,
+    "energies of a batch": lambda case: in_a_batch(case, keep="energies").to_dict(),
+    "batch of Python": in_a_batch_of_python,
+    "scan": in_a_scan,
+    "scan along a bond": along_a_bond,
+    "scan of a file": of_frames_in_a_file,
+    "program": by_the_program,
+    "gradient": with_gradient,
+    "start orbitals": partial(restarted, compute=Case.whole),
+    "start orbitals of a batch": partial(restarted, compute=in_a_batch),
+    "start orbitals of a shared scan": partial(restarted, compute=in_a_shared_scan),
+    "stored": stored,
+    "torch": lambda case: case.whole(backend="torch"),
+    "kernels": lambda case: case.whole(backend="nki-interpreter"),
+    "device": lambda case: case.whole(backend="nki-interpreter", transform="device"),
+}
+NOT_OF = {  # refused, or made for one molecule
+    ("mean field", "rohf"),
+    ("gradient", "rohf"),
+    ("ASE", "rhf"),
+    ("batch of Python", "uhf"),
+    ("counterpoise", "uhf"),
+    ("counterpoise", "rohf"),
+}
+OF_PAIRS = (  # routes on which float32 may be kept too long or too short
+    "on disk",
+    "on disk, in blocks",
+    "stopped at a tile",
+    "prepared",
+    "in shards",
+    "by workers",
+)
+IN_FLOAT32 = ("torch", "kernels", "device")  # in another order
+# Routes whose SCF takes other steps to the same orbitals, whose signs are arbitrary
+OTHER_STEPS = (
+    "stopped again and again",
+    "stopped on disk",
+    "mean field",
+    "QCEngine",  # which rounds coordinates to 1e-8 bohr
+    "scan",
+    "scan along a bond",
+    "scan of a file",
+    "start orbitals",
+    "start orbitals of a batch",
+    "start orbitals of a shared scan",
+)
+# Times and sizes, which must be there
+MEASURED = re.compile("timings/|predicted/|memory/|storage/")
+# Who computed, from which file, and what names it gave
+ITS_OWN = re.compile(
+    "provenance|preparation|threads|options/(memory|backend|scf_from|transform)|run/backend"
+    "|json/backend|json/name$|input/(name|source|text)|frozen_core_note"
+)
+# How the SCF went, not where it ended, and the estimate of what is left of its convergence
+STEPS = re.compile(
+    "cycles|history|operations|ladder|scf_start|reference/start|iterations|scf_convergence"
+    "|rotation_left|solutions|error_budget/(mp2_|reaction|scf_|summary)"
+)
+# PySCF's memory limit, the atoms as text, and places that it fills in when it computes
+OF_THE_LIBRARY = re.compile(r"/(max_memory|atom|_enuc|_env/1?\d)")
+ADDED = {  # parts that only this route has
+    "gradient": re.compile("gradient|properties"),
+    "mean field": re.compile("bases/.*/(elements|sha256|name)|options/|json/bas"),
+}
+PRECISION = re.compile("certificate|error_budget|precision/")
+DISK_WORK = re.compile("operations")  # the response is multiplied out again rather than kept
+
+
+@cache
+def whole_of(name: str) -> Any:
+    """The first route: `dfmp2.run` in memory."""
+    return Case(name, Path(), pytest.MonkeyPatch()).whole()
+
+
+def leaves_of(result: Any) -> dict[str, Any]:
+    """All numbers and texts of a result by their path: its JSON, and its file unless that is all
+    there is."""
+    if isinstance(result, dict):
+        return {f"json{path}": value for path, value in leaves(result)}
+    found = {f"json{path}": value for path, value in leaves(result.to_dict())}
+    with h5py.File(io.BytesIO(hdf5.to_bytes(result))) as handle:
+
+        def note(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and name != "mol":
+                found[name] = item[()]
+
+        handle.visititems(note)
+        for path, value in leaves(json.loads(handle["mol"][()])):
+            if not OF_THE_LIBRARY.fullmatch(path):
+                found[f"mol{path}"] = value
+    return found
+
+
+ROUNDING = (1e-10, 1e-10)  # Eh, allowed for energies and for everything else
+CONVERGENCE = (1e-8, 2e-6)
+FLOAT32 = (1e-6, 1e-10)
+
+
+def same_leaf(path: str, one: Any, two: Any, near: tuple[float, float]) -> bool:
+    """Whether two leaves agree; orbitals may have other signs."""
+    one, two = np.asarray(one), np.asarray(two)
+    if one.shape != two.shape or {one.dtype.kind, two.dtype.kind} - set("fiu"):
+        return bool(np.array_equal(one, two))
+    if path.endswith(("mo_coeff", "mo_coupling")):
+        one, two = np.abs(one), np.abs(two)
+    allowed = near[1]
+    if re.search("energies/|_energy$|pairs/|e_tot", path):
+        allowed = near[0]
+    return bool(np.allclose(one, two, rtol=10 * near[1], atol=allowed, equal_nan=True))
+
+
+def different(
+    expected: dict[str, Any],
+    found: dict[str, Any],
+    near: tuple[float, float],
+    may_differ: Iterable[re.Pattern[str]],
+) -> list[tuple[str, Any, Any]]:
+    """Leaves that differ, or that only one of two results has."""
+    compared = [
+        path
+        for path in {**expected, **found}
+        if not any(pattern.search(path) for pattern in may_differ)
+    ]
+    assert len(compared) > 100
+    pairs = [(path, expected.get(path, "missing"), found.get(path, "missing")) for path in compared]
+    return [leaf for leaf in pairs if not same_leaf(*leaf, near)]
+
+
+def is_done(route: str, name: str) -> bool:
+    """Whether a molecule is computed by a route: those in float32 by all that read pairs."""
+    if name == "mixed" and route in IN_FLOAT32:
+        return True
+    if name == "conventional":
+        return route in (*OF_PAIRS, "mean field", "stored")
+    if name in ("mixed", "repeated"):
+        return route in OF_PAIRS
+    return route not in ("kernels", "device")
+
+
+@pytest.mark.parametrize(
+    ("route", "name"),
+    [
+        (route, name)
+        for route in ROUTES
+        for name in CASES
+        if (route, name) not in NOT_OF and is_done(route, name)
+    ],
+)
+def test_every_route_gives_the_same_numbers(
+    route: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = leaves_of(whole_of(name))
+    found = leaves_of(ROUTES[route](Case(name, tmp_path, monkeypatch)))
+    if not any(path.startswith("scf/") for path in found):
+        expected = {path: value for path, value in expected.items() if path.startswith("json")}
+    may_differ = [ITS_OWN, MEASURED]
+    near = ROUNDING
+    if route in OTHER_STEPS:
+        near = CONVERGENCE
+        may_differ.append(STEPS)
+    elif route in IN_FLOAT32 and name == "mixed":
+        near = FLOAT32
+        may_differ.append(PRECISION)
+    if route in ADDED:
+        may_differ.append(ADDED[route])
+    if "disk" in route:
+        may_differ.append(DISK_WORK)
+    assert different(expected, found, near, may_differ) == []
+    for path in {**expected, **found}:
+        assert not MEASURED.search(path) or path in expected.keys() & found.keys(), path
+
+
+def test_a_fragment_keeps_state_and_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charged radical beside a neon atom, with its own functions, is that alone."""
+    case = Case("uhf", tmp_path, monkeypatch)
+    case.options = {**case.options, "frozen_virtual": 0}
+    both = replace(
+        case.molecule,
+        symbols=(*case.molecule.symbols, "Ne"),
+        coordinates=np.vstack([case.molecule.coordinates, [-5.5, -3.0, 3.0]]),
+        ghost=(),
+    )
+    states: dict[str, Any] = {"charges": "1,0", "multiplicities": "2,1"}
+    study = dfmp2.interaction(both, fragments="1-4,5", **states, **case.options, listener=Heard())
+    expected, found = (leaves_of(one) for one in (case.whole(), study.runs["fragment-1-alone"]))
+    assert different(expected, found, ROUNDING, [ITS_OWN, MEASURED]) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_route_gives_pyscfs_numbers(name: str) -> None:
+    ours = whole_of(name)
+    mf = Case(name, Path(), pytest.MonkeyPatch()).mean_field()
+    core, virtual = ours.sizes.frozen_core, ours.sizes.frozen_virtual
+    assert core == 1 and virtual == CASES[name][1].get("frozen_virtual", 0)
+    assert (ours.scf_fitting is None) == (ours.sizes.naux_scf == 0) == (name == "conventional")
+    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    singles = 0.0
+    if name == "rohf":
+        mf, couplings = semicanonical(mf)
+        singles = sum(singles_energies(mf, couplings, core, virtual))
+    if name == "rhf":
+        mf = mf.to_uhf()
+    same, opposite = spin_energies(mf, core, virtual, ours.options.auxbasis)
+    near = 1e-6 if name == "mixed" else 1e-8
+    assert ours.mp2_same_spin_correlation_energy == pytest.approx(same, abs=near)
+    assert ours.mp2_opposite_spin_correlation_energy == pytest.approx(opposite, abs=near)
+    assert ours.mp2_singles_energy == pytest.approx(singles, abs=1e-8)
+    scaled = 1.15 * opposite + 0.4 * same + singles
+    assert ours.correlation_energy == pytest.approx(scaled, abs=near)
+    assert ours.total_energy == pytest.approx(mf.e_tot + scaled, abs=near)
+    assert ours.precision == ("mixed" if name == "mixed" else "fp64")
+
+
+@pytest.mark.parametrize("name", ["uhf", "rohf", "rhf"])
+def test_a_laplace_transform_has_the_same_opposite_spin_energy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory, on disk in blocks, and from a prepared file; singles are in it, unscaled."""
+    given = {"method": "sos-laplace", "os_scale": None, "ss_scale": None, "tolerance": 1e-9}
+    case, expected = Case(name, tmp_path, monkeypatch), whole_of(name)
+    case.options = {**case.options, **given}
+    doubles = expected.mp2_opposite_spin_correlation_energy
+    for found in (case.whole(), in_two_parts(case), on_disk(case, functions=7, orbitals=3)):
+        assert found.mp2_opposite_spin_correlation_energy == pytest.approx(doubles, abs=2e-9)
+        assert found.mp2_singles_energy == pytest.approx(expected.mp2_singles_energy, abs=1e-12)
+        whole = 1.3 * doubles + expected.mp2_singles_energy
+        assert found.correlation_energy == pytest.approx(whole, abs=2e-9)
+        assert found.total_energy == pytest.approx(expected.scf_total_energy + whole, abs=2e-9)
 
 
 # --- arguments ------------------------------------------------------------------------------------

@@ -174,10 +174,10 @@ def test_frozen_orbitals_that_part_a_shell_are_warned_of(
 
 def test_a_soft_mode_is_followed_to_the_end() -> None:
     """SO2+ with bonds of nearly the same length: PySCF's second-order solver stalls at a gradient
-    of 9e-8 Eh."""
+    of 8e-7 Eh. With more cycles the level shift may get there, depending on rounding."""
     text = "3\n\nS -0.0445 -0.0025 -0.0009\nO -0.0218 1.2393 0.7619\nO 0.0401 -1.2505 0.7303\n"
     cation = replace(parse_xyz(text, file="so2").molecule, charge=1, multiplicity=2)
-    result = dfmp2.run(cation, "6-31g", scf_conv_tol=1e-13, **ONE)
+    result = dfmp2.run(cation, "6-31g", scf_conv_tol=1e-13, scf_max_cycles=66, **ONE)
     assert result.reference.ladder[-1] == "second order" and result.reference.history[-1, 2] < 4e-8
 
 

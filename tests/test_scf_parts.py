@@ -502,6 +502,25 @@ def small() -> tuple[Any, Any]:
     return mole, df.addons.make_auxmol(mole, "def2-universal-jkfit")
 
 
+def test_a_caller_may_scale_the_exchange_it_was_given() -> None:
+    """As PySCF does in place for a hybrid: the next matrices, with rows of the last K, are the
+    same."""
+    mole = gto.M(atom="C 0 0 0; H 0.2 0.99 0.35; H -0.1 -0.8 0.75", basis="cc-pvtz", verbose=0)
+    auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
+    coeff = np.linalg.qr(np.random.default_rng(4).standard_normal((mole.nao, mole.nao)))[0]
+    occupation = np.zeros(mole.nao)
+    occupation[:4] = 2.0
+    density = lib.tag_array((coeff * occupation) @ coeff.T, mo_coeff=coeff, mo_occ=occupation)
+    found = []
+    for factor in (1.0, 0.25):
+        made = JKFitting(mole, auxmole, 1)
+        made.single = made.occupied_rows = True
+        _, k = made.get_jk(density)
+        k *= factor
+        found.append(made.get_jk(density)[1])
+    np.testing.assert_array_equal(*found)
+
+
 def test_operations_of_fitted_matrices_are_counted() -> None:
     """Two per multiply-add of the fit, of J, of the half transformation and of the product."""
     mole, auxmole = small()

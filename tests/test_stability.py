@@ -647,7 +647,8 @@ def test_the_fock_matrix_of_the_final_orbitals_is_built_once_at_most(
 def test_the_rotation_that_is_left_leads_to_the_converged_orbitals(
     kind: str, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Norm and change of <S^2>, against PySCF's second-order SCF from the same orbitals."""
+    """Norm and change of <S^2>, against PySCF's second-order SCF from the same orbitals; and the
+    gradient of both spins that it follows from."""
     mole = gto.M(
         atom="N 0 0 0; O 1.14 0 0; H -0.5 0.94 0.02",
         basis="6-31g",
@@ -663,14 +664,20 @@ def test_the_rotation_that_is_left_leads_to_the_converged_orbitals(
     else:
         left = stability.examined(mf).left
     exact = mf.newton().run(mf.mo_coeff, mf.mo_occ, conv_tol=1e-14, conv_tol_grad=1e-10)
-    squares = []
+    fock = mf.get_hcore() + mf.get_veff()
+    squares, forces = [], []
     for least in (0, 1):
-        old, occupied, new = mf.mo_coeff, mf.mo_occ > least, exact.mo_coeff
+        old, occupied, new, force = mf.mo_coeff, mf.mo_occ > least, exact.mo_coeff, fock
         if kind == "UHF":
             old, occupied, new = old[least], mf.mo_occ[least] > 0, new[least]
+            force = fock[least]
         overlap = new[:, ~occupied].T @ mf.get_ovlp() @ old[:, occupied]
         squares.append(np.sum(overlap**2))
+        if kind != "ROHF":
+            forces.append(np.sum((old[:, ~occupied].T @ force @ old[:, occupied]) ** 2))
     assert left is not None and left.rotation > 1e-6
     assert left.rotation == pytest.approx(math.sqrt(sum(squares)), rel=0.01)
+    if kind != "ROHF":
+        assert left.gradient == pytest.approx(math.sqrt(sum(forces)), rel=1e-6)
     moved = exact.spin_square()[0] - mf.spin_square()[0]
     assert left.spin_square == pytest.approx(moved, rel=0.01, abs=1e-9)

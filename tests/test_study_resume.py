@@ -16,10 +16,12 @@ import pytest
 import dfmp2
 from dfmp2.errors import DeviceFault, Interrupted
 from dfmp2.mp2 import energy
+from dfmp2.mp2.calculation import RUN
 from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.study import Study, read_study
 from tests.awkward import read
-from tests.conftest import PATIENCE, Runner, listing, succeed
+from tests.conftest import PATIENCE, Heard, Runner, listing, succeed
 from tests.faults import EACH, Stopping, close, numbers
 from tests.recorded import recorded_failure
 from tests.test_signals import start, wait_for
@@ -96,6 +98,36 @@ def test_a_hessian_has_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPat
     assert stops > 2
     found = read_study(folder / "x.h5").arrays["hessian"].value
     assert found.tobytes() == expected.arrays["hessian"].value.tobytes()
+
+
+def test_an_scf_that_starts_from_another_run_begins_there_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frequencies that were stopped within the SCF of a displaced geometry, whose gradient is
+    subtracted from another, have the bits of some that were never stopped."""
+    monkeypatch.setenv(EACH, "1000")
+    ion = read("charge=1", "He 0 0 0", "H 0.3 0.5 0.72")
+    given: dict[str, Any] = {"basis": "6-31g", "threads": 1, "allow_gradient": True}
+    given["listener"] = Heard()
+    expected = dfmp2.frequencies(ion, output=folder / "y.h5", **given)
+    displaced = "plus-001-x"
+    add, names = FileCheckpoint.add_orbitals, []
+
+    def added(checkpoint: FileCheckpoint, *orbitals: Any) -> None:
+        names.append(checkpoint.identity[RUN])
+        checkpoint.stop_asked = names.count(displaced) == 3
+        add(checkpoint, *orbitals)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileCheckpoint, "add_orbitals", added)
+        with pytest.raises(dfmp2.Interrupted):
+            dfmp2.frequencies(ion, output=folder / "x.h5", **given)
+    assert displaced not in read_study(folder / "x.h5").runs
+    found = dfmp2.frequencies(ion, output=folder / "x.h5", **given)
+    for name in expected.runs:
+        one, two = (numbers(hdf5.to_bytes(study.runs[name])) for study in (found, expected))
+        assert one.pop("dfmp2/gradient/seconds") and two.pop("dfmp2/gradient/seconds")
+        assert one == two, name
 
 
 @pytest.mark.usefixtures("stopping")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -447,6 +448,21 @@ def test_an_atom_and_isotopes_of_a_symmetric_molecule() -> None:
     weights, notes = isotope_masses(PEROXIDE, ["3=D", "4=2H"])
     assert symmetry_number(PEROXIDE, weights) == 2 and len(notes) == 2
     assert symmetry_number(PEROXIDE, isotope_masses(PEROXIDE, ["1=18O"])[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("heavy", "number"),
+    [((), 12), ((0,), 2), ((0, 1), 2), ((0, 2), 2), ((0, 3), 4), ((0, 2, 4), 6), (range(6), 12)],
+)
+def test_carbon_13_in_benzene_counts_where_the_centre_of_mass_stays(
+    heavy: Sequence[int], number: int
+) -> None:
+    angles = np.arange(6) * np.pi / 3
+    ring = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1)
+    benzene = Molecule(("C",) * 6 + ("H",) * 6, np.concatenate([2.64 * ring, 4.69 * ring]))
+    weights = masses(benzene)
+    weights[list(heavy)] = 13.0034
+    assert symmetry_number(benzene, weights) == number
 
 
 @pytest.mark.parametrize(

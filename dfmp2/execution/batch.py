@@ -163,7 +163,7 @@ class BatchRun:
     def suitable_workers(self, cores: int, memory: int | None) -> int:
         """The number of workers for the incomplete items on `cores` cores, with `memory` bytes for
         all."""
-        if cores == 1:
+        if cores == 1 or not self.left:
             return 1
         largest = max(self.left, key=lambda place: self._works[place].cost)
         share = WorkerShare(1, memory or resources.usable_memory())

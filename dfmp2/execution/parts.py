@@ -115,7 +115,10 @@ def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result | Dfmp
         "doubt_units": False,
     }
     try:
-        return step, replace(unit.compute(step.molecule, options, **how), options=step.options)
+        result = unit.compute(step.molecule, options, **how)
+        # The share of a worker is none of the options of the study.
+        options = replace(result.options, threads=step.options.threads, memory=step.options.memory)
+        return step, replace(result, options=options)
     except Dfmp2Error as error:
         if unit.tolerant and not isinstance(error, Interrupted):
             return step, error

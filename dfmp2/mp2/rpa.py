@@ -251,7 +251,7 @@ def _log_det_less_trace(matrix: Array) -> float:
     trace = float(np.trace(matrix))
     matrix[np.diag_indices_from(matrix)] += 1.0
     # .T gives Fortran order, and Q is symmetric
-    factor, info = dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)
+    factor, info = dpotrf(matrix.T, lower=False, clean=False, overwrite_a=True)
     if info == 0:
         return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace
     return math.nan

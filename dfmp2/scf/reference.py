@@ -104,7 +104,11 @@ class RotationLeft:
     """What is left to a full convergence of the SCF, from the final orbitals
     (`dfmp2.scf.rotation_left`)."""
 
-    gradient: float = _q("hartree", "norm of f_ai of both spins for the final orbitals")
+    gradient: float = _q(
+        "hartree",
+        "norm of f_ai of both spins for the final orbitals; of ROHF, where both spins rotate, of "
+        "the sum of their f_ai",
+    )
     rotation: float = _q("", "norm of the rotation of both spins to converged orbitals")
     spin_square: float = _q("", "change of <S^2> by that rotation")
 
