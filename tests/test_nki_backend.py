@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from dfmp2.trainium import calls
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
-from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
+from dfmp2.trainium.launch.executors import InterpreterExecutor, name_type, source_hash
 from tests.conftest import MOLECULES, PATIENCE
 from tests.recorded import recorded_error
 from tests.test_backends import fitted, oracle
@@ -198,3 +199,25 @@ def test_the_hash_of_the_kernels_is_that_of_their_names_and_content(
     (tmp_path / "notes.txt").write_text("no kernel")
     found.add(source_hash())
     assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "given"),
+    [
+        ("V2", "float16", "float16"),
+        ("float16", "V2", "V2"),
+        ("float32", "float16", "float32"),
+        ("float32", "int32", "float32"),  # numbers are never read as other numbers
+        ("V2", "float32", "V2"),
+        ("float32", "V2", "float32"),
+        ("V4", None, "float32"),
+    ],
+)
+def test_a_tensor_is_renamed_if_one_of_the_two_types_is_void(
+    own: str, wanted: str | None, given: str
+) -> None:
+    """NumPy, which lacks bfloat16, sees it as two bytes without a type."""
+    tensor = SimpleNamespace(dtype=np.dtype(own))
+    known = SimpleNamespace(dtype=np.dtype(wanted)) if wanted else SimpleNamespace()
+    name_type(tensor, known)
+    assert tensor.dtype == np.dtype(given)
