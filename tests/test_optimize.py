@@ -201,8 +201,9 @@ def test_the_scaled_energy_is_minimised():
 
 def test_constrained_water_as_in_psi4():
     """Psi4 (tests/pytests/test_geometric.py, commit 886caaab): DF-MP2/cc-pVDZ with geomeTRIC, angle
-    of 90 degrees."""
-    start = Molecule(("O", "H", "H"), np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]]) / 0.52917721092)
+    of 90 degrees, reached from another one."""
+    start = [[0, 0, 0], [1, 0, 0], [-0.05, 1, 0]]
+    start = Molecule(("O", "H", "H"), np.array(start) / 0.52917721092)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "90")]))
     study = optimized(start, search, make_options(basis="cc-pvdz", threads=1))
     assert study.values["optimized_total_energy"].value == pytest.approx(
@@ -399,6 +400,17 @@ def test_stopped_again_and_again(
     assert "Convergence of the geometry" in (folder / "page.html").read_text()
     again = call(*command)
     recorded_failure(again, 3)
+
+
+@pytest.mark.parametrize("read", ["--constraints", "--start-hessian"])
+@pytest.mark.parametrize("written", ["--output", "--xyz", "--trajectory"])
+def test_no_output_is_a_file_that_is_read(
+    read: str, written: str, call: Runner, folder: Path
+) -> None:
+    (folder / "f.h5").write_text("$freeze\ndistance 1 2\n")
+    asked = ("optimize", "h2o.xyz", "--basis", "sto-3g", "--overwrite")
+    recorded_failure(call(*asked, read, "f.h5", written, "f.h5"), 3)
+    assert (folder / "f.h5").read_text() == "$freeze\ndistance 1 2\n"
 
 
 def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
