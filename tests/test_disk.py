@@ -494,6 +494,21 @@ def test_a_folder_in_memory_is_used_with_a_warning(call: Runner) -> None:
     assert not list(Path("/dev/shm").glob(f"{PREFIX}-*"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("tmpfs", True), ("ramfs", True), ("ext4", False), ("overlay", False)]
+)
+def test_file_systems_in_memory(
+    kind: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = os.stat(tmp_path).st_dev
+    lines = [
+        f"24 1 {os.major(device) + 1}:7 / /elsewhere rw - {'ext4' if expected else 'tmpfs'} x rw",
+        f"36 24 {os.major(device)}:{os.minor(device)} / /here rw shared:1 - {kind} x rw",
+    ]
+    monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(lines))
+    assert scratch_folder.in_memory(tmp_path) == expected
+
+
 def test_a_folder_that_is_missing_is_not_in_memory(tmp_path: Path) -> None:
     assert not scratch_folder.in_memory(tmp_path / "missing")
 
