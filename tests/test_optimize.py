@@ -3,6 +3,7 @@ wrong requests."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from dataclasses import replace
@@ -31,7 +32,7 @@ from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
-from dfmp2.studies.geometric_search import GeomeTRIC, Search, quiet, torsional_constant
+from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
@@ -400,6 +401,14 @@ def test_stopped_again_and_again(
     assert "Convergence of the geometry" in (folder / "page.html").read_text()
     again = call(*command)
     recorded_failure(again, 3)
+
+
+def test_what_is_said_of_a_geometry() -> None:
+    """The largest gradient and displacement, which the lines name without `rms`."""
+    point = Point(-76.1, 1e-2, 2e-2, 3e-2, 4e-2)
+    assert point.said == "E = -76.1000000000 Eh, gradient 2.0e-02 Eh/bohr, moved 4.0e-02 A"
+    first = Point(-76.1, 1e-2, 2e-2, math.nan, math.nan)
+    assert first.said == "E = -76.1000000000 Eh, gradient 2.0e-02 Eh/bohr"
 
 
 @pytest.mark.parametrize("read", ["--constraints", "--start-hessian"])
