@@ -41,9 +41,11 @@ from dfmp2.execution.manifest import make_batch, options_of_item
 from dfmp2.execution.outlook import foresee_shards
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
+from dfmp2.host.files import acquire_lock, release_lock
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.planning.time import process_count
+from dfmp2.progress import Listener
 from dfmp2.studies import runs, task
 from dfmp2.studies.task import Step
 from dfmp2.units import format_bytes
@@ -284,6 +286,66 @@ def test_what_is_told_of_an_item_that_failed(words: int, shown: int) -> None:
     run._cost_done = 0.0
     BatchRun._tell(run, 0, row)  # type: ignore[arg-type]
     assert told["left"] is None
+
+
+class OneByOne(nullcontext[None]):
+    """A pool whose only worker ends each item as `row` says, and then calls `after`."""
+
+    slots, busy = (None,), ()
+
+    def __init__(self, row: dict[str, Any], after: Any) -> None:
+        super().__init__()
+        self.row, self.after, self.tried = row, after, list[str]()
+
+    def grow(self, size: int) -> None:
+        assert size == 1
+
+    def work(self, queue: Any) -> Any:
+        if queue:
+            call = queue.popleft()
+            item = call.given[0].item
+            self.tried.append(item.name)
+            self.after()
+            yield call, ItemStatus(item.name, item.molecule, **self.row)
+
+
+@pytest.mark.parametrize(
+    ("stops", "row", "first"),
+    [
+        (True, {"status": "complete"}, "complete"),
+        (False, {"status": "failed", "exit_code": 6, "device_fault": True}, "failed"),
+        (False, {"status": "pending", "disk_full": True}, "pending"),
+        (False, {"status": "pending", "unwritable": True}, "pending"),
+    ],
+    ids=["stopped", "device", "disk full", "unwritable"],
+)
+def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
+    stops: bool, row: dict[str, Any], first: str, tmp_path: Path
+) -> None:
+    """Of four items the first ends the batch, while other processes begin the second one and fail
+    with the third one."""
+    for name in "abcd":
+        (tmp_path / f"{name}.xyz").write_text(MOLECULES["h2"])
+    out = tmp_path / "out"
+
+    def elsewhere() -> None:
+        if not pool_of_one.tried[1:]:
+            assert acquire_lock(out / "b.h5") is None
+            (out / "c.error.json").write_text('{"code": 5, "message": "no convergence"}')
+
+    pool_of_one = OneByOne({"error": "it was said", **row}, elsewhere)
+    given = make_batch([f"{name}.xyz" for name in "abcd"], {"basis": "sto-3g"}, out, tmp_path)
+    run = BatchRun(
+        given,
+        read_inputs(given),
+        range(4),
+        Listener(),
+        stop_asked=lambda: int(stops and bool(pool_of_one.tried)),
+    )
+    run.compute(cast(Any, pool_of_one), 1)
+    release_lock(out / "b.h5")
+    assert pool_of_one.tried == ["a"]
+    assert [one.status for one in run.rows.values()] == [first, "running", "failed", "pending"]
 
 
 # --- workers --------------------------------------------------------------------------------------

@@ -255,6 +255,27 @@ def test_block(name: str, tmp_path: Path) -> None:
         assert len(found.symbols) == len(block.atoms.split())
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("M  CHG  1   2   1", [(0, 0), (1, 0), (0, 0)]),
+        ("M  RAD  1   3   2", [(0, 0), (0, 0), (0, 2)]),
+    ],
+)
+def test_charges_and_radicals_of_lines_replace_all_codes(
+    line: str, expected: list[tuple[int, int]]
+) -> None:
+    """As in the format: M  CHG or M  RAD sets those of atoms that it does not list to 0."""
+    codes = Block("codes 4 and 5", "C:4 O:5 H", "1-2-1 2-3-1", (0, 1))
+    assert [(atom.charge, atom.radical) for atom in read_mol_block(codes.text()).atoms] == [
+        (0, 2),
+        (-1, 0),
+        (0, 0),
+    ]
+    both = Block("codes and a line", codes.atoms, codes.bonds, (0, 1), line)
+    assert [(atom.charge, atom.radical) for atom in read_mol_block(both.text()).atoms] == expected
+
+
 def test_what_an_option_explains(tmp_path: Path) -> None:
     """Radicals, carbenes and ions that the block does not state."""
     methyl = BLOCKS["methyl without M  RAD"].text()

@@ -431,6 +431,18 @@ def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
             export(swapped, name)
 
 
+@pytest.mark.parametrize("to", FORMATS)
+def test_geometry_and_energies_are_enough_for_xyz(to: str, water: Stored) -> None:
+    """And for extended xyz; the other formats need all of a result."""
+    whole = dfmp2.read(water.path)
+    kept = replace(whole, kept="energies")
+    if to in ("xyz", "extxyz"):
+        assert export(kept, to) == export(whole, to)
+    else:
+        with recorded_error(InputError):
+            export(kept, to)
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 

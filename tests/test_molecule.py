@@ -84,6 +84,18 @@ def test_masses_and_radii_are_those_of_other_tables() -> None:
     assert len(COVALENT) == 96 and {radius(symbol) for symbol in SYMBOLS[96:]} == {1.69}
 
 
+@pytest.mark.parametrize(("isotope", "usual"), [("B10", "B11"), ("Cl37", "Cl35"), ("H2", "H1")])
+def test_masses_of_lighter_and_heavier_isotopes_are_refused(isotope: str, usual: str) -> None:
+    """Those of the most abundant isotope and of the element pass: B 10.81, Cl 35.45, H 1.008."""
+    of = pytest.importorskip("qcelemental").periodictable.to_mass
+    symbol = usual.rstrip("0123456789")
+    averages = {"B": 10.81, "Cl": 35.45, "H": 1.008}
+    for given in (float(of(usual)), averages[symbol]):
+        elements.require_usual_mass(symbol, given)
+    with recorded_error(InputError):
+        elements.require_usual_mass(symbol, float(of(isotope)))
+
+
 def test_elements_whose_inner_shells_are_filled() -> None:
     """Elements Sc to Zn, Y to Cd, La to Hg, and all from Ac on."""
     filling = {symbol for symbol in SYMBOLS if fills_inner_shell(symbol)}

@@ -7,6 +7,8 @@ import gc
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +25,11 @@ from dfmp2.host.processes import exit_code
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
-from dfmp2.trainium import calls
+from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
-from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
+from dfmp2.trainium.launch.executors import InterpreterExecutor, name_type, source_hash
 from tests.conftest import MOLECULES, PATIENCE
 from tests.recorded import recorded_error
 from tests.test_backends import fitted, oracle
@@ -198,3 +200,54 @@ def test_the_hash_of_the_kernels_is_that_of_their_names_and_content(
     (tmp_path / "notes.txt").write_text("no kernel")
     found.add(source_hash())
     assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "given"),
+    [
+        ("V2", "float16", "float16"),
+        ("float16", "V2", "V2"),
+        ("float32", "float16", "float32"),
+        ("float32", "int32", "float32"),  # numbers are never read as other numbers
+        ("V2", "float32", "V2"),
+        ("float32", "V2", "float32"),
+        ("V4", None, "float32"),
+    ],
+)
+def test_a_tensor_is_renamed_if_one_of_the_two_types_is_void(
+    own: str, wanted: str | None, given: str
+) -> None:
+    """NumPy, which lacks bfloat16, sees it as two bytes without a type."""
+    tensor = SimpleNamespace(dtype=np.dtype(own))
+    known = SimpleNamespace(dtype=np.dtype(wanted)) if wanted else SimpleNamespace()
+    name_type(tensor, known)
+    assert tensor.dtype == np.dtype(given)
+
+
+def test_each_block_takes_the_tables_of_its_own_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are kept for the next block; one without single pairs needs one table less."""
+    taken: list[np.ndarray] = []
+    backend = NkiBackend.__new__(NkiBackend)
+    backend._executor = SimpleNamespace(
+        target="gen2",
+        upload=lambda values: values,
+        launch=lambda module, name, arguments: taken.append(arguments["tables"]),
+    )
+    backend._variant = "packed"
+    monkeypatch.setattr(
+        layout, "read_pairs", lambda out, items, shape, nvir: (np.zeros(shape), np.zeros(shape))
+    )
+    edge, nvir, naux = 4, 160, 128
+    form = calls.PairForm(nvir, naux, "packed", rows=edge, columns=edge)
+    energies = np.linspace(0.1, 2.9, nvir)
+    resident = SimpleNamespace(
+        nvir=nvir, naux=naux, blocks=[None, None], kept={}, eps_vir=energies, edge=edge
+    )
+    operand: Any = SimpleNamespace(b=resident, eps_occ=np.linspace(-9.0, -0.4, 2 * edge))
+    blocks = [(0, 0), (0, 1), (1, 1), (0, 1)]
+    for row, column in blocks:
+        backend._same(operand, row, column)
+    expected = [form.tables(energies, diagonal) for diagonal in (False, True)]
+    assert expected[0].shape != expected[1].shape
+    for (row, column), tables in zip(blocks, taken, strict=True):
+        np.testing.assert_array_equal(tables, expected[row == column])

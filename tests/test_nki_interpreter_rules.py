@@ -210,6 +210,7 @@ CASES = [
     ("ap-pattern", "w = s.ap(pattern=[[64, 128]], offset=0)", ""),
     ("ap-pattern", "w = s.ap(pattern=[[64, 128], [1.0, 2]], offset=0)", ""),
     ("ap-pattern", "w = s.ap(pattern=[[64, 128], [-1, 2]], offset=8)", ""),
+    ("ap-pattern", "w = s.ap(pattern=[[64, 128], [1, 0]], offset=0)", ""),
     ("uninitialised-read", "copy(t, u)", "copy(u, t)"),
     ("uninitialised-read", "fill(u[:, 0:63], 0.0); copy(t, u)", ""),
     ("uninitialised-read", "", "fill(u[:, 0:63], 0.0); fill(u[:, 63:64], 0.0); copy(t, u)"),

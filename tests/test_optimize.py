@@ -3,6 +3,7 @@ wrong requests."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from dataclasses import replace
@@ -31,7 +32,7 @@ from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
-from dfmp2.studies.geometric_search import GeomeTRIC, Search, quiet, torsional_constant
+from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
@@ -201,8 +202,9 @@ def test_the_scaled_energy_is_minimised():
 
 def test_constrained_water_as_in_psi4():
     """Psi4 (tests/pytests/test_geometric.py, commit 886caaab): DF-MP2/cc-pVDZ with geomeTRIC, angle
-    of 90 degrees."""
-    start = Molecule(("O", "H", "H"), np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]]) / 0.52917721092)
+    of 90 degrees, reached from another one."""
+    start = [[0, 0, 0], [1, 0, 0], [-0.05, 1, 0]]
+    start = Molecule(("O", "H", "H"), np.array(start) / 0.52917721092)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "90")]))
     study = optimized(start, search, make_options(basis="cc-pvdz", threads=1))
     assert study.values["optimized_total_energy"].value == pytest.approx(
@@ -399,6 +401,25 @@ def test_stopped_again_and_again(
     assert "Convergence of the geometry" in (folder / "page.html").read_text()
     again = call(*command)
     recorded_failure(again, 3)
+
+
+def test_what_is_said_of_a_geometry() -> None:
+    """The largest gradient and displacement, which the lines name without `rms`."""
+    point = Point(-76.1, 1e-2, 2e-2, 3e-2, 4e-2)
+    assert point.said == "E = -76.1000000000 Eh, gradient 2.0e-02 Eh/bohr, moved 4.0e-02 A"
+    first = Point(-76.1, 1e-2, 2e-2, math.nan, math.nan)
+    assert first.said == "E = -76.1000000000 Eh, gradient 2.0e-02 Eh/bohr"
+
+
+@pytest.mark.parametrize("read", ["--constraints", "--start-hessian"])
+@pytest.mark.parametrize("written", ["--output", "--xyz", "--trajectory"])
+def test_no_output_is_a_file_that_is_read(
+    read: str, written: str, call: Runner, folder: Path
+) -> None:
+    (folder / "f.h5").write_text("$freeze\ndistance 1 2\n")
+    asked = ("optimize", "h2o.xyz", "--basis", "sto-3g", "--overwrite")
+    recorded_failure(call(*asked, read, "f.h5", written, "f.h5"), 3)
+    assert (folder / "f.h5").read_text() == "$freeze\ndistance 1 2\n"
 
 
 def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:

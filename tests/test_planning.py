@@ -9,6 +9,7 @@ import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from dfmp2.errors import ResourceError
 from dfmp2.execution import batch
 from dfmp2.host import files
 from dfmp2.host.scratch import RESERVE
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_xyz
-from dfmp2.options import Options
+from dfmp2.options import Options, make_options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning import plan as planning
 from dfmp2.planning.rates import Rates
@@ -542,3 +544,29 @@ def test_the_least_memory_of_a_plan_suffices_for_the_run(
     files = ("--output", "x.h5", "--quiet")
     done = run_command("run", *command, *files, "--memory", f"{least}MB", cwd=tmp_path)
     assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "weighed"),
+    [
+        ({"precision": "mixed"}, True),
+        ({"precision": "fp64"}, False),
+        ({"precision": "mixed", "backend": "cpu"}, False),
+        ({"method": "drpa"}, False),
+    ],
+)
+def test_only_pair_energies_that_may_be_float32_are_weighed_for_trainium(
+    asked: dict[str, Any], weighed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def weigh(*given: Any) -> tuple[None, str]:
+        calls.append(given)
+        return None, "the host is faster"
+
+    monkeypatch.setattr("dfmp2.planning.plan.weigh_trainium", weigh)
+    molecule = Molecule(("H", "F"), [[0.0, 0.0, 0.0], [0.1, 0.2, 1.7]])
+    planning.foresee(
+        molecule, make_options(basis="sto-3g", threads=1, **asked), Silent(), calibrate=False
+    )
+    assert bool(calls) == weighed

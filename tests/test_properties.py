@@ -215,6 +215,15 @@ def test_a_polarizability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")
 
 
+def test_a_dipole_moment_of_an_anion_or_cation_depends_on_its_origin() -> None:
+    result = mp2_properties(WATER, make_options(basis="sto-3g", threads=1), listener=Silent())
+    for charge, multiplicity in ((-1, 2), (0, 1), (1, 2)):
+        text = " ".join(
+            report(replace(result, molecule=WATER.with_state(charge, multiplicity))).split()
+        )
+        assert ("on which that of a charged molecule depends" in text) == (charge != 0)
+
+
 def test_the_command_prints_and_stores_properties(call):
     found = succeed(call("run", *SHORT, "--properties", "--json")).json
     result = dfmp2.read("h2o.dfmp2.h5")

@@ -422,3 +422,24 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     with recorded_error(InputError):
         dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out5", methd="x")
     assert not (tmp_path / "out5").exists()
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "task"),
+    [({}, "energy"), ({"properties": True}, "properties"), ({"gradient": True}, "gradient")],
+)
+def test_a_plan_is_of_what_is_asked_for(
+    asked: dict[str, Any], task: str, calibrate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    molecule = dfmp2.Molecule.from_string("H 0 0 0; F 0.1 0.2 0.9")
+
+    def foresee(*_: Any, **how: Any) -> Any:
+        told.update(how)
+        raise InputError("enough")
+
+    monkeypatch.setattr("dfmp2.interop.python.foresee", foresee)
+    with pytest.raises(InputError, match="enough"):
+        dfmp2.plan(molecule, "sto-3g", calibrate=calibrate, **asked)
+    assert told == {"calibrate": calibrate, "task": task}

@@ -95,6 +95,44 @@ def test_b_is_taken_by_groups_of_orbitals(
     np.testing.assert_array_equal(np.concatenate([group for _, group in found]), b[0])
 
 
+@pytest.mark.parametrize(("room", "joined", "passes"), [(2, False, 3), (2, True, 2), (5, False, 1)])
+def test_as_many_matrices_as_fit_share_a_pass_over_the_disk(
+    room: int,
+    joined: bool,
+    passes: int,
+    b: list[Any],
+    spaces: list[ActiveSpace],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five factors, in the bytes of `room` matrices of each spin; a joined one holds both spins."""
+    read: list[int] = []
+    whole = StoredTensor.read
+
+    def counted(self: StoredTensor, i0: int, i1: int, out: Any) -> None:
+        read.append(i0)
+        whole(self, i0, i1, out)
+
+    monkeypatch.setattr(StoredTensor, "read", counted)
+    factors = [lambda gaps, k=k: np.exp(-0.1 * k * gaps) for k in range(5)]
+    held = room * len(b) * NAUX**2 * 8
+    found = []
+    with Space(tmp_path, 0) as space:
+        made = response.weighted_products(
+            on_disk(space, b), spaces, factors, held, 1, joined=joined
+        )
+        found = [np.array(matrices) for matrices in made]
+    assert read.count(0) == passes * len(b)
+    for factor, matrices in zip(factors, found, strict=True):
+        expected = [
+            np.einsum("ia,iap,iaq->pq", factor(gaps_of(space)), one, one)
+            for one, space in zip(b, spaces, strict=True)
+        ]
+        np.testing.assert_allclose(
+            matrices, [sum(expected)] if joined else expected, rtol=1e-12, atol=1e-14
+        )
+
+
 # --- Laplace transform ----------------------------------------------------------------------------
 
 

@@ -62,6 +62,8 @@ def test_gemm_of_any_shape_with_alpha_and_beta(lane, m, k, n):
     added = numbers(dtype, m, m, seed=2)
     found = dt.syrk(a, alpha=2.0, beta=-1.5, c=added, backend=backend)
     check(found, 2 * x @ x.T - 1.5 * wide(added)[0])
+    for alpha, beta in ((1.0, -1.5), (2.0, 0.0)):  # one without the other
+        check(dt.gemm(a, b, alpha=alpha, beta=beta, c=c, backend=backend), alpha * x @ y + beta * z)
 
 
 @pytest.mark.bits

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.elements import isotope_masses
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
 from dfmp2.output.reports.study_tables import motion_shares
 from dfmp2.output.study import Study
+from dfmp2.studies import frequencies, reaction_path
 from dfmp2.studies.ideal_gas import (
     LowModes,
     may_be_degenerate,
@@ -62,6 +65,19 @@ def water_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def water(water_file: Path) -> Study:
     return dfmp2.read_study(water_file)
+
+
+@pytest.mark.parametrize(("given", "used"), [(1e-9, 1e-11), (1e-11, 1e-11), (1e-12, 1e-12)])
+def test_frequencies_need_a_converged_scf_and_keep_a_tighter_one(
+    given: float, used: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frequencies, "carry_out", lambda task, **_: task)
+    monkeypatch.setattr(reaction_path, "carry_out", lambda task, **_: task)
+    molecule = Molecule.from_string("O 0 0 0; H 0.1 0.2 0.95; H 0.9 -0.1 -0.2", charge=0)
+    options = Options("sto-3g", scf_conv_tol=given)
+    for study in (frequencies.harmonic_frequencies, reaction_path.reaction_path):
+        task: Any = study(molecule, options)
+        assert [task.options.scf_conv_tol, task.steps[0].options.scf_conv_tol] == [used, used]
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,13 @@ def optimize_command(
     target = display.target(f"{read.molecule.name}.optimization.h5")
     last, path = files.targets(target, given.molecule)
     require_distinct(
-        {"--constraints": constraints.constraints, "--xyz": last, "--trajectory": path}
+        {
+            "--constraints": constraints.constraints,
+            "--start-hessian": start_hessian,
+            "--output": target,
+            "--xyz": last,
+            "--trajectory": path,
+        }
     )
 
     compute = partial(

@@ -7,12 +7,12 @@ pairs if that would be many, and reports it.
 The certificate recomputes a random sample of pairs in float64 and bounds the error of the sum over
 all pairs. The sample is fixed before any difference is seen: the number of pairs follows from the
 problem size (`planning.sizes.sampled_pairs`), the strata from the mixed-precision energies, and the
-draw from a stored seed. The rounding error of a pair grows with its energy, so the pairs of each
-channel are divided by energy into strata, and equally many are drawn from each: a large share of
-the few large pairs, a small share of the many small ones. The strata have equal totals of the root
-of the energy; equal totals of the energy leave a few pairs of medium size among the many small ones
-of a cluster, where most samples miss them. With N_h pairs and n_h drawn in stratum h, d the
-weighted difference mixed - float64 of a pair, e its energy and E the known sum of all e,
+draw from a stored seed. An integral (ia|jb) is rounded by an amount that hardly depends on its size,
+so the rounding error of a pair, a sum of their squares, grows with the root of its energy. The
+pairs of each channel are divided into strata of equal total root of the energy, and equally many
+are drawn from each: a large share of the few large pairs, a small share of the many small ones.
+With N_h pairs and n_h drawn in stratum h, d the weighted difference mixed - float64 of a pair, e
+its energy and E the known sum of all e,
 
     D = sum_h N_h mean_h(d)      X = sum_h N_h mean_h(e)      R = D / X      error = R E
     V = sum_h v_h,   v_h = N_h (N_h - n_h) s_h^2 / n_h        s_h^2: variance of d - R e in the stratum
