@@ -587,6 +587,19 @@ def test_a_planar_start_is_said_and_no_minimum(monkeypatch: pytest.MonkeyPatch) 
     assert any(note.startswith("not verified as a minimum") for note in study.notes)
 
 
+@pytest.mark.parametrize(("asked", "displaced"), [(1e-8, 1e-11), (1e-13, 1e-13)])
+def test_displaced_runs_are_at_least_as_tight_as_asked(
+    monkeypatch: pytest.MonkeyPatch, asked: float, displaced: float
+) -> None:
+    """Those of the steps are as tight as asked."""
+    on_springs(monkeypatch, FLUORIDE)
+    study = optimized(FLUORIDE, Search(verify=True), replace(ON_SPRINGS, scf_conv_tol=asked))
+    assert len(study.runs) == len(study.path) + 12
+    for name, run in study.runs.items():
+        expected = asked if name in study.path else displaced
+        assert run.options.scf_conv_tol == expected, name
+
+
 def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Down to the known minimum, in the same study."""
     on_springs(monkeypatch, STRAIGHT_WATER)

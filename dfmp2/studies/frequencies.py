@@ -99,7 +99,7 @@ def harmonic_frequencies(
     )
     gas.require_single("the gas")
     _require_vibrations(molecule)
-    options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
+    options = for_differences(options)
     reference = Step(name=REFERENCE, who="the geometry given", molecule=molecule, options=options)
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
@@ -148,6 +148,11 @@ def _require_vibrations(molecule: Molecule) -> None:
 
 
 # --- differences ----------------------------------------------------------------------------------
+
+
+def for_differences(options: Options) -> Options:
+    """The options with an SCF that is tight enough for differences of gradients."""
+    return replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
 
 
 def displaced(reference: Step, displacement: float, prefix: str = "") -> list[Step]:

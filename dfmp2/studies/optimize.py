@@ -33,7 +33,13 @@ from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
 from dfmp2.studies.coordinate import FREEZE, constraint_lines
-from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, StoredHessian, displaced, hessian
+from dfmp2.studies.frequencies import (
+    DISPLACEMENT,
+    StoredHessian,
+    displaced,
+    for_differences,
+    hessian,
+)
 from dfmp2.studies.geometric_search import (
     MINIMUM,
     GeomeTRIC,
@@ -260,7 +266,7 @@ class Course:
     def _verify(self, results: Results) -> Generator[Sequence[Step], None, StationaryPoint]:
         """The runs for the Hessian of the last geometry; returns the stationary point it shows."""
         last = results[self.path[-1]]
-        tight = replace(self._options, scf_conv_tol=min(self._options.scf_conv_tol, SMALL_ENOUGH))
+        tight = for_differences(self._options)
         reference = Step(
             name=self.path[-1], who="the last geometry", molecule=last.molecule, options=tight
         )

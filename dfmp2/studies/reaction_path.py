@@ -35,9 +35,9 @@ from dfmp2.output.study import Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.frequencies import (
     DISPLACEMENT,
-    SMALL_ENOUGH,
     StoredHessian,
     displaced,
+    for_differences,
     hessian,
 )
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
@@ -123,7 +123,7 @@ def reaction_path(
             Option("point_charges"),
         )
     require_gradient(molecule, options)
-    options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
+    options = for_differences(options)
     top = Step(name=TOP, who="the transition state", molecule=molecule, options=options)
     descent = _Descent(top, search, start_hessian, how.get("listener") or Listener())
     task = Task(

@@ -33,7 +33,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import for_elements
 from dfmp2.progress import Listener, Relay
-from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
+from dfmp2.studies.frequencies import DISPLACEMENT, displaced, for_differences, hessian
 from dfmp2.studies.ideal_gas import require_symmetry_number
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.rank import Candidate, read_candidate
@@ -472,7 +472,7 @@ class SpeciesCourse:
         self._plan = plan
         self._search: Course | None = None
         self.final = label
-        tight = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
+        tight = for_differences(options)
         self._tight = tight
         if species.stored is not None:
             result = species.stored.result
