@@ -565,6 +565,7 @@ def test_only_pair_energies_that_may_be_float32_are_weighed_for_trainium(
         return None, "the host is faster"
 
     monkeypatch.setattr("dfmp2.planning.plan.weigh_trainium", weigh)
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
     molecule = Molecule(("H", "F"), [[0.0, 0.0, 0.0], [0.1, 0.2, 1.7]])
     planning.foresee(
         molecule, make_options(basis="sto-3g", threads=1, **asked), Silent(), calibrate=False
