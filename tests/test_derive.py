@@ -271,6 +271,8 @@ def test_what_a_derived_result_keeps_and_what_goes(fields):
                 least.append(v[0][0] + v[1][0] - e[0] - e[1])
     assert smaller.diagnostics.smallest_denominator == pytest.approx(min(least))
     assert (smaller.check, smaller.fitting_certificate) == (None, None)
+    checked = replace(parent, check=object(), fitting_certificate=object(), properties=object())
+    recorded_texts([derive(checked, frozen_core=2, origin="x.h5").frozen_core_note])
 
 
 # --- the command ----------------------------------------------------------------------------------

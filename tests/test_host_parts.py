@@ -219,6 +219,17 @@ def test_a_watch_hears_of_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before <= heard[0][2] <= heard[0][3] <= heard[1][2] <= time.perf_counter()
 
 
+def test_a_library_is_known_by_the_folder_of_its_openblas() -> None:
+    packages = "/usr/lib/python3/site-packages"
+    for path, name in (
+        (f"{packages}/numpy.libs/libscipy_openblas64_-6bb31eeb.so", "NumPy"),
+        (f"{packages}/scipy.libs/libscipy_openblas-6cdc3b4a.so", "SciPy"),
+        (f"{packages}/pyscf/lib/deps/lib/libopenblas.so.0", "PySCF"),
+        ("/usr/lib/x86_64-linux-gnu/libopenblas.so.0", "libopenblas.so.0"),
+    ):
+        assert threads._library_of(path) == name
+
+
 def test_threads_of_the_libraries_are_put_back() -> None:
     before, of_openmp = threads.openblas(), lib.num_threads()
     assert before

@@ -18,6 +18,7 @@ from pyscf.hessian import thermo
 from scipy.spatial.transform import Rotation
 
 import dfmp2
+from dfmp2.cli import geometry
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, NumericalError
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
@@ -96,6 +97,23 @@ def coordinate(study, *atoms):
 
 
 # --- optimisations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "modes", "complete", "said"),
+    [
+        ("stationary point", None, False, "not converged"),
+        ("stationary point", None, True, "stationary point"),
+        ("saddle point of order 1", 1, False, "saddle point of order 1"),
+        ("minimum", 0, True, "minimum"),
+    ],
+)
+def test_the_last_line_names_the_outcome(
+    kind: str, modes: int | None, complete: bool, said: str
+) -> None:
+    settings = {"stationary_point": kind, "imaginary_modes": modes}
+    study = SimpleNamespace(settings=settings, complete=complete)
+    assert geometry._outcome(study) == said  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

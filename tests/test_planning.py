@@ -33,7 +33,7 @@ from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
 from tests.awkward import BASIS, MOLECULES, mole_of, read
-from tests.conftest import only_free_in, run_command, succeed
+from tests.conftest import Heard, only_free_in, run_command, succeed
 from tests.recorded import recorded_error
 from tests.test_disk import set_variant
 
@@ -571,3 +571,18 @@ def test_only_pair_energies_that_may_be_float32_are_weighed_for_trainium(
         molecule, make_options(basis="sto-3g", threads=1, **asked), Silent(), calibrate=False
     )
     assert bool(calls) == weighed
+
+
+def test_a_plan_doubts_units_as_a_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of atoms that are too far apart for their element, as lengths in bohr read as angstrom."""
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
+    stretched = Molecule(("H", "F"), [[0.0, 0.0, 0.0], [0.1, 0.2, 3.3]])
+    options = make_options(basis="sto-3g", threads=1)
+    heard = Heard()
+    planning.foresee(stretched, options, heard, calibrate=False)
+    of_a_run = Heard()
+    dfmp2.run(stretched, "sto-3g", threads=1, allow_small_gap=True, listener=of_a_run)
+    (warning,) = heard.warnings
+    doubt, _, _ = warning.partition(": ")  # what to do about it is said in the words of Python
+    assert "covalent radii" in doubt
+    assert any(one.startswith(doubt) for one in of_a_run.warnings)

@@ -244,6 +244,7 @@ def test_a_reaction_gets_what_it_was_given(
         multiplicities={"b": 3},
         symmetry_numbers={"a": 2},
         transition_states=["b"],
+        units="bohr",
         optimize=True,
         frequencies=True,
         convergence="GAU_LOOSE",
@@ -282,6 +283,7 @@ def test_a_reaction_gets_what_it_was_given(
     assert gas in said and Search(convergence="GAU_LOOSE", max_steps=5) in said
     assert asked["command"] == "dfmp2.reaction" and "elsewhere" in asked
     assert asked["elsewhere"].workers == 2
+    assert species["given"][1] == "bohr"
     dfmp2.reaction(str(tmp_path / "a.xyz"), [RADICAL], "sto-3g", optimize=True, frequencies=True)
     said = [*plans.values(), *plans["given"], *asked.values(), *asked["given"]]
     assert Search() in said and make_conditions(pressure=None) in said

@@ -26,6 +26,7 @@ from dfmp2.scf.solvent import (
     ReactionField,
     Solvent,
     find_solvent,
+    in_solvent,
     solvent_object,
     solvent_table,
     surface_points,
@@ -196,6 +197,14 @@ def test_smd_takes_the_element_and_not_the_charge_that_a_core_potential_leaves()
     )
     without = theirs.e_tot - theirs.scf_summary["e_cds"]
     assert abs(ours.scf_total_energy - ours.reference.smd_cds_energy - without) < 1e-8
+
+
+def test_pyscf_uses_its_own_reaction_field_where_it_checks_ours() -> None:
+    options = Options("sto-3g", solvent="water")
+    for native in (False, True):
+        mf = in_solvent(gto.M(atom=BENT, verbose=0).RHF(), options, native=native)
+        assert isinstance(mf.with_solvent, ReactionField) is not native
+        assert isinstance(mf.with_solvent, pcm.PCM)
 
 
 def test_a_dilute_dielectric_is_the_gas_phase_and_a_larger_one_gains_more() -> None:
