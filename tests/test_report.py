@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.host.provenance import Storage
 from dfmp2.molecule.molecule import Molecule
@@ -23,11 +24,12 @@ from dfmp2.output.document import Figure, Table
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
-from dfmp2.output.reports.energies import _pair_map, list_pairs, pairs_section
+from dfmp2.output.reports.energies import _pair_map, energies_section, list_pairs, pairs_section
 from dfmp2.output.reports.result import derivative_sections, operations
 from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import Stability
+from tests.awkward import MOLECULES
 from tests.conftest import listing
 from tests.report_page import enlarged, open_shell, page_of, parse
 
@@ -372,6 +374,18 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         assert levels == ", ".join(f"{energies[spin][number - 1]:.3f}" for spin, number in pair)
         part = 100 * float(total) / result.pairs.correlation_energy
         assert float(share) == pytest.approx(part, abs=0.06)
+
+
+def test_the_bar_of_a_correlation_energy_includes_singles():
+    options = {"reference": "rohf", "frozen_core": "none", "threads": 1, "listener": Silent()}
+    result = dfmp2.run(MOLECULES["methylene"], "sto-3g", **options)
+    assert result.mp2_singles_energy < -1e-5
+    (bars,) = [
+        block
+        for block in energies_section(result).blocks
+        if isinstance(block, Figure) and "by spin component" in block.caption
+    ]
+    assert f">\u2212{-result.correlation_energy:.10f}<" in bars.draw()
 
 
 # --- colours and drawings -------------------------------------------------------------------------
