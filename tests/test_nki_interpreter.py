@@ -122,6 +122,12 @@ def test_rounding_to_nearest_even(value, bits, rounded):
     assert drop_bits(np.array([value], np.float32), bits)[0] == np.float32(rounded)
 
 
+def test_sizes_of_types_are_those_of_their_bits():
+    """A tfloat32 takes the four bytes of a float32, of which it uses 19 bits."""
+    bits = {"float32": 32, "tfloat32": 32, "float16": 16, "bfloat16": 16, "int32": 32, "uint8": 8}
+    assert {name: 8 * dtype.itemsize for name, dtype in DTYPES.items()} == bits
+
+
 def test_products_of_narrow_operands_keep_their_width(tmp_path):
     """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14, which a product rounded to bfloat16 would lose."""
     a = [[1 + 2**-7], [1.0]]

@@ -313,6 +313,15 @@ def test_a_stored_hessian_beside_energies(folder: Path) -> None:
         assert "reaction_gibbs_energy" not in moved.values
 
 
+def test_no_output_replaces_one_of_the_files_read(call: Runner, folder: Path) -> None:
+    """Each is named by its number."""
+    written = {path: path.read_bytes() for path in folder.glob("*.xyz")}
+    equation = ("--reactants", "h2.xyz", "--products", "h2-far.xyz", "--basis", "sto-3g")
+    for name in ("h2.xyz", "h2-far.xyz"):
+        recorded_failure(call("reaction", *equation, "--output", name, "--overwrite"), 3)
+    assert {path: path.read_bytes() for path in folder.glob("*.xyz")} == written
+
+
 def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folder: Path) -> None:
     """Options that the stored energies were not computed with; machine options are allowed."""
     for name in ("h2", "h"):

@@ -14,7 +14,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import dfmp2
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, NumericalError
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto
@@ -412,6 +412,11 @@ def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) ->
     reused = path(found.last, start_hessian=hessian_of(found, "ts.h5"))
     assert not any(name.startswith(("plus-", "minus-")) for name in reused.runs)
     assert reused.settings["start_hessian"] == "ts.h5"
+
+    minimum = Molecule(("N", "H", "H", "H"), pyramid(tilts[0]))
+    on_springs(monkeypatch, minimum)
+    with recorded_error(NumericalError):
+        path(minimum)
     assert "Hessian: ts.h5, DF-MP2/sto-3g" in reused.notes
     ends = [reused.values[f"{side}_minimum_energy"].value for side in ("forward", "backward")]
     assert ends == pytest.approx([lower, higher], abs=1e-6)
