@@ -429,6 +429,18 @@ def test_what_is_said_of_a_geometry() -> None:
     assert first.said == "E = -76.1000000000 Eh, gradient 2.0e-02 Eh/bohr"
 
 
+def test_a_file_of_constraints_may_have_a_megabyte(folder: Path) -> None:
+    file = folder / "c.txt"
+    options = geometry.ConstraintOptions((), (), str(file))
+    lines = "$freeze\nxyz 1\n"
+    text = lines + "#" * (10**6 - len(lines))
+    file.write_text(text)
+    assert options.read("angstrom") == Constraints(text=text)
+    file.write_text(f"{text}#")
+    with recorded_error(InputError):
+        options.read("angstrom")
+
+
 @pytest.mark.parametrize("read", ["--constraints", "--start-hessian"])
 @pytest.mark.parametrize("written", ["--output", "--xyz", "--trajectory"])
 def test_no_output_is_a_file_that_is_read(

@@ -36,7 +36,7 @@ from tests.conftest import (
     wait_until,
 )
 from tests.faults import EACH, close, numbers, recorded
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 LINES = {
@@ -249,7 +249,24 @@ def test_a_study_does_not_begin_another_run() -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_a_signal_is_deferred_while_a_file_is_replaced_and_no_longer() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_deferred_while_a_file_is_replaced(number: signal.Signals) -> None:
+    steps = []
+
+    def replace_file() -> None:
+        with signals.deferred("x.h5 is new"):
+            os.kill(os.getpid(), number)
+            steps.append("replaced")
+        steps.append("went on")
+
+    with pytest.raises((Interrupted, KeyboardInterrupt)):
+        replace_file()
+    assert steps == ["replaced"]
+    recorded_texts([str(signals.received())])
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_signal_is_not_deferred_after_a_file_was_replaced() -> None:
     with signals.deferred("x.h5 is new"):
         pass
     with recorded_error(Interrupted):

@@ -65,7 +65,9 @@ class ConstraintOptions:
 
         text = ""
         if self.constraints is not None:
-            text = read_text(self.constraints, 10**6, "more than 1 MB", "a constraints file")[1]
+            expected = "a constraints file"
+            too_large = f"more than 1 MB: expected {expected} of geomeTRIC"
+            text = read_text(self.constraints, 10**6, too_large, expected)[1]
         return Constraints(self.freeze, self.fixed, text, units)
 
 
