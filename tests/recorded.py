@@ -27,7 +27,9 @@ CHANGING = (
     (r"since \d{4}-[-\d]+.[:\d]+", "since #"),
     (r"[\d.]+ [GT]B (are free|free|available)", r"# \1"),
     (r"(dfmp2 |PySCF |NumPy |SciPy |PySCF \()\d+\.[\w.+]*\w", r"\1#"),
-    (r"(?<![\d.])(?!1(\.0+)?e)\d(\.\d+)?e-(0[89]|[1-9]\d)", "#e-#"),  # rounding
+    # Rounding; powers of ten are limits, except of an error that was measured
+    (r"(?<![\d.])(?!1(\.0+)?e)\d(\.\d+)?e-(0[89]|[1-9]\d)", "#e-#"),
+    (r"(error may be )1(\.0+)?e-(09|[1-9]\d)", r"\1#e-#"),
     (r"on host [\w.-]*\w", "on host #"),
     (r"(tcp://127\.0\.0\.1:)\d{4,}", r"\1#"),
     (r"/tmp[a-z0-9_]{8}\b", "/tmp#"),

@@ -21,7 +21,7 @@ import pytest
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import ResourceError, ResultFileError
+from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.execution import parts
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
 from dfmp2.host import provenance
@@ -133,6 +133,26 @@ def pooled(pool: Any, **options: Any) -> dfmp2.MP2Result:
 def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
     """The numbers of `dfmp2 energy` with tiles computed by a pool."""
     return mine(hdf5.to_bytes(pooled(pool, **options)))
+
+
+# --- shares of the machine ------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("prepared")
+def test_the_process_that_adds_up_has_a_share(
+    call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the memory that is given for all, beside the workers."""
+    asked = []
+
+    def pool(*given: Any, **more: Any) -> None:
+        asked.append((given, more))
+        raise InputError("enough is known")
+
+    monkeypatch.setattr("dfmp2.execution.pool.local_pool", pool)
+    command = ("energy", "--from", B, "--workers", "3", "--threads", "2", "--memory", "3GB")
+    assert call(*command, "--output", "x.h5").code == 3
+    assert asked == [(("auto", 3, 2, 3 * 10**9), {"others": 1})]
 
 
 # --- the same bits --------------------------------------------------------------------------------

@@ -322,6 +322,15 @@ def test_no_output_replaces_one_of_the_files_read(call: Runner, folder: Path) ->
     assert {path: path.read_bytes() for path in folder.glob("*.xyz")} == written
 
 
+@pytest.mark.parametrize("wish", ["--optimize", "--frequencies"])
+def test_a_correction_without_a_gradient_is_refused_where_one_is_needed(
+    wish: str, call: Runner, folder: Path
+) -> None:
+    equation = ("--reactants", "h2.xyz", "--products", "h2-far.xyz")
+    level = ("--basis", "cc-pv[dt]z", "--delta", "ccsd(t)/cc-pvdz")
+    recorded_failure(call("reaction", *equation, *level, wish, "--output", "x.h5"), 3)
+
+
 def test_what_stored_results_leave_without_effect_is_refused(call: Runner, folder: Path) -> None:
     """Options that the stored energies were not computed with; machine options are allowed."""
     for name in ("h2", "h"):
