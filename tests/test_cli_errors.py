@@ -66,6 +66,11 @@ def test_broken_call(
     assert listing(folder) == before
 
 
+def test_an_unknown_option_of_a_group(call: Runner) -> None:
+    for option in ("--bassis", "--gpu"):
+        recorded_failure(call("batch", option), 2)
+
+
 def test_a_folder_of_pyscf_that_is_not_there(dfmp2: Runner, folder: Path) -> None:
     """PySCF reads the variable when it is imported, so this needs a process of its own."""
     before = listing(folder)
