@@ -209,10 +209,12 @@ def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(monkeypatch):
 def test_an_item_of_a_batch_starts_no_program(seconds):
     """Its workers are warm: only the computation counts, plus a fixed time per item."""
     rates_of_host = replace(Rates(), start=seconds)
-    alone = time.time_text(WATER, rates_of_host).total - seconds
-    cost = batch.shard_cost(WATER, rates_of_host)
-    assert cost == pytest.approx(batch.PER_ITEM + alone)
-    assert cost == pytest.approx(batch.shard_cost(WATER, replace(Rates(), start=1.0)))
+    timings = time.time_text(WATER, rates_of_host)
+    cost = batch.time_in_worker(timings, rates_of_host)
+    assert cost == pytest.approx(batch.PER_ITEM + timings.total - seconds)
+    slower = replace(Rates(), start=1.0)
+    assert cost == pytest.approx(batch.time_in_worker(time.time_text(WATER, slower), slower))
+    assert cost == pytest.approx(batch.shard_cost(WATER))
     assert batch.shard_cost(LARGE) > batch.shard_cost(WATER) > batch.shard_cost(None) == 0
 
 

@@ -50,16 +50,20 @@ PEROXIDE = Molecule(  # near its minimum in sto-3g, C2
 )
 
 
+def frequencies_on_springs(path: Path, places: list[list[float]], **asked: Any) -> Path:
+    """The file with the frequencies of a water molecule that is named like it."""
+    molecule = Molecule(("O", "H", "H"), places, name=path.stem)
+    with pytest.MonkeyPatch.context() as patch:
+        on_springs(patch, molecule)
+        dfmp2.frequencies(molecule, "sto-3g", allow_gradient=True, output=path, **asked, **SMALL)
+    return path
+
+
 @pytest.fixture(scope="module")
 def water_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Frequencies of water on springs, near its minimum."""
-    path = tmp_path_factory.mktemp("thermo") / "water.h5"
     places = [[0, 0, 0.2401], [0, 1.4356, -0.9605], [0, -1.4356, -0.9605]]
-    water = Molecule(("O", "H", "H"), places, name="water")
-    with pytest.MonkeyPatch.context() as patch:
-        on_springs(patch, water)
-        dfmp2.frequencies(water, "sto-3g", allow_gradient=True, output=path, **SMALL)
-    return path
+    return frequencies_on_springs(tmp_path_factory.mktemp("thermo") / "water.h5", places)
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +87,9 @@ def test_frequencies_need_a_converged_scf_and_keep_a_tighter_one(
 @pytest.fixture(scope="module")
 def bent_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another geometry of it, without symmetry, under other conditions."""
-    path = tmp_path_factory.mktemp("thermo") / "bent.h5"
     places = [[0, 0, 0.2], [0.1, 1.5, -0.95], [0, -1.4, -1.0]]
-    bent = Molecule(("O", "H", "H"), places, name="bent")
-    with pytest.MonkeyPatch.context() as patch:
-        on_springs(patch, bent)
-        asked = {"temperature": 350.0, "pressure": 2e5, "symmetry_number": 3}
-        dfmp2.frequencies(bent, "sto-3g", allow_gradient=True, output=path, **asked, **SMALL)
-    return path
+    asked = {"temperature": 350.0, "pressure": 2e5, "symmetry_number": 3}
+    return frequencies_on_springs(tmp_path_factory.mktemp("thermo") / "bent.h5", places, **asked)
 
 
 def test_the_shares_of_a_report_add_up(water: Study) -> None:

@@ -73,7 +73,7 @@ from dfmp2.output.batch_index import IndexWriter, index_name
 from dfmp2.planning import plan
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload
-from dfmp2.planning.time import process_count, time_text
+from dfmp2.planning.time import Timings, process_count, time_text
 from dfmp2.progress import Listener, Silent
 from dfmp2.units import counted_text
 
@@ -212,9 +212,11 @@ class BatchRun:
     def unwritable(self, blocked: ItemStatus) -> ResourceError:
         """The error for an output folder that can no longer be written, with advice."""
         left = len(self.rows) - len(self.in_state("complete"))
-        kind, advice = ResourceError, "make the folder writable"
+        kind = ResourceError
+        advice = "make the folder writable"
         if blocked.disk_full:
-            kind, advice = DiskFull, "make room on that disk"
+            kind = DiskFull
+            advice = "make room on that disk"
         return kind(
             f"{left} of {counted_text(len(self.rows), 'item')} not complete: {blocked.error}. "
             f"Complete items are kept: {advice} and repeat the command"
@@ -402,14 +404,17 @@ def composition_of(molecule: Molecule, options: Options) -> str:
     return repr((sorted(molecule.labels), molecule.charge, molecule.multiplicity, asked))
 
 
-def shard_cost(load: Workload | None, rates: Rates | None = None) -> float:
-    """Predicted time of an item at the given rates, by default those of all hosts, s; 0 for one
-    that will be rejected."""
+def shard_cost(load: Workload | None) -> float:
+    """Predicted time of an item at the rates of all hosts, s; 0 for one that will be rejected."""
     if load is None:
         return 0.0
-    rates = rates or Rates()
-    # A warm worker has already loaded its libraries
-    return PER_ITEM + time_text(load, rates).total - rates.start
+    rates = Rates()
+    return time_in_worker(time_text(load, rates), rates)
+
+
+def time_in_worker(timings: Timings, rates: Rates) -> float:
+    """Predicted time of an item in a worker, which has already loaded its libraries, s."""
+    return PER_ITEM + timings.total - rates.start
 
 
 def plan_item(item: BatchItem, molecule: Molecule, share: WorkerShare) -> plan.PlannedRun:

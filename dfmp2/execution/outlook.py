@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfmp2.errors import Dfmp2Error, InputError
-from dfmp2.execution.batch import PER_ITEM, Work, composition_of, plan_item, shards, works
+from dfmp2.execution.batch import Work, composition_of, plan_item, shards, time_in_worker, works
 from dfmp2.execution.items import Input, of_one_worker, read_inputs
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import WorkerShare
@@ -34,7 +34,7 @@ class Prospect:
         it will be refused."""
         if self.run is None or self.error is not None:
             return 0.0
-        return PER_ITEM + self.run.plan.timings.total - self.run.plan.rates.start
+        return time_in_worker(self.run.plan.timings, self.run.plan.rates)
 
 
 def foresee_shards(

@@ -245,9 +245,7 @@ def require_place(
     folder = target.parent
     try:
         _require_regular(target, option)
-        probe = beside(target)
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        _create_probe(target)
         free = free_disk(folder)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
@@ -279,12 +277,17 @@ def _require_regular(target: Path, option: Option) -> None:
         raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
 
 
+def _create_probe(target: Path) -> None:
+    """Create and remove an empty file in the folder of `target`, for the error if that fails."""
+    probe = beside(target)
+    probe.touch(exist_ok=False)
+    probe.unlink()
+
+
 def folder_refusal(folder: Path) -> OSError | None:
     """Why no file can be created in a folder; None if that is possible, or if its disk is full."""
-    probe = beside(folder / "probe")
     try:
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        _create_probe(folder / "probe")
     except OSError as error:
         if error.errno not in NO_SPACE:
             return error
