@@ -10,6 +10,7 @@ import itertools
 import json
 import lzma
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -184,6 +185,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 from dfmp2.host.resources import exclude_existing  # noqa: E402
 from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
 
+# Modules that run a command, or need nki or QCEngine.
+NOT_LOADED = ("dfmp2.__main__", "dfmp2.trainium.kernels.", "dfmp2.interop.qcengine")
 COMMAND = Path(sys.executable).with_name("dfmp2")
 # s for steps that take a few seconds on an idle machine: it ends a test that would hang, and is no
 # measure of speed.
@@ -384,6 +387,15 @@ def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             for count in {1, 2, 4, usable_cores()}:
                 rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_modules() -> None:
+    """Load every module of dfmp2 that needs nothing optional: one first loaded while a test has
+    replaced a function would keep the replacement for the tests that follow."""
+    for module in pkgutil.walk_packages(importlib.import_module("dfmp2").__path__, "dfmp2."):
+        if not module.name.startswith(NOT_LOADED):
+            importlib.import_module(module.name)
 
 
 @pytest.fixture(scope="session", autouse=True)
