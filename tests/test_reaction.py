@@ -24,6 +24,7 @@ from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
+from dfmp2.output.reports.study import _listed_runs
 from dfmp2.studies import reaction as reactions
 from dfmp2.studies import species
 from dfmp2.studies.geometric_search import Search
@@ -42,6 +43,7 @@ from dfmp2.studies.species import (
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
 from tests.recorded import recorded_error, recorded_failure
+from tests.springs import on_springs, pyramid, pyramids
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
 FITTED = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri"}
@@ -378,6 +380,41 @@ def test_a_species_is_computed_as_it_was_asked_for(
     sought = [search for _, search in searches]
     expected = [replace(asked, transition_state=wanted) for wanted in (True, False)]
     assert sought == (expected if optimize else [])
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_an_atom_has_its_energy_where_others_have_gradients(separate: bool) -> None:
+    """Of the mean field too, where it is asked for, as at the limit of two basis sets."""
+    options = Options("6-31g", threads=1)
+    atom = Molecule.from_string("He 0 0 0")
+    found = reactions._gradient(atom, options, separate=separate)
+    assert found.gradient is None and found.total_energy < -2.8
+    gradient = reactions._gradient(
+        Molecule.from_string("H 0 0 0; H 0 0 0.7"), options, separate=separate
+    ).gradient
+    assert gradient is not None and (gradient.scf_total_gradient is not None) is separate
+
+
+def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a minimum and of a saddle point, whose search begins with the Hessian of another geometry."""
+    tilts, energies = pyramids()
+    moved = np.array([[0, 0, 0.1], [0.05, 0, 0], [0, -0.06, 0.1], [0.02, 0.1, -0.1]])
+    places = {"low": pyramid(tilts[0]), "ts": pyramid(tilts[1]) + moved}
+    low, ts = (Molecule(("N", "H", "H", "H"), at, name=name) for name, at in places.items())
+    on_springs(monkeypatch, ts)
+    wishes = {"optimize": True, "frequencies": True, "transition_states": ["ts"]}
+    study = dfmp2.reaction([low], [ts], "sto-3g", **wishes, **SMALL)
+    expected = energies[1] - energies[0]
+    assert study.values["reaction_energy"].value == pytest.approx(expected, abs=1e-6)
+    for name in places:
+        place = replace(ts, coordinates=study.arrays[f"{name}_geometry"].value)
+        alone = dfmp2.frequencies(place, "sto-3g", **SMALL)
+        found = [study.arrays[f"{name}_{kind}"].value for kind in ("hessian", "wavenumbers")]
+        np.testing.assert_allclose(found[0], alone.arrays["hessian"].value, atol=1e-9)
+        assert found[1] == pytest.approx(alone.table["wavenumber"].values, rel=1e-9)
+    assert not any("-x" in name for name in _listed_runs(study))
 
 
 def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:

@@ -111,9 +111,17 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
         ("-720.001:0:2", "0:720.001:2"),
     ),
     "points": (coordinate("bond"), ("1:2:2", "1:2:500"), ("1:2:1", "1:2:0", "1:2:501")),
-    "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1],)),
+    "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1], [1, 1.2, 1])),
+    "listed values": (coordinate("bond"), ([1, "2"],), ([1, "b"], [1, None], [1, math.nan])),
     "runs of a study": (planned_runs, (500,), (501,)),
     "runs of species": (room_for, ((25, 0, 0), (0, 13, 6)), ((25, 0, 1), (0, 13, 7))),
+    "atoms with vibrations": (
+        lambda natom: frequencies._require_vibrations(
+            Molecule(("H",) * natom, [[0, 0, 3 * k] for k in range(natom)], multiplicity=natom + 1)
+        ),
+        (2, 83),
+        (1, 84),
+    ),
     "frames of a scan": (
         lambda count: over_frames([AMMONIA] * count, Options("sto-3g")),
         (2, 500),
@@ -364,9 +372,6 @@ def of_both_coordinates() -> Molecule:
 
 REFUSED: dict[str, Callable[[Path], object]] = {
     "vibrations of a ghost": lambda _: dfmp2.frequencies(GHOST, "sto-3g"),
-    "vibrations of too many atoms": lambda _: frequencies._require_vibrations(
-        SimpleNamespace(natom=2000, ghost=())  # type: ignore[arg-type]
-    ),
     "positions set": lambda _: dfmp2.optimize(AMMONIA, "sto-3g", fixed=[("xyz", "1", 0.5)]),
     "options of geomeTRIC": lambda _: dfmp2.optimize(
         AMMONIA, "sto-3g", constraints="$options\nmaxiter 3"

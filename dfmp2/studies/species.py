@@ -470,6 +470,7 @@ class SpeciesCourse:
         label = species.label
         options = _of_species(options, species.molecule)
         self._plan = plan
+        self._hessian_prefix = f"{label}:"
         self._search: Course | None = None
         self.final = label
         tight = for_differences(options)
@@ -483,6 +484,8 @@ class SpeciesCourse:
         moves = species.molecule.natom > 1
         if plan.optimize is not None and moves:
             search = replace(plan.optimize, transition_state=species.transition_state)
+            if search.transition_state:  # which begins with a Hessian of its first geometry
+                self._hessian_prefix = f"{label}:hessian-"
             first = Step(name="step-000", who="step 0", molecule=species.molecule, options=options)
             self._search = Course(first, search, _Labelled(listener, label))
             self.first = self._labelled(first, "")
@@ -547,7 +550,7 @@ class SpeciesCourse:
             reference = Step(name=label, who=label, molecule=molecule, options=self._tight)
             yield [
                 replace(step, who=f"{label}, {step.who}")
-                for step in displaced(reference, DISPLACEMENT, f"{label}:")
+                for step in displaced(reference, DISPLACEMENT, self._hessian_prefix)
             ]
 
     def _labelled(self, step: Step, before: str) -> Step:
@@ -570,6 +573,5 @@ class SpeciesCourse:
             return None
         if stored is not None and stored.hessian is not None:
             return stored.hessian.hessian
-        return hessian(
-            results[self.final].molecule, results, DISPLACEMENT, f"{self.species.label}:"
-        )
+        molecule = results[self.final].molecule
+        return hessian(molecule, results, DISPLACEMENT, self._hessian_prefix)
