@@ -29,6 +29,7 @@ from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import read_text
+from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import for_elements
@@ -289,6 +290,11 @@ def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
         molecule = stored.result.molecule
         _require_state(given, "charge", molecule.charge, charge)
         _require_state(given, "multiplicity", molecule.multiplicity, multiplicity)
+        if isinstance(stored.result, CompositeResult):
+            raise InputError(
+                f"{given} is a result at the limit of two basis sets, which a reaction takes from "
+                "its own runs: name the file of its geometry"
+            )
     else:
         file = read_file(given, units=units, charge=charge, multiplicity=multiplicity)
         molecule = file.molecule
