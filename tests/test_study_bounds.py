@@ -6,6 +6,7 @@ import logging
 import lzma
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_of_difference import combined, relative_errors
 from dfmp2.options import Options
 from dfmp2.output import prepared
-from dfmp2.output.study import Study, read_study
+from dfmp2.output.study import Study, StudyWriter, read_study
 from dfmp2.progress import Collector, Silent
 from dfmp2.studies import (
     frequencies,
@@ -45,7 +46,7 @@ from dfmp2.studies.rank import Candidate, _degeneracies
 from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
-from dfmp2.studies.species import make_coefficient
+from dfmp2.studies.species import Reaction, make_coefficient, read_species
 from tests.recorded import recorded_error, recorded_texts
 
 AMMONIA = Molecule(
@@ -168,6 +169,16 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
         lambda number: make_coefficient(number, OPTION),
         ("1/1000000", 1000, "1000"),
         (0, "1000.001", "-1", True),
+    ),
+    "species": (
+        lambda count: read_species(
+            Reaction(
+                [(Fraction(1), Molecule(("He",), [[0, 0, k]])) for k in range(20)],
+                [(Fraction(1), Molecule(("He",), [[0, k, 1]])) for k in range(1, count - 19)],
+            )
+        ),
+        (40,),
+        (41,),
     ),
     "degeneracy": (degeneracy, (1, 10_000), (0, 10_001, 1.0, True)),
     "shard": (read_shard, ("0/1", "4/5"), ("1/1", "5/5", "0/0", "-1/2", "1")),
@@ -364,13 +375,92 @@ GHOST = Molecule(("O", "H", "H", "He"), [*WATER_PLACES, [0, 0, 6]], (False, Fals
 FIELD = Molecule(("O", "H", "H"), WATER_PLACES).in_field([[5.0, 1.0, -4.0, 0.1]])
 
 
+def unfinished(folder: Path) -> Path:
+    """The file of an optimisation that was stopped."""
+    path = folder / "stopped.h5"
+    study = Study("optimization", "x", {}, (), {}, {}, {}, False, "0.2.0", "x", "now")
+    StudyWriter(path, overwrite=True).write(study)
+    return path
+
+
 def of_both_coordinates() -> Molecule:
     """Ammonia with a bond set, and then the same bond again to another length."""
     bonds = [make_coordinate("bond", "1,2", values, AMMONIA) for values in ("0.9:1:2", "1.1:1.2:2")]
     return scan._moved(AMMONIA, bonds, (2.0, 2.5))
 
 
+def bond(atoms: str, **more: Any) -> object:
+    """A bond of ammonia."""
+    return make_coordinate("bond", atoms, "1:2:2", AMMONIA, **more)
+
+
+def scanned_along(*written: tuple[str, str, str], **more: Any) -> object:
+    """A scan of ammonia."""
+    return scan.along_written(AMMONIA, written, Options("sto-3g"), units="angstrom", **more)
+
+
+def over(second: Molecule) -> object:
+    """A scan of two frames, the first of which is ammonia."""
+    return over_frames([AMMONIA, second], Options("sto-3g"))
+
+
+BOND, OTHER_BOND = ("bond", "1,2", "1:2:20"), ("bond", "1,3", "1:2:30")
+TURNED = ("dihedral", "2,1,3,4", "0:90:2")
+ALONE = replace(AMMONIA, ghost=(True, False, False, False), multiplicity=4)
 REFUSED: dict[str, Callable[[Path], object]] = {
+    "a bond of one atom": lambda _: bond("1"),
+    "a bond of an atom with itself": lambda _: bond("1,1"),
+    "a side without the last atom": lambda _: bond("1,2", moving="3-4"),
+    "a side with the first atom": lambda _: bond("1,2", moving="1-2"),
+    "a side with the second atom of four": lambda _: scanned_along(TURNED, moving="1+4"),
+    "a side of no numbers": lambda _: bond("1,2", moving="x"),
+    "a side with atom 0": lambda _: bond("1,2", moving="0-2"),
+    "a side backwards": lambda _: bond("1,2", moving="3-2"),
+    "a side with an atom twice": lambda _: bond("1,2", moving="2+2-3"),
+    "a side with more atoms than there are": lambda _: bond("1,2", moving="2-5"),
+    "three coordinates": lambda _: scanned_along(BOND, OTHER_BOND, ("angle", "2,1,3", "90:99:2")),
+    "one coordinate twice": lambda _: scanned_along(BOND, ("bond", "2,1", "1:2:3")),
+    "600 points": lambda _: scanned_along(BOND, OTHER_BOND),
+    "a side of two coordinates": lambda _: scanned_along(BOND, OTHER_BOND, moving="2"),
+    "one frame": lambda _: over_frames([AMMONIA], Options("sto-3g")),
+    "frames of another charge": lambda _: over(replace(AMMONIA, charge=2)),
+    "frames of another spin": lambda _: over(replace(AMMONIA, multiplicity=3)),
+    "one bond held twice": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", freeze=[("bond", "1,2")], constraints="$freeze\nDistance 2 1\n"
+    ),
+    "an angle between held atoms": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", freeze=[("angle", "4,1,2")], constraints="$freeze\nxyz 1,3-4,2-2\n"
+    ),
+    "a scan by constraints": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", constraints="$scan\ndistance 1 2 1.0 1.2 3\n"
+    ),
+    "constraints on too many atoms": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", constraints="$freeze\ndistance 1 9\n"
+    ),
+    "an atom optimised": lambda _: dfmp2.optimize(Molecule(("He",), [[0, 0, 0]]), "sto-3g"),
+    "a ghost optimised": lambda _: dfmp2.optimize(GHOST, "sto-3g"),
+    "a saddle point along constraints": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", transition_state=True, freeze=[("bond", "1,2")]
+    ),
+    "a verification after too many steps": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", verify=True, max_steps=427
+    ),
+    "fragments of fewer functions": lambda _: dfmp2.interaction(
+        AMMONIA, "sto-3g", "1,2-4", frozen_virtual=1
+    ),
+    "fragments of another charge": lambda _: dfmp2.interaction(
+        AMMONIA, "sto-3g", "1,2-4", charges=[-1, 2]
+    ),
+    "a charge of no fragment": lambda _: dfmp2.interaction(
+        replace(AMMONIA, charge=2), "sto-3g", "1,2-4"
+    ),
+    "a spin of no fragment": lambda _: dfmp2.interaction(ALONE, "sto-3g", "1-2,3-4"),
+    "an atom of no fragment": lambda _: dfmp2.interaction(AMMONIA, "sto-3g", "1,3-4"),
+    "an atom of two fragments": lambda _: dfmp2.interaction(AMMONIA, "sto-3g", "1-2,2-4"),
+    "charges of more fragments": lambda _: dfmp2.interaction(
+        AMMONIA, "sto-3g", "1,2-4", charges=[-1, 1, 0]
+    ),
+    "a rank of what is unfinished": lambda folder: rank.read_candidate(unfinished(folder)),
     "vibrations of a ghost": lambda _: dfmp2.frequencies(GHOST, "sto-3g"),
     "positions set": lambda _: dfmp2.optimize(AMMONIA, "sto-3g", fixed=[("xyz", "1", 0.5)]),
     "options of geomeTRIC": lambda _: dfmp2.optimize(

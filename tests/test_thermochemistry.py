@@ -393,11 +393,22 @@ def test_motions_without_a_restoring_force_are_left_out(none: float) -> None:
 
 
 def test_scale_factors_are_those_published(water: Study) -> None:
-    assert scale_factor("auto", "mp2", "CC-PVDZ", "auto")[0] == 0.977
-    assert scale_factor("auto", "mp2", "6-31g(d)", "psi4")[0] == 0.964
-    assert "Alecu" in scale_factor("auto", "mp2", "cc-pvtz", "auto")[1]
+    """Of zero-point energies of MP2 with a frozen core, by either name of a basis set."""
+    for basis, factor in (
+        ("6-31G(d)", 0.964),
+        ("6-31G(d,p)", 0.958),
+        ("6-31+G(d,p)", 0.968),
+        ("6-311G(d,p)", 0.970),
+        ("cc-pVDZ", 0.977),
+        ("cc-pVTZ", 0.975),
+    ):
+        with_stars = basis.lower().replace("(d,p)", "**").replace("(d)", "*")
+        for name, core in ((basis, "auto"), (with_stars, "psi4")):
+            found, source = scale_factor("auto", "mp2", name, core)
+            assert found == factor and "Alecu" in source
     for method, basis, core in (
         ("mp2", "cc-pvdz", "none"),
+        ("mp2", "cc-pvdz", "0"),
         ("b2plyp", "cc-pvdz", "auto"),
         ("mp2", "sto-3g", "auto"),
     ):
