@@ -600,6 +600,8 @@ def test_an_optimisation_ends_where_the_gradient_of_the_limit_does(tmp_path):
         ({"basis": "cc-pv[t]z"}, {}),
         ({"basis": "cc-pv[dq]z"}, {}),
         ({"basis": "6-31[dt]g"}, {}),
+        ({"basis": "def2-[dt]zvp"}, {}),
+        ({"basis": "cc-pvtz"}, {"correlation_formula": "truhlar"}),
         ({"basis": "cc-pv[tq]z"}, {"correlation_formula": "x"}),
         ({"basis": "cc-pvtz"}, {"delta": "ccsd/cc-pvdz"}),
         ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)"}),

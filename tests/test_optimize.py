@@ -51,7 +51,7 @@ from tests.conftest import Runner, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
-from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs, pyramid, pyramids, springs
+from tests.springs import ANGLE, BOND, CHARGES, ON_SPRINGS, on_springs, pyramid, pyramids, springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -651,6 +651,7 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     assert coordinate(bent, 1, 2) == pytest.approx(1.78, abs=1e-5)
     assert coordinate(bent, 1, 3) == pytest.approx(BOND, abs=2e-3)
     assert coordinate(bent, 2, 1, 3) == pytest.approx(ANGLE, abs=5e-3)
+    assert hessian_of(bent, "it").constrained and not hessian_of(study, "it").constrained
 
 
 def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -882,8 +883,11 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     named and left out of the gas. Among charges all motions are modes, and there is no gas."""
     tilts, energies = pyramids()
     top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
-    on_springs(monkeypatch, top)
-    study = harmonic_frequencies(top, ON_SPRINGS, listener=Silent())
+    asked = on_springs(monkeypatch, top)
+    study = harmonic_frequencies(top, ON_SPRINGS, displacement=3e-3, listener=Silent())
+    moves = [one.coordinates - top.coordinates for one in asked[1:]]
+    assert [abs(move).max() for move in moves] == pytest.approx([3e-3] * 24)
+    assert study.settings["displacement"] == 3e-3
     step = 1e-3 * np.eye(12).reshape(12, 4, 3)
     second = [
         [
@@ -903,7 +907,9 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     expected = 219474.6313632 * np.sign(squares) * np.sqrt(abs(squares))
     assert expected[0] < -900 and (expected[1:] > 0).all()
     found = study.arrays["hessian"].value
-    assert found == pytest.approx(np.array(second), abs=2e-5)
+    assert found == pytest.approx(np.array(second), abs=2e-5) and (found == found.T).all()
+    slopes = np.kron(CHARGES[:, None], np.eye(3))
+    assert study.arrays["dipole_derivatives"].value == pytest.approx(slopes, abs=1e-9)
     assert study.table["wavenumber"].values == pytest.approx(expected, rel=1e-4)
     (imaginary,) = (note for note in study.notes if note.startswith("IMAGINARY"))
     number, _, atoms = imaginary.removeprefix("IMAGINARY mode 1: ").partition("i cm^-1, mostly of ")

@@ -136,6 +136,27 @@ def test_coefficients_and_species_on_both_sides(folder: Path) -> None:
     assert "1/2 h2 -> h" in study.title
 
 
+def test_a_species_is_another_where_atoms_places_state_or_source_differ() -> None:
+    """Coefficients of one species are added; others of its name get numbers."""
+    hydroxide = Molecule(("O", "H"), [[0, 0, 0], [0, 0, 1.8]], charge=-1)
+    others = (
+        replace(hydroxide, symbols=("S", "H")),
+        replace(hydroxide, charge=1),
+        replace(hydroxide, multiplicity=3),
+        replace(hydroxide, coordinates=[[0, 0, 0], [0, 0, 1.9]]),
+    )
+    found: list[species.Species] = []
+    for molecule in (hydroxide, *others, hydroxide):
+        species._add(found, species.Species("oh", Fraction(1, 2), molecule))
+    candidate: Any = "a stored result"
+    species._add(found, species.Species("oh", Fraction(2), hydroxide, candidate))
+    assert [(one.label, one.coefficient) for one in found] == [
+        ("oh", 1),
+        *((f"oh-{number}", Fraction(1, 2)) for number in (2, 3, 4, 5)),
+        ("oh-6", 2),
+    ]
+
+
 def test_one_third_is_exact() -> None:
     assert 3 * make_coefficient("1/3", Option("reactants")) == 1
     assert parse_term("0.1*a.xyz", Option("x")) == (Fraction(1, 10), "a.xyz")
@@ -169,6 +190,8 @@ def test_wrong_terms(text: str) -> None:
         ("proton.xyz,h2.xyz", "h3.xyz,he.xyz", {"charges": {"h3": -1}}),
         ("h2.xyz", "h2.xyz", {}),
         ("h2.xyz", "2*h.xyz", {"charges": {"hh": 1}}),
+        ("h2.xyz", "2*h.xyz", {"multiplicities": {"hh": 1}}),
+        ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"hh": 1}}),
         ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}),
         ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}),
         ("none.xyz", "2*h.xyz", {}),

@@ -123,9 +123,9 @@ def test_a_search_that_displaced_every_atom_holds_the_hessian_of_its_start(
     ]
     study: Any = SimpleNamespace(
         kind="optimization",
-        settings={"path": ["step-000"]},
+        settings={"path": ["step-000", "step-001"]},
         arrays={},
-        results=dict.fromkeys(["step-000", *names], start),
+        results={**dict.fromkeys(["step-000", *names], start), "step-001": None},
         complete=False,
     )
     found = hessian_of(study, "x.h5")
@@ -405,6 +405,8 @@ def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) ->
         assert energy == pytest.approx(springs_of(study.runs[name].molecule.coordinates), abs=1e-9)
     assert sum("1 imaginary mode of 6" in note for note in study.notes) == 1
     assert any("mirror images" in note for note in study.notes)
+
+    assert hessian_of(study, "path.h5").molecule == top
 
     search = Search(transition_state=True, verify=True)
     found = optimize_geometry(top, ON_SPRINGS, search, listener=Silent())

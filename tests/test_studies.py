@@ -207,22 +207,28 @@ def test_formulas_are_exact_for_what_they_assume(
         ("cc-pv([tq]+d)z", ("cc-pv(t+d)z", "cc-pv(q+d)z"), "cc-pvnz"),
         ("def2-[tq]zvppd", ("def2-tzvppd", "def2-qzvppd"), "def2"),
         ("aug-cc-pv[dt]z-pp", ("aug-cc-pvdz-pp", "aug-cc-pvtz-pp"), "cc-pvnz-pp"),
+        ("cc-pwcv[tq]z-pp", ("cc-pwcvtz-pp", "cc-pwcvqz-pp"), "cc-pvnz-pp"),
+        ("cc-pv[56]z", ("cc-pv5z", "cc-pv6z"), "cc-pvnz"),
+        ("aug-cc-pv([dt]+d)z", ("aug-cc-pv(d+d)z", "aug-cc-pv(t+d)z"), "aug-cc-pvnz"),
+        ("aug-cc-pcv[q5]z", ("aug-cc-pcvqz", "aug-cc-pcv5z"), "cc-pcvnz"),
+        ("cc-pwcv[dt]z", ("cc-pwcvdz", "cc-pwcvtz"), "cc-pcvnz"),
+        ("def2-[tq]zvp", ("def2-tzvp", "def2-qzvp"), "def2"),
     ],
 )
 def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
     bracket = parse_bracket(text)
     assert (bracket.names, bracket.family) == (names, family)
-    assert bracket.cardinals[1] == bracket.cardinals[0] + 1
+    assert bracket.cardinals == tuple("dtq56".index(letter) + 2 for letter in bracket.letters)
     assert (
         expand("def2-universal-jkfit", bracket, Option("scf_auxbasis"))
         == ("def2-universal-jkfit",) * 2
     )
     assert (
-        expand(f"x-[{bracket.letters}]-ri", bracket, Option("auxbasis"))[1]
+        expand(f"x-[{bracket.letters.upper()}]-ri", bracket, Option("auxbasis"))[1]
         == f"x-{bracket.letters[1]}-ri"
     )
     with recorded_error(InputError):
-        expand("cc-pv[56]z-ri", bracket, Option("auxbasis"))
+        expand("cc-pv[d5]z-ri", bracket, Option("auxbasis"))
 
 
 # --- interaction energies -------------------------------------------------------------------------
