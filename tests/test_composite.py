@@ -572,7 +572,12 @@ def test_scan_at_the_limit_chains_each_basis(tmp_path):
     assert study.table["delta_correction"].values[1] == point.correction
     start = study.runs["point-002-cc-pvtz"].reference
     assert start.cycles < study.runs["point-001-cc-pvtz"].reference.cycles
-    assert "total_energy_cc-pvdz" in study.table
+    for basis in ("cc-pvdz", "cc-pvtz"):
+        runs = [study.runs[f"point-00{number}-{basis}"] for number in (1, 2, 3)]
+        for name in ("scf_total_energy", "correlation_energy", "total_energy"):
+            energies = [getattr(run, name) for run in runs]
+            assert list(study.table[f"{name}_{basis}"].values) == energies
+    assert not any("pyscf" in name for name in study.table)
 
 
 @pytest.mark.slow
@@ -677,6 +682,8 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     study = read_study(tmp_path / "he.cbs.h5")
     stored = study.runs["delta-pyscf"].coupled_cluster
     assert cluster["ccsd_correlation_energy"] == stored.ccsd_correlation_energy
+    corrected = value(study, "cbs_total_energy") + stored.correction
+    assert value(study, "composite_total_energy") == pytest.approx(corrected, abs=1e-14)
     assert main(["run", "he.xyz", "--basis", "cc-pv[dt]z"]) == 3
     assert "use dfmp2 cbs" in capsys.readouterr().err
     assert main(["run", "he.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2

@@ -644,6 +644,10 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
     sides = [name for name in study.runs if name.endswith(("-plus", "-minus"))]
     assert len(sides) == 2 and len(set(study.path) & set(sides)) == 1
+    steps = study.settings["steps"]  # counted from the first geometry
+    assert optimized(STRAIGHT_WATER, Search(max_steps=steps, verify=True), ON_SPRINGS).complete
+    with pytest.raises(Unfinished):
+        optimized(STRAIGHT_WATER, Search(max_steps=steps - 1, verify=True), ON_SPRINGS)
     # What is held has the value of the start, not that of the side from which it goes on.
     held = Search(Constraints([("bond", "1,2")]), verify=True)
     bent = optimized(STRAIGHT_WATER, held, ON_SPRINGS)
@@ -796,12 +800,23 @@ def test_what_is_not_a_minimum_in_the_end(
     assert found["title"].startswith("saddle point of order 2 of w")
 
 
-def test_a_new_start_fits_into_the_runs_of_a_study() -> None:
-    """Two Hessians of water, 18 runs each, beside the steps and 50 more."""
-    for most_steps, fits in ((MOST_RUNS - 50 - 36, True), (MOST_RUNS - 50 - 35, False)):
-        search = SimpleNamespace(max_steps=most_steps, transition_state=False)
-        course = SimpleNamespace(_restarts=0, _search=search, _molecule=WATER, _steps=lambda: 3)
-        assert Course._may_restart(course) is fits
+@pytest.mark.parametrize(
+    ("restarts", "saddle", "hessians"), [(0, False, 2), (0, True, 3), (2, False, 4), (2, True, 5)]
+)
+def test_a_new_start_fits_into_the_runs_of_a_study(restarts, saddle, hessians):
+    """Those before and the next one: Hessians of water, 18 runs each, beside the steps and 50 more.
+    One step at least is left for it, and there are three new starts."""
+
+    def may_restart(most_steps, steps=3, before=restarts):
+        search = SimpleNamespace(max_steps=most_steps, transition_state=saddle)
+        course = SimpleNamespace(_search=search, _molecule=WATER)
+        course._restarts, course._steps = before, lambda: steps
+        return Course._may_restart(course)
+
+    most = MOST_RUNS - 50 - 18 * hessians
+    assert may_restart(most) and not may_restart(most + 1)
+    assert may_restart(10, steps=8) and not may_restart(10, steps=9)
+    assert not may_restart(10, before=3)
 
 
 def test_a_step_onto_another_atom_ends_the_search() -> None:

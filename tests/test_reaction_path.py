@@ -267,14 +267,18 @@ def test_barriers_of_a_path() -> None:
 
 
 class FakeDescent:
-    """geomeTRIC on a path of five geometries, the third of which it refuses."""
+    """geomeTRIC on a path of five geometries, the third of which it refuses. The last one is in a
+    valley, or a minimum."""
+
+    at_minimum = False
 
     def __init__(self, top: Molecule, search: Any, start: str, *, downhill: str) -> None:
         self.count, self.top, self.side = 0, top, downhill
 
     def judge(self, run: Any, hessian: Any) -> Any:
+        last = 0.41 if self.at_minimum else 0.39  # of 4, the largest that is not refused
         return SimpleNamespace(
-            said=f"judged {self.count}", max_gradient=(0, 3, 9, 4, 2)[self.count]
+            said=f"judged {self.count}", max_gradient=(0, 4, 9, 3, last, last)[self.count]
         )
 
     def next_geometry(self) -> Any:
@@ -289,7 +293,7 @@ class FakeDescent:
 
     @property
     def arrived(self) -> bool:
-        return self.count == 4
+        return self.at_minimum and self.count == 4
 
 
 @pytest.mark.parametrize(("angstrom", "said"), [(0.9e-4, False), (1.1e-4, True)])
@@ -337,10 +341,14 @@ def test_the_descent_takes_the_steps_that_are_not_refused(monkeypatch: pytest.Mo
         np.testing.assert_allclose(one.molecule.coordinates, top.coordinates + 0.1 * number)
     whole = ["backward-001", "backward-003", "backward-004", "minimum"]
     assert descent.sides["backward"] == whole and descent.minima == {"backward": "minimum"}
+    monkeypatch.setattr(FakeDescent, "at_minimum", True)
+    descent.sides["backward"] = []
+    assert [one.name for one in go("backward")] == [one.name for one in taken]
     with recorded_error(Unfinished):
         go("forward")
     assert descent.sides["forward"] == ["forward-001", "forward-003"]
     assert sum(line.startswith(f"{reaction_path.TOP}: ") for line in heard) == 1
+    descent.sides["backward"] = whole
     # What has been computed so far, from one end to the other; the minimum has not.
     monkeypatch.setattr(reaction_path, "_table", lambda names, runs, top: {"top": (names[top],)})
     descent._stored = descent._point = None

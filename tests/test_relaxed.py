@@ -139,6 +139,8 @@ def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
         done = call("scan", "w.xyz", *asked, *OPTIONS, "--output", "x.h5", "--resume")
         recorded_failure(done, 3)
         assert (folder / "x.h5").read_bytes() == written
+    (folder / "w.xyz").write_text(WATER.replace("0.757", "0.767"))
+    recorded_failure(call(*TWO_BONDS, "--output", "x.h5", "--resume"), 3)
 
 
 @pytest.fixture
@@ -314,6 +316,7 @@ def test_a_point_of_a_map_starts_from_the_lower_neighbour() -> None:
     assert asked.step("forward", 4, results, "x").start == "forward-002"
     assert asked.step("backward", 4, results, "x").start == "backward-006"
     assert asked.step("backward", 1, results, "x").start == ""
+    assert replace(asked, chained=False).step("forward", 4, results, "x").start == ""
 
 
 def test_rings_are_brought_to_a_value() -> None:
@@ -368,6 +371,10 @@ def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
     assert found["lowest_second"] == found["map_second"][j]
     assert found["lowest_energy"] == energies.min()
     stored = dfmp2.read_study("w.scan.h5")
+    order = [f"point-00{number}" for number in (1, 2, 3, 6, 5, 4)]  # each beside the one before
+    assert list(stored.runs) == order
+    starts = [run.reference.start for run in stored.runs.values()]
+    assert starts[1:] == [f"orbitals of {name}" for name in order[:-1]]
     for kind, unit in (("first", "angstrom"), ("second", "degree")):
         assert stored.values[f"lowest_{kind}"].units == stored.arrays[f"map_{kind}"].units == unit
     assert found["table"]["bond_1_2"] == [0.9] * 3 + [1.1] * 3

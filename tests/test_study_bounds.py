@@ -16,13 +16,24 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors import (
+    ConvergenceError,
+    DeviceFault,
+    Dfmp2Error,
+    DiskFull,
+    ForeignCheckpoint,
+    InputError,
+    Interrupted,
+    NumericalError,
+    ResourceError,
+)
 from dfmp2.errors.messages import Option
 from dfmp2.execution.batch import read_shard
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_of_difference import combined, relative_errors
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output import prepared
 from dfmp2.output.study import Study, StudyWriter, read_study
@@ -30,11 +41,13 @@ from dfmp2.progress import Collector, Silent
 from dfmp2.studies import (
     frequencies,
     geometric_search,
+    keeper,
     rank,
     reaction,
     runs,
     scan,
     species,
+    task,
     vibrations,
 )
 from dfmp2.studies.composite import at_level
@@ -47,6 +60,7 @@ from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import Reaction, make_coefficient, read_species
+from dfmp2.studies.task import Step, expanded
 from tests.recorded import recorded_error, recorded_texts
 
 AMMONIA = Molecule(
@@ -336,6 +350,157 @@ def test_what_computes_a_step() -> None:
         assert found.func is whole and found.keywords == {"separate": scf != correlation}
 
 
+@pytest.mark.parametrize(
+    ("error", "alone", "among_others"),
+    [
+        (None, "kept, closed", "kept, closed"),
+        (ConvergenceError("x"), "closed, raised", "failed, closed"),
+        (ResourceError("x"), "raised", "failed, closed"),
+        (DiskFull("x"), "raised", "raised"),
+        (DeviceFault("x"), "raised", "raised"),
+        (ForeignCheckpoint("x"), "closed, raised", "closed, raised"),
+        (Interrupted("x"), "raised", "raised"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_becomes_of_a_step_and_its_checkpoint(
+    error: Exception | None, alone: str, among_others: str
+) -> None:
+    """An error that others would meet as well ends the study; what can go on keeps its checkpoint.
+    The units of the first run alone are doubted."""
+    for tolerant, expected in ((False, alone), (True, among_others)):
+        for number in (1, 2):
+            done: list[str] = []
+
+            def compute(*_: Any, doubt_units: bool, number: int = number, **__: Any) -> str:
+                assert doubt_units is (number == 1)
+                if error is not None:
+                    raise error
+                return "a result"
+
+            made = _StudyRuns.__new__(_StudyRuns)
+            made.number, made.command, made.failures = number, "", {}
+            made.starts, made.first = {}, None
+            made.task = SimpleNamespace(tolerant=tolerant, compute=compute)  # type: ignore[assignment]
+            made.listener = SimpleNamespace(warning=lambda _: None)  # type: ignore[assignment]
+            made.keeper = SimpleNamespace(  # type: ignore[assignment]
+                checkpoint=lambda _: None, close=lambda _, done=done: done.append("closed")
+            )
+            made._keep = lambda *_, done=done: done.append("kept")  # type: ignore[method-assign]
+            series: Any = SimpleNamespace(begin=lambda _: None, end=lambda _: None)
+            step = Step(name="x", who="x", molecule=AMMONIA, options=Options("sto-3g"))
+            try:
+                made._run(step, series)
+            except Dfmp2Error:
+                done.append("raised")
+            if made.failures:
+                done.insert(0, "failed")
+            assert ", ".join(dict.fromkeys(done)) == expected
+
+
+def test_runs_of_equal_cost_have_the_same_atoms_state_and_options() -> None:
+    step = Step(name="x", who="x", molecule=AMMONIA, options=Options("sto-3g"))
+    ghosts = (False, False, False, True)
+    others = (
+        replace(AMMONIA, ghost=ghosts),
+        replace(AMMONIA, charge=2),
+        replace(AMMONIA, multiplicity=3),
+        replace(AMMONIA, symbols=("P", "H", "H", "H")),
+    )
+    different = [replace(step, molecule=molecule) for molecule in others]
+    different.append(replace(step, options=Options("sto-3g", precision="fp64")))
+    assert len({task._alike(one) for one in (step, *different)}) == 6
+    moved = replace(AMMONIA, coordinates=1.1 * AMMONIA.coordinates)
+    assert task._alike(replace(step, name="y", molecule=moved)) == task._alike(step)
+
+
+def test_the_runs_of_a_step_at_a_limit_start_from_those_of_another() -> None:
+    level = at_level(Options("cc-pv[dt]z"), delta="ccsd(t)/sto-3g")
+    step = Step(name="b", who="b", molecule=AMMONIA, options=level, start="a", passing=True)
+    found = expanded(step)
+    names = ("cc-pvdz", "cc-pvtz", "delta-pyscf")
+    assert [one.name for one in found] == [f"b-{name}" for name in names]
+    assert [one.start for one in found] == [f"a-{name}" for name in names]
+    assert [one.options.basis for one in found] == ["cc-pvdz", "cc-pvtz", "sto-3g"]
+    assert [one.compute is None for one in found] == [True, True, False]
+    assert all(one.whole == "b" and one.passing for one in found)
+    assert [one.start for one in expanded(replace(step, start=""))] == [""] * 3
+
+
+def test_what_the_runs_of_a_study_have_in_common_is_said() -> None:
+    options = Options("sto-3g", relativity="x2c", solvent="water")
+    common: Any = SimpleNamespace(options=options, molecule=FIELD)
+    recorded_texts(task.Task._surroundings(common))
+    common = SimpleNamespace(options=Options("sto-3g"), molecule=AMMONIA)
+    assert task.Task._surroundings(common) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "then", "belongs"),
+    [("a", None, True), ("b", None, False), ("a", 1, True), ("b", 1, True), ("", 1, False)],
+)
+def test_checkpoints_belong_to_steps_known_or_still_to_come(
+    run: str, then: Any, belongs: bool
+) -> None:
+    """The empty name is that of a calculation by itself."""
+    given: Any = SimpleNamespace(steps=[SimpleNamespace(name="a")], then=then)
+    state: Any = SimpleNamespace(run=run)
+    assert keeper._belongs(state, given) is belongs
+
+
+@pytest.fixture(scope="module")
+def hydrogen() -> MP2Result:
+    return mp2_energy(Molecule.from_string("H 0 0 0; H 0 0 0.74"), Options("sto-3g", threads=1))
+
+
+@pytest.mark.parametrize(
+    ("follow", "complete", "missing", "differs", "outcome"),
+    [
+        (False, True, False, "", "taken"),
+        (False, False, True, "", "taken"),
+        (False, True, False, "threads", "taken"),
+        (False, False, True, "threads", "refused"),
+        (True, False, True, "threads", "taken"),
+        (False, False, True, "free", "taken"),
+        (False, True, False, "free", "refused"),
+        (False, True, False, "chosen", "taken"),
+        (False, True, False, "basis", "refused"),
+        (False, True, False, "place", "refused"),
+        (True, True, False, "place", "repeated"),
+        (True, True, False, "nearly the place", "taken"),
+        (True, True, False, "end of a search", "taken"),
+    ],
+)
+def test_which_stored_runs_are_taken(
+    follow: bool, complete: bool, missing: bool, differs: str, outcome: str, hydrogen: MP2Result
+) -> None:
+    """Those of the same calculation. Another number of threads makes other last bits in runs whose
+    energies are subtracted; the place of a step that follows from others is theirs."""
+    options = hydrogen.options
+    changes = {"free": {"precision": "fp64"}, "basis": {"basis": "6-31g"}}
+    changes["chosen"] = {"certify_fit": True}
+    options = replace(options, **changes.get(differs, {}))
+    moves = {"place": 1e-3, "nearly the place": 1e-7, "end of a search": 1e-3}
+    places = hydrogen.molecule.coordinates + [[0, 0, 0], [0, 0, moves.get(differs, 0.0)]]
+    molecule = replace(hydrogen.molecule, coordinates=places)
+    step = Step(name="a", who="a", molecule=molecule, options=options)
+    step = replace(step, optimised=differs == "end of a search")
+    for overwrite in (False, True):
+        kept = Keeper(overwrite=overwrite)
+        kept._path, kept._writer = Path("x.h5"), SimpleNamespace(add=lambda *_, **__: None)  # type: ignore[assignment]
+        kept._stored = SimpleNamespace(runs={"a": hydrogen}, complete=complete)  # type: ignore[assignment]
+        steps = [step, replace(step, name="b")] if missing else [step]
+        threads = hydrogen.provenance.threads + (differs == "threads")
+        free, chosen = ("precision",), ("certify_fit",)
+        if outcome == "refused" and not overwrite:
+            with recorded_error(InputError):
+                kept.recall(steps, Silent(), threads, free, chosen, follow=follow)
+            continue
+        found = kept.recall(steps, Silent(), threads, free, chosen, follow=follow)
+        assert found == ({"a": hydrogen} if outcome == "taken" else {})
+        assert (kept._stored is None) == (outcome == "refused")
+
+
 def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that depend on others see their limit, not its runs."""
     monkeypatch.setattr(runs, "expanded", lambda step: [step])
@@ -345,8 +510,8 @@ def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.Mon
         (at_level(Options("cc-pv[dt]z")), {"run": "the limit"}),
     ):
         nothing = dict.fromkeys(("compute", "start", "then", "chained"))
-        task: Any = SimpleNamespace(options=options, free=(), chosen=(), stored={}, **nothing)
-        made = _StudyRuns(task, Keeper(), Collector(Silent()), "")
+        one: Any = SimpleNamespace(options=options, free=(), chosen=(), stored={}, **nothing)
+        made = _StudyRuns(one, Keeper(), Collector(Silent()), "")
         kept: Any = {"run": "of one basis"}
         monkeypatch.setattr(made.keeper, "recall", lambda *_, kept=kept, **__: kept)
         step: Any = SimpleNamespace(name="run", who="a run")
