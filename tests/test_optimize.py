@@ -31,6 +31,7 @@ from dfmp2.options import make_options
 from dfmp2.output.reports.study import remarks
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
+from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet, torsional_constant
@@ -38,7 +39,7 @@ from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
 from dfmp2.studies.rank import read_candidate
-from dfmp2.studies.task import Unfinished
+from dfmp2.studies.task import Step, Unfinished
 from dfmp2.studies.vibrations import (
     StationaryPoint,
     masses,
@@ -807,9 +808,11 @@ def test_a_new_start_fits_into_the_runs_of_a_study(restarts, saddle, hessians):
     """Those before and the next one: Hessians of water, 18 runs each, beside the steps and 50 more.
     One step at least is left for it, and there are three new starts."""
 
+    first = Step("step-000", "step 0", WATER, EXACT)
+
     def may_restart(most_steps, steps=3, before=restarts):
         search = SimpleNamespace(max_steps=most_steps, transition_state=saddle)
-        course = SimpleNamespace(_search=search, _molecule=WATER)
+        course = SimpleNamespace(_search=search, _molecule=WATER, _first=first)
         course._restarts, course._steps = before, lambda: steps
         return Course._may_restart(course)
 
@@ -817,6 +820,9 @@ def test_a_new_start_fits_into_the_runs_of_a_study(restarts, saddle, hessians):
     assert may_restart(most) and not may_restart(most + 1)
     assert may_restart(10, steps=8) and not may_restart(10, steps=9)
     assert not may_restart(10, before=3)
+    first = replace(first, options=at_level(make_options(basis="cc-pv[dt]z")))
+    most = MOST_RUNS // 2 - 50 - 18 * hessians
+    assert may_restart(most) and not may_restart(most + 1)
 
 
 def test_a_step_onto_another_atom_ends_the_search() -> None:

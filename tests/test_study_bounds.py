@@ -42,6 +42,7 @@ from dfmp2.studies import (
     frequencies,
     geometric_search,
     keeper,
+    optimize,
     rank,
     reaction,
     runs,
@@ -94,7 +95,7 @@ def planned_runs(count: int) -> Any:
     return _StudyRuns._waiting(runs, steps, 1, follow=False)  # type: ignore[arg-type]
 
 
-def room_for(counts: tuple[int, int, int]) -> None:
+def room_for(counts: tuple[int, int, int], basis: str = "sto-3g") -> None:
     """Require room for minima and saddle points of water, and atoms: of a minimum a run, a step and
     18 displaced geometries; 18 more for the start of a saddle point."""
     water = Molecule.from_string("O 0 0 0; H 0 0 0.96; H 0.93 0 -0.24")
@@ -104,7 +105,8 @@ def room_for(counts: tuple[int, int, int]) -> None:
         counts, (water, water, Molecule.from_string("He 0 0 0")), (False, True, False), strict=True
     ):
         one = species.Species("x", Fraction(1), molecule, transition_state=saddle)
-        courses += [species.SpeciesCourse(one, Options("sto-3g"), plan, Silent())] * count
+        level = at_level(Options(basis))
+        courses += [species.SpeciesCourse(one, level, plan, Silent())] * count
     reaction._require_room(courses)
 
 
@@ -130,6 +132,20 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
     "listed values": (coordinate("bond"), ([1, "2"],), ([1, "b"], [1, None], [1, math.nan])),
     "runs of a study": (planned_runs, (500,), (501,)),
     "runs of species": (room_for, ((25, 0, 0), (0, 13, 6)), ((25, 0, 1), (0, 13, 7))),
+    "runs of species at a limit": (
+        lambda counts: room_for(counts, "cc-pv[dt]z"),
+        ((12, 0, 10), (0, 6, 22)),
+        ((12, 0, 11), (0, 6, 23)),
+    ),
+    "steps before a Hessian": (
+        lambda steps: optimize._require_room(
+            Step("x", "x", AMMONIA, Options("sto-3g")),
+            Search(max_steps=steps, transition_state=True),
+            begins_with_hessian=False,
+        ),
+        (426,),
+        (427,),
+    ),
     "atoms with vibrations": (
         lambda natom: frequencies._require_vibrations(
             Molecule(("H",) * natom, [[0, 0, 3 * k] for k in range(natom)], multiplicity=natom + 1)
@@ -609,6 +625,12 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     ),
     "a verification after too many steps": lambda _: dfmp2.optimize(
         AMMONIA, "sto-3g", verify=True, max_steps=427
+    ),
+    "a verified saddle point after too many steps": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", verify=True, transition_state=True, max_steps=403
+    ),
+    "a verified limit after too many steps": lambda _: dfmp2.optimize(
+        AMMONIA, "cc-pv[dt]z", verify=True, max_steps=177
     ),
     "fragments of fewer functions": lambda _: dfmp2.interaction(
         AMMONIA, "sto-3g", "1,2-4", frozen_virtual=1

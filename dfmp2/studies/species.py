@@ -38,7 +38,7 @@ from dfmp2.studies.frequencies import DISPLACEMENT, displaced, for_differences, 
 from dfmp2.studies.ideal_gas import require_symmetry_number
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.rank import Candidate, read_candidate
-from dfmp2.studies.task import Results, Step
+from dfmp2.studies.task import Results, Step, expanded
 from dfmp2.studies.vibrations import require_stationary
 
 if TYPE_CHECKING:
@@ -513,8 +513,10 @@ class SpeciesCourse:
     def least_runs(self) -> int:
         """The minimum number of runs."""
         natom = self.species.molecule.natom
-        if self.species.stored is not None or natom == 1:
+        if self.species.stored is not None:
             return 1
+        if natom == 1:
+            return len(expanded(self.first))
         runs = 1
         if self._plan.frequencies:
             runs += 6 * natom
@@ -522,7 +524,7 @@ class SpeciesCourse:
             runs += 1
             if self.species.transition_state:
                 runs += 6 * natom
-        return runs
+        return runs * len(expanded(self.first))
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
         """The steps after the first one, as in Task."""
