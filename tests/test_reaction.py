@@ -555,14 +555,6 @@ def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
     assert "linear-h3 is a transition state" in " ".join(once["notes"])
 
 
-def test_standard_states() -> None:
-    assert GasConditions().pressure == 101325.0
-    assert GasConditions(standard_state="1bar").pressure == 1e5
-    molar = GasConditions(temperatures=(298.15,), standard_state="1M")
-    assert molar.pressure == pytest.approx(2478957.03, abs=0.1)
-    assert GasConditions(pressures=(5.0,)).pressure == 5.0
-
-
 def test_a_reaction_in_one_line(folder: Path) -> None:
     terms = [parse_terms(text, Option("x")) for text in ("2*h2.xyz,o2.xyz", "2*h2o.xyz")]
     species = read_species(Reaction(*terms))

@@ -23,7 +23,7 @@ from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
 from dfmp2.studies import frequencies, reaction_path
-from dfmp2.studies.frequencies import StoredHessian, hessian_of, read_hessian
+from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import _table, _values, arc_length
@@ -160,22 +160,6 @@ def test_an_optimisation_starts_from_a_hessian() -> None:
     assert "start Hessian: x.h5, a spring" in study.notes
     again = optimize_geometry(study.last, Options(**given), start_hessian=stored)
     assert list(again.runs) == ["step-000"]  # its curvature is known
-
-
-@pytest.mark.slow
-def test_a_hessian_of_frequencies_starts_an_optimisation(call: Runner, folder: Path) -> None:
-    """The same minimum as from the model, in no more steps; the file is named in the report."""
-    given = ("h2.xyz", *OPTIONS, "--output")
-    succeed(call("frequencies", *given, "f.h5", "--allow-gradient"))
-    stored = read_hessian("f.h5")
-    assert stored.hessian.shape == (6, 6) and stored.result.level == "DF-MP2/sto-3g"
-    found = succeed(call("optimize", *given, "a.h5", "--start-hessian", "f.h5", "--json")).json
-    model = succeed(call("optimize", *given, "b.h5", "--json")).json
-    assert found["start_hessian"] == "f.h5" and "start Hessian: f.h5" in " ".join(found["notes"])
-    assert found["steps"] <= model["steps"]
-    assert found["optimized_total_energy"] == pytest.approx(
-        model["optimized_total_energy"], abs=1e-7
-    )
 
 
 # --- paths ----------------------------------------------------------------------------------------

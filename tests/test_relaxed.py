@@ -63,45 +63,6 @@ def value(place: Molecule, *atoms: int) -> float:
 # --- relaxed points -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_relaxed_angle_against_energies_alone(call: Runner, folder: Path) -> None:
-    """At each angle of OH2+ both bonds are those of a Nelder-Mead minimisation of energies, at
-    geometries built from sines and cosines here."""
-    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1.0 0.1 0\nH -0.3 0.9 0\n")
-    charged = (*OPTIONS, "--charge", "1", "--multiplicity", "2")
-    scan = ("scan", "w.xyz", "--angle", "2,1,3", "100:120:2", "--relaxed", *charged, "--json")
-    found = succeed(call(*scan)).json
-    assert found["relaxed"] and found["title"].startswith("relaxed scan of w")
-    assert found["convergence"] == "GAU" and found["failed"] == 0
-    study = read_study("w.scan.h5")
-    assert list(study.path) == found["path"] and len(study.runs) == 4
-
-    def energy(lengths: Any, angle: float) -> float:
-        first, second = lengths
-        turned = math.radians(angle)
-        places = [[0, 0, 0], [first, 0, 0]]
-        places.append([second * math.cos(turned), second * math.sin(turned), 0])
-        lines = [f"{s} {x} {y} {z}" for s, (x, y, z) in zip("OHH", places, strict=True)]
-        text = "\n".join(["3", "", *lines]) + "\n"
-        (folder / "trial.xyz").write_text(text)
-        asked = {**SMALL, "charge": 1, "multiplicity": 2}
-        return float(dfmp2.run(folder / "trial.xyz", **asked).total_energy)
-
-    angle = 120.0
-    start = list(study.path.values())[1].molecule
-    lengths = [value(start, 1, 2), value(start, 1, 3)]
-    assert value(start, 2, 1, 3) == pytest.approx(angle, abs=1e-6)
-    best = minimize(
-        energy,
-        np.array(lengths) + 0.01,
-        args=(angle,),
-        method="Nelder-Mead",
-        options={"xatol": 2e-4, "fatol": 1e-8, "maxfev": 60},
-    )
-    assert found["table"]["mp2_total_energy"][1] == pytest.approx(best.fun, abs=1e-6)
-    assert lengths == pytest.approx(best.x.tolist(), abs=3e-3)
-
-
 WATER = "3\n\nO 0 0 0\nH 0 0.757 0.677\nH 0 -0.757 0.677\n"  # near the minimum of STO-3G
 LOOSE = ("--convergence", "GAU_LOOSE")
 TWO_BONDS = ("scan", "w.xyz", "--bond", "1,2", "1.0:1.03:2", "--relaxed", *LOOSE, *OPTIONS)
@@ -406,14 +367,6 @@ def test_a_map_with_a_failed_point_is_written_and_shown(
     assert done.json["table"]["exit_code"] == [0, 0, 4, 0]
     assert json.loads(call("show", "w.scan.h5", "--json").out)["map_energy"][1][0] is None
     assert (folder / "w.scan.svg").read_text().count("kJ/mol</title>") == 3
-
-
-def test_a_coordinate_that_moves_the_other_is_refused(call: Runner, folder: Path) -> None:
-    """Atom 3 is bonded to 1 and not to 2, so its distance from 2 cannot be scanned."""
-    (folder / "p.xyz").write_text(PEROXIDE)
-    grid = ("--bond", "3,1", "0.9:1.0:2", "--bond", "3,2", "1.8:1.9:2")
-    done = call("scan", "p.xyz", *grid, *OPTIONS)
-    recorded_failure(done, 3)
 
 
 def test_python_takes_one_or_two_coordinates() -> None:

@@ -867,38 +867,6 @@ def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
     assert find_extrema(both) == []
 
 
-@pytest.mark.slow
-def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
-    """Both minima and both barriers, one of them at the seam; their energies equal those of runs at
-    these dihedrals."""
-    (folder / "p.xyz").write_text("4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n")
-    fixed = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
-    scan = ("scan", "p.xyz", "--dihedral", "3,1,2,4", *fixed, "--json")
-    scan = (*scan[:4], "0:360:17", *scan[4:])
-    found = succeed(call(*scan)).json
-    minima = [
-        place
-        for place, bend in zip(found["extrema_position"], found["extrema_curvature"], strict=True)
-        if bend > 0
-    ]
-    assert len(minima) == 2 and sum(minima) == pytest.approx(360, abs=0.1)
-    assert found["minimum_quartic"] in minima
-    tops = {round(place) % 360: k for k, place in enumerate(found["barrier_position"])}
-    assert sorted(tops) == [0, 180]  # cis at the seam, and trans
-    coordinate = f"{minima[0]:.4f}:180:2"
-    again = call(*scan[:4], coordinate, *scan[5:], "--output", "two.h5").json
-    bottom, trans = again["table"]["mp2_total_energy"]
-    assert min(found["extrema_energy"]) == pytest.approx(bottom, abs=2e-6)
-    height = found["barrier_backward"][tops[180]]
-    assert height == pytest.approx((trans - bottom) * 2625.4996395, abs=0.02)
-    shown = succeed(call("show", "p.scan.h5")).out
-    assert "Minima and maxima" in shown and "Barriers" in shown
-    assert "minimum at" in shown or "minimum  " in shown
-    succeed(call("report", "p.scan.h5", "-o", "page.html"))
-    page = (folder / "page.html").read_text()
-    assert "2 minima, 2 maxima" in page and "Barriers" in page
-
-
 RUN = mp2.mp2_energy
 
 

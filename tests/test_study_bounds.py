@@ -6,6 +6,7 @@ import logging
 import lzma
 import math
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -61,7 +62,7 @@ from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
 from dfmp2.studies.species import Reaction, make_coefficient, read_species
-from dfmp2.studies.task import Step, expanded
+from dfmp2.studies.task import Step
 from tests.recorded import recorded_error, recorded_texts
 
 AMMONIA = Molecule(
@@ -84,6 +85,9 @@ def relaxed(**given: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Relaxation, "constraints", lambda _: None)
         return Relaxation(AMMONIA, (made,), Options("sto-3g"), True, "GAU")  # type: ignore[arg-type]
+
+
+STEP = Step(name="a", who="a", molecule=AMMONIA, options=Options("sto-3g"))
 
 
 def planned_runs(count: int) -> Any:
@@ -139,7 +143,7 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
     ),
     "steps before a Hessian": (
         lambda steps: optimize._require_room(
-            Step("x", "x", AMMONIA, Options("sto-3g")),
+            STEP,
             Search(max_steps=steps, transition_state=True),
             begins_with_hessian=False,
         ),
@@ -369,13 +373,13 @@ def test_what_computes_a_step() -> None:
 @pytest.mark.parametrize(
     ("error", "alone", "among_others"),
     [
-        (None, "kept, closed", "kept, closed"),
-        (ConvergenceError("x"), "closed, raised", "failed, closed"),
-        (ResourceError("x"), "raised", "failed, closed"),
-        (DiskFull("x"), "raised", "raised"),
-        (DeviceFault("x"), "raised", "raised"),
-        (ForeignCheckpoint("x"), "closed, raised", "closed, raised"),
-        (Interrupted("x"), "raised", "raised"),
+        (None, "kept closed next", "kept closed next"),
+        (ConvergenceError("x"), "closed", "closed next"),
+        (ResourceError("x"), "", "closed next"),
+        (DiskFull("x"), "", ""),
+        (DeviceFault("x"), "", ""),
+        (ForeignCheckpoint("x"), "closed", "closed"),
+        (Interrupted("x"), "", ""),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -384,71 +388,60 @@ def test_what_becomes_of_a_step_and_its_checkpoint(
 ) -> None:
     """An error that others would meet as well ends the study; what can go on keeps its checkpoint.
     The units of the first run alone are doubted."""
+
+    def compute(*_: Any, **how: Any) -> None:
+        assert not how["doubt_units"]
+        if error is not None:
+            raise error
+
     for tolerant, expected in ((False, alone), (True, among_others)):
-        for number in (1, 2):
-            done: list[str] = []
-
-            def compute(*_: Any, doubt_units: bool, number: int = number, **__: Any) -> str:
-                assert doubt_units is (number == 1)
-                if error is not None:
-                    raise error
-                return "a result"
-
-            made = _StudyRuns.__new__(_StudyRuns)
-            made.number, made.command, made.failures = number, "", {}
-            made.starts, made.first = {}, None
-            made.task = SimpleNamespace(tolerant=tolerant, compute=compute)  # type: ignore[assignment]
-            made.listener = SimpleNamespace(warning=lambda _: None)  # type: ignore[assignment]
-            made.keeper = SimpleNamespace(  # type: ignore[assignment]
-                checkpoint=lambda _: None, close=lambda _, done=done: done.append("closed")
-            )
-            made._keep = lambda *_, done=done: done.append("kept")  # type: ignore[method-assign]
-            series: Any = SimpleNamespace(begin=lambda _: None, end=lambda _: None)
-            step = Step(name="x", who="x", molecule=AMMONIA, options=Options("sto-3g"))
-            try:
-                made._run(step, series)
-            except Dfmp2Error:
-                done.append("raised")
-            if made.failures:
-                done.insert(0, "failed")
-            assert ", ".join(dict.fromkeys(done)) == expected
+        done: list[str] = []
+        made: Any = _StudyRuns.__new__(_StudyRuns)
+        made.number, made.command, made.failures, made.starts, made.first = 2, "", {}, {}, None
+        made.task = SimpleNamespace(tolerant=tolerant, compute=compute)
+        made.listener = made.keeper = SimpleNamespace(
+            warning=lambda _: None,
+            checkpoint=lambda _: None,
+            close=lambda _, done=done: done.append("closed"),
+        )
+        made._keep = lambda *_, done=done: done.append("kept")
+        with suppress(Dfmp2Error):
+            made._run(STEP, SimpleNamespace(begin=lambda _: None, end=lambda _: None))
+            done.append("next")
+        assert " ".join(done) == expected
+        assert len(made.failures) == (error is not None and done[-1:] == ["next"])
 
 
 def test_runs_of_equal_cost_have_the_same_atoms_state_and_options() -> None:
-    step = Step(name="x", who="x", molecule=AMMONIA, options=Options("sto-3g"))
-    ghosts = (False, False, False, True)
-    others = (
-        replace(AMMONIA, ghost=ghosts),
-        replace(AMMONIA, charge=2),
-        replace(AMMONIA, multiplicity=3),
-        replace(AMMONIA, symbols=("P", "H", "H", "H")),
-    )
-    different = [replace(step, molecule=molecule) for molecule in others]
-    different.append(replace(step, options=Options("sto-3g", precision="fp64")))
-    assert len({task._alike(one) for one in (step, *different)}) == 6
+    ghost = (False, False, False, True)
+    changes = ({"ghost": ghost}, {"charge": 2}, {"multiplicity": 3}, {"symbols": tuple("PHHH")})
+    others = [replace(STEP, molecule=replace(AMMONIA, **change)) for change in changes]
+    others.append(replace(STEP, options=Options("sto-3g", precision="fp64")))
+    assert len({task._alike(one) for one in (STEP, *others)}) == 6
     moved = replace(AMMONIA, coordinates=1.1 * AMMONIA.coordinates)
-    assert task._alike(replace(step, name="y", molecule=moved)) == task._alike(step)
+    assert task._alike(replace(STEP, name="y", molecule=moved)) == task._alike(STEP)
 
 
-def test_the_runs_of_a_step_at_a_limit_start_from_those_of_another() -> None:
+@pytest.mark.parametrize("start", ["b", ""])
+def test_the_runs_of_a_step_at_a_limit_start_from_those_of_another(start: str) -> None:
     level = at_level(Options("cc-pv[dt]z"), delta="ccsd(t)/sto-3g")
-    step = Step(name="b", who="b", molecule=AMMONIA, options=level, start="a", passing=True)
-    found = expanded(step)
-    names = ("cc-pvdz", "cc-pvtz", "delta-pyscf")
-    assert [one.name for one in found] == [f"b-{name}" for name in names]
-    assert [one.start for one in found] == [f"a-{name}" for name in names]
-    assert [one.options.basis for one in found] == ["cc-pvdz", "cc-pvtz", "sto-3g"]
-    assert [one.compute is None for one in found] == [True, True, False]
-    assert all(one.whole == "b" and one.passing for one in found)
-    assert [one.start for one in expanded(replace(step, start=""))] == [""] * 3
+    runs = task.expanded(replace(STEP, options=level, start=start))
+    assert [(one.name, one.start, one.options.basis, one.whole) for one in runs] == [
+        (f"a-{name}", start and f"b-{name}", basis, "a")
+        for name, basis in (
+            ("cc-pvdz", "cc-pvdz"),
+            ("cc-pvtz", "cc-pvtz"),
+            ("delta-pyscf", "sto-3g"),
+        )
+    ]
+    assert [one.compute is None for one in runs] == [True, True, False]
 
 
 def test_what_the_runs_of_a_study_have_in_common_is_said() -> None:
     options = Options("sto-3g", relativity="x2c", solvent="water")
-    common: Any = SimpleNamespace(options=options, molecule=FIELD)
-    recorded_texts(task.Task._surroundings(common))
-    common = SimpleNamespace(options=Options("sto-3g"), molecule=AMMONIA)
-    assert task.Task._surroundings(common) == []
+    for chosen, molecule in ((options, FIELD), (Options("sto-3g"), AMMONIA)):
+        common: Any = SimpleNamespace(options=chosen, molecule=molecule)
+        recorded_texts(task.Task._surroundings(common))
 
 
 @pytest.mark.parametrize(
@@ -492,29 +485,27 @@ def test_which_stored_runs_are_taken(
 ) -> None:
     """Those of the same calculation. Another number of threads makes other last bits in runs whose
     energies are subtracted; the place of a step that follows from others is theirs."""
-    options = hydrogen.options
-    changes = {"free": {"precision": "fp64"}, "basis": {"basis": "6-31g"}}
+    changes: dict[str, Any] = {"free": {"precision": "fp64"}, "basis": {"basis": "6-31g"}}
     changes["chosen"] = {"certify_fit": True}
-    options = replace(options, **changes.get(differs, {}))
+    options = replace(hydrogen.options, **changes.get(differs, {}))
     moves = {"place": 1e-3, "nearly the place": 1e-7, "end of a search": 1e-3}
     places = hydrogen.molecule.coordinates + [[0, 0, 0], [0, 0, moves.get(differs, 0.0)]]
     molecule = replace(hydrogen.molecule, coordinates=places)
-    step = Step(name="a", who="a", molecule=molecule, options=options)
-    step = replace(step, optimised=differs == "end of a search")
+    step = Step("a", "a", molecule, options, optimised=differs == "end of a search")
+    steps = [step, replace(step, name="b")][: 1 + missing]
+    threads = hydrogen.provenance.threads + (differs == "threads")
     for overwrite in (False, True):
-        kept = Keeper(overwrite=overwrite)
-        kept._path, kept._writer = Path("x.h5"), SimpleNamespace(add=lambda *_, **__: None)  # type: ignore[assignment]
-        kept._stored = SimpleNamespace(runs={"a": hydrogen}, complete=complete)  # type: ignore[assignment]
-        steps = [step, replace(step, name="b")] if missing else [step]
-        threads = hydrogen.provenance.threads + (differs == "threads")
-        free, chosen = ("precision",), ("certify_fit",)
+        kept: Any = Keeper(overwrite=overwrite)
+        kept._path, kept._writer = Path("x.h5"), SimpleNamespace(add=lambda *_, **__: None)
+        kept._stored = SimpleNamespace(runs={"a": hydrogen}, complete=complete)
+        refused = nullcontext()
         if outcome == "refused" and not overwrite:
-            with recorded_error(InputError):
-                kept.recall(steps, Silent(), threads, free, chosen, follow=follow)
-            continue
-        found = kept.recall(steps, Silent(), threads, free, chosen, follow=follow)
-        assert found == ({"a": hydrogen} if outcome == "taken" else {})
-        assert (kept._stored is None) == (outcome == "refused")
+            refused = recorded_error(InputError)
+        with refused:
+            given = (steps, Silent(), threads, ("precision",), ("certify_fit",))
+            found = kept.recall(*given, follow=follow)
+            assert found == ({"a": hydrogen} if outcome == "taken" else {})
+            assert (kept._stored is None) == (outcome == "refused")
 
 
 def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -570,11 +561,6 @@ def of_both_coordinates() -> Molecule:
     return scan._moved(AMMONIA, bonds, (2.0, 2.5))
 
 
-def bond(atoms: str, **more: Any) -> object:
-    """A bond of ammonia."""
-    return make_coordinate("bond", atoms, "1:2:2", AMMONIA, **more)
-
-
 def scanned_along(*written: tuple[str, str, str], **more: Any) -> object:
     """A scan of ammonia."""
     return scan.along_written(AMMONIA, written, Options("sto-3g"), units="angstrom", **more)
@@ -589,16 +575,16 @@ BOND, OTHER_BOND = ("bond", "1,2", "1:2:20"), ("bond", "1,3", "1:2:30")
 TURNED = ("dihedral", "2,1,3,4", "0:90:2")
 ALONE = replace(AMMONIA, ghost=(True, False, False, False), multiplicity=4)
 REFUSED: dict[str, Callable[[Path], object]] = {
-    "a bond of one atom": lambda _: bond("1"),
-    "a bond of an atom with itself": lambda _: bond("1,1"),
-    "a side without the last atom": lambda _: bond("1,2", moving="3-4"),
-    "a side with the first atom": lambda _: bond("1,2", moving="1-2"),
+    "a bond of one atom": lambda _: scanned_along(("bond", "1", "1:2:2")),
+    "a bond of an atom with itself": lambda _: scanned_along(("bond", "1,1", "1:2:2")),
+    "a side without the last atom": lambda _: scanned_along(BOND, moving="3-4"),
+    "a side with the first atom": lambda _: scanned_along(BOND, moving="1-2"),
     "a side with the second atom of four": lambda _: scanned_along(TURNED, moving="1+4"),
-    "a side of no numbers": lambda _: bond("1,2", moving="x"),
-    "a side with atom 0": lambda _: bond("1,2", moving="0-2"),
-    "a side backwards": lambda _: bond("1,2", moving="3-2"),
-    "a side with an atom twice": lambda _: bond("1,2", moving="2+2-3"),
-    "a side with more atoms than there are": lambda _: bond("1,2", moving="2-5"),
+    "a side of no numbers": lambda _: scanned_along(BOND, moving="x"),
+    "a side with atom 0": lambda _: scanned_along(BOND, moving="0-2"),
+    "a side backwards": lambda _: scanned_along(BOND, moving="3-2"),
+    "a side with an atom twice": lambda _: scanned_along(BOND, moving="2+2-3"),
+    "a side with more atoms than there are": lambda _: scanned_along(BOND, moving="2-5"),
     "three coordinates": lambda _: scanned_along(BOND, OTHER_BOND, ("angle", "2,1,3", "90:99:2")),
     "one coordinate twice": lambda _: scanned_along(BOND, ("bond", "2,1", "1:2:3")),
     "600 points": lambda _: scanned_along(BOND, OTHER_BOND),

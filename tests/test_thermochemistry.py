@@ -84,6 +84,7 @@ def test_frequencies_need_a_converged_scf_and_keep_a_tighter_one(
     for study in (frequencies.harmonic_frequencies, reaction_path.reaction_path):
         task: Any = study(molecule, options)
         assert [task.options.scf_conv_tol, task.steps[0].options.scf_conv_tol] == [used, used]
+        assert task.free == ("precision", "tolerance")  # of pair energies; amplitudes are float64
 
 
 @pytest.fixture(scope="module")

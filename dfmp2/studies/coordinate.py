@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -295,7 +296,7 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
     return values
 
 
-def _listed(option: Option, given: Sequence[float]) -> tuple[float, ...]:
+def _listed(option: Option, given: Sequence[Any]) -> tuple[float, ...]:
     """The given values as floats.
 
     Raises

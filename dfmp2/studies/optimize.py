@@ -195,7 +195,7 @@ class Course:
     remarks : list of str
         Results of measurements other than the steps.
     verified : StationaryPoint or None
-        The last geometry that was verified with a Hessian.
+        The last geometry, if its Hessian is known.
     """
 
     def __init__(
@@ -244,6 +244,7 @@ class Course:
             if verified.imaginary <= wanted or not self._may_restart():
                 break
             guess = verified.hessian
+            self.verified = None  # it says nothing of the geometries that follow
             sides = self._sides(verified, wanted)
             yield sides
             name = min(sides, key=lambda side: round(results[side.name].total_energy, 8)).name
