@@ -35,11 +35,12 @@ from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet, torsional_constant
-from dfmp2.studies.ideal_gas import thermochemistry
+from dfmp2.studies.ideal_gas import DEGENERATE, GasConditions, thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
 from dfmp2.studies.rank import read_candidate
 from dfmp2.studies.task import Step, Unfinished
+from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.studies.vibrations import (
     StationaryPoint,
     masses,
@@ -952,6 +953,19 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
             stored.turned_to(molecule)
     with recorded_error(InputError):
         replace(free, constrained=True).turned_to(top)
+
+
+def test_what_is_wrong_with_the_gas_of_a_radical_is_said(monkeypatch):
+    """OH at 5 K, away from its minimum: where its Hessian is computed and where that is used."""
+    radical = Molecule(("O", "H"), [[0, 0, 0], [0, 0, 1.9]], multiplicity=2)
+    on_springs(monkeypatch, radical)
+    cold = GasConditions(temperatures=(5.0,))
+    study = harmonic_frequencies(radical, ON_SPRINGS, cold, allow_gradient=True, listener=Silent())
+    for found in (study, make_thermochemistry(hessian_of(study, "f.h5"), cold)):
+        assert DEGENERATE in found.notes
+        assert {"TOO COLD", "NO STATIONARY POINT"} < {
+            note.partition(":")[0] for note in found.notes
+        }
 
 
 def test_hydrogen_fluoride_as_in_cfour():

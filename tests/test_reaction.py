@@ -42,7 +42,7 @@ from dfmp2.studies.species import (
 )
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error, recorded_failure, recorded_texts
 from tests.springs import on_springs, pyramid, pyramids
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
@@ -298,6 +298,8 @@ def test_stored_results_take_part(folder: Path) -> None:
     assert dfmp2.reaction("h2.xyz", "2*own.h5", **own, **SMALL).complete
     with recorded_error(InputError):
         dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
+    with recorded_error(InputError):
+        dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", charges={"h": -1}, **SMALL)
     with recorded_error(InputError):
         dfmp2.reaction("h2.h5", "2*h.h5", "6-31g", frequencies=True, **SMALL)
     with recorded_error(InputError):
@@ -588,6 +590,20 @@ def test_what_is_said_of_the_kind_of_a_species(
     notes = reactions._notes([found], plan, gas=False)[1:]
     assert len(notes) == bool(said)
     assert all(re.match(f"x is {said}", note) for note in notes)
+
+
+def test_what_is_said_of_the_gas_of_a_reaction() -> None:
+    """Of each species that is no classical rotor, or may be degenerate in space."""
+    atoms = {"oh": ("O 0 0 0; H 0 0 0.97", 2), "o": ("O 0 0 0", 3), "ne": ("Ne 0 0 0", 1)}
+    atoms |= {"h2": ("H 0 0 0; H 0 0 0.74", 1), "i2": ("I 0 0 0; I 0 0 2.67", 1)}
+    found: list[Any] = []
+    for name, (text, multiplicity) in atoms.items():
+        molecule = Molecule.from_string(text, multiplicity=multiplicity)
+        result = SimpleNamespace(molecule=molecule)
+        found.append(SimpleNamespace(species=SimpleNamespace(label=name), result=result))
+    cold = GasConditions((20.0,), (), "1M", 0.95, LowModes("truhlar", 90.0))
+    for gas in (cold, GasConditions(standard_state="1bar"), GasConditions(pressures=(2e5,))):
+        recorded_texts(reactions._notes_on_gas(found, gas))
 
 
 def test_an_uncertain_mode_is_left_out_of_the_gas_and_that_is_said(
