@@ -187,6 +187,26 @@ def test_a_point_that_one_pass_has_found_has_not_failed(
     assert note.startswith("bond 1 2 = 0.9 angstrom, backward: failed with code 4")
 
 
+def test_a_point_that_cannot_be_made_fails_alone(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Atoms 0.02 angstrom apart; the points after it start from the given geometry."""
+    starts: list[float] = []
+
+    def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
+        starts.append(value(place, 1, 2))
+        return SimpleNamespace(path={"step-000": mp2_energy(place, options)})
+
+    monkeypatch.setattr(optimize, "optimize_geometry", run)
+    (folder / "w.xyz").write_text(WATER)
+    scan = ("scan", "w.xyz", "--bond", "1,2", "0.02:1.02:3", "--relaxed", *OPTIONS)
+    recorded_failure(call(*scan), 9)
+    found = read_study("w.scan.h5")
+    assert found.complete and found.table["exit_code"].values == (3.0, 0.0, 0.0)
+    assert starts == pytest.approx([1.02, 0.52, 0.52, 1.02])
+    assert sum("failed with code 3" in note for note in found.notes) == 2  # in both passes
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers")
 def test_workers_find_the_same_points(call: Runner, folder: Path) -> None:
