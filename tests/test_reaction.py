@@ -199,6 +199,7 @@ def test_wrong_terms(text: str) -> None:
         # Psi4 correlates the shell of Li+, and freezes that of LiH.
         ("lithium-ion.xyz,hydride.xyz", "lih.xyz", {"frozen_core": "psi4"}),
         ("2*lithium.xyz", "lithide.xyz,lithium-ion.xyz", {"frozen_core": "psi4"}),
+        ("2*lithium-ion.xyz", "lithium-ion.xyz,lithium.xyz", {}),
         ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}),
