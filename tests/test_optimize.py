@@ -871,6 +871,15 @@ def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.Monke
     assert moved[0] == pytest.approx(moved[1], abs=1e-6) and moved[0] < -1e-3
 
 
+def test_the_rounding_of_a_gradient_needs_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Water on springs at its minimum."""
+    arm = BOND * np.array([np.sin(ANGLE / 2), np.cos(ANGLE / 2)])
+    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, *arm], [0, -arm[0], arm[1]]])
+    on_springs(monkeypatch, start)
+    study = optimized(start, Search(), ON_SPRINGS)
+    assert study.complete and list(study.runs) == ["step-000"]
+
+
 def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
     on_springs(monkeypatch, STRAIGHT_WATER)
