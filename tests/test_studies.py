@@ -18,7 +18,7 @@ import pytest
 from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
-import dfmp2
+import dfmp2.interop.python  # before a test replaces mp2_energy, which it takes
 from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.files import read_frames
