@@ -6,9 +6,9 @@ Every species is run once. With `optimize` each is first optimised to a stationa
 `frequencies` its Hessian is computed by differences of gradients (`dfmp2.studies.frequencies`). The
 species advance in parallel, so that their runs can be distributed among processes:
 
-    LABEL                   the energy, at the given or optimised geometry
-    LABEL:step-003          of an optimisation
-    LABEL:plus-001-x        of a Hessian; with the search for a saddle point, of that of its first geometry
+    LABEL                     the energy, at the given or optimised geometry
+    LABEL:step-003            of an optimisation
+    LABEL:plus-001-x          of a Hessian; of a search for a saddle point, that of its first geometry
     LABEL:hessian-plus-001-x  of the Hessian of the saddle point that was found
 """
 
