@@ -6,6 +6,7 @@ import random
 import time
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -242,6 +243,9 @@ def test_processes_begin_with_the_longest_run():
     assert found == ["h2o", "h2", "h2-far"]
     shared = [task.processes(steps[:count], "energy", 4) for count in (1, 2, 3)]
     assert shared == [1, 2, 3]
+    assert task.processes(steps, "energy", 1) == 1
+    searches = [replace(steps[0], optimised=True), *steps[1:]]
+    assert task.processes(searches, "energy", 4) == 1  # each of them takes many runs
 
 
 def test_calculations_that_processes_share():

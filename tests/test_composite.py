@@ -29,16 +29,21 @@ from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.result import CoupledCluster, Quadrature
 from dfmp2.options import Options
-from dfmp2.output.study import read_study
+from dfmp2.output.study import StudyWriter, read_study
 from dfmp2.planning.sizes import Spin
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import CompositeOptions, at_level
 from dfmp2.studies.coordinate import make_coordinate
+from dfmp2.studies.frequencies import StoredHessian
+from dfmp2.studies.ideal_gas import ROOM, GasConditions
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
+from dfmp2.studies.rank import Candidate, rank_conformers, read_candidate
 from dfmp2.studies.scan import along, scan_energies
+from dfmp2.studies.species import Reaction, read_species
+from dfmp2.studies.thermochemistry import make_thermochemistry
 from tests.recorded import recorded_error
 
 # S22, angstrom
@@ -305,6 +310,31 @@ def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
     assert one.functional_energy is None
 
 
+def test_a_limit_stays_one_in_the_file_of_its_gas_and_in_comparisons(unlike, tmp_path):
+    """It is not the energy in the larger basis, and has no published scale factor."""
+    small, large, _ = unlike
+    parts = (Part("sto-3g", 0.3, -0.4), Part("6-31g", 0.9, 1.6))
+    whole = combine(list(zip(parts, (small, large), strict=True)))
+    stored = StoredHessian("x.h5", whole, np.eye(9))
+    study = make_thermochemistry(stored, ROOM)
+    writer = StudyWriter(tmp_path / "gas.h5", overwrite=False)
+    for name, run in study.runs.items():
+        writer.add(name, run)
+    writer.write(study)
+    read = read_candidate(tmp_path / "gas.h5")
+    assert read.result.total_energy == whole.total_energy != large.total_energy
+    again = make_thermochemistry(read.hessian, ROOM)
+    assert value(again, "gibbs_energy") == value(study, "gibbs_energy")
+    assert again.settings == study.settings and again.runs.keys() == study.runs.keys()
+    with recorded_error(InputError):
+        make_thermochemistry(stored, GasConditions(scale="auto"))
+    rank_conformers([replace(read, name="one"), replace(read, name="two")])
+    with recorded_error(InputError):
+        rank_conformers([read, Candidate("large", large, read.hessian)])
+    with recorded_error(InputError):
+        read_species(Reaction([(1, tmp_path / "gas.h5")], [(1, tmp_path / "gas.h5")]))
+
+
 def pyscf_ccsd_t(molecule, basis, frozen):
     """Energies of CCSD, (T) and MP2 of PySCF used directly, with the fitting sets that dfmp2
     takes, and its solver."""
@@ -542,7 +572,12 @@ def test_scan_at_the_limit_chains_each_basis(tmp_path):
     assert study.table["delta_correction"].values[1] == point.correction
     start = study.runs["point-002-cc-pvtz"].reference
     assert start.cycles < study.runs["point-001-cc-pvtz"].reference.cycles
-    assert "total_energy_cc-pvdz" in study.table
+    for basis in ("cc-pvdz", "cc-pvtz"):
+        runs = [study.runs[f"point-00{number}-{basis}"] for number in (1, 2, 3)]
+        for name in ("scf_total_energy", "correlation_energy", "total_energy"):
+            energies = [getattr(run, name) for run in runs]
+            assert list(study.table[f"{name}_{basis}"].values) == energies
+    assert not any("pyscf" in name for name in study.table)
 
 
 @pytest.mark.slow
@@ -570,6 +605,8 @@ def test_an_optimisation_ends_where_the_gradient_of_the_limit_does(tmp_path):
         ({"basis": "cc-pv[t]z"}, {}),
         ({"basis": "cc-pv[dq]z"}, {}),
         ({"basis": "6-31[dt]g"}, {}),
+        ({"basis": "def2-[dt]zvp"}, {}),
+        ({"basis": "cc-pvtz"}, {"correlation_formula": "truhlar"}),
         ({"basis": "cc-pv[tq]z"}, {"correlation_formula": "x"}),
         ({"basis": "cc-pvtz"}, {"delta": "ccsd/cc-pvdz"}),
         ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)"}),
@@ -645,6 +682,8 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     study = read_study(tmp_path / "he.cbs.h5")
     stored = study.runs["delta-pyscf"].coupled_cluster
     assert cluster["ccsd_correlation_energy"] == stored.ccsd_correlation_energy
+    corrected = value(study, "cbs_total_energy") + stored.correction
+    assert value(study, "composite_total_energy") == pytest.approx(corrected, abs=1e-14)
     assert main(["run", "he.xyz", "--basis", "cc-pv[dt]z"]) == 3
     assert "use dfmp2 cbs" in capsys.readouterr().err
     assert main(["run", "he.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2

@@ -31,14 +31,16 @@ from dfmp2.options import make_options
 from dfmp2.output.reports.study import remarks
 from dfmp2.output.study import MOST_RUNS, Study, read_study
 from dfmp2.progress import Silent
+from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Point, Search, quiet, torsional_constant
-from dfmp2.studies.ideal_gas import thermochemistry
+from dfmp2.studies.ideal_gas import DEGENERATE, GasConditions, thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
 from dfmp2.studies.rank import read_candidate
-from dfmp2.studies.task import Unfinished
+from dfmp2.studies.task import Step, Unfinished
+from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.studies.vibrations import (
     StationaryPoint,
     masses,
@@ -51,7 +53,7 @@ from tests.conftest import Runner, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
-from tests.springs import ANGLE, BOND, ON_SPRINGS, on_springs, pyramid, pyramids, springs
+from tests.springs import ANGLE, BOND, CHARGES, ON_SPRINGS, on_springs, pyramid, pyramids, springs
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -644,6 +646,14 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
     sides = [name for name in study.runs if name.endswith(("-plus", "-minus"))]
     assert len(sides) == 2 and len(set(study.path) & set(sides)) == 1
+    steps = study.settings["steps"]  # counted from the first geometry
+    assert optimized(STRAIGHT_WATER, Search(max_steps=steps, verify=True), ON_SPRINGS).complete
+    with pytest.raises(Unfinished) as caught:
+        optimized(STRAIGHT_WATER, Search(max_steps=steps - 1, verify=True), ON_SPRINGS)
+    stopped = caught.value.study  # beyond the geometry of the Hessian
+    assert stopped.settings["imaginary_modes"] is None and stopped.title.startswith("stationary")
+    with recorded_error(InputError):
+        hessian_of(stopped, "it")
     # What is held has the value of the start, not that of the side from which it goes on.
     held = Search(Constraints([("bond", "1,2")]), verify=True)
     bent = optimized(STRAIGHT_WATER, held, ON_SPRINGS)
@@ -651,6 +661,7 @@ def test_a_saddle_point_is_left_along_its_imaginary_modes(monkeypatch: pytest.Mo
     assert coordinate(bent, 1, 2) == pytest.approx(1.78, abs=1e-5)
     assert coordinate(bent, 1, 3) == pytest.approx(BOND, abs=2e-3)
     assert coordinate(bent, 2, 1, 3) == pytest.approx(ANGLE, abs=5e-3)
+    assert hessian_of(bent, "it").constrained and not hessian_of(study, "it").constrained
 
 
 def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -733,24 +744,6 @@ def test_a_verification_that_was_stopped_asks_for_what_is_left(
 
 
 @pytest.mark.slow
-def test_straight_water_is_verified_and_bends():
-    """From the second-order saddle point down to the result of a bent start, in the same study."""
-    options = replace(EXACT, basis="sto-3g")
-    study = optimized(STRAIGHT_WATER, Search(verify=True), options)
-    assert study.complete and study.title.startswith("minimum of")
-    assert study.settings["stationary_point"] == "minimum" and study.settings["restarts"] == 1
-    assert study.settings["imaginary_modes"] == 0
-    assert any("saddle point of order 2: 2 imaginary modes of 4" in note for note in study.notes)
-    bent = optimized(WATER, Search(), options)
-    assert study.values["optimized_total_energy"].value == pytest.approx(
-        bent.values["optimized_total_energy"].value, abs=1e-6
-    )
-    assert coordinate(study, 2, 1, 3) == pytest.approx(coordinate(bent, 2, 1, 3), abs=2e-3)
-    assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
-    assert all(name.startswith("step-") for name in study.path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "modes"),
     [
@@ -795,12 +788,28 @@ def test_what_is_not_a_minimum_in_the_end(
     assert found["title"].startswith("saddle point of order 2 of w")
 
 
-def test_a_new_start_fits_into_the_runs_of_a_study() -> None:
-    """Two Hessians of water, 18 runs each, beside the steps and 50 more."""
-    for most_steps, fits in ((MOST_RUNS - 50 - 36, True), (MOST_RUNS - 50 - 35, False)):
-        search = SimpleNamespace(max_steps=most_steps, transition_state=False)
-        course = SimpleNamespace(_restarts=0, _search=search, _molecule=WATER, _steps=lambda: 3)
-        assert Course._may_restart(course) is fits
+@pytest.mark.parametrize(
+    ("restarts", "saddle", "hessians"), [(0, False, 2), (0, True, 3), (2, False, 4), (2, True, 5)]
+)
+def test_a_new_start_fits_into_the_runs_of_a_study(restarts, saddle, hessians):
+    """Those before and the next one: Hessians of water, 18 runs each, beside the steps and 50 more.
+    One step at least is left for it, and there are three new starts."""
+
+    first = Step("step-000", "step 0", WATER, EXACT)
+
+    def may_restart(most_steps, steps=3, before=restarts):
+        search = SimpleNamespace(max_steps=most_steps, transition_state=saddle)
+        course = SimpleNamespace(_search=search, _molecule=WATER, _first=first)
+        course._restarts, course._steps = before, lambda: steps
+        return Course._may_restart(course)
+
+    most = MOST_RUNS - 50 - 18 * hessians
+    assert may_restart(most) and not may_restart(most + 1)
+    assert may_restart(10, steps=8) and not may_restart(10, steps=9)
+    assert not may_restart(10, before=3)
+    first = replace(first, options=at_level(make_options(basis="cc-pv[dt]z")))
+    most = MOST_RUNS // 2 - 50 - 18 * hessians
+    assert may_restart(most) and not may_restart(most + 1)
 
 
 def test_a_step_onto_another_atom_ends_the_search() -> None:
@@ -862,6 +871,15 @@ def test_a_curvature_is_measured_along_the_constraints(monkeypatch: pytest.Monke
     assert moved[0] == pytest.approx(moved[1], abs=1e-6) and moved[0] < -1e-3
 
 
+def test_the_rounding_of_a_gradient_needs_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Water on springs at its minimum."""
+    arm = BOND * np.array([np.sin(ANGLE / 2), np.cos(ANGLE / 2)])
+    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, *arm], [0, -arm[0], arm[1]]])
+    on_springs(monkeypatch, start)
+    study = optimized(start, Search(), ON_SPRINGS)
+    assert study.complete and list(study.runs) == ["step-000"]
+
+
 def test_no_curvature_is_measured_after_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
     on_springs(monkeypatch, STRAIGHT_WATER)
@@ -882,8 +900,11 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     named and left out of the gas. Among charges all motions are modes, and there is no gas."""
     tilts, energies = pyramids()
     top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
-    on_springs(monkeypatch, top)
-    study = harmonic_frequencies(top, ON_SPRINGS, listener=Silent())
+    asked = on_springs(monkeypatch, top)
+    study = harmonic_frequencies(top, ON_SPRINGS, displacement=3e-3, listener=Silent())
+    moves = [one.coordinates - top.coordinates for one in asked[1:]]
+    assert [abs(move).max() for move in moves] == pytest.approx([3e-3] * 24)
+    assert study.settings["displacement"] == 3e-3
     step = 1e-3 * np.eye(12).reshape(12, 4, 3)
     second = [
         [
@@ -903,7 +924,9 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     expected = 219474.6313632 * np.sign(squares) * np.sqrt(abs(squares))
     assert expected[0] < -900 and (expected[1:] > 0).all()
     found = study.arrays["hessian"].value
-    assert found == pytest.approx(np.array(second), abs=2e-5)
+    assert found == pytest.approx(np.array(second), abs=2e-5) and (found == found.T).all()
+    slopes = np.kron(CHARGES[:, None], np.eye(3))
+    assert study.arrays["dipole_derivatives"].value == pytest.approx(slopes, abs=1e-9)
     assert study.table["wavenumber"].values == pytest.approx(expected, rel=1e-4)
     (imaginary,) = (note for note in study.notes if note.startswith("IMAGINARY"))
     number, _, atoms = imaginary.removeprefix("IMAGINARY mode 1: ").partition("i cm^-1, mostly of ")
@@ -939,6 +962,19 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
             stored.turned_to(molecule)
     with recorded_error(InputError):
         replace(free, constrained=True).turned_to(top)
+
+
+def test_what_is_wrong_with_the_gas_of_a_radical_is_said(monkeypatch):
+    """OH at 5 K, away from its minimum: where its Hessian is computed and where that is used."""
+    radical = Molecule(("O", "H"), [[0, 0, 0], [0, 0, 1.9]], multiplicity=2)
+    on_springs(monkeypatch, radical)
+    cold = GasConditions(temperatures=(5.0,))
+    study = harmonic_frequencies(radical, ON_SPRINGS, cold, allow_gradient=True, listener=Silent())
+    for found in (study, make_thermochemistry(hessian_of(study, "f.h5"), cold)):
+        assert DEGENERATE in found.notes
+        assert {"TOO COLD", "NO STATIONARY POINT"} < {
+            note.partition(":")[0] for note in found.notes
+        }
 
 
 def test_hydrogen_fluoride_as_in_cfour():

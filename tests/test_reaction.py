@@ -24,6 +24,7 @@ from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
+from dfmp2.output.reports.study import _listed_runs
 from dfmp2.studies import reaction as reactions
 from dfmp2.studies import species
 from dfmp2.studies.geometric_search import Search
@@ -41,7 +42,8 @@ from dfmp2.studies.species import (
 )
 from tests.conftest import Runner, succeed
 from tests.faults import finished_in_stops
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error, recorded_failure, recorded_texts
+from tests.springs import on_springs, pyramid, pyramids
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
 FITTED = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri"}
@@ -134,6 +136,27 @@ def test_coefficients_and_species_on_both_sides(folder: Path) -> None:
     assert "1/2 h2 -> h" in study.title
 
 
+def test_a_species_is_another_where_atoms_places_state_or_source_differ() -> None:
+    """Coefficients of one species are added; others of its name get numbers."""
+    hydroxide = Molecule(("O", "H"), [[0, 0, 0], [0, 0, 1.8]], charge=-1)
+    others = (
+        replace(hydroxide, symbols=("S", "H")),
+        replace(hydroxide, charge=1),
+        replace(hydroxide, multiplicity=3),
+        replace(hydroxide, coordinates=[[0, 0, 0], [0, 0, 1.9]]),
+    )
+    found: list[species.Species] = []
+    for molecule in (hydroxide, *others, hydroxide):
+        species._add(found, species.Species("oh", Fraction(1, 2), molecule))
+    candidate: Any = "a stored result"
+    species._add(found, species.Species("oh", Fraction(2), hydroxide, candidate))
+    assert [(one.label, one.coefficient) for one in found] == [
+        ("oh", 1),
+        *((f"oh-{number}", Fraction(1, 2)) for number in (2, 3, 4, 5)),
+        ("oh-6", 2),
+    ]
+
+
 def test_one_third_is_exact() -> None:
     assert 3 * make_coefficient("1/3", Option("reactants")) == 1
     assert parse_term("0.1*a.xyz", Option("x")) == (Fraction(1, 10), "a.xyz")
@@ -167,6 +190,8 @@ def test_wrong_terms(text: str) -> None:
         ("proton.xyz,h2.xyz", "h3.xyz,he.xyz", {"charges": {"h3": -1}}),
         ("h2.xyz", "h2.xyz", {}),
         ("h2.xyz", "2*h.xyz", {"charges": {"hh": 1}}),
+        ("h2.xyz", "2*h.xyz", {"multiplicities": {"hh": 1}}),
+        ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"hh": 1}}),
         ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}),
         ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}),
         ("none.xyz", "2*h.xyz", {}),
@@ -174,6 +199,7 @@ def test_wrong_terms(text: str) -> None:
         # Psi4 correlates the shell of Li+, and freezes that of LiH.
         ("lithium-ion.xyz,hydride.xyz", "lih.xyz", {"frozen_core": "psi4"}),
         ("2*lithium.xyz", "lithide.xyz,lithium-ion.xyz", {"frozen_core": "psi4"}),
+        ("2*lithium-ion.xyz", "lithium-ion.xyz,lithium.xyz", {}),
         ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}),
@@ -273,6 +299,8 @@ def test_stored_results_take_part(folder: Path) -> None:
     assert dfmp2.reaction("h2.xyz", "2*own.h5", **own, **SMALL).complete
     with recorded_error(InputError):
         dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
+    with recorded_error(InputError):
+        dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", charges={"h": -1}, **SMALL)
     with recorded_error(InputError):
         dfmp2.reaction("h2.h5", "2*h.h5", "6-31g", frequencies=True, **SMALL)
     with recorded_error(InputError):
@@ -378,6 +406,41 @@ def test_a_species_is_computed_as_it_was_asked_for(
     sought = [search for _, search in searches]
     expected = [replace(asked, transition_state=wanted) for wanted in (True, False)]
     assert sought == (expected if optimize else [])
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_an_atom_has_its_energy_where_others_have_gradients(separate: bool) -> None:
+    """Of the mean field too, where it is asked for, as at the limit of two basis sets."""
+    options = Options("6-31g", threads=1)
+    atom = Molecule.from_string("He 0 0 0")
+    found = reactions._gradient(atom, options, separate=separate)
+    assert found.gradient is None and found.total_energy < -2.8
+    gradient = reactions._gradient(
+        Molecule.from_string("H 0 0 0; H 0 0 0.7"), options, separate=separate
+    ).gradient
+    assert gradient is not None and (gradient.scf_total_gradient is not None) is separate
+
+
+def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a minimum and of a saddle point, whose search begins with the Hessian of another geometry."""
+    tilts, energies = pyramids()
+    moved = np.array([[0, 0, 0.1], [0.05, 0, 0], [0, -0.06, 0.1], [0.02, 0.1, -0.1]])
+    places = {"low": pyramid(tilts[0]), "ts": pyramid(tilts[1]) + moved}
+    low, ts = (Molecule(("N", "H", "H", "H"), at, name=name) for name, at in places.items())
+    on_springs(monkeypatch, ts)
+    wishes = {"optimize": True, "frequencies": True, "transition_states": ["ts"]}
+    study = dfmp2.reaction([low], [ts], "sto-3g", **wishes, **SMALL)
+    expected = energies[1] - energies[0]
+    assert study.values["reaction_energy"].value == pytest.approx(expected, abs=1e-6)
+    for name in places:
+        place = replace(ts, coordinates=study.arrays[f"{name}_geometry"].value)
+        alone = dfmp2.frequencies(place, "sto-3g", **SMALL)
+        found = [study.arrays[f"{name}_{kind}"].value for kind in ("hessian", "wavenumbers")]
+        np.testing.assert_allclose(found[0], alone.arrays["hessian"].value, atol=1e-9)
+        assert found[1] == pytest.approx(alone.table["wavenumber"].values, rel=1e-9)
+    assert not any("-x" in name for name in _listed_runs(study))
 
 
 def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:
@@ -495,14 +558,6 @@ def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
     assert "linear-h3 is a transition state" in " ".join(once["notes"])
 
 
-def test_standard_states() -> None:
-    assert GasConditions().pressure == 101325.0
-    assert GasConditions(standard_state="1bar").pressure == 1e5
-    molar = GasConditions(temperatures=(298.15,), standard_state="1M")
-    assert molar.pressure == pytest.approx(2478957.03, abs=0.1)
-    assert GasConditions(pressures=(5.0,)).pressure == 5.0
-
-
 def test_a_reaction_in_one_line(folder: Path) -> None:
     terms = [parse_terms(text, Option("x")) for text in ("2*h2.xyz,o2.xyz", "2*h2o.xyz")]
     species = read_species(Reaction(*terms))
@@ -536,6 +591,20 @@ def test_what_is_said_of_the_kind_of_a_species(
     notes = reactions._notes([found], plan, gas=False)[1:]
     assert len(notes) == bool(said)
     assert all(re.match(f"x is {said}", note) for note in notes)
+
+
+def test_what_is_said_of_the_gas_of_a_reaction() -> None:
+    """Of each species that is no classical rotor, or may be degenerate in space."""
+    atoms = {"oh": ("O 0 0 0; H 0 0 0.97", 2), "o": ("O 0 0 0", 3), "ne": ("Ne 0 0 0", 1)}
+    atoms |= {"h2": ("H 0 0 0; H 0 0 0.74", 1), "i2": ("I 0 0 0; I 0 0 2.67", 1)}
+    found: list[Any] = []
+    for name, (text, multiplicity) in atoms.items():
+        molecule = Molecule.from_string(text, multiplicity=multiplicity)
+        result = SimpleNamespace(molecule=molecule)
+        found.append(SimpleNamespace(species=SimpleNamespace(label=name), result=result))
+    cold = GasConditions((20.0,), (), "1M", 0.95, LowModes("truhlar", 90.0))
+    for gas in (cold, GasConditions(standard_state="1bar"), GasConditions(pressures=(2e5,))):
+        recorded_texts(reactions._notes_on_gas(found, gas))
 
 
 def test_an_uncertain_mode_is_left_out_of_the_gas_and_that_is_said(

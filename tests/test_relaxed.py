@@ -63,45 +63,6 @@ def value(place: Molecule, *atoms: int) -> float:
 # --- relaxed points -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_relaxed_angle_against_energies_alone(call: Runner, folder: Path) -> None:
-    """At each angle of OH2+ both bonds are those of a Nelder-Mead minimisation of energies, at
-    geometries built from sines and cosines here."""
-    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1.0 0.1 0\nH -0.3 0.9 0\n")
-    charged = (*OPTIONS, "--charge", "1", "--multiplicity", "2")
-    scan = ("scan", "w.xyz", "--angle", "2,1,3", "100:120:2", "--relaxed", *charged, "--json")
-    found = succeed(call(*scan)).json
-    assert found["relaxed"] and found["title"].startswith("relaxed scan of w")
-    assert found["convergence"] == "GAU" and found["failed"] == 0
-    study = read_study("w.scan.h5")
-    assert list(study.path) == found["path"] and len(study.runs) == 4
-
-    def energy(lengths: Any, angle: float) -> float:
-        first, second = lengths
-        turned = math.radians(angle)
-        places = [[0, 0, 0], [first, 0, 0]]
-        places.append([second * math.cos(turned), second * math.sin(turned), 0])
-        lines = [f"{s} {x} {y} {z}" for s, (x, y, z) in zip("OHH", places, strict=True)]
-        text = "\n".join(["3", "", *lines]) + "\n"
-        (folder / "trial.xyz").write_text(text)
-        asked = {**SMALL, "charge": 1, "multiplicity": 2}
-        return float(dfmp2.run(folder / "trial.xyz", **asked).total_energy)
-
-    angle = 120.0
-    start = list(study.path.values())[1].molecule
-    lengths = [value(start, 1, 2), value(start, 1, 3)]
-    assert value(start, 2, 1, 3) == pytest.approx(angle, abs=1e-6)
-    best = minimize(
-        energy,
-        np.array(lengths) + 0.01,
-        args=(angle,),
-        method="Nelder-Mead",
-        options={"xatol": 2e-4, "fatol": 1e-8, "maxfev": 60},
-    )
-    assert found["table"]["mp2_total_energy"][1] == pytest.approx(best.fun, abs=1e-6)
-    assert lengths == pytest.approx(best.x.tolist(), abs=3e-3)
-
-
 WATER = "3\n\nO 0 0 0\nH 0 0.757 0.677\nH 0 -0.757 0.677\n"  # near the minimum of STO-3G
 LOOSE = ("--convergence", "GAU_LOOSE")
 TWO_BONDS = ("scan", "w.xyz", "--bond", "1,2", "1.0:1.03:2", "--relaxed", *LOOSE, *OPTIONS)
@@ -139,6 +100,8 @@ def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
         done = call("scan", "w.xyz", *asked, *OPTIONS, "--output", "x.h5", "--resume")
         recorded_failure(done, 3)
         assert (folder / "x.h5").read_bytes() == written
+    (folder / "w.xyz").write_text(WATER.replace("0.757", "0.767"))
+    recorded_failure(call(*TWO_BONDS, "--output", "x.h5", "--resume"), 3)
 
 
 @pytest.fixture
@@ -222,6 +185,26 @@ def test_a_point_that_one_pass_has_found_has_not_failed(
     assert "dfmp2 finished: 2 points" in done.out and "FAILED" not in done.out
     (note,) = [note for note in found.notes if "failed with code" in note]
     assert note.startswith("bond 1 2 = 0.9 angstrom, backward: failed with code 4")
+
+
+def test_a_point_that_cannot_be_made_fails_alone(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Atoms 0.02 angstrom apart; the points after it start from the given geometry."""
+    starts: list[float] = []
+
+    def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
+        starts.append(value(place, 1, 2))
+        return SimpleNamespace(path={"step-000": mp2_energy(place, options)})
+
+    monkeypatch.setattr(optimize, "optimize_geometry", run)
+    (folder / "w.xyz").write_text(WATER)
+    scan = ("scan", "w.xyz", "--bond", "1,2", "0.02:1.02:3", "--relaxed", *OPTIONS)
+    recorded_failure(call(*scan), 9)
+    found = read_study("w.scan.h5")
+    assert found.complete and found.table["exit_code"].values == (3.0, 0.0, 0.0)
+    assert starts == pytest.approx([1.02, 0.52, 0.52, 1.02])
+    assert sum("failed with code 3" in note for note in found.notes) == 2  # in both passes
 
 
 @pytest.mark.slow
@@ -314,6 +297,7 @@ def test_a_point_of_a_map_starts_from_the_lower_neighbour() -> None:
     assert asked.step("forward", 4, results, "x").start == "forward-002"
     assert asked.step("backward", 4, results, "x").start == "backward-006"
     assert asked.step("backward", 1, results, "x").start == ""
+    assert replace(asked, chained=False).step("forward", 4, results, "x").start == ""
 
 
 def test_rings_are_brought_to_a_value() -> None:
@@ -368,6 +352,10 @@ def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
     assert found["lowest_second"] == found["map_second"][j]
     assert found["lowest_energy"] == energies.min()
     stored = dfmp2.read_study("w.scan.h5")
+    order = [f"point-00{number}" for number in (1, 2, 3, 6, 5, 4)]  # each beside the one before
+    assert list(stored.runs) == order
+    starts = [run.reference.start for run in stored.runs.values()]
+    assert starts[1:] == [f"orbitals of {name}" for name in order[:-1]]
     for kind, unit in (("first", "angstrom"), ("second", "degree")):
         assert stored.values[f"lowest_{kind}"].units == stored.arrays[f"map_{kind}"].units == unit
     assert found["table"]["bond_1_2"] == [0.9] * 3 + [1.1] * 3
@@ -399,14 +387,6 @@ def test_a_map_with_a_failed_point_is_written_and_shown(
     assert done.json["table"]["exit_code"] == [0, 0, 4, 0]
     assert json.loads(call("show", "w.scan.h5", "--json").out)["map_energy"][1][0] is None
     assert (folder / "w.scan.svg").read_text().count("kJ/mol</title>") == 3
-
-
-def test_a_coordinate_that_moves_the_other_is_refused(call: Runner, folder: Path) -> None:
-    """Atom 3 is bonded to 1 and not to 2, so its distance from 2 cannot be scanned."""
-    (folder / "p.xyz").write_text(PEROXIDE)
-    grid = ("--bond", "3,1", "0.9:1.0:2", "--bond", "3,2", "1.8:1.9:2")
-    done = call("scan", "p.xyz", *grid, *OPTIONS)
-    recorded_failure(done, 3)
 
 
 def test_python_takes_one_or_two_coordinates() -> None:

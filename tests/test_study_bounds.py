@@ -6,6 +6,8 @@ import logging
 import lzma
 import math
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,25 +17,39 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors import (
+    ConvergenceError,
+    DeviceFault,
+    Dfmp2Error,
+    DiskFull,
+    ForeignCheckpoint,
+    InputError,
+    Interrupted,
+    NumericalError,
+    ResourceError,
+)
 from dfmp2.errors.messages import Option
 from dfmp2.execution.batch import read_shard
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_of_difference import combined, relative_errors
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output import prepared
-from dfmp2.output.study import Study, read_study
+from dfmp2.output.study import Study, StudyWriter, read_study
 from dfmp2.progress import Collector, Silent
 from dfmp2.studies import (
     frequencies,
     geometric_search,
+    keeper,
+    optimize,
     rank,
     reaction,
     runs,
     scan,
     species,
+    task,
     vibrations,
 )
 from dfmp2.studies.composite import at_level
@@ -45,7 +61,8 @@ from dfmp2.studies.rank import Candidate, _degeneracies
 from dfmp2.studies.relaxed import Relaxation
 from dfmp2.studies.runs import _StudyRuns
 from dfmp2.studies.scan import over_frames
-from dfmp2.studies.species import make_coefficient
+from dfmp2.studies.species import Reaction, make_coefficient, read_species
+from dfmp2.studies.task import Step
 from tests.recorded import recorded_error, recorded_texts
 
 AMMONIA = Molecule(
@@ -70,6 +87,9 @@ def relaxed(**given: Any) -> Any:
         return Relaxation(AMMONIA, (made,), Options("sto-3g"), True, "GAU")  # type: ignore[arg-type]
 
 
+STEP = Step(name="a", who="a", molecule=AMMONIA, options=Options("sto-3g"))
+
+
 def planned_runs(count: int) -> Any:
     """Plan a study with this many runs."""
     task = SimpleNamespace(free=(), chosen=(), stored={})
@@ -79,7 +99,7 @@ def planned_runs(count: int) -> Any:
     return _StudyRuns._waiting(runs, steps, 1, follow=False)  # type: ignore[arg-type]
 
 
-def room_for(counts: tuple[int, int, int]) -> None:
+def room_for(counts: tuple[int, int, int], basis: str = "sto-3g") -> None:
     """Require room for minima and saddle points of water, and atoms: of a minimum a run, a step and
     18 displaced geometries; 18 more for the start of a saddle point."""
     water = Molecule.from_string("O 0 0 0; H 0 0 0.96; H 0.93 0 -0.24")
@@ -89,7 +109,8 @@ def room_for(counts: tuple[int, int, int]) -> None:
         counts, (water, water, Molecule.from_string("He 0 0 0")), (False, True, False), strict=True
     ):
         one = species.Species("x", Fraction(1), molecule, transition_state=saddle)
-        courses += [species.SpeciesCourse(one, Options("sto-3g"), plan, Silent())] * count
+        level = at_level(Options(basis))
+        courses += [species.SpeciesCourse(one, level, plan, Silent())] * count
     reaction._require_room(courses)
 
 
@@ -111,9 +132,31 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
         ("-720.001:0:2", "0:720.001:2"),
     ),
     "points": (coordinate("bond"), ("1:2:2", "1:2:500"), ("1:2:1", "1:2:0", "1:2:501")),
-    "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1],)),
+    "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1], [1, 1.2, 1])),
+    "listed values": (coordinate("bond"), ([1, "2"],), ([1, "b"], [1, None], [1, math.nan])),
     "runs of a study": (planned_runs, (500,), (501,)),
     "runs of species": (room_for, ((25, 0, 0), (0, 13, 6)), ((25, 0, 1), (0, 13, 7))),
+    "runs of species at a limit": (
+        lambda counts: room_for(counts, "cc-pv[dt]z"),
+        ((12, 0, 10), (0, 6, 22)),
+        ((12, 0, 11), (0, 6, 23)),
+    ),
+    "steps before a Hessian": (
+        lambda steps: optimize._require_room(
+            STEP,
+            Search(max_steps=steps, transition_state=True),
+            begins_with_hessian=False,
+        ),
+        (426,),
+        (427,),
+    ),
+    "atoms with vibrations": (
+        lambda natom: frequencies._require_vibrations(
+            Molecule(("H",) * natom, [[0, 0, 3 * k] for k in range(natom)], multiplicity=natom + 1)
+        ),
+        (2, 83),
+        (1, 84),
+    ),
     "frames of a scan": (
         lambda count: over_frames([AMMONIA] * count, Options("sto-3g")),
         (2, 500),
@@ -160,6 +203,16 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
         lambda number: make_coefficient(number, OPTION),
         ("1/1000000", 1000, "1000"),
         (0, "1000.001", "-1", True),
+    ),
+    "species": (
+        lambda count: read_species(
+            Reaction(
+                [(Fraction(1), Molecule(("He",), [[0, 0, k]])) for k in range(20)],
+                [(Fraction(1), Molecule(("He",), [[0, k, 1]])) for k in range(1, count - 19)],
+            )
+        ),
+        (40,),
+        (41,),
     ),
     "degeneracy": (degeneracy, (1, 10_000), (0, 10_001, 1.0, True)),
     "shard": (read_shard, ("0/1", "4/5"), ("1/1", "5/5", "0/0", "-1/2", "1")),
@@ -317,6 +370,144 @@ def test_what_computes_a_step() -> None:
         assert found.func is whole and found.keywords == {"separate": scf != correlation}
 
 
+@pytest.mark.parametrize(
+    ("error", "alone", "among_others"),
+    [
+        (None, "kept closed next", "kept closed next"),
+        (ConvergenceError("x"), "closed", "closed next"),
+        (ResourceError("x"), "", "closed next"),
+        (DiskFull("x"), "", ""),
+        (DeviceFault("x"), "", ""),
+        (ForeignCheckpoint("x"), "closed", "closed"),
+        (Interrupted("x"), "", ""),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_becomes_of_a_step_and_its_checkpoint(
+    error: Exception | None, alone: str, among_others: str
+) -> None:
+    """An error that others would meet as well ends the study; what can go on keeps its checkpoint.
+    The units of the first run alone are doubted."""
+
+    def compute(*_: Any, **how: Any) -> None:
+        assert not how["doubt_units"]
+        if error is not None:
+            raise error
+
+    for tolerant, expected in ((False, alone), (True, among_others)):
+        done: list[str] = []
+        made: Any = _StudyRuns.__new__(_StudyRuns)
+        made.number, made.command, made.failures, made.starts, made.first = 2, "", {}, {}, None
+        made.task = SimpleNamespace(tolerant=tolerant, compute=compute)
+        made.listener = made.keeper = SimpleNamespace(
+            warning=lambda _: None,
+            checkpoint=lambda _: None,
+            close=lambda _, done=done: done.append("closed"),
+        )
+        made._keep = lambda *_, done=done: done.append("kept")
+        with suppress(Dfmp2Error):
+            made._run(STEP, SimpleNamespace(begin=lambda _: None, end=lambda _: None))
+            done.append("next")
+        assert " ".join(done) == expected
+        assert len(made.failures) == (error is not None and done[-1:] == ["next"])
+
+
+def test_runs_of_equal_cost_have_the_same_atoms_state_and_options() -> None:
+    ghost = (False, False, False, True)
+    changes = ({"ghost": ghost}, {"charge": 2}, {"multiplicity": 3}, {"symbols": tuple("PHHH")})
+    others = [replace(STEP, molecule=replace(AMMONIA, **change)) for change in changes]
+    others.append(replace(STEP, options=Options("sto-3g", precision="fp64")))
+    assert len({task._alike(one) for one in (STEP, *others)}) == 6
+    moved = replace(AMMONIA, coordinates=1.1 * AMMONIA.coordinates)
+    assert task._alike(replace(STEP, name="y", molecule=moved)) == task._alike(STEP)
+
+
+@pytest.mark.parametrize("start", ["b", ""])
+def test_the_runs_of_a_step_at_a_limit_start_from_those_of_another(start: str) -> None:
+    level = at_level(Options("cc-pv[dt]z"), delta="ccsd(t)/sto-3g")
+    runs = task.expanded(replace(STEP, options=level, start=start))
+    assert [(one.name, one.start, one.options.basis, one.whole) for one in runs] == [
+        (f"a-{name}", start and f"b-{name}", basis, "a")
+        for name, basis in (
+            ("cc-pvdz", "cc-pvdz"),
+            ("cc-pvtz", "cc-pvtz"),
+            ("delta-pyscf", "sto-3g"),
+        )
+    ]
+    assert [one.compute is None for one in runs] == [True, True, False]
+
+
+def test_what_the_runs_of_a_study_have_in_common_is_said() -> None:
+    options = Options("sto-3g", relativity="x2c", solvent="water")
+    for chosen, molecule in ((options, FIELD), (Options("sto-3g"), AMMONIA)):
+        common: Any = SimpleNamespace(options=chosen, molecule=molecule)
+        recorded_texts(task.Task._surroundings(common))
+
+
+@pytest.mark.parametrize(
+    ("run", "then", "belongs"),
+    [("a", None, True), ("b", None, False), ("a", 1, True), ("b", 1, True), ("", 1, False)],
+)
+def test_checkpoints_belong_to_steps_known_or_still_to_come(
+    run: str, then: Any, belongs: bool
+) -> None:
+    """The empty name is that of a calculation by itself."""
+    given: Any = SimpleNamespace(steps=[SimpleNamespace(name="a")], then=then)
+    state: Any = SimpleNamespace(run=run)
+    assert keeper._belongs(state, given) is belongs
+
+
+@pytest.fixture(scope="module")
+def hydrogen() -> MP2Result:
+    return mp2_energy(Molecule.from_string("H 0 0 0; H 0 0 0.74"), Options("sto-3g", threads=1))
+
+
+@pytest.mark.parametrize(
+    ("follow", "complete", "missing", "differs", "outcome"),
+    [
+        (False, True, False, "", "taken"),
+        (False, False, True, "", "taken"),
+        (False, True, False, "threads", "taken"),
+        (False, False, True, "threads", "refused"),
+        (True, False, True, "threads", "taken"),
+        (False, False, True, "free", "taken"),
+        (False, True, False, "free", "refused"),
+        (False, True, False, "chosen", "taken"),
+        (False, True, False, "basis", "refused"),
+        (False, True, False, "place", "refused"),
+        (True, True, False, "place", "repeated"),
+        (True, True, False, "nearly the place", "taken"),
+        (True, True, False, "end of a search", "taken"),
+    ],
+)
+def test_which_stored_runs_are_taken(
+    follow: bool, complete: bool, missing: bool, differs: str, outcome: str, hydrogen: MP2Result
+) -> None:
+    """Those of the same calculation. Another number of threads makes other last bits in runs whose
+    energies are subtracted; the place of a step that follows from others is theirs."""
+    changes: dict[str, Any] = {"free": {"precision": "fp64"}, "basis": {"basis": "6-31g"}}
+    changes["chosen"] = {"certify_fit": True}
+    options = replace(hydrogen.options, **changes.get(differs, {}))
+    moves = {"place": 1e-3, "nearly the place": 1e-7, "end of a search": 1e-3}
+    places = hydrogen.molecule.coordinates + [[0, 0, 0], [0, 0, moves.get(differs, 0.0)]]
+    molecule = replace(hydrogen.molecule, coordinates=places)
+    step = Step("a", "a", molecule, options, optimised=differs == "end of a search")
+    steps = [step, replace(step, name="b")][: 1 + missing]
+    threads = hydrogen.provenance.threads + (differs == "threads")
+    for overwrite in (False, True):
+        kept: Any = Keeper(overwrite=overwrite)
+        kept._path, kept._writer = Path("x.h5"), SimpleNamespace(add=lambda *_, **__: None)
+        kept._stored = SimpleNamespace(runs={"a": hydrogen}, complete=complete)
+        refused = nullcontext()
+        if outcome == "refused" and not overwrite:
+            refused = recorded_error(InputError)
+        with refused:
+            given = (steps, Silent(), threads, ("precision",), ("certify_fit",))
+            found = kept.recall(*given, follow=follow)
+            assert found == ({"a": hydrogen} if outcome == "taken" else {})
+            assert (kept._stored is None) == (outcome == "refused")
+
+
 def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that depend on others see their limit, not its runs."""
     monkeypatch.setattr(runs, "expanded", lambda step: [step])
@@ -326,8 +517,8 @@ def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.Mon
         (at_level(Options("cc-pv[dt]z")), {"run": "the limit"}),
     ):
         nothing = dict.fromkeys(("compute", "start", "then", "chained"))
-        task: Any = SimpleNamespace(options=options, free=(), chosen=(), stored={}, **nothing)
-        made = _StudyRuns(task, Keeper(), Collector(Silent()), "")
+        one: Any = SimpleNamespace(options=options, free=(), chosen=(), stored={}, **nothing)
+        made = _StudyRuns(one, Keeper(), Collector(Silent()), "")
         kept: Any = {"run": "of one basis"}
         monkeypatch.setattr(made.keeper, "recall", lambda *_, kept=kept, **__: kept)
         step: Any = SimpleNamespace(name="run", who="a run")
@@ -356,17 +547,94 @@ GHOST = Molecule(("O", "H", "H", "He"), [*WATER_PLACES, [0, 0, 6]], (False, Fals
 FIELD = Molecule(("O", "H", "H"), WATER_PLACES).in_field([[5.0, 1.0, -4.0, 0.1]])
 
 
+def unfinished(folder: Path) -> Path:
+    """The file of an optimisation that was stopped."""
+    path = folder / "stopped.h5"
+    study = Study("optimization", "x", {}, (), {}, {}, {}, False, "0.2.0", "x", "now")
+    StudyWriter(path, overwrite=True).write(study)
+    return path
+
+
 def of_both_coordinates() -> Molecule:
     """Ammonia with a bond set, and then the same bond again to another length."""
     bonds = [make_coordinate("bond", "1,2", values, AMMONIA) for values in ("0.9:1:2", "1.1:1.2:2")]
     return scan._moved(AMMONIA, bonds, (2.0, 2.5))
 
 
+def scanned_along(*written: tuple[str, str, str], **more: Any) -> object:
+    """A scan of ammonia."""
+    return scan.along_written(AMMONIA, written, Options("sto-3g"), units="angstrom", **more)
+
+
+def over(second: Molecule) -> object:
+    """A scan of two frames, the first of which is ammonia."""
+    return over_frames([AMMONIA, second], Options("sto-3g"))
+
+
+BOND, OTHER_BOND = ("bond", "1,2", "1:2:20"), ("bond", "1,3", "1:2:30")
+TURNED = ("dihedral", "2,1,3,4", "0:90:2")
+ALONE = replace(AMMONIA, ghost=(True, False, False, False), multiplicity=4)
 REFUSED: dict[str, Callable[[Path], object]] = {
-    "vibrations of a ghost": lambda _: dfmp2.frequencies(GHOST, "sto-3g"),
-    "vibrations of too many atoms": lambda _: frequencies._require_vibrations(
-        SimpleNamespace(natom=2000, ghost=())  # type: ignore[arg-type]
+    "a bond of one atom": lambda _: scanned_along(("bond", "1", "1:2:2")),
+    "a bond of an atom with itself": lambda _: scanned_along(("bond", "1,1", "1:2:2")),
+    "a side without the last atom": lambda _: scanned_along(BOND, moving="3-4"),
+    "a side with the first atom": lambda _: scanned_along(BOND, moving="1-2"),
+    "a side with the second atom of four": lambda _: scanned_along(TURNED, moving="1+4"),
+    "a side of no numbers": lambda _: scanned_along(BOND, moving="x"),
+    "a side with atom 0": lambda _: scanned_along(BOND, moving="0-2"),
+    "a side backwards": lambda _: scanned_along(BOND, moving="3-2"),
+    "a side with an atom twice": lambda _: scanned_along(BOND, moving="2+2-3"),
+    "a side with more atoms than there are": lambda _: scanned_along(BOND, moving="2-5"),
+    "three coordinates": lambda _: scanned_along(BOND, OTHER_BOND, ("angle", "2,1,3", "90:99:2")),
+    "one coordinate twice": lambda _: scanned_along(BOND, ("bond", "2,1", "1:2:3")),
+    "600 points": lambda _: scanned_along(BOND, OTHER_BOND),
+    "a side of two coordinates": lambda _: scanned_along(BOND, OTHER_BOND, moving="2"),
+    "one frame": lambda _: over_frames([AMMONIA], Options("sto-3g")),
+    "frames of another charge": lambda _: over(replace(AMMONIA, charge=2)),
+    "frames of another spin": lambda _: over(replace(AMMONIA, multiplicity=3)),
+    "one bond held twice": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", freeze=[("bond", "1,2")], constraints="$freeze\nDistance 2 1\n"
     ),
+    "an angle between held atoms": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", freeze=[("angle", "4,1,2")], constraints="$freeze\nxyz 1,3-4,2-2\n"
+    ),
+    "a scan by constraints": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", constraints="$scan\ndistance 1 2 1.0 1.2 3\n"
+    ),
+    "constraints on too many atoms": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", constraints="$freeze\ndistance 1 9\n"
+    ),
+    "an atom optimised": lambda _: dfmp2.optimize(Molecule(("He",), [[0, 0, 0]]), "sto-3g"),
+    "a ghost optimised": lambda _: dfmp2.optimize(GHOST, "sto-3g"),
+    "a saddle point along constraints": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", transition_state=True, freeze=[("bond", "1,2")]
+    ),
+    "a verification after too many steps": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", verify=True, max_steps=427
+    ),
+    "a verified saddle point after too many steps": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", verify=True, transition_state=True, max_steps=403
+    ),
+    "a verified limit after too many steps": lambda _: dfmp2.optimize(
+        AMMONIA, "cc-pv[dt]z", verify=True, max_steps=177
+    ),
+    "fragments of fewer functions": lambda _: dfmp2.interaction(
+        AMMONIA, "sto-3g", "1,2-4", frozen_virtual=1
+    ),
+    "fragments of another charge": lambda _: dfmp2.interaction(
+        AMMONIA, "sto-3g", "1,2-4", charges=[-1, 2]
+    ),
+    "a charge of no fragment": lambda _: dfmp2.interaction(
+        replace(AMMONIA, charge=2), "sto-3g", "1,2-4"
+    ),
+    "a spin of no fragment": lambda _: dfmp2.interaction(ALONE, "sto-3g", "1-2,3-4"),
+    "an atom of no fragment": lambda _: dfmp2.interaction(AMMONIA, "sto-3g", "1,3-4"),
+    "an atom of two fragments": lambda _: dfmp2.interaction(AMMONIA, "sto-3g", "1-2,2-4"),
+    "charges of more fragments": lambda _: dfmp2.interaction(
+        AMMONIA, "sto-3g", "1,2-4", charges=[-1, 1, 0]
+    ),
+    "a rank of what is unfinished": lambda folder: rank.read_candidate(unfinished(folder)),
+    "vibrations of a ghost": lambda _: dfmp2.frequencies(GHOST, "sto-3g"),
     "positions set": lambda _: dfmp2.optimize(AMMONIA, "sto-3g", fixed=[("xyz", "1", 0.5)]),
     "options of geomeTRIC": lambda _: dfmp2.optimize(
         AMMONIA, "sto-3g", constraints="$options\nmaxiter 3"

@@ -25,6 +25,7 @@ from dfmp2.output.reports.study_tables import motion_shares
 from dfmp2.output.study import Study
 from dfmp2.studies import frequencies, reaction_path
 from dfmp2.studies.ideal_gas import (
+    GasConditions,
     LowModes,
     may_be_degenerate,
     parse_values,
@@ -33,7 +34,8 @@ from dfmp2.studies.ideal_gas import (
     too_cold,
     vibrational_entropies,
 )
-from dfmp2.studies.thermochemistry import scale_factor
+from dfmp2.studies.rank import rank_conformers, read_candidates
+from dfmp2.studies.thermochemistry import make_thermochemistry, scale_factor
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, in_shell, succeed
 from tests.ideal_gas import ideal_gas
@@ -82,6 +84,7 @@ def test_frequencies_need_a_converged_scf_and_keep_a_tighter_one(
     for study in (frequencies.harmonic_frequencies, reaction_path.reaction_path):
         task: Any = study(molecule, options)
         assert [task.options.scf_conv_tol, task.steps[0].options.scf_conv_tol] == [used, used]
+        assert task.free == ("precision", "tolerance")  # of pair energies; amplitudes are float64
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +93,27 @@ def bent_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     places = [[0, 0, 0.2], [0.1, 1.5, -0.95], [0, -1.4, -1.0]]
     asked = {"temperature": 350.0, "pressure": 2e5, "symmetry_number": 3}
     return frequencies_on_springs(tmp_path_factory.mktemp("thermo") / "bent.h5", places, **asked)
+
+
+def test_what_is_wrong_with_a_gas_is_said_where_it_is_ranked(
+    water_file: Path, bent_file: Path
+) -> None:
+    """An imaginary mode, forces, and a temperature below that of a classical rotor."""
+    water, bent = read_candidates([water_file, bent_file])
+    assert bent.hessian is not None
+    upside_down = replace(bent.hessian, hessian=-bent.hessian.hessian)
+    bent = replace(bent, hessian=upside_down)
+    conditions = GasConditions(temperatures=(12.0,))
+    ranking = rank_conformers([water, bent], conditions)
+    words = ("IMAGINARY", "NO STATIONARY POINT", "TOO COLD")
+    expected = [
+        f"{one.name}: {note}"
+        for one in (water, bent)
+        for note in make_thermochemistry(one.hessian, conditions).notes  # type: ignore[arg-type]
+        if note.startswith(words)
+    ]
+    assert list(ranking.notes[1:]) == expected
+    assert all(any(word in note for note in expected) for word in words)
 
 
 def test_the_shares_of_a_report_add_up(water: Study) -> None:
@@ -393,11 +417,22 @@ def test_motions_without_a_restoring_force_are_left_out(none: float) -> None:
 
 
 def test_scale_factors_are_those_published(water: Study) -> None:
-    assert scale_factor("auto", "mp2", "CC-PVDZ", "auto")[0] == 0.977
-    assert scale_factor("auto", "mp2", "6-31g(d)", "psi4")[0] == 0.964
-    assert "Alecu" in scale_factor("auto", "mp2", "cc-pvtz", "auto")[1]
+    """Of zero-point energies of MP2 with a frozen core, by either name of a basis set."""
+    for basis, factor in (
+        ("6-31G(d)", 0.964),
+        ("6-31G(d,p)", 0.958),
+        ("6-31+G(d,p)", 0.968),
+        ("6-311G(d,p)", 0.970),
+        ("cc-pVDZ", 0.977),
+        ("cc-pVTZ", 0.975),
+    ):
+        with_stars = basis.lower().replace("(d,p)", "**").replace("(d)", "*")
+        for name, core in ((basis, "auto"), (with_stars, "psi4")):
+            found, source = scale_factor("auto", "mp2", name, core)
+            assert found == factor and "Alecu" in source
     for method, basis, core in (
         ("mp2", "cc-pvdz", "none"),
+        ("mp2", "cc-pvdz", "0"),
         ("b2plyp", "cc-pvdz", "auto"),
         ("mp2", "sto-3g", "auto"),
     ):

@@ -264,8 +264,13 @@ def _sha256(*parts: bytes) -> str:
 
 def method(result: MP2Result) -> dict[str, str]:
     """What makes energies comparable: the options of METHOD, and the numbers behind the names of
-    the bases."""
+    the bases; of a weighted sum of runs the weights of E(SCF) and E(corr) in each basis."""
     found = method_of(result.options)
+    if len(result.terms) > 1:
+        found["basis"] = " and ".join(
+            f"{with_contents(run.options.basis)} ({scf:.6g}, {correlation:.6g})"
+            for (scf, correlation), run in result.terms
+        )
     for basis in filter(None, (result.orbital_basis, result.scf_fitting, result.mp2_fitting)):
         for symbol, element in basis.elements.items():
             found[f"{basis.role} functions of {symbol}"] = f"{element.name} ({element.sha256[:8]})"

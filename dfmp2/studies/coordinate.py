@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -274,7 +275,7 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
             round(start + (end - start) * step / (count - 1), 12) for step in range(count)
         )
     else:
-        values = tuple(float(value) for value in given)
+        values = _listed(option, given)
         start, end = min(values), max(values)
     low, high = sorted((start, end))
     sound, expected = {
@@ -289,6 +290,25 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
             why = f"expected {expected}"
         said = option.of(text) if text else option
         raise InputError(said, f": from {start:g} to {end:g}: {why}")
+    for value in values:
+        if values.count(value) > 1:
+            raise InputError(option, f": {value:g} is given twice: leave one out")
+    return values
+
+
+def _listed(option: Option, given: Sequence[Any]) -> tuple[float, ...]:
+    """The given values as floats.
+
+    Raises
+    ------
+    InputError : one of them is no finite number
+    """
+    try:
+        values = tuple(float(value) for value in given)
+    except (TypeError, ValueError):
+        values = (math.nan,)
+    if not all(math.isfinite(value) for value in values):
+        raise InputError(option, ": expected numbers, such as [0.8, 0.9, 1.0]")
     return values
 
 

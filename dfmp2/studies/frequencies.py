@@ -591,4 +591,4 @@ def _result_at_hessian(study: Study) -> MP2Result:
         return list(study.path.values())[-1]
     if study.kind == "irc":
         return study.runs[TRANSITION_STATE]
-    return study.runs[REFERENCE]
+    return study.results[REFERENCE]

@@ -49,7 +49,7 @@ from dfmp2.studies.geometric_search import (
     quiet,
 )
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
-from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished, expanded
 from dfmp2.studies.vibrations import StationaryPoint, stationary_point, symmetry_kept
 from dfmp2.units import counted_text
 
@@ -118,19 +118,10 @@ def optimize_geometry(
             " has no gradient: optimise without it, and compute the energy of the geometry with ",
             Command("cbs"),
         )
-    if search.verify and 6 * molecule.natom + search.max_steps + BESIDE > MOST_RUNS:
-        raise InputError(
-            Option("verify", True),
-            f": the Hessian of {molecule.natom} atoms takes {6 * molecule.natom} gradients, and "
-            f"with {search.max_steps} steps that is more than the {MOST_RUNS} runs of a study: "
-            "allow fewer with ",
-            Option("max_steps"),
-            ", or take ",
-            Command("frequencies"),
-            " of the geometry that is found",
-        )
-    listener = how.get("listener") or Listener()
     first = Step(name="step-000", who="step 0", molecule=molecule, options=options)
+    if search.verify:
+        _require_room(first, search, begins_with_hessian=start_hessian is None)
+    listener = how.get("listener") or Listener()
     course = Course(first, search, listener, start_hessian=start_hessian)
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
@@ -150,6 +141,36 @@ def optimize_geometry(
         free=("precision", "tolerance", "scf_conv_tol"),  # errors may advise changing these midway
     )
     return carry_out(task, **how)
+
+
+def _require_room(first: Step, search: Search, *, begins_with_hessian: bool) -> None:
+    """Raise if the steps and Hessians of a verified search may take more runs than a study holds.
+
+    Parameters
+    ----------
+    begins_with_hessian : whether the search for a transition state computes one
+
+    Raises
+    ------
+    InputError : what the Hessians take
+    """
+    natom = first.molecule.natom
+    runs_of_step = len(expanded(first))
+    hessians = 1
+    if search.transition_state and begins_with_hessian:
+        hessians = 2
+    gradients = hessians * 6 * natom * runs_of_step
+    if gradients + runs_of_step * (search.max_steps + BESIDE) > MOST_RUNS:
+        raise InputError(
+            Option("verify", True),
+            f": {counted_text(hessians, 'Hessian')} of {natom} atoms: {gradients} gradients, and "
+            f"with {search.max_steps} steps that is more than the {MOST_RUNS} runs of a study: "
+            "allow fewer with ",
+            Option("max_steps"),
+            ", or take ",
+            Command("frequencies"),
+            " of the geometry that is found",
+        )
 
 
 class Course:
@@ -174,7 +195,7 @@ class Course:
     remarks : list of str
         Results of measurements other than the steps.
     verified : StationaryPoint or None
-        The last geometry that was verified with a Hessian.
+        The last geometry, if its Hessian is known.
     """
 
     def __init__(
@@ -223,6 +244,7 @@ class Course:
             if verified.imaginary <= wanted or not self._may_restart():
                 break
             guess = verified.hessian
+            self.verified = None  # it says nothing of the geometries that follow
             sides = self._sides(verified, wanted)
             yield sides
             name = min(sides, key=lambda side: round(results[side.name].total_energy, 8)).name
@@ -285,9 +307,9 @@ class Course:
     def _may_restart(self) -> bool:
         """Whether the study has room for another descent and its Hessian, and steps are left."""
         hessians = self._restarts + 2 + int(self._search.transition_state)
-        runs = self._search.max_steps + hessians * 6 * self._molecule.natom
+        steps = self._search.max_steps + BESIDE + hessians * 6 * self._molecule.natom
         return (
-            runs + BESIDE <= MOST_RUNS
+            steps * len(expanded(self._first)) <= MOST_RUNS
             and self._steps() + 1 < self._search.max_steps
             and self._restarts < MOST_RESTARTS
         )

@@ -6,9 +6,10 @@ Every species is run once. With `optimize` each is first optimised to a stationa
 `frequencies` its Hessian is computed by differences of gradients (`dfmp2.studies.frequencies`). The
 species advance in parallel, so that their runs can be distributed among processes:
 
-    LABEL                   the energy, at the given or optimised geometry
-    LABEL:step-003          of an optimisation
-    LABEL:plus-001-x        of a Hessian
+    LABEL                     the energy, at the given or optimised geometry
+    LABEL:step-003            of an optimisation
+    LABEL:plus-001-x          of a Hessian; of a search for a saddle point, that of its first geometry
+    LABEL:hessian-plus-001-x  of the Hessian of the saddle point that was found
 """
 
 from __future__ import annotations
@@ -170,11 +171,14 @@ def reaction_energy(
     return carry_out(task, **how)
 
 
-def _gradient(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
-    """The result of a run with its gradient; for an atom, which has none, only its energy."""
+def _gradient(
+    molecule: Molecule, options: Options, *, separate: bool = False, **rest: Any
+) -> MP2Result:
+    """The result of a run with its gradient, `separate` as in `mp2_gradient`; for an atom, which
+    has none, only its energy."""
     if molecule.natom == 1:
         return mp2_energy(molecule, options, **rest)
-    return gradient_alone(molecule, options, **rest)
+    return gradient_alone(molecule, options, separate=separate, **rest)
 
 
 # --- input checks --------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from dfmp2.options import Options
 from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.coordinate import Constraints, Coordinate
 from dfmp2.studies.geometric_search import Search, geometric_library
-from dfmp2.studies.task import Results, Step
+from dfmp2.studies.task import CannotBegin, Results, Step
 
 PASSES = ("forward", "backward")
 LARGEST_ANGLE = 175.0  # degrees; beyond this, internal coordinates are undefined
@@ -121,12 +121,8 @@ class Relaxation:
         return fronts
 
     def step(self, direction: str, number: int, results: Results, who: str) -> Step:
-        """The run of a point, starting from the lower of its neighbours in the same pass.
-
-        Raises
-        ------
-        InputError, NumericalError : the coordinates cannot be set to their values
-        """
+        """The run of a point, starting from the lower of its neighbours in the same pass; it fails
+        where the coordinates cannot be set to their values."""
         values = np.unravel_index(number, self.shape)
         wanted = [
             coordinate.values[int(k)]
@@ -134,14 +130,18 @@ class Relaxation:
         ]
         start = self._neighbour(direction, number, results)
         geometry = results[start].molecule if start else self.molecule
-        return Step(
+        step = Step(
             name=run_name(direction, number),
             who=f"{who}, {direction}",
-            molecule=bring(geometry, self.coordinates, wanted),
+            molecule=geometry,
             options=self.options,
             start=start if self.chained else "",
             optimised=True,
         )
+        try:
+            return replace(step, molecule=bring(geometry, self.coordinates, wanted))
+        except (InputError, NumericalError) as error:
+            return replace(step, compute=CannotBegin(error))
 
     def _neighbour(self, direction: str, number: int, results: Results) -> str:
         """Name of the run that a point starts from, "" for the given geometry."""

@@ -29,6 +29,7 @@ from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import read_text
+from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import for_elements
@@ -37,7 +38,7 @@ from dfmp2.studies.frequencies import DISPLACEMENT, displaced, for_differences, 
 from dfmp2.studies.ideal_gas import require_symmetry_number
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.rank import Candidate, read_candidate
-from dfmp2.studies.task import Results, Step
+from dfmp2.studies.task import Results, Step, expanded
 from dfmp2.studies.vibrations import require_stationary
 
 if TYPE_CHECKING:
@@ -289,6 +290,11 @@ def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
         molecule = stored.result.molecule
         _require_state(given, "charge", molecule.charge, charge)
         _require_state(given, "multiplicity", molecule.multiplicity, multiplicity)
+        if isinstance(stored.result, CompositeResult):
+            raise InputError(
+                f"{given} is a result at the limit of two basis sets, which a reaction takes from "
+                "its own runs: name the file of its geometry"
+            )
     else:
         file = read_file(given, units=units, charge=charge, multiplicity=multiplicity)
         molecule = file.molecule
@@ -470,6 +476,7 @@ class SpeciesCourse:
         label = species.label
         options = _of_species(options, species.molecule)
         self._plan = plan
+        self._hessian_prefix = f"{label}:"
         self._search: Course | None = None
         self.final = label
         tight = for_differences(options)
@@ -483,6 +490,8 @@ class SpeciesCourse:
         moves = species.molecule.natom > 1
         if plan.optimize is not None and moves:
             search = replace(plan.optimize, transition_state=species.transition_state)
+            if search.transition_state:  # which begins with a Hessian of its first geometry
+                self._hessian_prefix = f"{label}:hessian-"
             first = Step(name="step-000", who="step 0", molecule=species.molecule, options=options)
             self._search = Course(first, search, _Labelled(listener, label))
             self.first = self._labelled(first, "")
@@ -504,8 +513,10 @@ class SpeciesCourse:
     def least_runs(self) -> int:
         """The minimum number of runs."""
         natom = self.species.molecule.natom
-        if self.species.stored is not None or natom == 1:
+        if self.species.stored is not None:
             return 1
+        if natom == 1:
+            return len(expanded(self.first))
         runs = 1
         if self._plan.frequencies:
             runs += 6 * natom
@@ -513,7 +524,7 @@ class SpeciesCourse:
             runs += 1
             if self.species.transition_state:
                 runs += 6 * natom
-        return runs
+        return runs * len(expanded(self.first))
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
         """The steps after the first one, as in Task."""
@@ -547,7 +558,7 @@ class SpeciesCourse:
             reference = Step(name=label, who=label, molecule=molecule, options=self._tight)
             yield [
                 replace(step, who=f"{label}, {step.who}")
-                for step in displaced(reference, DISPLACEMENT, f"{label}:")
+                for step in displaced(reference, DISPLACEMENT, self._hessian_prefix)
             ]
 
     def _labelled(self, step: Step, before: str) -> Step:
@@ -570,6 +581,5 @@ class SpeciesCourse:
             return None
         if stored is not None and stored.hessian is not None:
             return stored.hessian.hessian
-        return hessian(
-            results[self.final].molecule, results, DISPLACEMENT, f"{self.species.label}:"
-        )
+        molecule = results[self.final].molecule
+        return hessian(molecule, results, DISPLACEMENT, self._hessian_prefix)

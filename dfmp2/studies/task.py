@@ -45,6 +45,16 @@ Failures = Mapping[str, Dfmp2Error]
 
 
 @dataclass(frozen=True, slots=True)
+class CannotBegin:
+    """Raises the error of a step whose geometry cannot be made, in place of its run."""
+
+    error: Dfmp2Error
+
+    def __call__(self, *_: Any, **__: Any) -> MP2Result:
+        raise self.error
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One calculation of a study; `who` describes it in messages.
 
@@ -67,7 +77,7 @@ class Step:
     start: str = ""
     advice: Message = Message()
     passing: bool = False
-    compute: WithCoupledCluster | None = None
+    compute: WithCoupledCluster | CannotBegin | None = None
     whole: str = ""
     part: Part | None = None
     optimised: bool = False
@@ -280,7 +290,7 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
             if _alike(run) not in plans:
                 plans[_alike(run)] = _planned(run)
             planned = plans[_alike(run)][1]
-            if run.compute is not None:
+            if isinstance(run.compute, WithCoupledCluster):
                 run.compute.require(run.molecule, planned.work, planned.memory.budget)
         except Dfmp2Error as error:
             raise error.prefixed(run.who, _advice(run, error)) from error

@@ -26,6 +26,7 @@ from dfmp2.errors import InputError, Option
 from dfmp2.errors.messages import plain
 from dfmp2.host.provenance import version
 from dfmp2.molecule.elements import isotope_masses
+from dfmp2.mp2.composite import CompositeResult
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.frequencies import (
@@ -66,9 +67,10 @@ def make_thermochemistry(
     weights, notes = isotope_masses(molecule, conditions.isotopes)
     modes = stored.vibrations(weights)
     options = result.options
-    factor, source = scale_factor(
-        conditions.scale, result.method, options.basis, options.frozen_core
-    )
+    basis = options.basis
+    if isinstance(result, CompositeResult):
+        basis = result.orbital_basis.name
+    factor, source = scale_factor(conditions.scale, result.method, basis, options.frozen_core)
     scaled = modes.wavenumber * factor
     symmetry, counted = rotational_symmetry(molecule, weights, conditions.symmetry, stored)
     gases = [
@@ -99,24 +101,29 @@ def make_thermochemistry(
     notes += left_out_modes(modes)
     notes += no_stationary_point(result)
     values = {"total_energy": Dataset(result.total_energy, "hartree", "at the stored geometry")}
+    settings = {
+        "name": molecule.name,
+        "basis": basis,
+        "symbols": list(molecule.symbols),
+        "symmetry_number": symmetry,
+        "scale_factor": factor,
+        "scale_factor_source": source,
+        "quasi_harmonic": conditions.low_modes.treatment,
+        "cutoff": conditions.low_modes.cutoff,
+        "isotopes": list(conditions.isotopes),
+    }
+    runs = {REFERENCE: result}
+    if isinstance(result, CompositeResult):
+        runs = {f"{REFERENCE}-{part.name}": run for part, run in result.parts}
+        settings["parts"] = [[part.name, part.scf, part.correlation] for part, _ in result.parts]
     return Study(
         kind="thermochemistry",
         title=f"thermochemistry of {molecule.described}, {result.level}",
-        settings={
-            "name": molecule.name,
-            "basis": result.options.basis,
-            "symbols": list(molecule.symbols),
-            "symmetry_number": symmetry,
-            "scale_factor": factor,
-            "scale_factor_source": source,
-            "quasi_harmonic": conditions.low_modes.treatment,
-            "cutoff": conditions.low_modes.cutoff,
-            "isotopes": list(conditions.isotopes),
-        },
+        settings=settings,
         notes=tuple(notes),
         values=values | gases[0],
         table=_table(gases, result.total_energy),
-        runs={REFERENCE: result},
+        runs=runs,
         complete=True,
         version=version(),
         command=command,

@@ -193,7 +193,7 @@ def _listed_runs(study: Study) -> dict[str, MP2Result]:
     return {
         name: run
         for name, run in study.runs.items()
-        if not name.partition(":")[2].startswith(("plus-", "minus-"))
+        if not name.partition(":")[2].removeprefix("hessian-").startswith(("plus-", "minus-"))
     }
 
 
