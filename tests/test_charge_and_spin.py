@@ -80,6 +80,95 @@ def test_what_rare_comments_mean() -> None:
     recorded_texts(f"{comment} -> {outcome_of(comment)}" for comment in filter(None, comments))
 
 
+BEFORE = "total net overall molecular molecule mol tot system formal"
+BEFORE_ANY = f"{BEFORE} n num number nr state the job input"
+OF_OTHERS = """nuclear core point partial atomic effective mulliken loewdin lowdin hirshfeld resp esp
+chelpg npa nbo bader cm5 atom background fragment surface image probe counter electron proton
+electronic metal ligand solvent site ion iron zinc oxygen"""
+QUANTITIES = """transfer density contamination orbit squared method model scheme population center
+centre energy gap correction component scaling constant coupling basis type penalty separation error
+channels"""
+SPELT = "minus plus negative positive one two three four five six"
+
+
+def with_each(words: str, *forms: str) -> list[str]:
+    """Comments made of the forms and each of the words."""
+    return [form.format(word) for word in words.split() for form in forms]
+
+
+OF_CHARGE = "charge chg chrg total_charge net_charge molecular_charge"
+OF_SPIN = "multiplicity mult spin_multiplicity molecular_multiplicity spin unpaired magmom"
+SPELLINGS = {  # outcome: comments
+    "charge 0, multiplicity 1": with_each(OF_CHARGE, '{}="neutral"', "{}: none", "{}=zero"),
+    "charge 2, multiplicity 1": [
+        *with_each(BEFORE, "{} charge 2", "{}_chrg=2", "{}-chg 2"),
+        *with_each("total net mol tot molecular system overall formal i", "{}charge: 2"),
+        *with_each(BEFORE_ANY, "{}_charge=2"),
+        *with_each("= == : := => ->", "charge {} 2", "charge{}2", "q{}2"),
+        *with_each("is of was equals", "charge {} 2"),
+        *("charge equal to 2", "charge set to 2", "charge, 2", "charge (2)", "charge [2]"),
+        *("charge | 2", "charge state 2", "charge number: 2", "charge total=2", "charge tot 2"),
+        *("icharg = 2", "charge +2", "charge 2+", "charge 2.0", "charge 2e0", "Q=2"),
+        *with_each(f"{OF_CHARGE} q icharge charge_state", '{}="2"', "{}='2'", "{}={{2}}"),
+    ],
+    "charge -1, multiplicity 2": [
+        *with_each("/ , & ; + _ | -", "charge{}mult -1 2", "q {} m = -1, 2"),
+        *("charge and spin multiplicity (-1 2)", "chg mult: -1; 2", "multiplicity/charge 2 -1"),
+        *("-1 charge, doublet", "1- charged and doublet", "-1 e charge with 1 unpaired electron"),
+    ],
+    "charge 0, multiplicity 3": [
+        *with_each("multiplicity multiplicty multip mult mul multiplet", "{}=3", "{} 3"),
+        *with_each("multiplicity mult mul", "spin {} 3", "spin-{}: 3", "spin_{}=3"),
+        *with_each("2s+1 2*s+1 (2s+1)", "{}=3", "{} 3"),
+        *with_each("unpaired nunpaired n_unpaired nopen uhf nuhf", "{}=2", "{} 2"),
+        *with_each("electron electrons spin spins e", "unpaired {}=2"),
+        *with_each("magmom magnetization magnetisation", "{}=2.04", "{} -2"),
+        *("magnetic moment: 2", "total magnetization = 1.96", "2S=2", "2 unpaired electrons"),
+        *with_each(
+            "multiplicity mult spin_multiplicity molecular_multiplicity mul 2s+1",
+            '{}="3"',
+            "{}='3'",
+            "{}={{3}}",
+        ),
+        *with_each("unpaired uhf magmom nuhf n_unpaired", '{}="2"'),
+    ],
+    "charge 0, multiplicity 4": [
+        *with_each("spin ms sz s_z s", "{}=3/2", "{}: 1.5", '{}="3/2"'),
+        *("spin state 3/2", "spin quantum number 1.5", "spin number=3/2", "total spin is 3/2"),
+    ],
+    "refused": [
+        *with_each(OF_OTHERS, "{} charge 1", "the {} charge=1", "{} spin 1/2"),
+        *with_each(OF_CHARGE, '{}="minus one"', "{}='one'"),
+        *with_each(OF_SPIN, '{}="two"'),
+        *with_each(SPELT, "charge {}", "charge: {}", "mult: {}", "unpaired={}"),
+        *with_each("positively negatively singly doubly triply", "{} charged", "{}-charged ion"),
+        *with_each("biradical diradical bi-radicals di-radical high-spin", "{} state"),
+        *with_each("one two three four five six", "{} unpaired electrons"),
+        *with_each("alpha beta", "n_{}=5", "n{}: 4"),
+        *with_each("nelec nelectrons n_elec n_electrons electrons", "{}=10"),
+        *(
+            "number of electrons: 10",
+            "num electrons=10",
+            "10 electrons",
+            "charged -1",
+            "charges: .5",
+        ),
+        *("* xyz -1 1", "*xyzfile -1 1", "$molecule -1 1", "(-1, 1) HO", "-1|1", 'charge="-1+"'),
+    ],
+    "without": [
+        *with_each(QUANTITIES, "charge_{}=3", "spin-{}: 2", "{}_charge=3", "{}-spin 2"),
+        *with_each("nelec nelectrons n_elec electrons", "{}=9"),
+        *("* xyz 0 1", 'energy="-76.2" date="12/05"', 'title="2 bonds" charges="-0.4 0.4"'),
+    ],
+}
+
+
+@pytest.mark.parametrize("outcome", SPELLINGS)
+def test_every_spelling_and_every_word_beside_it(outcome: str) -> None:
+    for comment in SPELLINGS[outcome]:
+        assert outcome_of(comment).startswith(outcome), comment
+
+
 @pytest.mark.parametrize(("comment", "said"), COMMENTS)
 def test_comment_with_both_options(comment: str, said: str) -> None:
     """Options win; contradictions and non-numbers are still rejected."""
@@ -174,7 +263,7 @@ def test_charged_formulas_of_other_molecules_state_nothing() -> None:
 def test_columns_of_charges_and_moments_add_up() -> None:
     """In the form in which ASE writes initial charges and magnetic moments."""
     head = "2\nProperties=species:S:1:pos:R:3:initial_charges:R:1:initial_magmoms:R:1\n"
-    found = parse_xyz(f"{head}O 0 0 0 -0.75 1.5\nH 0 0 1 -0.25 0.5\n", file="f")
+    found = parse_xyz(f"{head}O 0 0 0 -7.5d-1 1.5\nH 0 0 1 -2.5D-1 0.5\n", file="f")
     assert (found.molecule.charge, found.molecule.multiplicity) == (-1, 3)
     found = parse_xyz(f"{head}O 0 0 0 -0.5 1\nH 0 0 1 0.5 -1\n", file="f")
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)

@@ -136,6 +136,7 @@ def test_a_molecule_of_qcschema() -> None:
         ({"real": [True, False], "fragment_charges": [1, -2]}, (1, 1)),
         ({"real": [True, False], "fragment_multiplicities": [1, 2]}, (0, 1)),
         ({"molecular_charge": 3.0}, (3, 1)),
+        ({"molecular_charge": 10**400}, (10**400, 1)),
     ],
 )
 def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[int, int]) -> None:
@@ -170,6 +171,8 @@ def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[i
         {"fragments": [[0, 1]]},
         {"fragments": [[0, 1], [1, 2]]},
         {"fragments": [["a"]]},
+        {"fragments": [[0.5, 1, 2]]},
+        {"fragments": [[float("inf")]]},
         {"fragments": [[0, 1], [2]], "fragment_charges": [1]},
         {"fragments": [[0, 1], [2]], "fragment_charges": [1, 0]},
         {"fragments": [[0], [1, 2]], "fragment_charges": [-1, 0.5]},
@@ -235,6 +238,7 @@ def test_masses_of_isotopes(isotopes: tuple[str, ...], masses: tuple[float, ...]
     [
         "0=2H",
         "4=2H",
+        "\u00b2=2H",
         "C=13C",
         "1=2H",
         "H=9H",

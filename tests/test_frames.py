@@ -82,6 +82,9 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         ({"total_charge": 1, "charge": -1}, {}),
         ({"charge": 2}, {"charge": 0}),
         ({"charge": 0.5}, {}),
+        ({"charge": math.nan}, {}),
+        ({"multiplicity": math.inf}, {}),
+        ({}, {"charge": np.array([0.1, -0.1])}),
         ({"multiplicity": "two"}, {}),
     ],
 )

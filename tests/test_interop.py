@@ -323,6 +323,8 @@ REFUSED = [  # (document or text, exit code, error type)
     (v1(keywords={"scf_max_cycles": 1}), 4, "convergence_error"),
     (v1(keywords={"backend": "nki"}), 6, "resource_error"),
     (v1(keywords={"memory": "1MB"}), 7, "resource_error"),
+    (v1(keywords={"point_charge_units": ["bohr"]}), 3, "input_error"),
+    (v1(protocols={"wavefunction": ["all"]}), 3, "input_error"),
 ]
 
 

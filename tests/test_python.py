@@ -164,6 +164,14 @@ REFUSED: dict[str, Call] = {
     "workers=2: each point starts from the one before: add chained=False": lambda: dfmp2.scan(
         _water(), "sto-3g", ("bond", "1,2", "0.9:1.0:3"), workers=2
     ),
+    "units ['bohr']: expected angstrom or bohr": lambda: dfmp2.run(
+        ROOT / "inputs" / "h2o.xyz",
+        "sto-3g",
+        units=["bohr"],  # type: ignore[arg-type]
+    ),
+    "'a b' and 'a_b' would have the same file": lambda: dfmp2.batch(
+        {"a b": _water(), "a_b": _water().with_state(1, 2)}, "sto-3g", "out"
+    ),
     "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
     "basis with a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
