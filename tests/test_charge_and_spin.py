@@ -222,6 +222,12 @@ def test_the_same_reader_for_frames_texts_and_standard_input(
         ("geometry (Bohr) of step 3", "angstrom", "bohr"),
         ("unit=Angstrom", "bohr", "angstrom"),
         ("xtb, coords in angstrom", "bohr", "angstrom"),
+        ("coordinate = a.u.", "angstrom", "bohr"),
+        ("units=au", "angstrom", "bohr"),
+        ("positions given in bohrs", "angstrom", "bohr"),
+        ("unit: atomic_units", "angstrom", "bohr"),
+        ("geometry is in Angstroms", "bohr", "angstrom"),
+        ("coord are in (ang)", "bohr", "angstrom"),
     ],
 )
 def test_another_unit_in_the_comment_is_refused(comment: str, units: str, stated: str) -> None:
@@ -273,14 +279,18 @@ def test_columns_of_charges_and_moments_add_up() -> None:
         parse_xyz(f"{head}O 0 0 0 -0.4 0\nH 0 0 1 0 0", file="f")
     results = head.replace("initial_", "")
     assert parse_xyz(f"{results}O 0 0 0 -0.41 0\nH 0 0 1 0.42 0\n", file="f").molecule.charge == 0
-    with recorded_error(InputError):
-        parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
+    for columns in ("-1.41 0\nH 0 0 1 0.42 0", "-1 0\nH 0 0 1 0 0", "0 1.25\nH 0 0 1 0 0.75"):
+        with recorded_error(InputError):
+            parse_xyz(f"{results}O 0 0 0 {columns}\n", file="f")
+    matching = results.replace("\n", "\ncharge=1 multiplicity=3 ", 1)
+    assert parse_xyz(f"{matching}O 0 0 0 0.6 1.3\nH 0 0 1 0.38 0.71\n", file="f")
 
 
-def test_a_column_of_masses_may_not_name_isotopes() -> None:
+@pytest.mark.parametrize("name", ["mass", "masses"])
+def test_a_column_of_masses_may_not_name_isotopes(name: str) -> None:
     """Averages as ASE writes them (bromine 79.904, of two isotopes) and most abundant isotopes are
     usual; 2.0141 u is deuterium, 80.9163 u the rarer bromine."""
-    head = "2\nProperties=species:S:1:pos:R:3:masses:R:1\n"
+    head = f"2\nProperties=species:S:1:pos:R:3:{name}:R:1\n"
     for hydrogen, bromine in ((1.008, 79.904), (1.00782503, 78.9183376)):
         found = parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
         assert found.molecule.natom == 2
@@ -427,6 +437,14 @@ def test_a_drawing_is_refused(rest: str) -> None:
         ("N C C", "1-2-4 2-3-4 3-1-4", "", {1: 1, 2: 1}),
         ("Fe C H", "1-2-1 2-3-1", "", {}),
         ("C C", "1-2-8", "", {}),
+        # One bond too many of an element of the second period fills a valence of the neighbour.
+        ("B H H H O", "1-2-1 1-3-1 1-4-1 1-5-1", "", {}),
+        ("C H H H H O", "1-2-1 1-3-1 1-4-1 1-5-1 1-6-1", "", {}),
+        ("N H H H O", "1-2-1 1-3-1 1-4-1 1-5-1", "", {}),
+        ("O H H O", "1-2-1 1-3-1 1-4-1", "", {}),
+        ("F H O", "1-2-1 1-3-1", "", {}),
+        ("Si H H H H O", "1-2-1 1-3-1 1-4-1 1-5-1 1-6-1", "", {5: 1}),
+        ("N:0:3 C C", "1-2-4 2-3-4 3-1-4", "", {1: 1, 2: 1}),
     ],
 )
 def test_hydrogens_that_atoms_lack(
@@ -437,35 +455,76 @@ def test_hydrogens_that_atoms_lack(
     assert unfilled(read_mol_block(block.text())) == lacks
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "state"),
+    [
+        ("charge", "2", (2, 1)),
+        ("PUBCHEM_TOTAL_CHARGE", "-1", (-1, 1)),
+        ("molecular charge", "1", (1, 1)),
+        ("Multiplicity", "3", (0, 3)),
+        ("spin mult", "3", (0, 3)),
+        ("spin", "3/2", (0, 4)),
+        ("unpaired electrons", "2", (0, 3)),
+        ("unpaired_electrons", "1", (0, 2)),
+        ("UHF", "2", (0, 3)),
+        ("recharge", "2", (0, 1)),
+    ],
+)
+def test_data_of_a_block_that_state_charge_or_spin(
+    name: str, value: str, state: tuple[int, int], tmp_path: Path
+) -> None:
+    text = Block("", "Ca", "", "", f"> 1 <{name}>\n{value}\n").text()
+    found = read_block(tmp_path, "x", text).molecule
+    assert (found.charge, found.multiplicity) == state
+    third = text.replace("3D\n\n", f"3D\n{name}={value}\n")
+    assert read_block(tmp_path, "x", third).molecule == found
+
+
 def test_ase_writes_all_bonds_as_single_ones() -> None:
     ethene = BLOCKS["ethanol without hydrogens"].text(program="ASE")
     assert unfilled(read_mol_block(ethene)) == {}
 
 
+RECORDS = ("ATOM  ", "HETATM")
 ATOM = "HETATM    1  O   OH  A   1       0.000   0.000   0.000  1.00  0.00           O{}"
 
 
 @pytest.mark.parametrize(
     ("written", "charge"), [("1-", -1), ("-1", -1), ("2+", 2), ("+2", 2), ("0 ", 0), ("", 0)]
 )
-def test_charge_of_a_pdb_atom(written: str, charge: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", RECORDS)
+def test_charge_of_a_pdb_atom(written: str, charge: int, record: str, tmp_path: Path) -> None:
     path = tmp_path / "oh.pdb"
-    path.write_text(
-        ATOM.format(written)
-        + "\n"
-        + ATOM.format("").replace("0.000  1.00", "0.970  1.00")
-        + "\nEND\n"
-    )
+    second = ATOM.format("").replace("0.000  1.00", "0.970  1.00")
+    text = f"{ATOM.format(written)}\n{second}\nEND\n".replace("HETATM", record)
+    path.write_text(text)
     found = read_file(path)
-    assert found.molecule.charge == charge
+    assert (found.molecule.charge, found.molecule.multiplicity) == (charge, 1)
     assert found.charge_from == ("file" if charge else "default")
-    assert read_file(path, charge=3).molecule.charge == 3
+    assert found.multiplicity_from == "default" and found.molecule.text == text
+    asked = read_file(path, charge=3, multiplicity=4, called="other.pdb")
+    assert (asked.charge_from, asked.multiplicity_from) == ("option", "option")
+    assert (asked.molecule.charge, asked.molecule.multiplicity) == (3, 4)
+    assert (asked.molecule.name, asked.molecule.source) == ("other", "other.pdb")
+    path.write_text(f"{text[:16]}B{text[17:]}")  # an alternate location
+    with recorded_error(InputError):
+        read_file(path)
 
 
-def test_deuterium_of_a_pdb_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.pdb").write_text(f"{ATOM.format('')[:76]} D\nEND\n")
+@pytest.mark.parametrize("isotope", ["D", "T"])
+def test_deuterium_of_a_pdb_file_is_refused(isotope: str, tmp_path: Path) -> None:
+    (tmp_path / "x.pdb").write_text(f"{ATOM.format('')[:76]} {isotope}\nEND\n")
     with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
+
+
+@pytest.mark.parametrize("end", ["pdb", "sdf", "mol"])
+def test_files_that_are_always_in_angstrom(end: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{end}"
+    path.write_text(f"{ATOM.format('')}\nEND\n" if end == "pdb" else BLOCKS["ethanol"].text())
+    assert read_file(path, units="angstrom").molecule.natom in (1, 9)
+    with recorded_error(InputError):
+        read_file(path, units="bohr")
 
 
 def test_a_mass_difference_is_refused(tmp_path: Path) -> None:
@@ -493,9 +552,12 @@ def test_the_element_of_a_pdb_atom(element: str, name: str, expected: str, tmp_p
     assert read_file(tmp_path / "x.pdb").molecule.symbols == (expected,)
 
 
+@pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("name", [" CA ", " HG ", "HE21", " NE ", " D1 "])
-def test_a_pdb_atom_whose_name_may_be_two_elements_is_refused(name: str, tmp_path: Path) -> None:
-    line = ATOM.format("")
+def test_a_pdb_atom_whose_name_may_be_two_elements_is_refused(
+    name: str, record: str, tmp_path: Path
+) -> None:
+    line = ATOM.format("").replace("HETATM", record)
     (tmp_path / "x.pdb").write_text(f"{line[:12]}{name}{line[16:76]}\nEND\n")
     with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
@@ -506,22 +568,27 @@ def test_a_pdb_file_without_hydrogens_is_refused(tmp_path: Path) -> None:
     oxygen = ATOM.format("")
     carbon = oxygen.replace("O", "C", 1).replace("0.000", "1.400", 1)[:-1] + "C"
     path = tmp_path / "x.pdb"
+    for element in ("H", "F", "Cl", "Br", "I"):
+        other = f"{oxygen[:76]}{element:>2}"
+        path.write_text(f"{carbon}\n{other}\nEND\n")
+        assert read_file(path).molecule.symbols == ("C", element)
     path.write_text(f"{carbon}\n{oxygen}\nEND\n")
     with recorded_error(InputError):
         read_file(path)
 
 
 def test_a_drawing_without_its_code_is_refused(tmp_path: Path) -> None:
-    """All z are 0. Methane shows it; ethene could be planar."""
-    ethene = "C C H H H H", "1-2-2 1-3-1 1-4-1 2-5-1 2-6-1"
-    for atoms, bonds in (("C H H H H", "1-2-1 1-3-1 1-4-1 1-5-1"), ethene):
-        text = re.sub(r"0\.\d000 (?=[CH])", "0.0000 ", Block("", atoms, bonds, "").text())
-        (tmp_path / "x.mol").write_text(text)
-        if len(atoms) > 9:
-            assert read_file(tmp_path / "x.mol").molecule.natom == 6
-            continue
+    """All z are 0. Atoms with four hydrogens show it, also as ions of charge 1 (code 3) and -1 (code
+    5); ethene could be planar."""
+
+    def read_flat(atoms: str, bonds: str) -> Any:
+        text = Block("", atoms, bonds, "").text()
+        return read_block(tmp_path, "x", re.sub(r"0\.\d000 (?=[A-Z])", "0.0000 ", text))
+
+    assert read_flat("C C H H H H", "1-2-2 1-3-1 1-4-1 2-5-1 2-6-1").molecule.natom == 6
+    for atom in ("C", "Si", "Ge", "N:3", "P:3", "B:5"):
         with recorded_error(InputError):
-            read_file(tmp_path / "x.mol")
+            read_flat(f"{atom} H H H H", "1-2-1 1-3-1 1-4-1 1-5-1")
 
 
 @pytest.mark.parametrize("between", ["$$$$\n", ""])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,8 @@ from ase.db import connect
 import dfmp2
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.execution.manifest import make_batch, read_batch, read_manifest
-from dfmp2.molecule.files import frames_in, read_frame
+from dfmp2.molecule import files
+from dfmp2.molecule.files import frames_in, read_frame, read_frames
 from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error, recorded_failure
 
@@ -73,7 +77,8 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         ("O2", 2, 1),
     ]
     assert np.ptp(molecules[1].coordinates[:, 2]) == pytest.approx(1.05 / 0.52917721092)
-    assert molecules[3].name == "short bond"
+    assert [one.name for one in molecules[3:]] == ["short bond", "some-3", "some-4", "some-5"]
+    assert molecules[4].source == f"{database}, frame 3"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +141,69 @@ def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> Non
     for wrong in ("frame = 0", "frames = 3"):
         with recorded_error(InputError):
             items(f'molecule = "many.xyz"\n{wrong}\n')
+
+
+def pdb_of(*lengths: float) -> str:
+    """H2 of some lengths, each a model."""
+    line = "ATOM      {0}  H{0}  UNL A   1       0.000   0.000{1:8.3f}  1.00  0.00           H\n"
+    models = [line.format(1, 0.0) + line.format(2, length) + "ENDMDL\n" for length in lengths]
+    return "".join(models)
+
+
+def sdf_of(*lengths: float) -> str:
+    """H2 of some lengths, each a molecule."""
+    head = "\n  made     01012600003D\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n"
+    atom = "    0.0000    0.0000{:10.4f} H   0  0  0  0  0  0  0  0  0  0  0  0\n"
+    rest = "  1  2  1  0\nM  END\n$$$$\n"
+    return "".join(head + atom.format(0) + atom.format(one) + rest for one in lengths)
+
+
+def xyz_of(*lengths: float) -> str:
+    """H2 of some lengths."""
+    return "".join(f"2\n\nH 0 0 0\nH 0 0 {length}\n" for length in lengths)
+
+
+@pytest.mark.parametrize(("end", "text"), [("xyz", xyz_of), ("sdf", sdf_of), ("pdb", pdb_of)])
+def test_frames_by_number(
+    end: str, text: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With charge, spin and name as asked; a file that was replaced is read again, whether its size
+    or only its time has changed."""
+    path = tmp_path / f"two.{end}"
+
+    def lengths(**how: Any) -> list[float]:
+        found = [read_frame(path, frame.number, **how) for frame in frames_in(path)]
+        return [np.ptp(one.coordinates[:, 2]) * 0.529177210903 for one in found]
+
+    for time, values in ((1, (0.7, 0.8)), (1, (0.71, 0.815, 0.9)), (2, (0.712, 0.82, 0.91))):
+        path.write_text(text(*values))
+        os.utime(path, ns=(time, time))
+        assert lengths() == pytest.approx(values)
+    ion = read_frame(path, 2, charge=1, multiplicity=2, called="mine.xyz")
+    assert (ion.charge, ion.multiplicity, ion.source) == (1, 2, "mine.xyz, frame 2")
+    assert [one.multiplicity for one in read_frames(path, multiplicity=3)] == [3] * 3
+    if end == "xyz":
+        assert lengths(units="bohr") == pytest.approx(np.array(values) * 0.529177210903)
+    monkeypatch.setattr(files, "MOST_FRAMES", 3)
+    assert len(frames_in(path)) == len(read_frames(path)) == 3
+    monkeypatch.setattr(files, "MOST_FRAMES", 2)
+    for read in (frames_in, read_frames):
+        with recorded_error(InputError):
+            read(path)
+    path.write_text(text(0.7))
+    assert frames_in(path) == []
+
+
+def test_options_go_before_the_row_of_a_database(database: Path, tmp_path: Path) -> None:
+    """And its data count as its keys do."""
+    asked = read_frame(database, 3, charge=1, multiplicity=3, called="mine.db")
+    assert (asked.charge, asked.multiplicity) == (1, 3)
+    assert (asked.name, asked.source) == ("some-3", "mine.db, frame 3")
+    with connect(tmp_path / "one.db") as rows:
+        data = {"charge": 1, "multiplicity": 4}
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 0]), data=data)
+    found = read_frame(tmp_path / "one.db", 1)
+    assert (found.charge, found.multiplicity) == (1, 4)
 
 
 def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:

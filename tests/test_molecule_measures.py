@@ -51,6 +51,7 @@ def test_measures_against_ase():
 
 def test_texts_come_back():
     molecule = Molecule.from_string(PEROXIDE, charge=-1, multiplicity=2)
+    assert (molecule.text, molecule.name, molecule.source) == (PEROXIDE, "molecule", "python")
     back = Molecule.from_string(molecule.to_xyz())
     assert (back.charge, back.multiplicity) == (-1, 2)
     assert back.coordinates == pytest.approx(molecule.coordinates, abs=1e-9)

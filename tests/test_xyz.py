@@ -114,6 +114,10 @@ def test_a_comment_of_two_numbers_that_says_nothing_else_is_no_error() -> None:
     assert one_atom("He 0 0 0", "0 1").charge == 0
     assert one_atom("He 0 0 0", "-1 1", charge=0, multiplicity=1).charge == 0
     assert one_atom("He 0 0 0", "1 2", charge=1, multiplicity=2).charge == 1
+    assert one_atom("He 0 0 0", "1 1", charge=1).charge == 1
+    for state in ({"charge": 1}, {"multiplicity": 2}):
+        with recorded_error(InputError):
+            one_atom("He 0 0 0", "1 2", **state)
     assert one_atom("He 0 0 0", "I 1.5 of 2").charge == one_atom("He 0 0 0", "12 300").charge == 0
 
 
@@ -389,8 +393,9 @@ def test_a_file_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 2)
     assert np.shape(_charges(charges)) == (2, 4)
     monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 1)
-    with recorded_error(InputError):
-        _charges(charges)
+    for wrong in (charges, "0 0 9 0.1 0", "0 0 9", f"0 0 9 0.1 #{'-' * 5000}"):
+        with recorded_error(InputError):
+            _charges(wrong)
     monkeypatch.setattr(f"{limits}.MAX_ATOMS", 2)
     assert parse_xyz("2\n\nH 0 0 0\nH 0 0 0.74\n", file="x").molecule.natom == 2
     with pytest.raises(InputError):
