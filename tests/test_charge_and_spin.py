@@ -476,7 +476,8 @@ def test_data_of_a_block_that_state_charge_or_spin(
     text = Block("", "Ca", "", "", f"> 1 <{name}>\n{value}\n").text()
     found = read_block(tmp_path, "x", text).molecule
     assert (found.charge, found.multiplicity) == state
-    third = text.replace("3D\n\n", f"3D\n{name}={value}\n")
+    said = f"3D\n{name.removeprefix('PUBCHEM_')}={value}\n"
+    third = text.partition("> 1")[0].replace("3D\n\n", said)
     assert read_block(tmp_path, "x", third).molecule == found
 
 

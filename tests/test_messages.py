@@ -46,7 +46,7 @@ from dfmp2.integrals import spaces
 from dfmp2.interop.qcschema import error_type, read_request
 from dfmp2.molecule import mole
 from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
-from dfmp2.molecule.elements import unit_doubt
+from dfmp2.molecule.elements import radius, unit_doubt
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Check
 from dfmp2.options import Options, make_options
@@ -207,6 +207,17 @@ FAMILIAR = {
 @pytest.mark.parametrize("name", FAMILIAR)
 def test_geometries_that_are_meant_are_no_doubt(name):
     assert unit_doubt(*geometry(FAMILIAR[name])) == ""
+
+
+@pytest.mark.parametrize("symbol", ["He", "Ne", "Ar", "Kr", "Xe", "Rn", "H", "F", "Na"])
+def test_noble_gases_need_no_neighbour(symbol):
+    """Others are in doubt at twice the sum of their radii; atoms are numbered among the ghosts."""
+    points = np.array([[0.0, 0.1, 9.0], [0.0, 0.0, 0.0], [4 * radius(symbol), 0.0, 0.0]])
+    said = str(unit_doubt(("O", symbol, symbol), points, (True, False, False)))
+    if symbol in ("H", "F", "Na"):
+        assert said.startswith(f"atoms 2 {symbol} and 3 {symbol} are") and "bohr" in said
+    else:
+        assert said == ""
 
 
 def test_a_doubt_is_a_warning_that_is_stored(call, folder):

@@ -311,6 +311,8 @@ WRONG_FILES: dict[str, str] = {
     "uneven": "BASIS\nH S\n1.0 1.0\n2.0 1.0 3.0\nEND\n",
     "no rows": "BASIS\nH S\nEND\n",
     "no nelec": "BASIS\nI S\n1.0 1.0\nEND\nECP\nI ul\n2 1.0 1.0\nEND\n",
+    "no function": GOOD.replace(" 1.0 1.0", " 1.0 0.0"),
+    "two of one": f"{GOOD}{GOOD}",
     "power": "BASIS\nI S\n1 1\nEND\nECP\nI nelec 28\nI ul\n7 1 1\nEND\n",
     "potential alone": "ECP\nI nelec 28\nI ul\n2 1.0 1.0\nEND\n",
 }
@@ -362,6 +364,9 @@ def test_what_mixed_sets_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
         dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
     with recorded_error(InputError):
         dfmp2.run(molecule("I 0 0 0; I 0 0 2.7"), "sto-3g,2=def2-svp")
+    path.write_text("BASIS\nI S\n9 1\nI P\n1 1\nEND\nECP\nI nelec 26\nI ul\n2 1 1\nEND\n")
+    with recorded_error(InputError):
+        dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
     with recorded_error(InputError):
         dfmp2.cbs(molecule(WATER), "cc-pv[dt]z,O=cc-pv[dt]z")
     from dfmp2.interop.qcschema import read_keywords

@@ -387,10 +387,11 @@ def parse_basis_file(name: str, text: str) -> dict[str, ElementBasis]:
     source = f"file {name} ({style}), sha256 {digest[:16]}"
     elements = {}
     for symbol, one in found.items():
-        if not one.shells:
-            raise InputError(
-                Option("basis"), f": {name} has a core potential for {symbol} and no functions"
-            )
+        shells = tidy_shells(one.shells)
+        if not shells:
+            raise InputError(Option("basis"), f": {name} has no functions for {symbol}")
+        if len(set(shells)) < len(shells):
+            raise InputError(Option("basis"), f": {name} has a shell of {symbol} twice")
         ecp = None
         if one.core is not None:
             channels = sorted(one.channels.items())
@@ -402,7 +403,7 @@ def parse_basis_file(name: str, text: str) -> dict[str, ElementBasis]:
             symbol=symbol,
             name=name,
             source=source,
-            shells=tidy_shells(one.shells),
+            shells=shells,
             ecp=ecp,
             ecp_source=source if ecp else None,
         )
