@@ -325,6 +325,13 @@ REFUSED = [  # (document or text, exit code, error type)
     (v1(keywords={"memory": "1MB"}), 7, "resource_error"),
     (v1(keywords={"point_charge_units": ["bohr"]}), 3, "input_error"),
     (v1(protocols={"wavefunction": ["all"]}), 3, "input_error"),
+    (v1(keywords={"basis": "sto-3g"}), 3, "input_error"),
+    (v1(keywords={"method": "mp2"}), 3, "input_error"),
+    (v1(keywords={"charge": 1}), 3, "input_error"),
+    (v1(keywords={"multiplicity": 3}), 3, "input_error"),
+    (v1(keywords={"ss_scale": 1.3}), 3, "input_error"),
+    ({**v2(v1()), "extras": {}}, 3, "input_error"),
+    (v1(protocols={"stdout": 1}), 3, "input_error"),
 ]
 
 
@@ -343,6 +350,61 @@ def test_failed_operation(
     assert failed["error"]["extras"]["exit_code"] == code
     assert failed["input_data"] == {"{}": {}}.get(str(document), document)
     assert not [name for name in listing(folder) if name.endswith(".h5")]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (dfmp2.InputError("x"), "input_error", 3),
+        (dfmp2.ConvergenceError("x"), "convergence_error", 4),
+        (dfmp2.NumericalError("x"), "convergence_error", 5),
+        (dfmp2.BackendUnavailable("x"), "resource_error", 6),
+        (dfmp2.ResourceError("x"), "resource_error", 7),
+        (dfmp2.DiskFull("x"), "resource_error", 7),
+        (MemoryError("x"), "resource_error", 7),
+        (dfmp2.ComparisonFailed("x"), "unknown_error", 8),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_failed_operation_says(error: Any, kind: str, code: int) -> None:
+    """QCEngine's name of each kind; the `id` of the input, and in version 2 the schema."""
+    expected = {
+        "success": False,
+        "error": {
+            "error_type": kind,
+            "error_message": "x",
+            "extras": {"exception": type(error).__name__, "exit_code": code},
+        },
+    }
+    for document, more in (({"id": "a"}, {"id": "a"}), ({"id": 5}, {}), (None, {})):
+        failed = {**expected, "input_data": document, **more}
+        assert qcschema.failure(error, document, 1) == failed
+        schema = {"schema_name": "qcschema_failed_operation", "schema_version": 2}
+        assert qcschema.failure(error, document, 2) == {**failed, **schema}
+
+
+def test_requests_in_their_other_forms() -> None:
+    """Names in any case, prefixes, the version from the form, and fields without effect."""
+    plain = qcschema.read_request(v1())
+    second = v2(v1(protocols={"stdout": False, "error_correction": {}}, extras={"a": 1}))
+    second["specification"] |= {"program": "DFMP2", "schema_name": "x"}
+    bare = {key: second[key] for key in ("molecule", "specification")}
+    for document in (second, {**bare, "provenance": {}, "id": "a"}, v1(provenance={})):
+        found = qcschema.read_request(document)
+        assert (found.molecule, found.options) == (plain.molecule, plain.options)
+        assert found.version == (2 if "specification" in document else 1)
+    for name in ("DF-MP2", "ri-mp2", " mp2 "):
+        model = {"method": name, "basis": "sto-3g"}
+        assert qcschema.read_request(v1(model=model)).options == plain.options
+    custom = {"model": {"method": "custom-dh", "basis": "sto-3g"}, "keywords": {"xc": "pbe0"}}
+    factors = {"os_scale": 0.3, "ss_scale": 0.1}
+    custom["keywords"] |= factors
+    found = qcschema.read_request(v1(**custom)).options
+    assert found == Options(basis="sto-3g", method="custom-dh", xc="pbe0", **factors)
+    for name in ("memory", "threads"):
+        request = qcschema.read_request(v1(keywords={name: {"memory": "1GB", "threads": 2}[name]}))
+        with recorded_error(InputError):
+            qcschema.run(request, **{name: 10**9})
 
 
 def test_a_failed_check_is_no_result(
@@ -651,6 +713,9 @@ PARAMETERS: list[dict[str, Any]] = [
     {"basis": 6},
     {"basis": "sto-3g", "frozen_core": [0, 1]},
     {"basis": "sto-3g", "charge": 0.5},
+    {"basis": "sto-3g", "charge": True},
+    {"basis": "sto-3g", "multiplicity": 1.5},
+    {"basis": "sto-3g", "displacement": True},
     {"basis": "sto-3g", "displacement": 0},
     {"basis": "sto-3g", "displacement": 0.5},
     {"basis": "sto-3g", "displacement": -0.01},

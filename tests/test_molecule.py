@@ -283,8 +283,9 @@ def test_value_semantics() -> None:
         water(coordinates=moved),
         water().in_field([[0, 0, 5.0, 0.5]]),
         water().in_field([[0, 0, 5.0, -0.5]]),
+        water().in_field([[0.2, 0, 0.2217, -0.5]]),  # just more than 0.1 angstrom
     ]
-    assert len({one, *different}) == 7
+    assert len({one, *different}) == 8
     flipped = np.array(WATER)
     flipped[:, 0] = -0.0
     assert water(coordinates=flipped) == one
@@ -316,6 +317,7 @@ def test_coordinates_are_a_read_only_copy() -> None:
         {"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]},
         {"symbols": ("O", "H")},
         {"symbols": ("O", "H", "Qq")},
+        {"point_charges": [[0.18, 0, 0.2217, 0.5]]},
         {"ghost": (True,)},
         {"ghost": (True, True, True)},
         {"symbols": (), "coordinates": np.zeros((0, 3))},

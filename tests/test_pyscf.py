@@ -283,7 +283,13 @@ def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["t2", "make_rdm2", "with_df", "fp_type", "to_gpu", "max_cycle", "ao2mo", "pt"]
+    "name",
+    [
+        *("t2", "with_t2", "make_rdm2", "make_fno", "init_amps", "update_amps", "ao2mo", "eris"),
+        *("with_df", "auxmol", "conv_tol", "conv_tol_normt", "max_cycle", "level_shift"),
+        *("cphf_tol", "cphf_max_cycle", "make_natorbs", "density_fit", "fp_type", "to_gpu"),
+        *("ps", "pt"),
+    ],
 )
 def test_what_is_not_there_says_why(closed: Any, name: str) -> None:
     mp = DFMP2(closed, **PLAIN)

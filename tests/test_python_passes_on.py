@@ -82,11 +82,12 @@ def test_an_optimisation_gets_what_it_was_given(asked: Asked, tmp_path: Path) ->
         start_hessian="h.h5",
         output=path,
         overwrite=True,
+        listener=(listener := Silent()),
         charge=-1,
         multiplicity=1,
         **HOW,
     )
-    assert made == "the study"
+    assert made == "the study" and asked["listener"]._listener is listener
     molecule, level = asked["given"][:2]
     assert (molecule.charge, molecule.multiplicity) == (-1, 1)
     assert molecule.symbols == RADICAL.symbols and level == LEVEL
