@@ -666,6 +666,7 @@ def test_forces_are_differences_of_energies() -> None:
     atoms.calc = calculator = DFMP2(**settings, displacement=step)
     forces, slope = atoms.get_forces(), (energies[1] - energies[0]) / (2 * step)
     assert forces == pytest.approx(np.array([[0, 0, slope], [0, 0, -slope]]), abs=1e-6)
+    assert calculator.result.gradient is None
     calculator.set(displacement=None, method="sos-mp2")
     calculator.set(method="mp2")
     # The others are off by the third derivative

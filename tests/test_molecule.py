@@ -289,6 +289,7 @@ def test_value_semantics() -> None:
     flipped = np.array(WATER)
     flipped[:, 0] = -0.0
     assert water(coordinates=flipped) == one
+    assert water().in_field([[-0.0, 0, 5.0, 0.5]]) == different[4]
     assert one.with_state(1, 2) == water(charge=1, multiplicity=2)
     assert one.with_state(1, 2).with_state(-1, None) == water(charge=-1, multiplicity=2)
     assert one.with_state(1, 2).name == "a"
@@ -318,6 +319,7 @@ def test_coordinates_are_a_read_only_copy() -> None:
         {"symbols": ("O", "H")},
         {"symbols": ("O", "H", "Qq")},
         {"point_charges": [[0.18, 0, 0.2217, 0.5]]},
+        {"point_charges": np.zeros((0, 4))},
         {"ghost": (True,)},
         {"ghost": (True, True, True)},
         {"symbols": (), "coordinates": np.zeros((0, 3))},
