@@ -282,6 +282,9 @@ def test_columns_of_charges_and_moments_add_up() -> None:
     for columns in ("-1.41 0\nH 0 0 1 0.42 0", "-1 0\nH 0 0 1 0 0", "0 1.25\nH 0 0 1 0 0.75"):
         with recorded_error(InputError):
             parse_xyz(f"{results}O 0 0 0 {columns}\n", file="f")
+    vectors = head.replace("magmoms:R:1", "magmoms:R:3")
+    found = parse_xyz(f"{vectors}O 0 0 0 1 1.2 0 0.4\nH 0 0 1 0 0 0 1.2\n", file="f")
+    assert (found.molecule.charge, found.molecule.multiplicity) == (1, 3)
     matching = results.replace("\n", "\ncharge=1 multiplicity=3 ", 1)
     assert parse_xyz(f"{matching}O 0 0 0 0.6 1.3\nH 0 0 1 0.38 0.71\n", file="f")
 

@@ -21,6 +21,7 @@ from dfmp2.execution.manifest import make_batch, manifest_lines, read_manifest
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
+from dfmp2.progress import Silent
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Finished, Runner, listing
@@ -535,6 +536,22 @@ def test_same_energy_as_the_pipe(qcng: Any) -> None:
     assert "reference energy" in theirs.stdout
 
 
+def test_cores_and_memory_are_those_of_the_task(qcng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In QCEngine's GiB; warnings are not raised in its process."""
+    told: dict[str, Any] = {}
+
+    def run(request: qcschema.Request, **how: Any) -> None:
+        told.update(how)
+        raise dfmp2.ConvergenceError("seen")
+
+    monkeypatch.setattr(qcschema, "run", run)
+    failed = qcng.compute(v1(), "dfmp2", task_config={"ncores": 2, "memory": 3.0})
+    assert failed.error.error_type == "convergence_error"
+    assert failed.error.error_message.endswith(": seen")
+    assert (told["threads"], told["memory"]) == (2, 3 * 2**30)
+    assert type(told["listener"]) is Silent
+
+
 FAILURES = [  # (changes of the input, task, error type, message)
     ({"keywords": {"scf_max_cycles": 1}}, {}, "convergence_error", "SCF"),
     (
@@ -765,8 +782,11 @@ def seen(
     """What each front end would compute of CN in a field, from its state, the unit of the charges,
     and options."""
     caught: list[Seen] = []
+    listener = Silent()
+    heard: list[Any] = []
 
-    def stop(molecule: Molecule, options: Options, **_rest: Any) -> None:
+    def stop(molecule: Molecule, options: Options, **how: Any) -> None:
+        heard.append(how["listener"])
         caught.append((molecule, options))
         raise InputError("seen")
 
@@ -786,8 +806,12 @@ def seen(
     def of_python(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
         with pytest.raises(InputError, match="seen"):
             dfmp2.run(
-                "cn.xyz", point_charges=AROUND, **{"basis": "sto-3g", **state, **units, **options}
+                "cn.xyz",
+                point_charges=AROUND,
+                listener=listener,
+                **{"basis": "sto-3g", **state, **units, **options},
             )
+        assert heard.pop()._listener is listener
         return caught.pop()
 
     def of_manifest(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
@@ -826,9 +850,10 @@ def seen(
     def of_ase(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
         atoms = ase.Atoms("CN", PLACES, magmoms=[1.0, 0.0])
         given = {"basis": "sto-3g", **state, **units, **options}
-        atoms.calc = DFMP2(point_charges=AROUND, **given)
+        atoms.calc = DFMP2(point_charges=AROUND, listener=listener, **given)
         with pytest.raises(InputError, match="seen"):
             atoms.get_potential_energy()
+        assert heard.pop()._listener is listener
         return caught.pop()
 
     return {

@@ -386,16 +386,23 @@ def _read_state(comment: str) -> list[Statement]:
 
 
 def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
-    """Sums of the columns of atomic charges and magnetic moments that are not zero."""
+    """Sums of the columns of atomic charges and magnetic moments that are not zero; of moments that
+    are vectors, the length of their sum."""
     listed = []
     for name, (place, width) in _column_places(pairs).items():
-        if name not in SUMS or width != 1:
+        if name not in SUMS:
             continue
-        words = [row.split()[place : place + 1] for row in rows]
-        total = sum(read_number(word[0]) for word in words if word and _NUMBER.fullmatch(word[0]))
+        sums = [_sum_of_column(rows, place + k) for k in range(width)]
+        total = sums[0] if width == 1 else math.hypot(*sums)
         if not abs(total) < 1e-6:  # also for NaN
             listed.append(_of_a_sum(name, total))
     return listed
+
+
+def _sum_of_column(rows: list[str], place: int) -> float:
+    """Sum of the numbers in a column, from 0; rows without it and words are left out."""
+    words = [row.split()[place : place + 1] for row in rows]
+    return sum(read_number(word[0]) for word in words if word and _NUMBER.fullmatch(word[0]))
 
 
 def _of_a_sum(name: str, total: float) -> Statement:
