@@ -299,6 +299,7 @@ WRONG_FILES: dict[str, str] = {
     "bad element": GOOD.replace("H 0", "Qq 0"),
     "bad version": GOOD.replace("H 0", "H 5"),
     "bad shell": GOOD.replace("S 1", "X 1"),
+    "no shell J": GOOD.replace("S 1", "J 1"),
     "bad number": GOOD.replace("1.0 1.0", "1.0 one"),
     "no number of primitives": GOOD.replace("S 1", "S \u00b2"),
     "no number of electrons": "BASIS\nI S\n1 1\nEND\nECP\nI nelec \u00b2\nEND\n",
@@ -331,6 +332,27 @@ def test_files_may_have_comments_exponents_with_d_and_sp_shells() -> None:
     )
     shells = parse_basis_file("mine.gbs", text)["C"].shells
     assert shells == ((0, (2.94, -0.1), (0.5, 1.0)), (1, (2.94, 0.16), (0.5, 0.6)))
+
+
+def test_shells_of_every_letter_and_terms_of_every_power() -> None:
+    """In both formats; J is no shell. A term of n has r^(n-2), the local part l = -1."""
+    letters = "SPDFGHIKLMNO"
+    shells = tuple((momentum, (1.5, 1.0)) for momentum in range(len(letters)))
+    gaussian = "".join(f"{letter} 1\n1.5 1\n" for letter in letters)
+    nwchem = "".join(f"I {letter.lower()} # a comment\n1.5 1\n" for letter in letters)
+    terms = [(power, 0.5 + power, -power - 1.0) for power in (4, 0, 2, 1, 3)]
+    expected = tuple(((0.5 + power, -power - 1.0),) for power in range(5))
+    rows = "".join(f"{power} {exponent} {coefficient}\n" for power, exponent, coefficient in terms)
+    one = "2 7.0 1.0\n"
+    texts = (
+        f"cartesian\n****\nI 0\n{gaussian}****\n\nI 0\nI-ECP 1 28\np\n5\n{rows}s-p\n1\n{one}",
+        f"BASIS CARTESIAN\n{nwchem}END\nECP\nI nelec 28\nI S\n{one}I ul\n{rows}END\n",
+    )
+    for text in (*texts, texts[0].replace("cartesian", "Spherical")):
+        found = parse_basis_file("mine", text)["I"]
+        assert found.shells == shells
+        assert found.ecp == (28, ((-1, expected), (0, ((), (), ((7.0, 1.0),)))))
+        assert found.ecp_source == found.source
 
 
 # --- parts ----------------------------------------------------------------------------------------

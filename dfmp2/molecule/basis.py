@@ -419,6 +419,8 @@ def _is_nwchem(lines: _Lines) -> bool:
             return True
         if set(first) == {"*"}:
             break
+        if first.lower() in KINDS:  # as Psi4's files begin
+            continue
         ends = len(words) == 2 and words[1] == "0"
         if ends and first.lstrip("-").isalpha():
             lines.back()
