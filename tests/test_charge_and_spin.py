@@ -494,17 +494,17 @@ ATOM = "HETATM    1  O   OH  A   1       0.000   0.000   0.000  1.00  0.00      
 
 
 @pytest.mark.parametrize(
-    ("written", "charge"), [("1-", -1), ("-1", -1), ("2+", 2), ("+2", 2), ("0 ", 0), ("", 0)]
+    ("written", "charge"), [("1-", -2), ("-1", -2), ("3+", 2), ("+1", 0), ("0 ", -1), ("", -1)]
 )
 @pytest.mark.parametrize("record", RECORDS)
 def test_charge_of_a_pdb_atom(written: str, charge: int, record: str, tmp_path: Path) -> None:
     path = tmp_path / "oh.pdb"
-    second = ATOM.format("").replace("0.000  1.00", "0.970  1.00")
+    second = ATOM.format("1-").replace("0.000  1.00", "0.970  1.00")
     text = f"{ATOM.format(written)}\n{second}\nEND\n".replace("HETATM", record)
     path.write_text(text)
     found = read_file(path)
     assert (found.molecule.charge, found.molecule.multiplicity) == (charge, 1)
-    assert found.charge_from == ("file" if charge else "default")
+    assert found.charge_from == ("file" if charge else "default")  # neutral by its atoms
     assert found.multiplicity_from == "default" and found.molecule.text == text
     asked = read_file(path, charge=3, multiplicity=4, called="other.pdb")
     assert (asked.charge_from, asked.multiplicity_from) == ("option", "option")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,30 +142,18 @@ def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> Non
             items(f'molecule = "many.xyz"\n{wrong}\n')
 
 
-def pdb_of(*lengths: float) -> str:
-    """H2 of some lengths, each a model."""
-    line = "ATOM      {0}  H{0}  UNL A   1       0.000   0.000{1:8.3f}  1.00  0.00           H\n"
-    models = [line.format(1, 0.0) + line.format(2, length) + "ENDMDL\n" for length in lengths]
-    return "".join(models)
+PDB = "ATOM      {0}  H{0}  UNL A   1       0.000   0.000{1:8.3f}  1.00  0.00           H\n"
+SDF = "    0.0000    0.0000{:10.4f} H   0  0  0  0  0  0  0  0  0  0  0  0\n"
+H2 = {  # a frame by the ending of its file
+    "xyz": "2\n\nH 0 0 0\nH 0 0 {}\n",
+    "pdb": f"{PDB.format(1, 0.0)}{PDB.replace('{0}', '2').replace('{1', '{')}ENDMDL\n",
+    "sdf": "\n  made     01012600003D\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n"
+    f"{SDF.format(0)}{SDF}  1  2  1  0\nM  END\n$$$$\n",
+}
 
 
-def sdf_of(*lengths: float) -> str:
-    """H2 of some lengths, each a molecule."""
-    head = "\n  made     01012600003D\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n"
-    atom = "    0.0000    0.0000{:10.4f} H   0  0  0  0  0  0  0  0  0  0  0  0\n"
-    rest = "  1  2  1  0\nM  END\n$$$$\n"
-    return "".join(head + atom.format(0) + atom.format(one) + rest for one in lengths)
-
-
-def xyz_of(*lengths: float) -> str:
-    """H2 of some lengths."""
-    return "".join(f"2\n\nH 0 0 0\nH 0 0 {length}\n" for length in lengths)
-
-
-@pytest.mark.parametrize(("end", "text"), [("xyz", xyz_of), ("sdf", sdf_of), ("pdb", pdb_of)])
-def test_frames_by_number(
-    end: str, text: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("end", H2)
+def test_frames_by_number(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With charge, spin and name as asked; a file that was replaced is read again, whether its size
     or only its time has changed."""
     path = tmp_path / f"two.{end}"
@@ -176,7 +163,7 @@ def test_frames_by_number(
         return [np.ptp(one.coordinates[:, 2]) * 0.529177210903 for one in found]
 
     for time, values in ((1, (0.7, 0.8)), (1, (0.71, 0.815, 0.9)), (2, (0.712, 0.82, 0.91))):
-        path.write_text(text(*values))
+        path.write_text("".join(map(H2[end].format, values)))
         os.utime(path, ns=(time, time))
         assert lengths() == pytest.approx(values)
     ion = read_frame(path, 2, charge=1, multiplicity=2, called="mine.xyz")
@@ -190,7 +177,7 @@ def test_frames_by_number(
     for read in (frames_in, read_frames):
         with recorded_error(InputError):
             read(path)
-    path.write_text(text(0.7))
+    path.write_text(H2[end].format(0.7))
     assert frames_in(path) == []
 
 

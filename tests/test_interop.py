@@ -238,64 +238,6 @@ def test_scaled_methods(pipe: Callable[[Any], Finished]) -> None:
     assert names["CURRENT CORRELATION ENERGY"] == names["CUSTOM SCS-MP2 CORRELATION ENERGY"]
 
 
-DIMER = {
-    "symbols": ["O", "H", "Na"],
-    "geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, -9.0],
-    "fragments": [[0, 1], [2]],
-}
-STATES = [  # (changes of the molecule, charge, multiplicity)
-    ({}, 0, 1),
-    ({"molecular_charge": -1.0, "molecular_multiplicity": 1.0}, -1, 1),
-    ({"fragment_charges": [-1.0, 1.0]}, 0, 1),
-    ({"fragment_charges": [-1, 0], "fragment_multiplicities": [1, 2]}, -1, 2),
-    (
-        {
-            "fragment_charges": [-1, 1],
-            "fragment_multiplicities": [1, 2],
-            "real": [1 > 0, 1 > 0, 1 > 1],
-        },
-        -1,
-        1,
-    ),
-    ({"molecular_multiplicity": 3, "fragment_multiplicities": [2, 2]}, 0, 3),
-    ({"molecular_charge": None, "fragments": None, "real": None}, 0, 1),
-]
-
-
-@pytest.mark.parametrize(
-    ("changes", "charge", "multiplicity"), STATES, ids=[str(c) for c, *_ in STATES]
-)
-def test_charge_and_multiplicity(changes: dict[str, Any], charge: int, multiplicity: int) -> None:
-    molecule = qcschema.read_request(v1({**DIMER, **changes})).molecule
-    assert (molecule.charge, molecule.multiplicity) == (charge, multiplicity)
-
-
-BROKEN_MOLECULES = [
-    {"symbols": ["O", "H"]},
-    {"geometry": ["1"] * 9},
-    {"geometry": [[0, 0], [0, 0, 0, 1], [0, 0, 3]]},
-    {"geometry": [10**400] * 9},
-    {"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]},
-    {"symbols": ["O", "H", "Xx"]},
-    {"real": [True, False]},
-    {"real": [1, 1, 0]},
-    {"atomic_numbers": [8, 1, 12]},
-    {"molecular_charge": 0.5},
-    {"molecular_multiplicity": "2"},
-    {"fragments": [[0, 1], [1, 2]]},
-    {"fragment_charges": [1, 1], "molecular_charge": 1},
-    {"fragment_multiplicities": [2, 2]},
-    {"molecular_chrage": 1},
-    {"schema_version": 1, "schema_name": "qcschema_molecule"},
-]
-
-
-@pytest.mark.parametrize("changes", BROKEN_MOLECULES, ids=str)
-def test_broken_molecules(changes: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        qcschema.read_request(v1({**DIMER, **changes}))
-
-
 def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
     assert qcschema.read_request(v1(schema_name="qc_schema_input")).driver == "energy"
     with recorded_error(InputError):

@@ -63,15 +63,6 @@ def test_atoms_that_are_not(atoms):
         Molecule.from_string(PEROXIDE).distance(*atoms)
 
 
-def test_ghosts_and_charges_have_no_ase():
-    ghost = Molecule.from_string("He 0 0 0; @He 0 0 3")
-    with recorded_error(InputError):
-        ghost.to_ase()
-    charged = Molecule.from_string("He 0 0 0").in_field([[3.0, 3.0, 3.0, 0.5]])
-    with recorded_error(InputError):
-        charged.to_ase()
-
-
 @pytest.fixture(scope="module")
 def helium_scan():
     molecule = Molecule.from_string("He 0 0 0; He 0 0.1 3")
