@@ -158,7 +158,13 @@ SPELLINGS = {  # outcome: comments
     "without": [
         *with_each(QUANTITIES, "charge_{}=3", "spin-{}: 2", "{}_charge=3", "{}-spin 2"),
         *with_each("nelec nelectrons n_elec electrons", "{}=9"),
-        *("* xyz 0 1", 'energy="-76.2" date="12/05"', 'title="2 bonds" charges="-0.4 0.4"'),
+        *(
+            "* xyz 0 1",
+            "spin: none",
+            "multiplicity: neutral",
+            'energy="-76.2" date="12/05"',
+            'title="2 bonds" charges="-0.4 0.4"',
+        ),
     ],
 }
 
