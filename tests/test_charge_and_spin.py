@@ -18,7 +18,7 @@ from dfmp2.molecule.comment import statements
 from dfmp2.molecule.files import read_file, read_frames, read_point_charges
 from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
 from dfmp2.molecule.xyz import parse_text, parse_xyz, read_xyz
-from tests.recorded import recorded_error, recorded_texts
+from tests.recorded import recorded_error
 
 from .mol_blocks import BLOCKS, Block
 
@@ -64,22 +64,6 @@ def test_comment(comment: str, said: str) -> None:
         assert outcome == said
 
 
-RARE = """
-charge_label=3 | charge_of_x: 1 | cell_charge=1 | point_charge=2 | atom charge 1 | surface_charge=2
-total_charge=-1 | molecule charge 1 | charge= | charge one | charge=one | charge: neutral | charge+1
-charge 1.5 | charge=2- | charge=+1- | +1 charge | -1 charge, doublet | +1 charge state | 2 charges
-q | q 2 | q=x | m=2 | q=1 m=2 | q=0 m=2.5 | mult:2 charge:1 | multiplicity=2.0 | 2 multiplicity
-uhf=1 | uhf=120 | nuhf 1 | unpaired=1 | unpaired=-1 | 2 unpaired electrons | 1 unpaired electron
-ms=1/2 | ms 0.5 | ms=0.3 | sz=x | 2s=1 | 2s 1 | 2S+1=2 | magmom=1.02 | magmom=1.2 | magmom=x
-spin=3/2 | spin=2 | spin=1/3 | spin=1/0 | spin=-1 | spin=200 | electrons=9 | nelec=+9- | 8 electrons
-"""
-
-
-def test_what_rare_comments_mean() -> None:
-    comments = [comment.strip() for comment in RARE.replace("\n", "|").split("|")]
-    recorded_texts(f"{comment} -> {outcome_of(comment)}" for comment in filter(None, comments))
-
-
 BEFORE = "total net overall molecular molecule mol tot system formal"
 BEFORE_ANY = f"{BEFORE} n num number nr state the job input"
 OF_OTHERS = """nuclear core point partial atomic effective mulliken loewdin lowdin hirshfeld resp esp
@@ -99,7 +83,18 @@ def with_each(words: str, *forms: str) -> list[str]:
 OF_CHARGE = "charge chg chrg total_charge net_charge molecular_charge"
 OF_SPIN = "multiplicity mult spin_multiplicity molecular_multiplicity spin unpaired magmom"
 SPELLINGS = {  # outcome: comments
-    "charge 0, multiplicity 1": with_each(OF_CHARGE, '{}="neutral"', "{}: none", "{}=zero"),
+    "charge -2, multiplicity 1": ["charge=2-", "dianion"],
+    "charge -1, multiplicity 1": ["total_charge=-1", "-1 charge"],
+    "charge 1, multiplicity 1": ["molecule charge 1", "+1 charge"],
+    "charge 1, multiplicity 2": ["mult:2 charge:1"],
+    "charge 0, multiplicity 2": [
+        *("multiplicity=2.0", "nuhf 1", "1 unpaired electron", "ms=1/2", "2s=1", "2S+1=2"),
+        "magmom=1.02",
+    ],
+    "charge 0, multiplicity 1": [
+        *with_each(OF_CHARGE, '{}="neutral"', "{}: none", "{}=zero"),
+        "q=0 m=2.5",
+    ],
     "charge 2, multiplicity 1": [
         *with_each(BEFORE, "{} charge 2", "{}_chrg=2", "{}-chg 2"),
         *with_each("total net mol tot molecular system overall formal i", "{}charge: 2"),
@@ -137,6 +132,10 @@ SPELLINGS = {  # outcome: comments
         *("spin state 3/2", "spin quantum number 1.5", "spin number=3/2", "total spin is 3/2"),
     ],
     "refused": [
+        *("charge_label=3", "charge_of_x: 1", "cell_charge=1", "point_charge=2", "charge="),
+        *("charge=one", "charge+1", "charge 1.5", "charge=+1-", "charge: -", "charge: ?", "q 2"),
+        *("q=1.5", "q=1 m=2", "2 multiplicity", "unpaired=-1", "magmom=1.2", "magmom=x"),
+        *("spin=1/3", "spin=1/0", "spin=-1", "spin=200", "nelec=+9-", "8 electrons"),
         *with_each(OF_OTHERS, "{} charge 1", "the {} charge=1", "{} spin 1/2"),
         *with_each(OF_CHARGE, '{}="minus one"', "{}='one'"),
         *with_each(OF_SPIN, '{}="two"'),
@@ -156,6 +155,8 @@ SPELLINGS = {  # outcome: comments
         *("* xyz -1 1", "*xyzfile -1 1", "$molecule -1 1", "(-1, 1) HO", "-1|1", 'charge="-1+"'),
     ],
     "without": [
+        *("surface_charge=2", "+1 charge state", "2 charges", "q", "q=x", "m=2", "uhf=120"),
+        *("ms 0.5", "ms=0.3", "ms=1/0", "sz=x", "2s 1"),
         *with_each(QUANTITIES, "charge_{}=3", "spin-{}: 2", "{}_charge=3", "{}-spin 2"),
         *with_each("nelec nelectrons n_elec electrons", "{}=9"),
         *(
@@ -388,26 +389,16 @@ def test_what_an_option_explains(tmp_path: Path) -> None:
     """Radicals, carbenes and ions that the block does not state."""
     methyl = BLOCKS["methyl without M  RAD"].text()
     assert read_block(tmp_path, "f", methyl, multiplicity=2).molecule.multiplicity == 2
-    assert read_block(tmp_path, "f", methyl, charge=1).molecule.charge == 1
-    carbon = BLOCKS["carbon atom"].text()
-    assert read_block(tmp_path, "f", carbon, multiplicity=5).molecule.multiplicity == 5
-    with recorded_error(InputError):
-        read_block(tmp_path, "f", carbon, multiplicity=1)
-    ethanol = BLOCKS["ethanol without hydrogens"].text()
-    for state in ({"multiplicity": 1}, {"multiplicity": 3}, {"charge": 0}, {"charge": 2}):
-        with recorded_error(InputError):
-            read_block(tmp_path, "f", ethanol, **state)
     carbene = BLOCKS["methylene, triplet"].text().replace("M  RAD  1   1   3\n", "")
-    for multiplicity in (1, 3):
-        found = read_block(tmp_path, "f", carbene, multiplicity=multiplicity).molecule
-        assert found.multiplicity == multiplicity
-    for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}):
-        assert read_block(tmp_path, "f", carbene, **state).molecule.charge == state["charge"]
-    for state in ({}, {"charge": 1}, {"charge": 0}, {"charge": 2, "multiplicity": 3}):
+    for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}, {"multiplicity": 3}):
+        found = read_block(tmp_path, "f", carbene, **state).molecule
+        assert (found.charge, found.multiplicity) == (
+            state.get("charge", 0),
+            state.get("multiplicity", 1),
+        )
+    for state in ({}, {"charge": 1}, {"charge": 2, "multiplicity": 3}):
         with recorded_error(InputError):
             read_block(tmp_path, "f", carbene, **state)
-    with recorded_error(InputError):
-        read_block(tmp_path, "f", methyl, multiplicity=1, charge=0)
     two = BLOCKS["two radical centres"].text()
     assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
 
@@ -485,9 +476,23 @@ def test_data_of_a_block_that_state_charge_or_spin(
     text = Block("", "Ca", "", "", f"> 1 <{name}>\n{value}\n").text()
     found = read_block(tmp_path, "x", text).molecule
     assert (found.charge, found.multiplicity) == state
+    with recorded_error(InputError):
+        read_block(tmp_path, "x", text, units="bohr")
     said = f"3D\n{name.removeprefix('PUBCHEM_')}={value}\n"
     third = text.partition("> 1")[0].replace("3D\n\n", said)
     assert read_block(tmp_path, "x", third).molecule == found
+
+
+@pytest.mark.parametrize(
+    ("bonds", "lines"),
+    [
+        *((bonds, "") for bonds in ("1-3-1", "3-1-1", "0-2-1", "2-0-1", "2-2-1")),
+        *(("1-2-1", f"M  {name}") for name in ("CHG", "RAD", "CHG  1   3   1", "RAD  1   0   2")),
+    ],
+)
+def test_bonds_and_properties_of_atoms_that_are_not(bonds: str, lines: str) -> None:
+    with recorded_error(InputError):
+        read_mol_block(Block("", "C H", bonds, "", lines).text())
 
 
 def test_ase_writes_all_bonds_as_single_ones() -> None:
@@ -516,6 +521,8 @@ def test_charge_of_a_pdb_atom(written: str, charge: int, record: str, tmp_path: 
     assert (asked.charge_from, asked.multiplicity_from) == ("option", "option")
     assert (asked.molecule.charge, asked.molecule.multiplicity) == (3, 4)
     assert (asked.molecule.name, asked.molecule.source) == ("other", "other.pdb")
+    with recorded_error(InputError):
+        read_file(path, units="bohr")
     path.write_text(f"{text[:16]}B{text[17:]}")  # an alternate location
     with recorded_error(InputError):
         read_file(path)
@@ -526,15 +533,6 @@ def test_deuterium_of_a_pdb_file_is_refused(isotope: str, tmp_path: Path) -> Non
     (tmp_path / "x.pdb").write_text(f"{ATOM.format('')[:76]} {isotope}\nEND\n")
     with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
-
-
-@pytest.mark.parametrize("end", ["pdb", "sdf", "mol"])
-def test_files_that_are_always_in_angstrom(end: str, tmp_path: Path) -> None:
-    path = tmp_path / f"x.{end}"
-    path.write_text(f"{ATOM.format('')}\nEND\n" if end == "pdb" else BLOCKS["ethanol"].text())
-    assert read_file(path, units="angstrom").molecule.natom in (1, 9)
-    with recorded_error(InputError):
-        read_file(path, units="bohr")
 
 
 def test_a_mass_difference_is_refused(tmp_path: Path) -> None:

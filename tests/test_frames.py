@@ -48,6 +48,8 @@ def database(tmp_path: Path) -> Path:
         rows.write(Atoms("OH", [[0, 0, 0], [0, 0, 0.97]]), total_charge=-1, multiplicity=1)
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 1]))
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.1]]), charge=2)
+        data = {"charge": 1, "multiplicity": 4}
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 0]), data=data)
         del rows[gone]
     return path
 
@@ -63,6 +65,7 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         "some-0003",
         "some-0004",
         "some-0005",
+        "some-0006",
     ]
     assert [item.name for item in batch.items] == names
     molecules = [read_frame(item.path, item.given["frame"]) for item in batch.items]
@@ -74,10 +77,16 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         ("HO", -1, 1),
         ("O2", 0, 3),
         ("O2", 2, 1),
+        ("O2", 1, 4),
     ]
     assert np.ptp(molecules[1].coordinates[:, 2]) == pytest.approx(1.05 / 0.52917721092)
-    assert [one.name for one in molecules[3:]] == ["short bond", "some-3", "some-4", "some-5"]
+    assert [one.name for one in molecules[3:]] == [
+        "short bond",
+        *(f"some-{k}" for k in (3, 4, 5, 6)),
+    ]
     assert molecules[4].source == f"{database}, frame 3"
+    asked = read_frame(database, 3, charge=1, multiplicity=3, called="mine.db")
+    assert (asked.charge, asked.multiplicity, asked.source) == (1, 3, "mine.db, frame 3")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +144,7 @@ def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> Non
 
     assert items('molecule = "many.xyz"\nframe = 2\nname = "second"\n') == ["second"]
     assert len(items('molecule = "many.xyz"\nframes = "all"\n')) == 3
-    assert len(items('molecule = "some.db"\n')) == 4
+    assert len(items('molecule = "some.db"\n')) == 5
     assert items('molecule = "some.db"\nframe = 4\n') == ["some"]
     for wrong in ("frame = 0", "frames = 3"):
         with recorded_error(InputError):
@@ -179,18 +188,6 @@ def test_frames_by_number(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             read(path)
     path.write_text(H2[end].format(0.7))
     assert frames_in(path) == []
-
-
-def test_options_go_before_the_row_of_a_database(database: Path, tmp_path: Path) -> None:
-    """And its data count as its keys do."""
-    asked = read_frame(database, 3, charge=1, multiplicity=3, called="mine.db")
-    assert (asked.charge, asked.multiplicity) == (1, 3)
-    assert (asked.name, asked.source) == ("some-3", "mine.db, frame 3")
-    with connect(tmp_path / "one.db") as rows:
-        data = {"charge": 1, "multiplicity": 4}
-        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 0]), data=data)
-    found = read_frame(tmp_path / "one.db", 1)
-    assert (found.charge, found.multiplicity) == (1, 4)
 
 
 def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:

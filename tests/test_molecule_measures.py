@@ -38,17 +38,6 @@ def test_measures_of_a_molecule():
     assert molecule.dihedral(3, 1, 2, 4) == pytest.approx(turn)
 
 
-def test_measures_against_ase():
-    pytest.importorskip("ase")
-    molecule = Molecule.from_string(PEROXIDE, charge=1, multiplicity=2)
-    atoms = molecule.to_ase()
-    assert molecule.angle(2, 1, 3) == pytest.approx(atoms.get_angle(1, 0, 2))
-    assert molecule.dihedral(3, 1, 2, 4) % 360 == pytest.approx(atoms.get_dihedral(2, 0, 1, 3))
-    back = Molecule.from_ase(atoms)
-    assert (back.charge, back.multiplicity) == (1, 2)
-    assert back.coordinates == pytest.approx(molecule.coordinates, abs=1e-12)
-
-
 def test_texts_come_back():
     molecule = Molecule.from_string(PEROXIDE, charge=-1, multiplicity=2)
     assert (molecule.text, molecule.name, molecule.source) == (PEROXIDE, "molecule", "python")
