@@ -207,7 +207,7 @@ def test_a_potential_kept_in_another_file_is_found() -> None:
     assert pseudo.elements["H"].ecp is not None
     others = {"ccecp-he-aug-cc-pvtz": ("Si", 2), "bfd-vdz": ("Si", 10), "cc-pwcv5z-pp": ("Ag", 28)}
     for name, (symbol, electrons) in others.items():
-        assert resolve_orbital(name, [symbol]).elements[symbol].ecp_electrons == electrons
+        assert resolve_orbital(name, [symbol]).ecp_electrons == {symbol: electrons}
 
 
 def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> None:

@@ -452,13 +452,12 @@ def test_a_batch_of_several_methods_names_none(tmp_path: Path) -> None:
     found = batches.BatchResult(tmp_path, rows)
     assert (list(found), len(found), found.failed) == (["a", "b"], 2, {"c": "no such file"})
     assert str(found).splitlines()[0].split() == ["item", "status", "total", "energy", "/", "Eh"]
-    assert "E(MP2, total) / Eh" in str(batches.BatchResult(tmp_path, [rows[0], *rows[2:]]))
-    table = found.to_dataframe()
-    assert table["mp2_total_energy"].dropna().to_dict() == {"a": -1.5}
-    assert table["total_energy"].dropna().to_dict() == {"a": -1.5, "b": -2.5}
     for name in ("c", "d", "e"):
         with recorded_error(KeyError):
             found[name]
+    pytest.importorskip("pandas")
+    table = found.to_dataframe()[["mp2_total_energy", "total_energy"]].to_dict("list")
+    assert list(map(str, table.values())) == ["[-1.5, nan, nan, nan]", "[-1.5, -2.5, nan, nan]"]
 
 
 @pytest.mark.parametrize("calibrate", [False, True])
