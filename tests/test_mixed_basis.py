@@ -21,7 +21,7 @@ from dfmp2.execution.items import compute_item, inputs_to_share, look_items, rea
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.molecule.basis import parse_basis_file
-from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, resolve_orbital
+from dfmp2.molecule.basis_library import find_exchange_element, resolve_orbital
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts
@@ -188,31 +188,6 @@ def one_contraction(shells: Any) -> list[Any]:
         for shell in shells
         for k in range(1, len(shell[1]))
     ]
-
-
-@pytest.mark.parametrize(("name", "symbol"), [("def2-svp", "I"), ("cc-pvtz", "C"), ("6-31g", "O")])
-def test_a_file_of_pyscf_gives_the_same_bits(name: str, symbol: str) -> None:
-    from pyscf.gto import basis
-
-    from dfmp2.molecule.basis import squash
-
-    expected = find_pyscf_element(squash(name), symbol)
-    file = expected.source.partition(": ")[2]
-    text = (Path(basis.__file__).parent / file).read_text()
-    found = parse_basis_file("set.dat", text)[symbol]
-    assert found.shells == expected.shells
-    assert channels(found.ecp) == channels(expected.ecp)
-
-
-def channels(ecp: Any) -> Any:
-    """A core potential without the powers of r after its last term, which PySCF pads up to 6."""
-    if ecp is None:
-        return None
-    used = []
-    for momentum, powers in ecp[1]:
-        last = max(power for power, terms in enumerate(powers) if terms)
-        used.append((momentum, powers[: last + 1]))
-    return ecp[0], tuple(used)
 
 
 @pytest.mark.parametrize(("symbol", "name"), [("I", "def2-tzvpp"), ("Br", "cc-pvdz-pp")])
