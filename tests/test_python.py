@@ -311,15 +311,6 @@ def test_every_kind_of_molecule_is_the_same(tmp_path: Path) -> None:
         one = dfmp2.Molecule.from_qcschema(room.Molecule(**document))
         np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-8)
         assert (one.charge, one.multiplicity) == (1, 2)
-    ase = pytest.importorskip("ase")
-    atoms = ase.Atoms(
-        "OH2",
-        [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")],
-        charges=[0, 0, 1.0],
-    )
-    one = dfmp2.Molecule.from_ase(atoms, multiplicity=2)
-    np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-12)
-    assert (one.charge, one.multiplicity) == (1, 2)
 
 
 def test_atoms_and_mole_are_taken_where_a_molecule_is(result: dfmp2.MP2Result) -> None:
