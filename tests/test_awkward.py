@@ -19,7 +19,7 @@ from dfmp2.gradients import certificate as gradient_certificate
 from dfmp2.gradients.density import options_in_fields
 from dfmp2.host.threads import HUGE_PAGES
 from dfmp2.interop import qcschema
-from dfmp2.molecule.files import read_file, read_frames
+from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options, make_options
 from dfmp2.output.export import export
@@ -416,19 +416,6 @@ def test_an_imaginary_mode_is_not_drawn_in_the_spectrum(vibrations: Study) -> No
 
 PDB = "HETATM    1  O1  UNL A   1       0.000   0.100   0.000  1.00  0.00           O{}\n"
 PDB += "HETATM    2  H1  UNL A   1       0.000   0.300   0.960  1.00  0.00           H{}\n"
-
-
-@pytest.mark.parametrize(
-    ("written", "charge"),
-    [(("1-", "  "), -1), (("2-", "1+"), -1), (("1+", "  "), 1), (("  ", "  "), 0)],
-)
-def test_charges_of_atoms_in_a_pdb_file(
-    written: tuple[str, str], charge: int, tmp_path: Path
-) -> None:
-    pytest.importorskip("ase")
-    (tmp_path / "x.pdb").write_text(PDB.format(*written))
-    found = read_file(tmp_path / "x.pdb", multiplicity=1 if charge % 2 else 2)
-    assert found.molecule.charge == charge and found.molecule.symbols == ("O", "H")
 
 
 def test_models_without_atoms_are_no_frames(tmp_path: Path) -> None:

@@ -27,8 +27,10 @@ from dfmp2.fitting.sets import (
 )
 from dfmp2.molecule import basis_library
 from dfmp2.molecule.basis import (
+    FITTING_KINDS,
     BasisSet,
     ElementBasis,
+    is_mp2_fitting_set,
     kind,
     normalise,
     squash,
@@ -88,12 +90,55 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("CC_pvdz ", "ccpvdz"),
         ("cc-pVDZ-RIFIT", "ccpvdzri"),
+        ("cc-pVDZ MP2FIT", "ccpvdzri"),
+        ("cc-pvdz_ri", "ccpvdzri"),
         ("6-31G(D)", "631g*"),
+        ("6-31gs", "631g*"),
+        ("6-31+G_ST_", "631+g*"),
+        ("6-311++G(d,p)", "6311++g**"),
+        ("3-21gss", "321g**"),
         ("cc-pv(d+d)z", "ccpv(d+d)z"),
+        ("cc-pVDpDZ", "ccpv(d+d)z"),
+        ("aug-cc-pVDpDZ", "augccpv(d+d)z"),
     ],
 )
 def test_names_are_compared_without_spelling(name: str, key: str) -> None:
     assert normalise(name) == key
+
+
+def test_kinds_of_pyscfs_own_names() -> None:
+    """For which the exchange has none: Coulomb sets of Weigend, Ahlrichs and DeMon, and others."""
+    kinds = {
+        "j": "weigend weigend+etb weigend-cfit ahlrichs ahlrichs-cfit demon demon-cfit def2-rij "
+        "def2-universal-jfit def2-fituniversal cc-pvdz-fit dgauss-a1-cfit",
+        "jk": "weigend-jkfit def2-universal-jkfit cc-pvdz-jkfit",
+        "ri": "cc-pvdz-ri cc-pvdz-rifit cc-pvdz-mp2fit",
+        "xfit": "dgauss-a1-xfit",
+        "optri": "cc-pvdz-f12-optri aug-cc-pvdz-optri+",
+        "guess": "sap_grasp_large sap_helfem_large",
+        "admm": "admm-1 aug-admm-2",
+        None: "cc-pvdz def2-svp ano sto-3g",
+    }
+    for expected, names in kinds.items():
+        for name in names.split():
+            assert kind(name) == expected, name
+            assert is_mp2_fitting_set(name) == (expected == "ri")
+    assert is_mp2_fitting_set("AUTO")
+    assert {"ri", "jk", "j"} == FITTING_KINDS
+
+
+def test_what_a_set_says_of_itself() -> None:
+    """Errors of atoms add up if all are known; lines name each set with its source once; the hash is
+    that of functions and core potential."""
+    shells = ((0, (1.0, 1.0)),)
+    first = ElementBasis("O", "a", "x", shells)
+    second = ElementBasis("H", "a", "y", shells, (2, ((-1, (((1.0, 2.0),),)),)), "y")
+    third = ElementBasis("H", "a", "x", shells)
+    basis = BasisSet("ri", "a", {"O": first, "H": second, "H3": third}, {"O": 0.5, "H3": -0.2})
+    assert basis.error_of(["O", "H3", "H3"]) == pytest.approx(0.1)
+    assert basis.error_of(["O", "H"]) is None and basis.error_of([]) is None
+    assert basis.describe() == ["a for O H3 (x)", "a for H (y)"]
+    assert first.sha256 == third.sha256 != second.sha256
 
 
 @pytest.mark.exchange
@@ -160,6 +205,9 @@ def test_a_potential_kept_in_another_file_is_found() -> None:
     pseudo = resolve_orbital("ccECP-cc-pVDZ", ["H", "O"])
     assert [element.ecp_electrons for element in pseudo.elements.values()] == [0, 2]
     assert pseudo.elements["H"].ecp is not None
+    others = {"ccecp-he-aug-cc-pvtz": ("Si", 2), "bfd-vdz": ("Si", 10), "cc-pwcv5z-pp": ("Ag", 28)}
+    for name, (symbol, electrons) in others.items():
+        assert resolve_orbital(name, [symbol]).ecp_electrons == {symbol: electrons}
 
 
 def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> None:
@@ -189,6 +237,13 @@ def test_families_leave_elements_to_the_set_they_extend() -> None:
     assert count(core, "O") == count(resolve_orbital("cc-pvdz", ["O"]), "O") + 4
     heavy = resolve_orbital("heavy-aug-cc-pVDZ", ["O", "H"])
     assert [heavy.elements[s].name for s in ("O", "H")] == ["aug-cc-pvdz", "cc-pvdz"]
+    for name, symbol, other in (
+        ("aug-cc-pwCVTZ", "He", "aug-cc-pvtz"),
+        ("cc-pwCVDZ-PP", "C", "cc-pwcvdz"),
+        ("aug-cc-pwCVTZ-PP", "H", "aug-cc-pvtz"),
+        ("cc-pVQZ-PP", "Ni", "cc-pvqz"),
+    ):
+        assert resolve_orbital(name, [symbol]).elements[symbol].name == other
     mixed = resolve_orbital("cc-pvdz-pp", ["Ag", "C", "H"])
     assert [e.name for e in mixed.elements.values()] == ["cc-pvdz-pp", "cc-pvdz", "cc-pvdz"]
     assert mixed.elements["C"].ecp is None

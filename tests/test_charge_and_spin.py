@@ -18,7 +18,7 @@ from dfmp2.molecule.comment import statements
 from dfmp2.molecule.files import read_file, read_frames, read_point_charges
 from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
 from dfmp2.molecule.xyz import parse_text, parse_xyz, read_xyz
-from tests.recorded import recorded_error, recorded_texts
+from tests.recorded import recorded_error
 
 from .mol_blocks import BLOCKS, Block
 
@@ -64,20 +64,116 @@ def test_comment(comment: str, said: str) -> None:
         assert outcome == said
 
 
-RARE = """
-charge_label=3 | charge_of_x: 1 | cell_charge=1 | point_charge=2 | atom charge 1 | surface_charge=2
-total_charge=-1 | molecule charge 1 | charge= | charge one | charge=one | charge: neutral | charge+1
-charge 1.5 | charge=2- | charge=+1- | +1 charge | -1 charge, doublet | +1 charge state | 2 charges
-q | q 2 | q=x | m=2 | q=1 m=2 | q=0 m=2.5 | mult:2 charge:1 | multiplicity=2.0 | 2 multiplicity
-uhf=1 | uhf=120 | nuhf 1 | unpaired=1 | unpaired=-1 | 2 unpaired electrons | 1 unpaired electron
-ms=1/2 | ms 0.5 | ms=0.3 | sz=x | 2s=1 | 2s 1 | 2S+1=2 | magmom=1.02 | magmom=1.2 | magmom=x
-spin=3/2 | spin=2 | spin=1/3 | spin=1/0 | spin=-1 | spin=200 | electrons=9 | nelec=+9- | 8 electrons
-"""
+BEFORE = "total net overall molecular molecule mol tot system formal"
+BEFORE_ANY = f"{BEFORE} n num number nr state the job input"
+OF_OTHERS = """nuclear core point partial atomic effective mulliken loewdin lowdin hirshfeld resp esp
+chelpg npa nbo bader cm5 atom background fragment surface image probe counter electron proton
+electronic metal ligand solvent site ion iron zinc oxygen"""
+QUANTITIES = """transfer density contamination orbit squared method model scheme population center
+centre energy gap correction component scaling constant coupling basis type penalty separation error
+channels"""
+SPELT = "minus plus negative positive one two three four five six"
 
 
-def test_what_rare_comments_mean() -> None:
-    comments = [comment.strip() for comment in RARE.replace("\n", "|").split("|")]
-    recorded_texts(f"{comment} -> {outcome_of(comment)}" for comment in filter(None, comments))
+def with_each(words: str, *forms: str) -> list[str]:
+    """Comments made of the forms and each of the words."""
+    return [form.format(word) for word in words.split() for form in forms]
+
+
+OF_CHARGE = "charge chg chrg total_charge net_charge molecular_charge"
+OF_SPIN = "multiplicity mult spin_multiplicity molecular_multiplicity spin unpaired magmom"
+SPELLINGS = {  # outcome: comments
+    "charge -2, multiplicity 1": ["charge=2-", "dianion"],
+    "charge -1, multiplicity 1": ["total_charge=-1", "-1 charge"],
+    "charge 1, multiplicity 1": ["molecule charge 1", "+1 charge"],
+    "charge 1, multiplicity 2": ["mult:2 charge:1"],
+    "charge 0, multiplicity 2": [
+        *("multiplicity=2.0", "nuhf 1", "1 unpaired electron", "ms=1/2", "2s=1", "2S+1=2"),
+        "magmom=1.02",
+    ],
+    "charge 0, multiplicity 1": [
+        *with_each(OF_CHARGE, '{}="neutral"', "{}: none", "{}=zero"),
+        "q=0 m=2.5",
+    ],
+    "charge 2, multiplicity 1": [
+        *with_each(BEFORE, "{} charge 2", "{}_chrg=2", "{}-chg 2"),
+        *with_each("total net mol tot molecular system overall formal i", "{}charge: 2"),
+        *with_each(BEFORE_ANY, "{}_charge=2"),
+        *with_each("= == : := => ->", "charge {} 2", "charge{}2", "q{}2"),
+        *with_each("is of was equals", "charge {} 2"),
+        *("charge equal to 2", "charge set to 2", "charge, 2", "charge (2)", "charge [2]"),
+        *("charge | 2", "charge state 2", "charge number: 2", "charge total=2", "charge tot 2"),
+        *("icharg = 2", "charge +2", "charge 2+", "charge 2.0", "charge 2e0", "Q=2"),
+        *with_each(f"{OF_CHARGE} q icharge charge_state", '{}="2"', "{}='2'", "{}={{2}}"),
+    ],
+    "charge -1, multiplicity 2": [
+        *with_each("/ , & ; + _ | -", "charge{}mult -1 2", "q {} m = -1, 2"),
+        *("charge and spin multiplicity (-1 2)", "chg mult: -1; 2", "multiplicity/charge 2 -1"),
+        *("-1 charge, doublet", "1- charged and doublet", "-1 e charge with 1 unpaired electron"),
+    ],
+    "charge 0, multiplicity 3": [
+        *with_each("multiplicity multiplicty multip mult mul multiplet", "{}=3", "{} 3"),
+        *with_each("multiplicity mult mul", "spin {} 3", "spin-{}: 3", "spin_{}=3"),
+        *with_each("2s+1 2*s+1 (2s+1)", "{}=3", "{} 3"),
+        *with_each("unpaired nunpaired n_unpaired nopen uhf nuhf", "{}=2", "{} 2"),
+        *with_each("electron electrons spin spins e", "unpaired {}=2"),
+        *with_each("magmom magnetization magnetisation", "{}=2.04", "{} -2"),
+        *("magnetic moment: 2", "total magnetization = 1.96", "2S=2", "2 unpaired electrons"),
+        *with_each(
+            "multiplicity mult spin_multiplicity molecular_multiplicity mul 2s+1",
+            '{}="3"',
+            "{}='3'",
+            "{}={{3}}",
+        ),
+        *with_each("unpaired uhf magmom nuhf n_unpaired", '{}="2"'),
+    ],
+    "charge 0, multiplicity 4": [
+        *with_each("spin ms sz s_z s", "{}=3/2", "{}: 1.5", '{}="3/2"'),
+        *("spin state 3/2", "spin quantum number 1.5", "spin number=3/2", "total spin is 3/2"),
+    ],
+    "refused": [
+        *("charge_label=3", "charge_of_x: 1", "cell_charge=1", "point_charge=2", "charge="),
+        *("charge=one", "charge+1", "charge 1.5", "charge=+1-", "charge: -", "charge: ?", "q 2"),
+        *("q=1.5", "q=1 m=2", "2 multiplicity", "unpaired=-1", "magmom=1.2", "magmom=x"),
+        *("spin=1/3", "spin=1/0", "spin=-1", "spin=200", "nelec=+9-", "8 electrons"),
+        *with_each(OF_OTHERS, "{} charge 1", "the {} charge=1", "{} spin 1/2"),
+        *with_each(OF_CHARGE, '{}="minus one"', "{}='one'"),
+        *with_each(OF_SPIN, '{}="two"'),
+        *with_each(SPELT, "charge {}", "charge: {}", "mult: {}", "unpaired={}"),
+        *with_each("positively negatively singly doubly triply", "{} charged", "{}-charged ion"),
+        *with_each("biradical diradical bi-radicals di-radical high-spin", "{} state"),
+        *with_each("one two three four five six", "{} unpaired electrons"),
+        *with_each("alpha beta", "n_{}=5", "n{}: 4"),
+        *with_each("nelec nelectrons n_elec n_electrons electrons", "{}=10"),
+        *(
+            "number of electrons: 10",
+            "num electrons=10",
+            "10 electrons",
+            "charged -1",
+            "charges: .5",
+        ),
+        *("* xyz -1 1", "*xyzfile -1 1", "$molecule -1 1", "(-1, 1) HO", "-1|1", 'charge="-1+"'),
+    ],
+    "without": [
+        *("surface_charge=2", "+1 charge state", "2 charges", "q", "q=x", "m=2", "uhf=120"),
+        *("ms 0.5", "ms=0.3", "ms=1/0", "sz=x", "2s 1"),
+        *with_each(QUANTITIES, "charge_{}=3", "spin-{}: 2", "{}_charge=3", "{}-spin 2"),
+        *with_each("nelec nelectrons n_elec electrons", "{}=9"),
+        *(
+            "* xyz 0 1",
+            "spin: none",
+            "multiplicity: neutral",
+            'energy="-76.2" date="12/05"',
+            'title="2 bonds" charges="-0.4 0.4"',
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("outcome", SPELLINGS)
+def test_every_spelling_and_every_word_beside_it(outcome: str) -> None:
+    for comment in SPELLINGS[outcome]:
+        assert outcome_of(comment).startswith(outcome), comment
 
 
 @pytest.mark.parametrize(("comment", "said"), COMMENTS)
@@ -133,6 +229,12 @@ def test_the_same_reader_for_frames_texts_and_standard_input(
         ("geometry (Bohr) of step 3", "angstrom", "bohr"),
         ("unit=Angstrom", "bohr", "angstrom"),
         ("xtb, coords in angstrom", "bohr", "angstrom"),
+        ("coordinate = a.u.", "angstrom", "bohr"),
+        ("units=au", "angstrom", "bohr"),
+        ("positions given in bohrs", "angstrom", "bohr"),
+        ("unit: atomic_units", "angstrom", "bohr"),
+        ("geometry is in Angstroms", "bohr", "angstrom"),
+        ("coord are in (ang)", "bohr", "angstrom"),
     ],
 )
 def test_another_unit_in_the_comment_is_refused(comment: str, units: str, stated: str) -> None:
@@ -174,7 +276,7 @@ def test_charged_formulas_of_other_molecules_state_nothing() -> None:
 def test_columns_of_charges_and_moments_add_up() -> None:
     """In the form in which ASE writes initial charges and magnetic moments."""
     head = "2\nProperties=species:S:1:pos:R:3:initial_charges:R:1:initial_magmoms:R:1\n"
-    found = parse_xyz(f"{head}O 0 0 0 -0.75 1.5\nH 0 0 1 -0.25 0.5\n", file="f")
+    found = parse_xyz(f"{head}O 0 0 0 -7.5d-1 1.5\nH 0 0 1 -2.5D-1 0.5\n", file="f")
     assert (found.molecule.charge, found.molecule.multiplicity) == (-1, 3)
     found = parse_xyz(f"{head}O 0 0 0 -0.5 1\nH 0 0 1 0.5 -1\n", file="f")
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
@@ -184,14 +286,21 @@ def test_columns_of_charges_and_moments_add_up() -> None:
         parse_xyz(f"{head}O 0 0 0 -0.4 0\nH 0 0 1 0 0", file="f")
     results = head.replace("initial_", "")
     assert parse_xyz(f"{results}O 0 0 0 -0.41 0\nH 0 0 1 0.42 0\n", file="f").molecule.charge == 0
-    with recorded_error(InputError):
-        parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
+    for columns in ("-1.41 0\nH 0 0 1 0.42 0", "-1 0\nH 0 0 1 0 0", "0 1.25\nH 0 0 1 0 0.75"):
+        with recorded_error(InputError):
+            parse_xyz(f"{results}O 0 0 0 {columns}\n", file="f")
+    vectors = head.replace("magmoms:R:1", "magmoms:R:3")
+    found = parse_xyz(f"{vectors}O 0 0 0 1 1.2 0 0.4\nH 0 0 1 0 0 0 1.2\n", file="f")
+    assert (found.molecule.charge, found.molecule.multiplicity) == (1, 3)
+    matching = results.replace("\n", "\ncharge=1 multiplicity=3 ", 1)
+    assert parse_xyz(f"{matching}O 0 0 0 0.6 1.3\nH 0 0 1 0.38 0.71\n", file="f")
 
 
-def test_a_column_of_masses_may_not_name_isotopes() -> None:
+@pytest.mark.parametrize("name", ["mass", "masses"])
+def test_a_column_of_masses_may_not_name_isotopes(name: str) -> None:
     """Averages as ASE writes them (bromine 79.904, of two isotopes) and most abundant isotopes are
     usual; 2.0141 u is deuterium, 80.9163 u the rarer bromine."""
-    head = "2\nProperties=species:S:1:pos:R:3:masses:R:1\n"
+    head = f"2\nProperties=species:S:1:pos:R:3:{name}:R:1\n"
     for hydrogen, bromine in ((1.008, 79.904), (1.00782503, 78.9183376)):
         found = parse_xyz(f"{head}H 0 0 0 {hydrogen}\nBr 0 0 1.4 {bromine}\n", file="f")
         assert found.molecule.natom == 2
@@ -280,26 +389,16 @@ def test_what_an_option_explains(tmp_path: Path) -> None:
     """Radicals, carbenes and ions that the block does not state."""
     methyl = BLOCKS["methyl without M  RAD"].text()
     assert read_block(tmp_path, "f", methyl, multiplicity=2).molecule.multiplicity == 2
-    assert read_block(tmp_path, "f", methyl, charge=1).molecule.charge == 1
-    carbon = BLOCKS["carbon atom"].text()
-    assert read_block(tmp_path, "f", carbon, multiplicity=5).molecule.multiplicity == 5
-    with recorded_error(InputError):
-        read_block(tmp_path, "f", carbon, multiplicity=1)
-    ethanol = BLOCKS["ethanol without hydrogens"].text()
-    for state in ({"multiplicity": 1}, {"multiplicity": 3}, {"charge": 0}, {"charge": 2}):
-        with recorded_error(InputError):
-            read_block(tmp_path, "f", ethanol, **state)
     carbene = BLOCKS["methylene, triplet"].text().replace("M  RAD  1   1   3\n", "")
-    for multiplicity in (1, 3):
-        found = read_block(tmp_path, "f", carbene, multiplicity=multiplicity).molecule
-        assert found.multiplicity == multiplicity
-    for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}):
-        assert read_block(tmp_path, "f", carbene, **state).molecule.charge == state["charge"]
-    for state in ({}, {"charge": 1}, {"charge": 0}, {"charge": 2, "multiplicity": 3}):
+    for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}, {"multiplicity": 3}):
+        found = read_block(tmp_path, "f", carbene, **state).molecule
+        assert (found.charge, found.multiplicity) == (
+            state.get("charge", 0),
+            state.get("multiplicity", 1),
+        )
+    for state in ({}, {"charge": 1}, {"charge": 2, "multiplicity": 3}):
         with recorded_error(InputError):
             read_block(tmp_path, "f", carbene, **state)
-    with recorded_error(InputError):
-        read_block(tmp_path, "f", methyl, multiplicity=1, charge=0)
     two = BLOCKS["two radical centres"].text()
     assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
 
@@ -338,6 +437,14 @@ def test_a_drawing_is_refused(rest: str) -> None:
         ("N C C", "1-2-4 2-3-4 3-1-4", "", {1: 1, 2: 1}),
         ("Fe C H", "1-2-1 2-3-1", "", {}),
         ("C C", "1-2-8", "", {}),
+        # One bond too many of an element of the second period fills a valence of the neighbour.
+        ("B H H H O", "1-2-1 1-3-1 1-4-1 1-5-1", "", {}),
+        ("C H H H H O", "1-2-1 1-3-1 1-4-1 1-5-1 1-6-1", "", {}),
+        ("N H H H O", "1-2-1 1-3-1 1-4-1 1-5-1", "", {}),
+        ("O H H O", "1-2-1 1-3-1 1-4-1", "", {}),
+        ("F H O", "1-2-1 1-3-1", "", {}),
+        ("Si H H H H O", "1-2-1 1-3-1 1-4-1 1-5-1 1-6-1", "", {5: 1}),
+        ("N:0:3 C C", "1-2-4 2-3-4 3-1-4", "", {1: 1, 2: 1}),
     ],
 )
 def test_hydrogens_that_atoms_lack(
@@ -348,33 +455,82 @@ def test_hydrogens_that_atoms_lack(
     assert unfilled(read_mol_block(block.text())) == lacks
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "state"),
+    [
+        ("charge", "2", (2, 1)),
+        ("PUBCHEM_TOTAL_CHARGE", "-1", (-1, 1)),
+        ("molecular charge", "1", (1, 1)),
+        ("Multiplicity", "3", (0, 3)),
+        ("spin mult", "3", (0, 3)),
+        ("spin", "3/2", (0, 4)),
+        ("unpaired electrons", "2", (0, 3)),
+        ("unpaired_electrons", "1", (0, 2)),
+        ("UHF", "2", (0, 3)),
+        ("recharge", "2", (0, 1)),
+    ],
+)
+def test_data_of_a_block_that_state_charge_or_spin(
+    name: str, value: str, state: tuple[int, int], tmp_path: Path
+) -> None:
+    text = Block("", "Ca", "", "", f"> 1 <{name}>\n{value}\n").text()
+    found = read_block(tmp_path, "x", text).molecule
+    assert (found.charge, found.multiplicity) == state
+    with recorded_error(InputError):
+        read_block(tmp_path, "x", text, units="bohr")
+    said = f"3D\n{name.removeprefix('PUBCHEM_')}={value}\n"
+    third = text.partition("> 1")[0].replace("3D\n\n", said)
+    assert read_block(tmp_path, "x", third).molecule == found
+
+
+@pytest.mark.parametrize(
+    ("bonds", "lines"),
+    [
+        *((bonds, "") for bonds in ("1-3-1", "3-1-1", "0-2-1", "2-0-1", "2-2-1")),
+        *(("1-2-1", f"M  {name}") for name in ("CHG", "RAD", "CHG  1   3   1", "RAD  1   0   2")),
+    ],
+)
+def test_bonds_and_properties_of_atoms_that_are_not(bonds: str, lines: str) -> None:
+    with recorded_error(InputError):
+        read_mol_block(Block("", "C H", bonds, "", lines).text())
+
+
 def test_ase_writes_all_bonds_as_single_ones() -> None:
     ethene = BLOCKS["ethanol without hydrogens"].text(program="ASE")
     assert unfilled(read_mol_block(ethene)) == {}
 
 
+RECORDS = ("ATOM  ", "HETATM")
 ATOM = "HETATM    1  O   OH  A   1       0.000   0.000   0.000  1.00  0.00           O{}"
 
 
 @pytest.mark.parametrize(
-    ("written", "charge"), [("1-", -1), ("-1", -1), ("2+", 2), ("+2", 2), ("0 ", 0), ("", 0)]
+    ("written", "charge"), [("1-", -2), ("-1", -2), ("3+", 2), ("+1", 0), ("0 ", -1), ("", -1)]
 )
-def test_charge_of_a_pdb_atom(written: str, charge: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", RECORDS)
+def test_charge_of_a_pdb_atom(written: str, charge: int, record: str, tmp_path: Path) -> None:
     path = tmp_path / "oh.pdb"
-    path.write_text(
-        ATOM.format(written)
-        + "\n"
-        + ATOM.format("").replace("0.000  1.00", "0.970  1.00")
-        + "\nEND\n"
-    )
+    second = ATOM.format("1-").replace("0.000  1.00", "0.970  1.00")
+    text = f"{ATOM.format(written)}\n{second}\nEND\n".replace("HETATM", record)
+    path.write_text(text)
     found = read_file(path)
-    assert found.molecule.charge == charge
-    assert found.charge_from == ("file" if charge else "default")
-    assert read_file(path, charge=3).molecule.charge == 3
+    assert (found.molecule.charge, found.molecule.multiplicity) == (charge, 1)
+    assert found.charge_from == ("file" if charge else "default")  # neutral by its atoms
+    assert found.multiplicity_from == "default" and found.molecule.text == text
+    asked = read_file(path, charge=3, multiplicity=4, called="other.pdb")
+    assert (asked.charge_from, asked.multiplicity_from) == ("option", "option")
+    assert (asked.molecule.charge, asked.molecule.multiplicity) == (3, 4)
+    assert (asked.molecule.name, asked.molecule.source) == ("other", "other.pdb")
+    with recorded_error(InputError):
+        read_file(path, units="bohr")
+    path.write_text(f"{text[:16]}B{text[17:]}")  # an alternate location
+    with recorded_error(InputError):
+        read_file(path)
 
 
-def test_deuterium_of_a_pdb_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.pdb").write_text(f"{ATOM.format('')[:76]} D\nEND\n")
+@pytest.mark.parametrize("isotope", ["D", "T"])
+def test_deuterium_of_a_pdb_file_is_refused(isotope: str, tmp_path: Path) -> None:
+    (tmp_path / "x.pdb").write_text(f"{ATOM.format('')[:76]} {isotope}\nEND\n")
     with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
 
@@ -404,9 +560,12 @@ def test_the_element_of_a_pdb_atom(element: str, name: str, expected: str, tmp_p
     assert read_file(tmp_path / "x.pdb").molecule.symbols == (expected,)
 
 
+@pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("name", [" CA ", " HG ", "HE21", " NE ", " D1 "])
-def test_a_pdb_atom_whose_name_may_be_two_elements_is_refused(name: str, tmp_path: Path) -> None:
-    line = ATOM.format("")
+def test_a_pdb_atom_whose_name_may_be_two_elements_is_refused(
+    name: str, record: str, tmp_path: Path
+) -> None:
+    line = ATOM.format("").replace("HETATM", record)
     (tmp_path / "x.pdb").write_text(f"{line[:12]}{name}{line[16:76]}\nEND\n")
     with recorded_error(InputError):
         read_file(tmp_path / "x.pdb")
@@ -417,22 +576,27 @@ def test_a_pdb_file_without_hydrogens_is_refused(tmp_path: Path) -> None:
     oxygen = ATOM.format("")
     carbon = oxygen.replace("O", "C", 1).replace("0.000", "1.400", 1)[:-1] + "C"
     path = tmp_path / "x.pdb"
+    for element in ("H", "F", "Cl", "Br", "I"):
+        other = f"{oxygen[:76]}{element:>2}"
+        path.write_text(f"{carbon}\n{other}\nEND\n")
+        assert read_file(path).molecule.symbols == ("C", element)
     path.write_text(f"{carbon}\n{oxygen}\nEND\n")
     with recorded_error(InputError):
         read_file(path)
 
 
 def test_a_drawing_without_its_code_is_refused(tmp_path: Path) -> None:
-    """All z are 0. Methane shows it; ethene could be planar."""
-    ethene = "C C H H H H", "1-2-2 1-3-1 1-4-1 2-5-1 2-6-1"
-    for atoms, bonds in (("C H H H H", "1-2-1 1-3-1 1-4-1 1-5-1"), ethene):
-        text = re.sub(r"0\.\d000 (?=[CH])", "0.0000 ", Block("", atoms, bonds, "").text())
-        (tmp_path / "x.mol").write_text(text)
-        if len(atoms) > 9:
-            assert read_file(tmp_path / "x.mol").molecule.natom == 6
-            continue
+    """All z are 0. Atoms with four hydrogens show it, also as ions of charge 1 (code 3) and -1 (code
+    5); ethene could be planar."""
+
+    def read_flat(atoms: str, bonds: str) -> Any:
+        text = Block("", atoms, bonds, "").text()
+        return read_block(tmp_path, "x", re.sub(r"0\.\d000 (?=[A-Z])", "0.0000 ", text))
+
+    assert read_flat("C C H H H H", "1-2-2 1-3-1 1-4-1 2-5-1 2-6-1").molecule.natom == 6
+    for atom in ("C", "Si", "Ge", "N:3", "P:3", "B:5"):
         with recorded_error(InputError):
-            read_file(tmp_path / "x.mol")
+            read_flat(f"{atom} H H H H", "1-2-1 1-3-1 1-4-1 1-5-1")
 
 
 @pytest.mark.parametrize("between", ["$$$$\n", ""])

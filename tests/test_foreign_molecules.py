@@ -136,6 +136,8 @@ def test_a_molecule_of_qcschema() -> None:
         ({"real": [True, False], "fragment_charges": [1, -2]}, (1, 1)),
         ({"real": [True, False], "fragment_multiplicities": [1, 2]}, (0, 1)),
         ({"molecular_charge": 3.0}, (3, 1)),
+        ({"molecular_charge": None, "fragments": None, "real": None}, (0, 1)),
+        ({"molecular_charge": 10**400}, (10**400, 1)),
     ],
 )
 def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[int, int]) -> None:
@@ -157,6 +159,12 @@ def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[i
         {"symbols": []},
         {"symbols": ["O", 1, "H"]},
         {"symbols": "OHe"},
+        {"symbols": ["O", "H", "Xx"]},
+        {"geometry": [10**400] * 9},
+        {"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]},
+        {"molecular_multiplicity": "2"},
+        {"molecular_chrage": 1},
+        {"schema_version": 1},
         {"real": [True, False]},
         {"real": [1, 1, 0]},
         {"atomic_numbers": [8, 1, 3]},
@@ -170,6 +178,8 @@ def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[i
         {"fragments": [[0, 1]]},
         {"fragments": [[0, 1], [1, 2]]},
         {"fragments": [["a"]]},
+        {"fragments": [[0.5, 1, 2]]},
+        {"fragments": [[float("inf")]]},
         {"fragments": [[0, 1], [2]], "fragment_charges": [1]},
         {"fragments": [[0, 1], [2]], "fragment_charges": [1, 0]},
         {"fragments": [[0], [1, 2]], "fragment_charges": [-1, 0.5]},
@@ -235,6 +245,7 @@ def test_masses_of_isotopes(isotopes: tuple[str, ...], masses: tuple[float, ...]
     [
         "0=2H",
         "4=2H",
+        "\u00b2=2H",
         "C=13C",
         "1=2H",
         "H=9H",

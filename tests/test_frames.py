@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from ase.db import connect
 import dfmp2
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.execution.manifest import make_batch, read_batch, read_manifest
-from dfmp2.molecule.files import frames_in, read_frame
+from dfmp2.molecule import files
+from dfmp2.molecule.files import frames_in, read_frame, read_frames
 from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error, recorded_failure
 
@@ -45,6 +48,8 @@ def database(tmp_path: Path) -> Path:
         rows.write(Atoms("OH", [[0, 0, 0], [0, 0, 0.97]]), total_charge=-1, multiplicity=1)
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 1]))
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.1]]), charge=2)
+        data = {"charge": 1, "multiplicity": 4}
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 0]), data=data)
         del rows[gone]
     return path
 
@@ -60,6 +65,7 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         "some-0003",
         "some-0004",
         "some-0005",
+        "some-0006",
     ]
     assert [item.name for item in batch.items] == names
     molecules = [read_frame(item.path, item.given["frame"]) for item in batch.items]
@@ -71,9 +77,16 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         ("HO", -1, 1),
         ("O2", 0, 3),
         ("O2", 2, 1),
+        ("O2", 1, 4),
     ]
     assert np.ptp(molecules[1].coordinates[:, 2]) == pytest.approx(1.05 / 0.52917721092)
-    assert molecules[3].name == "short bond"
+    assert [one.name for one in molecules[3:]] == [
+        "short bond",
+        *(f"some-{k}" for k in (3, 4, 5, 6)),
+    ]
+    assert molecules[4].source == f"{database}, frame 3"
+    asked = read_frame(database, 3, charge=1, multiplicity=3, called="mine.db")
+    assert (asked.charge, asked.multiplicity, asked.source) == (1, 3, "mine.db, frame 3")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +95,9 @@ def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> N
         ({"total_charge": 1, "charge": -1}, {}),
         ({"charge": 2}, {"charge": 0}),
         ({"charge": 0.5}, {}),
+        ({"charge": math.nan}, {}),
+        ({"multiplicity": math.inf}, {}),
+        ({}, {"charge": np.array([0.1, -0.1])}),
         ({"multiplicity": "two"}, {}),
     ],
 )
@@ -128,11 +144,50 @@ def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> Non
 
     assert items('molecule = "many.xyz"\nframe = 2\nname = "second"\n') == ["second"]
     assert len(items('molecule = "many.xyz"\nframes = "all"\n')) == 3
-    assert len(items('molecule = "some.db"\n')) == 4
+    assert len(items('molecule = "some.db"\n')) == 5
     assert items('molecule = "some.db"\nframe = 4\n') == ["some"]
     for wrong in ("frame = 0", "frames = 3"):
         with recorded_error(InputError):
             items(f'molecule = "many.xyz"\n{wrong}\n')
+
+
+PDB = "ATOM      {0}  H{0}  UNL A   1       0.000   0.000{1:8.3f}  1.00  0.00           H\n"
+SDF = "    0.0000    0.0000{:10.4f} H   0  0  0  0  0  0  0  0  0  0  0  0\n"
+H2 = {  # a frame by the ending of its file
+    "xyz": "2\n\nH 0 0 0\nH 0 0 {}\n",
+    "pdb": f"{PDB.format(1, 0.0)}{PDB.replace('{0}', '2').replace('{1', '{')}ENDMDL\n",
+    "sdf": "\n  made     01012600003D\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n"
+    f"{SDF.format(0)}{SDF}  1  2  1  0\nM  END\n$$$$\n",
+}
+
+
+@pytest.mark.parametrize("end", H2)
+def test_frames_by_number(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With charge, spin and name as asked; a file that was replaced is read again, whether its size
+    or only its time has changed."""
+    path = tmp_path / f"two.{end}"
+
+    def lengths(**how: Any) -> list[float]:
+        found = [read_frame(path, frame.number, **how) for frame in frames_in(path)]
+        return [np.ptp(one.coordinates[:, 2]) * 0.529177210903 for one in found]
+
+    for time, values in ((1, (0.7, 0.8)), (1, (0.71, 0.815, 0.9)), (2, (0.712, 0.82, 0.91))):
+        path.write_text("".join(map(H2[end].format, values)))
+        os.utime(path, ns=(time, time))
+        assert lengths() == pytest.approx(values)
+    ion = read_frame(path, 2, charge=1, multiplicity=2, called="mine.xyz")
+    assert (ion.charge, ion.multiplicity, ion.source) == (1, 2, "mine.xyz, frame 2")
+    assert [one.multiplicity for one in read_frames(path, multiplicity=3)] == [3] * 3
+    if end == "xyz":
+        assert lengths(units="bohr") == pytest.approx(np.array(values) * 0.529177210903)
+    monkeypatch.setattr(files, "MOST_FRAMES", 3)
+    assert len(frames_in(path)) == len(read_frames(path)) == 3
+    monkeypatch.setattr(files, "MOST_FRAMES", 2)
+    for read in (frames_in, read_frames):
+        with recorded_error(InputError):
+            read(path)
+    path.write_text(H2[end].format(0.7))
+    assert frames_in(path) == []
 
 
 def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:

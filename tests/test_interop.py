@@ -21,6 +21,7 @@ from dfmp2.execution.manifest import make_batch, manifest_lines, read_manifest
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
+from dfmp2.progress import Silent
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Finished, Runner, listing
@@ -237,64 +238,6 @@ def test_scaled_methods(pipe: Callable[[Any], Finished]) -> None:
     assert names["CURRENT CORRELATION ENERGY"] == names["CUSTOM SCS-MP2 CORRELATION ENERGY"]
 
 
-DIMER = {
-    "symbols": ["O", "H", "Na"],
-    "geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, -9.0],
-    "fragments": [[0, 1], [2]],
-}
-STATES = [  # (changes of the molecule, charge, multiplicity)
-    ({}, 0, 1),
-    ({"molecular_charge": -1.0, "molecular_multiplicity": 1.0}, -1, 1),
-    ({"fragment_charges": [-1.0, 1.0]}, 0, 1),
-    ({"fragment_charges": [-1, 0], "fragment_multiplicities": [1, 2]}, -1, 2),
-    (
-        {
-            "fragment_charges": [-1, 1],
-            "fragment_multiplicities": [1, 2],
-            "real": [1 > 0, 1 > 0, 1 > 1],
-        },
-        -1,
-        1,
-    ),
-    ({"molecular_multiplicity": 3, "fragment_multiplicities": [2, 2]}, 0, 3),
-    ({"molecular_charge": None, "fragments": None, "real": None}, 0, 1),
-]
-
-
-@pytest.mark.parametrize(
-    ("changes", "charge", "multiplicity"), STATES, ids=[str(c) for c, *_ in STATES]
-)
-def test_charge_and_multiplicity(changes: dict[str, Any], charge: int, multiplicity: int) -> None:
-    molecule = qcschema.read_request(v1({**DIMER, **changes})).molecule
-    assert (molecule.charge, molecule.multiplicity) == (charge, multiplicity)
-
-
-BROKEN_MOLECULES = [
-    {"symbols": ["O", "H"]},
-    {"geometry": ["1"] * 9},
-    {"geometry": [[0, 0], [0, 0, 0, 1], [0, 0, 3]]},
-    {"geometry": [10**400] * 9},
-    {"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]},
-    {"symbols": ["O", "H", "Xx"]},
-    {"real": [True, False]},
-    {"real": [1, 1, 0]},
-    {"atomic_numbers": [8, 1, 12]},
-    {"molecular_charge": 0.5},
-    {"molecular_multiplicity": "2"},
-    {"fragments": [[0, 1], [1, 2]]},
-    {"fragment_charges": [1, 1], "molecular_charge": 1},
-    {"fragment_multiplicities": [2, 2]},
-    {"molecular_chrage": 1},
-    {"schema_version": 1, "schema_name": "qcschema_molecule"},
-]
-
-
-@pytest.mark.parametrize("changes", BROKEN_MOLECULES, ids=str)
-def test_broken_molecules(changes: dict[str, Any]) -> None:
-    with recorded_error(InputError):
-        qcschema.read_request(v1({**DIMER, **changes}))
-
-
 def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
     assert qcschema.read_request(v1(schema_name="qc_schema_input")).driver == "energy"
     with recorded_error(InputError):
@@ -323,6 +266,15 @@ REFUSED = [  # (document or text, exit code, error type)
     (v1(keywords={"scf_max_cycles": 1}), 4, "convergence_error"),
     (v1(keywords={"backend": "nki"}), 6, "resource_error"),
     (v1(keywords={"memory": "1MB"}), 7, "resource_error"),
+    (v1(keywords={"point_charge_units": ["bohr"]}), 3, "input_error"),
+    (v1(protocols={"wavefunction": ["all"]}), 3, "input_error"),
+    (v1(keywords={"basis": "sto-3g"}), 3, "input_error"),
+    (v1(keywords={"method": "mp2"}), 3, "input_error"),
+    (v1(keywords={"charge": 1}), 3, "input_error"),
+    (v1(keywords={"multiplicity": 3}), 3, "input_error"),
+    (v1(keywords={"ss_scale": 1.3}), 3, "input_error"),
+    ({**v2(v1()), "extras": {}}, 3, "input_error"),
+    (v1(protocols={"stdout": 1}), 3, "input_error"),
 ]
 
 
@@ -341,6 +293,62 @@ def test_failed_operation(
     assert failed["error"]["extras"]["exit_code"] == code
     assert failed["input_data"] == {"{}": {}}.get(str(document), document)
     assert not [name for name in listing(folder) if name.endswith(".h5")]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (dfmp2.InputError("x"), "input_error", 3),
+        (dfmp2.ConvergenceError("x"), "convergence_error", 4),
+        (dfmp2.NumericalError("x"), "convergence_error", 5),
+        (dfmp2.BackendUnavailable("x"), "resource_error", 6),
+        (dfmp2.ResourceError("x"), "resource_error", 7),
+        (dfmp2.DiskFull("x"), "resource_error", 7),
+        (MemoryError("x"), "resource_error", 7),
+        (dfmp2.ComparisonFailed("x"), "unknown_error", 8),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_failed_operation_says(error: Any, kind: str, code: int) -> None:
+    """QCEngine's name of each kind; the `id` of the input, and in version 2 the schema."""
+    expected = {
+        "success": False,
+        "error": {
+            "error_type": kind,
+            "error_message": "x",
+            "extras": {"exception": type(error).__name__, "exit_code": code},
+        },
+    }
+    for document, more in (({"id": "a"}, {"id": "a"}), ({"id": 5}, {}), (None, {})):
+        failed = {**expected, "input_data": document, **more}
+        assert qcschema.failure(error, document, 1) == failed
+        schema = {"schema_name": "qcschema_failed_operation", "schema_version": 2}
+        assert qcschema.failure(error, document, 2) == {**failed, **schema}
+
+
+FACTORS = {"os_scale": 0.3, "ss_scale": 0.1}
+SPECIFIED = {"driver": "energy", "model": {"method": "mp2", "basis": "sto-3g"}}
+BARE = {"molecule": v1()["molecule"], "specification": SPECIFIED}
+FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # documents, and options
+    (v1(provenance={}, protocols={"stdout": False, "error_correction": {}}, extras={"a": 1}), {}),
+    (BARE, {}),
+    ({**BARE, "specification": {**SPECIFIED, "program": "DFMP2", "schema_name": "x"}}, {}),
+    ({**BARE, "provenance": {}, "id": "a"}, {}),
+    *((v1(model={"method": name, "basis": "sto-3g"}), {}) for name in ("DF-MP2", " ri-mp2")),
+    (
+        v1(model={"method": "custom-dh", "basis": "sto-3g"}, keywords={"xc": "pbe0", **FACTORS}),
+        {"method": "custom-dh", "xc": "pbe0", **FACTORS},
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "options"), FORMS)
+def test_requests_in_their_other_forms(document: Any, options: dict[str, Any]) -> None:
+    """Names in any case, prefixes, the version from the form, and fields without effect."""
+    found = qcschema.read_request(document)
+    assert found.molecule == qcschema.read_request(v1()).molecule
+    assert found.options == Options(basis="sto-3g", **options)
+    assert found.version == (2 if "specification" in document else 1)
 
 
 def test_a_failed_check_is_no_result(
@@ -466,9 +474,23 @@ def test_same_energy_as_the_pipe(qcng: Any) -> None:
     )
     assert theirs.return_result == pytest.approx(ours.mp2_total_energy, abs=1e-10)
     assert theirs.provenance.creator == "dfmp2"
-    assert theirs.extras["dfmp2"]["memory"]["budget"] == 6 * 2**30  # QCEngine's GiB
-    assert theirs.extras["dfmp2"]["provenance"]["threads"] == 1
     assert "reference energy" in theirs.stdout
+
+
+def test_cores_and_memory_are_those_of_the_task(qcng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In QCEngine's GiB; warnings are not raised in its process."""
+    told: dict[str, Any] = {}
+
+    def run(request: qcschema.Request, **how: Any) -> None:
+        told.update(how)
+        raise dfmp2.ConvergenceError("seen")
+
+    monkeypatch.setattr(qcschema, "run", run)
+    failed = qcng.compute(v1(), "dfmp2", task_config={"ncores": 2, "memory": 3.0})
+    assert failed.error.error_type == "convergence_error"
+    assert failed.error.error_message.endswith(": seen")
+    assert (told["threads"], told["memory"]) == (2, 3 * 2**30)
+    assert type(told["listener"]) is Silent
 
 
 FAILURES = [  # (changes of the input, task, error type, message)
@@ -479,6 +501,7 @@ FAILURES = [  # (changes of the input, task, error type, message)
         "input_error",
         "keywords.memory was given, and memory from outside as well",
     ),
+    ({"keywords": {"threads": 2}}, {}, "input_error", "threads from outside as well"),
     ({}, {"memory": 1e-6}, "resource_error", "required"),
 ]
 
@@ -602,6 +625,7 @@ def test_forces_are_differences_of_energies() -> None:
     atoms.calc = calculator = DFMP2(**settings, displacement=step)
     forces, slope = atoms.get_forces(), (energies[1] - energies[0]) / (2 * step)
     assert forces == pytest.approx(np.array([[0, 0, slope], [0, 0, -slope]]), abs=1e-6)
+    assert calculator.result.gradient is None
     calculator.set(displacement=None, method="sos-mp2")
     calculator.set(method="mp2")
     # The others are off by the third derivative
@@ -649,6 +673,9 @@ PARAMETERS: list[dict[str, Any]] = [
     {"basis": 6},
     {"basis": "sto-3g", "frozen_core": [0, 1]},
     {"basis": "sto-3g", "charge": 0.5},
+    {"basis": "sto-3g", "charge": True},
+    {"basis": "sto-3g", "multiplicity": 1.5},
+    {"basis": "sto-3g", "displacement": True},
     {"basis": "sto-3g", "displacement": 0},
     {"basis": "sto-3g", "displacement": 0.5},
     {"basis": "sto-3g", "displacement": -0.01},
@@ -697,8 +724,11 @@ def seen(
     """What each front end would compute of CN in a field, from its state, the unit of the charges,
     and options."""
     caught: list[Seen] = []
+    listener = Silent()
+    heard: list[Any] = []
 
-    def stop(molecule: Molecule, options: Options, **_rest: Any) -> None:
+    def stop(molecule: Molecule, options: Options, **how: Any) -> None:
+        heard.append(how["listener"])
         caught.append((molecule, options))
         raise InputError("seen")
 
@@ -718,8 +748,12 @@ def seen(
     def of_python(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
         with pytest.raises(InputError, match="seen"):
             dfmp2.run(
-                "cn.xyz", point_charges=AROUND, **{"basis": "sto-3g", **state, **units, **options}
+                "cn.xyz",
+                point_charges=AROUND,
+                listener=listener,
+                **{"basis": "sto-3g", **state, **units, **options},
             )
+        assert heard.pop()._listener is listener
         return caught.pop()
 
     def of_manifest(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
@@ -758,9 +792,10 @@ def seen(
     def of_ase(state: dict[str, Any], units: dict[str, Any], options: dict[str, Any]) -> Seen:
         atoms = ase.Atoms("CN", PLACES, magmoms=[1.0, 0.0])
         given = {"basis": "sto-3g", **state, **units, **options}
-        atoms.calc = DFMP2(point_charges=AROUND, **given)
+        atoms.calc = DFMP2(point_charges=AROUND, listener=listener, **given)
         with pytest.raises(InputError, match="seen"):
             atoms.get_potential_energy()
+        assert heard.pop()._listener is listener
         return caught.pop()
 
     return {

@@ -189,9 +189,21 @@ def test_the_wrong_unit_is_noticed_either_way(file):
     assert "is in pm, divide its coordinates by 100" in unit_doubt(symbols, points * 100, ghost)
 
 
+def test_a_doubt_numbers_atoms_among_ghosts():
+    points = np.array([[0.0, 0.0, 99.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.4]])
+    said = unit_doubt(("O", "H", "H"), points, (True, False, False))
+    assert said.startswith("atoms 2 H and 3 H are 1.400 angstrom apart")
+
+
+NOBLE_GASES = {"He": 0.28, "Ne": 0.58, "Ar": 1.06, "Kr": 1.16, "Xe": 1.40, "Rn": 1.50}
 FAMILIAR = {
     "atom": "1\n\nHe 0 0 0",
     "neon dimer": "2\n\nNe 0 0 0\nNe 0 0 3.1",
+    # twice the sum of their radii apart, where any other two atoms would be in doubt
+    **{
+        f"two {symbol}": f"2\n\n{symbol} 0 0 0\n{symbol} 0 0 {4 * radius}"
+        for symbol, radius in NOBLE_GASES.items()
+    },
     "ions": "2\n\nNa 0 0 0\nCl 0 0 2.36",
     "ion beside water": "4\n\nCl 0 0 3.2\nO 0 0 0\nH 0 0 0.96\nH 0.93 0 -0.24",
     "atoms far apart": MOLECULES["h2-far"],

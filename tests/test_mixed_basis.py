@@ -21,7 +21,7 @@ from dfmp2.execution.items import compute_item, inputs_to_share, look_items, rea
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.molecule.basis import parse_basis_file
-from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, resolve_orbital
+from dfmp2.molecule.basis_library import find_exchange_element, resolve_orbital
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts
@@ -190,31 +190,6 @@ def one_contraction(shells: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("name", "symbol"), [("def2-svp", "I"), ("cc-pvtz", "C"), ("6-31g", "O")])
-def test_a_file_of_pyscf_gives_the_same_bits(name: str, symbol: str) -> None:
-    from pyscf.gto import basis
-
-    from dfmp2.molecule.basis import squash
-
-    expected = find_pyscf_element(squash(name), symbol)
-    file = expected.source.partition(": ")[2]
-    text = (Path(basis.__file__).parent / file).read_text()
-    found = parse_basis_file("set.dat", text)[symbol]
-    assert found.shells == expected.shells
-    assert channels(found.ecp) == channels(expected.ecp)
-
-
-def channels(ecp: Any) -> Any:
-    """A core potential without the powers of r after its last term, which PySCF pads up to 6."""
-    if ecp is None:
-        return None
-    used = []
-    for momentum, powers in ecp[1]:
-        last = max(power for power, terms in enumerate(powers) if terms)
-        used.append((momentum, powers[: last + 1]))
-    return ecp[0], tuple(used)
-
-
 @pytest.mark.parametrize(("symbol", "name"), [("I", "def2-tzvpp"), ("Br", "cc-pvdz-pp")])
 def test_a_file_without_its_core_potential_is_refused(
     symbol: str, name: str, tmp_path: Path
@@ -299,7 +274,12 @@ WRONG_FILES: dict[str, str] = {
     "bad element": GOOD.replace("H 0", "Qq 0"),
     "bad version": GOOD.replace("H 0", "H 5"),
     "bad shell": GOOD.replace("S 1", "X 1"),
+    "no shell J": GOOD.replace("S 1", "J 1"),
     "bad number": GOOD.replace("1.0 1.0", "1.0 one"),
+    "no number of primitives": GOOD.replace("S 1", "S \u00b2"),
+    "no number of electrons": "BASIS\nI S\n1 1\nEND\nECP\nI nelec \u00b2\nEND\n",
+    "endless exponent": GOOD.replace(" 1.0 1.0", " 1e999 1.0"),
+    "endless coefficient": GOOD.replace(" 1.0 1.0", " 1.0 1e999"),
     "bad exponent": GOOD.replace(" 1.0 1.0", " -1.0 1.0"),
     "too few": GOOD.replace("S 1 ", "S 2 "),
     "cut short": "****\nH 0\nS 2 1.00\n 1.0 1.0\n",
@@ -307,6 +287,8 @@ WRONG_FILES: dict[str, str] = {
     "uneven": "BASIS\nH S\n1.0 1.0\n2.0 1.0 3.0\nEND\n",
     "no rows": "BASIS\nH S\nEND\n",
     "no nelec": "BASIS\nI S\n1.0 1.0\nEND\nECP\nI ul\n2 1.0 1.0\nEND\n",
+    "no function": GOOD.replace(" 1.0 1.0", " 1.0 0.0"),
+    "two of one": f"{GOOD}{GOOD}",
     "power": "BASIS\nI S\n1 1\nEND\nECP\nI nelec 28\nI ul\n7 1 1\nEND\n",
     "potential alone": "ECP\nI nelec 28\nI ul\n2 1.0 1.0\nEND\n",
 }
@@ -325,6 +307,27 @@ def test_files_may_have_comments_exponents_with_d_and_sp_shells() -> None:
     )
     shells = parse_basis_file("mine.gbs", text)["C"].shells
     assert shells == ((0, (2.94, -0.1), (0.5, 1.0)), (1, (2.94, 0.16), (0.5, 0.6)))
+
+
+def test_shells_of_every_letter_and_terms_of_every_power() -> None:
+    """In both formats; J is no shell. A term of n has r^(n-2), the local part l = -1."""
+    letters = "SPDFGHIKLMNO"
+    shells = tuple((momentum, (1.5, 1.0)) for momentum in range(len(letters)))
+    gaussian = "".join(f"{letter} 1\n1.5 1\n" for letter in letters)
+    nwchem = "".join(f"I {letter.lower()} # a comment\n1.5 1\n" for letter in letters)
+    terms = [(power, 0.5 + power, -power - 1.0) for power in (4, 0, 2, 1, 3)]
+    expected = tuple(((0.5 + power, -power - 1.0),) for power in range(5))
+    rows = "".join(f"{power} {exponent} {coefficient}\n" for power, exponent, coefficient in terms)
+    one = "2 7.0 1.0\n"
+    texts = (
+        f"cartesian\n****\nI 0\n{gaussian}****\n\nI 0\nI-ECP 1 28\np\n5\n{rows}s-p\n1\n{one}",
+        f"BASIS CARTESIAN\n{nwchem}END\nECP\nI nelec 28\nI S\n{one}I ul\n{rows}END\n",
+    )
+    for text in (*texts, texts[0].replace("cartesian", "Spherical")):
+        found = parse_basis_file("mine", text)["I"]
+        assert found.shells == shells
+        assert found.ecp == (28, ((-1, expected), (0, ((), (), ((7.0, 1.0),)))))
+        assert found.ecp_source == found.source
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -358,6 +361,9 @@ def test_what_mixed_sets_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
         dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
     with recorded_error(InputError):
         dfmp2.run(molecule("I 0 0 0; I 0 0 2.7"), "sto-3g,2=def2-svp")
+    path.write_text("BASIS\nI S\n9 1\nI P\n1 1\nEND\nECP\nI nelec 26\nI ul\n2 1 1\nEND\n")
+    with recorded_error(InputError):
+        dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
     with recorded_error(InputError):
         dfmp2.cbs(molecule(WATER), "cc-pv[dt]z,O=cc-pv[dt]z")
     from dfmp2.interop.qcschema import read_keywords

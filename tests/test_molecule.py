@@ -283,11 +283,13 @@ def test_value_semantics() -> None:
         water(coordinates=moved),
         water().in_field([[0, 0, 5.0, 0.5]]),
         water().in_field([[0, 0, 5.0, -0.5]]),
+        water().in_field([[0.2, 0, 0.2217, -0.5]]),  # just more than 0.1 angstrom
     ]
-    assert len({one, *different}) == 7
+    assert len({one, *different}) == 8
     flipped = np.array(WATER)
     flipped[:, 0] = -0.0
     assert water(coordinates=flipped) == one
+    assert water().in_field([[-0.0, 0, 5.0, 0.5]]) == different[4]
     assert one.with_state(1, 2) == water(charge=1, multiplicity=2)
     assert one.with_state(1, 2).with_state(-1, None) == water(charge=-1, multiplicity=2)
     assert one.with_state(1, 2).name == "a"
@@ -316,6 +318,8 @@ def test_coordinates_are_a_read_only_copy() -> None:
         {"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]},
         {"symbols": ("O", "H")},
         {"symbols": ("O", "H", "Qq")},
+        {"point_charges": [[0.18, 0, 0.2217, 0.5]]},
+        {"point_charges": np.zeros((0, 4))},
         {"ghost": (True,)},
         {"ghost": (True, True, True)},
         {"symbols": (), "coordinates": np.zeros((0, 3))},
@@ -380,6 +384,8 @@ def test_ten_thousand_atoms_take_no_time() -> None:
         ("NHH", 0, 2, ""),
         ("OO", 0, 3, ""),
         ("N", 0, 4, ""),
+        ("H", 0, 2, ""),
+        ("HH", 0, 3, ""),
         ("OHH", -1, 2, ""),
     ],
 )
@@ -490,7 +496,9 @@ def test_psi4_suite() -> None:
         ("Na", 1, 1),
         ("Mg", 2, 1),  # of 1s 2s 2p the outer four are correlated
         ("K", 1, 5),
+        ("Sr", 2, 9),
         ("Cs", 1, 18),
+        ("Fr", 1, 27),
         ("Al", 1, 5),
         ("Li Li", 2, 1),  # one shell for the whole molecule
         ("Li He", 1, 1),
@@ -509,6 +517,8 @@ def test_other_counts() -> None:
     # 53 of the 54 core electrons of Gd replaced: one is left, and two atoms have one orbital
     # together
     assert [count(chain(*["Gd"] * n), "psi4", {"Gd": 53}).orbitals for n in (1, 2)] == [0, 1]
+    # A core of 60 electrons, six more than Psi4's of lutetium, takes nothing from that of sodium.
+    assert count(chain("Lu", "Na"), "psi4", {"Lu": 60}).orbitals == 5
     ghosts = count(chain("O", "Na", "H", "H", ghost=(False, True, False, False)), "auto")
     assert ghosts == FrozenCore(1, "pyscf", (("O", 1), ("H", 0)))
     water = chain("O", "H", "H")

@@ -21,6 +21,7 @@ PEROXIDE = "O 0 0 0; O 0.2 0.1 1.45; H 0.9 -0.2 -0.3; H -0.3 0.85 1.75"
 
 def test_measures_of_a_molecule():
     molecule = Molecule.from_string(PEROXIDE)
+    assert (molecule.text, molecule.name, molecule.source) == (PEROXIDE, "molecule", "python")
     places = np.array([[0, 0, 0], [0.2, 0.1, 1.45], [0.9, -0.2, -0.3], [-0.3, 0.85, 1.75]])
     length = np.sqrt(0.2**2 + 0.1**2 + 1.45**2)
     assert molecule.distance(1, 2) == pytest.approx(length)
@@ -38,37 +39,10 @@ def test_measures_of_a_molecule():
     assert molecule.dihedral(3, 1, 2, 4) == pytest.approx(turn)
 
 
-def test_measures_against_ase():
-    pytest.importorskip("ase")
-    molecule = Molecule.from_string(PEROXIDE, charge=1, multiplicity=2)
-    atoms = molecule.to_ase()
-    assert molecule.angle(2, 1, 3) == pytest.approx(atoms.get_angle(1, 0, 2))
-    assert molecule.dihedral(3, 1, 2, 4) % 360 == pytest.approx(atoms.get_dihedral(2, 0, 1, 3))
-    back = Molecule.from_ase(atoms)
-    assert (back.charge, back.multiplicity) == (1, 2)
-    assert back.coordinates == pytest.approx(molecule.coordinates, abs=1e-12)
-
-
-def test_texts_come_back():
-    molecule = Molecule.from_string(PEROXIDE, charge=-1, multiplicity=2)
-    back = Molecule.from_string(molecule.to_xyz())
-    assert (back.charge, back.multiplicity) == (-1, 2)
-    assert back.coordinates == pytest.approx(molecule.coordinates, abs=1e-9)
-
-
 @pytest.mark.parametrize("atoms", [(1, 5), (0, 1), (2, 2), (1.5, 2), (True, 2)])
 def test_atoms_that_are_not(atoms):
     with recorded_error(InputError):
         Molecule.from_string(PEROXIDE).distance(*atoms)
-
-
-def test_ghosts_and_charges_have_no_ase():
-    ghost = Molecule.from_string("He 0 0 0; @He 0 0 3")
-    with recorded_error(InputError):
-        ghost.to_ase()
-    charged = Molecule.from_string("He 0 0 0").in_field([[3.0, 3.0, 3.0, 0.5]])
-    with recorded_error(InputError):
-        charged.to_ase()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from pyscf.scf import addons
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
-from dfmp2.interop.pyscf import DFMP2
+from dfmp2.interop.pyscf import DFMP2, gradient_from_mean_field
 from dfmp2.progress import Listener
 from dfmp2.validation.compare import recompute
 from tests.recorded import recorded_error
@@ -233,6 +233,10 @@ def test_what_has_not_converged_or_is_of_the_scf_is_refused(closed: Any) -> None
         dfmp2.from_mean_field(scf.RHF(closed.mol), **PLAIN)
     with recorded_error(InputError):
         dfmp2.from_mean_field(closed, scf_max_cycles=3, **PLAIN)
+    with recorded_error(InputError):
+        dfmp2.from_mean_field(closed, polarizability=True, **PLAIN)
+    with recorded_error(InputError):
+        gradient_from_mean_field(closed, check=True, **PLAIN)
 
 
 def test_canonicalised_orbitals_and_an_equal_matrix_are_taken(closed: Any) -> None:
@@ -283,7 +287,13 @@ def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["t2", "make_rdm2", "with_df", "fp_type", "to_gpu", "max_cycle", "ao2mo", "pt"]
+    "name",
+    [
+        *("t2", "with_t2", "make_rdm2", "make_fno", "init_amps", "update_amps", "ao2mo", "eris"),
+        *("with_df", "auxmol", "conv_tol", "conv_tol_normt", "max_cycle", "level_shift"),
+        *("cphf_tol", "cphf_max_cycle", "make_natorbs", "density_fit", "fp_type", "to_gpu"),
+        *("ps", "pt"),
+    ],
 )
 def test_what_is_not_there_says_why(closed: Any, name: str) -> None:
     mp = DFMP2(closed, **PLAIN)
@@ -299,8 +309,9 @@ def test_max_memory_is_a_limit_where_it_was_changed(closed: Any) -> None:
     mp.max_memory = 10  # MB
     with pytest.raises(dfmp2.ResourceError, match=r'10.00 MB may be used: allow at least memory="'):
         mp.kernel()
+    assert mp.set(memory="4GB").kernel() < 0  # an option of that name goes before
     mp.max_memory = closed.max_memory
-    assert mp.kernel() < 0
+    assert mp.set(ss_scale=0.3).kernel() < 0
 
 
 @pytest.mark.parametrize("spin", [0, 1], ids=["rhf", "uhf"])

@@ -164,6 +164,14 @@ REFUSED: dict[str, Call] = {
     "workers=2: each point starts from the one before: add chained=False": lambda: dfmp2.scan(
         _water(), "sto-3g", ("bond", "1,2", "0.9:1.0:3"), workers=2
     ),
+    "units ['bohr']: expected angstrom or bohr": lambda: dfmp2.run(
+        ROOT / "inputs" / "h2o.xyz",
+        "sto-3g",
+        units=["bohr"],  # type: ignore[arg-type]
+    ),
+    "'a b' and 'a_b' would have the same file": lambda: dfmp2.batch(
+        {"a b": _water(), "a_b": _water().with_state(1, 2)}, "sto-3g", "out"
+    ),
     "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
     "basis with a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
@@ -181,6 +189,11 @@ REFUSED: dict[str, Call] = {
         _water(),
         "sto-3g",
         freeze=("bond", "1,2"),  # type: ignore[arg-type]
+    ),
+    "freeze=[('bond', 12)]: expected a list such as [('bond', '1,2')]": lambda: dfmp2.optimize(
+        _water(),
+        "sto-3g",
+        freeze=[("bond", 12)],  # type: ignore[list-item]
     ),
     "fixed=[('bond', '1,2')]: expected a list such as": lambda: dfmp2.optimize(
         _water(),
@@ -298,15 +311,6 @@ def test_every_kind_of_molecule_is_the_same(tmp_path: Path) -> None:
         one = dfmp2.Molecule.from_qcschema(room.Molecule(**document))
         np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-8)
         assert (one.charge, one.multiplicity) == (1, 2)
-    ase = pytest.importorskip("ase")
-    atoms = ase.Atoms(
-        "OH2",
-        [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")],
-        charges=[0, 0, 1.0],
-    )
-    one = dfmp2.Molecule.from_ase(atoms, multiplicity=2)
-    np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-12)
-    assert (one.charge, one.multiplicity) == (1, 2)
 
 
 def test_atoms_and_mole_are_taken_where_a_molecule_is(result: dfmp2.MP2Result) -> None:
@@ -317,6 +321,8 @@ def test_atoms_and_mole_are_taken_where_a_molecule_is(result: dfmp2.MP2Result) -
             result.total_energy, abs=1e-7
         )
         assert dfmp2.plan(given, "sto-3g", threads=1).plan.work.nao == 7
+    atoms.set_initial_charges([0.4, 0.3, 0.1])  # in place of which the charge is given
+    assert dfmp2.plan(atoms, "sto-3g", charge=2, threads=1).plan.work.nao == 7
     ion = dfmp2.run(
         gto.M(atom=WATER, verbose=0), "sto-3g", charge=1, multiplicity=2, **SMALL
     ).molecule
@@ -430,9 +436,12 @@ def test_available_backends_can_be_asked_for() -> None:
     found = dfmp2.available_backends()
     assert "cpu" in found and "auto" not in found
     for name in ("cuda", "nki"):
-        if name not in found:
-            with pytest.raises(dfmp2.BackendUnavailable):
-                dfmp2.run(_water(), "sto-3g", backend=name, **SMALL)  # type: ignore[arg-type]
+        try:
+            dfmp2.run(_water(), "sto-3g", backend=name, **SMALL)  # type: ignore[arg-type]
+        except dfmp2.BackendUnavailable:
+            assert name not in found
+        else:
+            assert name in found
 
 
 def test_only_public_names_are_offered() -> None:
@@ -459,6 +468,17 @@ def test_only_public_names_are_offered() -> None:
     with recorded_error(AttributeError) as missing:
         dfmp2.rum  # type: ignore[attr-defined] # noqa: B018
     assert missing.value.name == "rum"
+
+
+def test_a_prepared_file_is_replaced_on_request_only(tmp_path: Path) -> None:
+    path, helium = tmp_path / "x.h5", dfmp2.Molecule.from_string("He 0 0 0")
+    dfmp2.prepare(helium, "6-31g", path, threads=1)
+    before = path.read_bytes()
+    with recorded_error(dfmp2.ResultExists):
+        dfmp2.prepare(helium, "cc-pvdz", path, threads=1)
+    assert path.read_bytes() == before
+    prepared = dfmp2.prepare(helium, "cc-pvdz", path, threads=1, overwrite=True)
+    assert prepared.sizes.nao == 5
 
 
 # --- results --------------------------------------------------------------------------------------

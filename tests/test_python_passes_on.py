@@ -12,6 +12,7 @@ import pytest
 
 import dfmp2
 from dfmp2.errors import InputError
+from dfmp2.execution.items import ItemStatus
 from dfmp2.interop import batch as batches
 from dfmp2.interop import studies, thermochemistry
 from dfmp2.molecule.molecule import Molecule
@@ -82,11 +83,12 @@ def test_an_optimisation_gets_what_it_was_given(asked: Asked, tmp_path: Path) ->
         start_hessian="h.h5",
         output=path,
         overwrite=True,
+        listener=(listener := Silent()),
         charge=-1,
         multiplicity=1,
         **HOW,
     )
-    assert made == "the study"
+    assert made == "the study" and asked["listener"]._listener is listener
     molecule, level = asked["given"][:2]
     assert (molecule.charge, molecule.multiplicity) == (-1, 1)
     assert molecule.symbols == RADICAL.symbols and level == LEVEL
@@ -184,7 +186,7 @@ def test_a_scan_gets_what_it_was_given(
     monkeypatch.setattr(studies, "along_written", along.take)
     monkeypatch.setattr(studies, "over_frames", frames.take)
     coordinate = ("bond", "1,2", "1:1.2:3")
-    dfmp2.scan(RADICAL, "sto-3g", coordinate, moving="2", chained=False, **HOW)
+    dfmp2.scan(RADICAL, "sto-3g", coordinate, moving="2", chained=False, units=None, **HOW)
     assert along == {
         "given": (RADICAL, (coordinate,), LEVEL),
         "units": "angstrom",
@@ -195,7 +197,8 @@ def test_a_scan_gets_what_it_was_given(
     assert asked["given"] == ("the study",)
     kept(asked, "dfmp2.scan", None, overwrite=False, resume=False)
     two = [coordinate, ("bond", "1,2", [1.0])]
-    dfmp2.scan(RADICAL, "sto-3g", two, relaxed=True, convergence="GAU_TIGHT", **HOW)
+    dfmp2.scan(RADICAL, "sto-3g", two, relaxed=True, convergence="GAU_TIGHT", workers=2, **HOW)
+    assert asked["elsewhere"].workers == 2
     assert along["given"] == (RADICAL, tuple(two), LEVEL) and along["chained"] is True
     assert (along["convergence"], along["moving"]) == ("GAU_TIGHT", None)
     path = tmp_path / "f.xyz"
@@ -219,6 +222,8 @@ def test_a_scan_gets_what_it_was_given(
     np.testing.assert_array_equal(read[1].point_charges, charges)
     dfmp2.scan([RADICAL, RADICAL.with_state(1, 1)], "sto-3g")
     assert [one.charge for one in frames["given"][0]] == [0, 1]
+    dfmp2.scan([RADICAL, RADICAL], "sto-3g", charge=-1, multiplicity=1)
+    assert [one.charge for one in frames["given"][0]] == [-1, -1]
     for wrong in (
         {"relaxed": True},
         {"moving": "1"},
@@ -284,7 +289,7 @@ def test_a_reaction_gets_what_it_was_given(
     assert asked["command"] == "dfmp2.reaction" and "elsewhere" in asked
     assert asked["elsewhere"].workers == 2
     assert species["given"][1] == "bohr"
-    dfmp2.reaction(str(tmp_path / "a.xyz"), [RADICAL], "sto-3g", optimize=True, frequencies=True)
+    dfmp2.reaction(str(tmp_path / "a.xyz"), RADICAL, "sto-3g", optimize=True, frequencies=True)
     said = [*plans.values(), *plans["given"], *asked.values(), *asked["given"]]
     assert Search() in said and make_conditions(pressure=None) in said
 
@@ -413,6 +418,16 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     assert [(one.charge, one.multiplicity) for one in read] == [(0, 2), (1, 1)]
     np.testing.assert_allclose(read[0].coordinates, RADICAL.coordinates, atol=1e-9)
     assert (found.output, list(found.rows)) == (tmp_path / "out", ["row of a"])
+    (tmp_path / "m.toml").write_text(
+        'basis = "sto-3g"\nmemory = "1GB"\n[[item]]\nmolecule = "out/molecules/one.xyz"\n'
+    )
+    elsewhere = {"output": tmp_path / "there", "memory": "2GB", "threads": 5}
+    dfmp2.batch(tmp_path / "m.toml", scratch=tmp_path, **elsewhere)
+    assert pools["given"] == (batch.device, 1, 5, 2 * 10**9)
+    given = MadeUpRun.last.given
+    assert (given["scratch"], given["batch"].output) == (str(tmp_path), tmp_path / "there")
+    with recorded_error(InputError):
+        dfmp2.batch(tmp_path / "m.toml", task="gradient")
     monkeypatch.setattr(MadeUpRun, "blocked", "x")
     with recorded_error(dfmp2.DiskFull):
         dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out2")
@@ -424,6 +439,25 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     with recorded_error(InputError):
         dfmp2.batch([RADICAL], "sto-3g", tmp_path / "out5", methd="x")
     assert not (tmp_path / "out5").exists()
+
+
+def test_a_batch_of_several_methods_names_none(tmp_path: Path) -> None:
+    """An index of an earlier version leaves out the name of MP2; only its energies are MP2's."""
+    rows = [
+        ItemStatus("a", "a.xyz", "complete", output="a.h5", energy=-1.5),
+        ItemStatus("b", "b.xyz", "complete", output="b.h5", energy=-2.5, method="SCS-MP2"),
+        ItemStatus("c", "c.xyz", "failed", error="no such file"),
+        ItemStatus("d", "d.xyz", remark="computed by another process"),
+    ]
+    found = batches.BatchResult(tmp_path, rows)
+    assert (list(found), len(found), found.failed) == (["a", "b"], 2, {"c": "no such file"})
+    assert str(found).splitlines()[0].split() == ["item", "status", "total", "energy", "/", "Eh"]
+    for name in ("c", "d", "e"):
+        with recorded_error(KeyError):
+            found[name]
+    pytest.importorskip("pandas")
+    table = found.to_dataframe()[["mp2_total_energy", "total_energy"]].to_dict("list")
+    assert list(map(str, table.values())) == ["[-1.5, nan, nan, nan]", "[-1.5, -2.5, nan, nan]"]
 
 
 @pytest.mark.parametrize("calibrate", [False, True])

@@ -114,6 +114,10 @@ def test_a_comment_of_two_numbers_that_says_nothing_else_is_no_error() -> None:
     assert one_atom("He 0 0 0", "0 1").charge == 0
     assert one_atom("He 0 0 0", "-1 1", charge=0, multiplicity=1).charge == 0
     assert one_atom("He 0 0 0", "1 2", charge=1, multiplicity=2).charge == 1
+    assert one_atom("He 0 0 0", "1 1", charge=1).charge == 1
+    for state in ({"charge": 1}, {"multiplicity": 2}):
+        with recorded_error(InputError):
+            one_atom("He 0 0 0", "1 2", **state)
     assert one_atom("He 0 0 0", "I 1.5 of 2").charge == one_atom("He 0 0 0", "12 300").charge == 0
 
 
@@ -133,6 +137,7 @@ REFUSED = [
     ("2\n\nO 0 0 0\n\nH 0 0 1\n", 5),
     ("1\n\nO 0 0 0\n1\n\nO 0 0 1\n", 4),
     ("-3\nc\nO 0 0 0", 1),
+    ("0\nnothing", 1),
     ("100001\nc\nO 0 0 0", 1),
     ("9" * 4000 + "\nc\nO 0 0 0", 1),
     ("3.0\nc\nO 0 0 0", 1),
@@ -148,14 +153,21 @@ REFUSED = [
     ("1\n\nO 0,0 0,0 0,1173", 3),
     ("3\nO 0 0 0.1\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\n", 2),
     ("1\n-1 1\nO 0 0 0", 2),
+    ("2\nGh(O) 0 0 0\nH 0 0 1\n", 2),
+    ("2\n@O 0 0 0\nH 0 0 1\n", 2),
     ("1\n\n\u041e 0 0 0", 3),  # a Cyrillic O looks the same
     ("1\n\nO 0 0 0" + " 0" * 5000, 3),
     ("2\n\nO 0 0 0\nQq 0 0 1", 4),
     ("1\n\nC1 0 0 0", 3),
+    ("1\n\n13C 0 0 0", 3),
     ("1\n\nX 0 0 0", 3),
     ("1\n\n119 0 0 0", 3),
     ("2\n\nO 0 0 0\nH 0 0 0.1", None),
     ("1\ncharge=1.5\nO 0 0 0", 2),
+    ("1\nmagmom=1e999\nO 0 0 0", 2),
+    ("1\nmagmom=102\nO 0 0 0", 2),
+    ("1\nProperties=species:S:1:pos:R:3:initial_charges:R:1\nO 0 0 0 1e999", 2),
+    ("2\nProperties=species:S:1:pos:R:3:charges:R:1\nO 0 0 0 1e999\nH 0 0 1 -1e999", 2),
     ("1\ncharge=1 CHARGE=2\nO 0 0 0", 2),
     ("1\nmult=1 multiplicity=3\nO 0 0 0", 2),
     ("1\nspin=1\nO 0 0 0", 2),
@@ -163,6 +175,9 @@ REFUSED = [
     ('1\npbc="T F F"\nO 0 0 0', 2),
     ("1\nc" + "c" * 10**5 + "\nO 0 0 0", 2),
     ("1\nProperties=species:S:1\nO 0 0 0", 2),
+    ("2\nProperties=species:S:1:pos:R:3:charges:R:1\nO 0 0 0 0\nH 0 0 1", 4),
+    ("1\nProperties=species:S:1:pos:R:3:x\nO 0 0 0", 2),
+    ("1\nProperties=species:S:1:pos:R:3:a:I:1:a:I:1\nO 0 0 0 1 1", 2),
     ("1\nProperties=species:S:1:pos:R:3:q:R:1\nO 0 0 0", 3),
     ("HEADER    HYDROLASE\nATOM      1  N   MET A   1\n", 1),
     ("\x1b[31m" + "z" * 500 + "\n", 1),
@@ -369,6 +384,8 @@ def test_arbitrary_text(text: str) -> None:
         "1\nProperties=" + "a:S:1:" * 15_000 + "\nHe 0 0 0",
         "1\n\nHe 0 0 " + "1" * 4000 + "x",
         "1\n\nHe 0 0 0" + "\n" * 10**6 + "x",
+        "1\nspin=1e9999999\nHe 0 0 0",
+        "1\nms=1e-9999999\nHe 0 0 0",
         "1" * 10**6,
     ],
 )
@@ -383,8 +400,9 @@ def test_a_file_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 2)
     assert np.shape(_charges(charges)) == (2, 4)
     monkeypatch.setattr("dfmp2.molecule.files.MOST_CHARGES", 1)
-    with recorded_error(InputError):
-        _charges(charges)
+    for wrong in (charges, "0 0 9 0.1 0", "0 0 9", f"0 0 9 0.1 #{'-' * 5000}"):
+        with recorded_error(InputError):
+            _charges(wrong)
     monkeypatch.setattr(f"{limits}.MAX_ATOMS", 2)
     assert parse_xyz("2\n\nH 0 0 0\nH 0 0 0.74\n", file="x").molecule.natom == 2
     with pytest.raises(InputError):

@@ -220,11 +220,17 @@ def _manifest(
 
 
 def _files(molecules: Any, folder: Path) -> list[str]:
-    """The xyz file of each molecule, written if there is none."""
+    """The xyz file of each molecule, written if there is none.
+
+    Raises
+    ------
+    InputError : a molecule has point charges, or two would have the same file
+    """
     named = [(None, molecule) for molecule in molecules]
     if isinstance(molecules, Mapping):
         named = list(molecules.items())
     files: list[str] = []
+    made: dict[Path, tuple[str, str]] = {}  # names and texts
     for name, source in named:
         if name is None and isinstance(source, str | os.PathLike):
             files.append(os.fspath(source))
@@ -234,10 +240,18 @@ def _files(molecules: Any, folder: Path) -> list[str]:
             raise InputError(
                 f"{molecule!r}: an xyz file holds no point charges: name them in a manifest"
             )
-        path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
-        make_folder(folder)
-        write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
+        name = name or f"{molecule.name}-{len(files) + 1}"
+        path = folder / f"{slug(name)}.xyz"
+        if path in made:
+            raise InputError(
+                f"{made[path][0]!r} and {name!r} would have the same file, {path.name}: give them "
+                "names that differ in their first 100 letters and digits"
+            )
+        made[path] = name, write_xyz(molecule)
         files.append(str(path))
+    for path, (_, text) in made.items():
+        make_folder(folder)
+        write_atomically(path, text.encode(), overwrite=True)
     return files
 
 

@@ -272,7 +272,7 @@ def read_request(document: Any) -> Request:
     options = read_keywords(model["basis"], model["method"], keywords, NO_KEYWORDS)
     protocols = read_fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)
     wavefunction = protocols["wavefunction"] or "none"
-    _require_one_of(PROTOCOLS, "protocols.wavefunction", wavefunction)
+    _require_one_of(tuple(PROTOCOLS), "protocols.wavefunction", wavefunction)
     return Request(
         document=document,
         version=version,

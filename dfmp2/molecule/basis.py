@@ -340,7 +340,10 @@ class _Lines:
         """The words of the last line as numbers, in which D may mark the exponent."""
         if not words or not all(NUMBER.fullmatch(word) for word in words):
             self.refuse(expected)
-        return [float(word.upper().replace("D", "E")) for word in words]
+        values = [float(word.upper().replace("D", "E")) for word in words]
+        if not all(map(math.isfinite, values)):
+            self.refuse(expected)
+        return values
 
     def momentum(self, letter: str) -> int:
         """The angular momentum for a letter of the last line."""
@@ -384,10 +387,11 @@ def parse_basis_file(name: str, text: str) -> dict[str, ElementBasis]:
     source = f"file {name} ({style}), sha256 {digest[:16]}"
     elements = {}
     for symbol, one in found.items():
-        if not one.shells:
-            raise InputError(
-                Option("basis"), f": {name} has a core potential for {symbol} and no functions"
-            )
+        shells = tidy_shells(one.shells)
+        if not shells:
+            raise InputError(Option("basis"), f": {name} has no functions for {symbol}")
+        if len(set(shells)) < len(shells):
+            raise InputError(Option("basis"), f": {name} has a shell of {symbol} twice")
         ecp = None
         if one.core is not None:
             channels = sorted(one.channels.items())
@@ -399,7 +403,7 @@ def parse_basis_file(name: str, text: str) -> dict[str, ElementBasis]:
             symbol=symbol,
             name=name,
             source=source,
-            shells=tidy_shells(one.shells),
+            shells=shells,
             ecp=ecp,
             ecp_source=source if ecp else None,
         )
@@ -415,6 +419,8 @@ def _is_nwchem(lines: _Lines) -> bool:
             return True
         if set(first) == {"*"}:
             break
+        if first.lower() in KINDS:  # as Psi4's files begin
+            continue
         ends = len(words) == 2 and words[1] == "0"
         if ends and first.lstrip("-").isalpha():
             lines.back()
@@ -480,7 +486,7 @@ def _read_nwchem_potential(lines: _Lines, found: dict[str, _Element], words: lis
     element = found.setdefault(lines.symbol(words[0]), _Element())
     kind = words[1].upper()
     if kind == "NELEC":
-        if len(words) != 3 or not words[2].isdigit():
+        if len(words) != 3 or not words[2].isdecimal():
             lines.refuse("the number of electrons that the potential replaces")
         element.core = int(words[2])
         return
@@ -535,7 +541,7 @@ def _read_gaussian_element(lines: _Lines, element: _Element) -> None:
         if words[0].upper().endswith("-ECP"):
             _read_gaussian_potential(lines, element, words)
             return
-        if len(words) not in (2, 3) or not words[1].isdigit():
+        if len(words) not in (2, 3) or not words[1].isdecimal():
             lines.refuse("a shell, the number of its primitives and a scale factor, as in S 3 1.00")
         momenta = [lines.momentum(letter) for letter in words[0]]
         if len(words) == 3 and lines.numbers(words[2:], "a scale factor") != [1.0]:
@@ -551,7 +557,7 @@ def _read_gaussian_element(lines: _Lines, element: _Element) -> None:
 
 
 def _read_gaussian_potential(lines: _Lines, element: _Element, words: list[str]) -> None:
-    if len(words) != 3 or not (words[1].isdigit() and words[2].isdigit()):
+    if len(words) != 3 or not (words[1].isdecimal() and words[2].isdecimal()):
         lines.refuse(
             "the highest angular momentum and the electrons of a potential, as in I-ECP 3 28"
         )
@@ -560,7 +566,7 @@ def _read_gaussian_potential(lines: _Lines, element: _Element, words: list[str])
     for momentum in (-1, *range(highest)):
         lines.next("the name of a potential, such as s-f potential")
         count = lines.next("a number of terms")
-        if len(count) != 1 or not count[0].isdigit():
+        if len(count) != 1 or not count[0].isdecimal():
             lines.refuse("a number of terms")
         terms = [_term(lines, lines.next("a term")) for _ in range(int(count[0]))]
         element.channels[momentum] = _by_power(lines, terms)

@@ -361,7 +361,8 @@ def _statements(text: str) -> Iterator[Statement]:
     left = text
     for match in _TWO.finditer(text):
         left = left.replace(match[0], " " * len(match[0]), 1)
-        for word, number in ((match["first"], match["one"]), (match["second"], match["two"])):
+        second = "multiplicity" if match["second"] == "m" else match["second"]
+        for word, number in ((match["first"], match["one"]), (second, match["two"])):
             yield from _of_a_word(f"{word}={number}")
     yield from _of_a_word(left)
     yield from _ahead(left)
@@ -459,10 +460,8 @@ def _is_symbol_of_state(word: str, number: str | None, match: re.Match[str], tex
         return re.fullmatch(r"\+?\d{1,2}", number) is not None
     if match["equals"] is None:
         return False
-    try:
-        return (2 * Fraction(number.replace(" ", ""))).denominator == 1
-    except (ValueError, ZeroDivisionError):
-        return False
+    spin = _fraction(number.replace(" ", ""))
+    return spin is not None and (2 * spin).denominator == 1
 
 
 def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Statement | None:
@@ -479,7 +478,19 @@ def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Statem
     return None
 
 
-SPELT = {"minus", "plus", "negative", "positive", "one", "two", "three", "four"}
+SPELT = {
+    "minus",
+    "plus",
+    "negative",
+    "positive",
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+}
 
 
 def _statement(kind: str, words: str, number: str) -> Statement:
@@ -527,6 +538,9 @@ NAMES = {
 }
 
 
+MOST_UNPAIRED = 100  # electrons that a spin or a magnetic moment may state
+
+
 def _meanings_of_moment(number: str) -> tuple[frozenset[int], str]:
     """The multiplicity that a magnetic moment means, if it is nearly whole."""
     unknown = frozenset[int](), "is not a whole number of unpaired electrons"
@@ -534,18 +548,15 @@ def _meanings_of_moment(number: str) -> tuple[frozenset[int], str]:
         moment = abs(float(number))
     except ValueError:
         return unknown
-    if abs(moment - round(moment)) > 0.05:
+    if moment > MOST_UNPAIRED or abs(moment - round(moment)) > 0.05:
         return unknown
     return frozenset({round(moment) + 1}), ""
 
 
 def _meanings_of_spin(number: str) -> tuple[frozenset[int], str]:
     """Multiplicities that a spin may mean: S, 2S or 2S + 1."""
-    try:
-        spin = Fraction(number)
-    except (ValueError, ZeroDivisionError):
-        return frozenset(), "is not a spin"
-    if spin < 0 or spin > 100:
+    spin = _fraction(number)
+    if spin is None or spin < 0 or spin > MOST_UNPAIRED:
         return frozenset(), "is not a spin"
     if spin == 0 or spin.denominator == 2:
         return frozenset({int(2 * spin) + 1}), ""
@@ -553,6 +564,17 @@ def _meanings_of_spin(number: str) -> tuple[frozenset[int], str]:
         return frozenset(), "is not a spin"
     whole = int(spin)
     return frozenset({whole, whole + 1, 2 * whole + 1}), "is ambiguous (S, 2S or 2S + 1)"
+
+
+def _fraction(number: str) -> Fraction | None:
+    """A number such as 3/2 or 1.5; None for a division by zero or an exponent of many digits, which
+    would be written out."""
+    if re.search(r"e[+-]?\d{3}", number):
+        return None
+    try:
+        return Fraction(number)
+    except (ValueError, ZeroDivisionError):
+        return None
 
 
 def _ahead(text: str) -> Iterator[Statement]:

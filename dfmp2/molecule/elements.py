@@ -522,7 +522,7 @@ def isotope_masses(
 
 def _atoms(molecule: Molecule, who: str, option: Option) -> list[int]:
     """Indices, from 0, of an atom given by number, or of all atoms of an element."""
-    if who.isdigit():
+    if who.isdecimal():
         if not 1 <= int(who) <= molecule.natom:
             raise InputError(option, f": expected an atom from 1 to {molecule.natom}")
         return [int(who) - 1]

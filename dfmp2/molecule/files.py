@@ -459,14 +459,24 @@ def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
     if in_data is not None:
         stated[f"{keys[-1]} of its data"] = in_data
     for key, value in stated.items():
-        if isinstance(value, bool | str) or value != int(value):
+        if not _is_whole(value):
             raise InputError(f"{key} is {value!r}: expected a whole number", file=file)
-    if len(set(stated.values())) > 1:
+    if len({int(value) for value in stated.values()}) > 1:
         said = ", ".join(f"{key} = {value}" for key, value in stated.items())
         raise InputError(f"{said} contradict each other: correct one", file=file)
     if not stated:
         return None
     return int(next(iter(stated.values())))
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value of a database is a whole number."""
+    if isinstance(value, bool | np.bool_ | str):
+        return False
+    try:
+        return bool(value == int(value))
+    except (TypeError, ValueError, OverflowError):  # a list or an array; NaN; an infinity
+        return False
 
 
 def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
@@ -482,7 +492,7 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
     ------
     InputError : the file cannot be read or has another content; names file and line
     """
-    if units not in UNITS:
+    if not isinstance(units, str) or units not in UNITS:
         raise InputError(Option("point_charge_units", units), ": expected angstrom or bohr")
     if given is None:
         return None

@@ -9,6 +9,7 @@ energy.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -226,8 +227,10 @@ def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
 def _real_fragments(given: Mapping[str, Any], ghost: list[bool]) -> list[bool]:
     """Whether each fragment has an atom that is not a ghost."""
     try:
-        fragments = [[int(atom) for atom in fragment] for fragment in given["fragments"] or ()]
-    except (TypeError, ValueError) as error:
+        fragments = [
+            [operator.index(atom) for atom in fragment] for fragment in given["fragments"] or ()
+        ]
+    except TypeError as error:
         raise InputError("molecule.fragments: expected lists of atom numbers, from 0") from error
     atoms = sorted(atom for fragment in fragments for atom in fragment)
     if fragments and atoms != list(range(len(ghost))):
@@ -258,7 +261,7 @@ def _list(given: Mapping[str, Any], name: str, length: int, kind: Any) -> list[A
 
 def _whole(name: str, value: float) -> int:
     """A whole number, which may be written as 1.0, as in QCElemental."""
-    if not float(value).is_integer():
+    if not isinstance(value, int) and not value.is_integer():
         raise InputError(f"molecule.{name} {value!r}: expected a whole number")
     return int(value)
 

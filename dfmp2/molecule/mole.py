@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import NumericalError
+from dfmp2.errors import InputError, NumericalError
 from dfmp2.molecule.basis import BasisSet, to_pyscf, to_pyscf_ecp
 from dfmp2.molecule.basis_library import load_pyscf_element
 from dfmp2.molecule.molecule import Molecule
@@ -206,6 +206,10 @@ def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
     "uhf".
 
     It carries its orbitals and occupations as PySCF's tags, so that a fitted exchange can use them.
+
+    Raises
+    ------
+    InputError : a core potential, from a file, replaces an unusual number of electrons
     """
     with shielded():
         from pyscf import gto, lib
@@ -257,7 +261,13 @@ def _valence(symbol: str, core_electrons: int) -> tuple[list[Any], NDArray[np.fl
     from pyscf.scf import atom_hf
 
     data = load_pyscf_element("ano", symbol)
-    core = gto.ecp.core_configuration(core_electrons, atom_symbol=symbol)
+    try:
+        core = gto.ecp.core_configuration(core_electrons, atom_symbol=symbol)
+    except RuntimeError as error:
+        raise InputError(
+            f"the core potential of {symbol} replaces {core_electrons} electrons, and PySCF knows no "
+            "core of so many: use another set"
+        ) from error
     shells, occupations = [], []
     for l in range(4):  # noqa: E741 - l is the usual symbol of an angular momentum
         doubly, fraction = atom_hf.frac_occ(symbol, l)

@@ -16,6 +16,7 @@ Trajectories and scans contain several frames, one after another.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -68,12 +69,12 @@ _LOOKALIKES = {
 _GHOST = re.compile(r"@(.+)|gh\((.+)\)", re.IGNORECASE)
 _LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
 _COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
-# Keys whose quoted values are read as charge and spin.
+_QUOTED_NUMBER = re.compile(r"""["'{]\s*[+-]?[0-9./]{1,20}[+-]?\s*["'}]""")
+# Keys whose quoted values are read as charge and spin, also those that are words.
 STATE_KEYS = {
     "charge",
     "chg",
     "chrg",
-    "q",
     "total_charge",
     "net_charge",
     "molecular_charge",
@@ -83,8 +84,6 @@ STATE_KEYS = {
     "molecular_multiplicity",
     "spin",
     "unpaired",
-    "uhf",
-    "s",
     "magmom",
 }
 # Columns of atoms -> what they add up to, and whether the user sets them (or they are results).
@@ -155,7 +154,7 @@ def parse_xyz(
 ) -> XyzFile:
     """Molecule from the text of an xyz file; `file` names it in errors, other parameters as in
     `read_xyz`."""
-    if units not in UNITS:
+    if not isinstance(units, str) or units not in UNITS:
         raise InputError(f"units {units!r}: expected angstrom or bohr")
     try:
         lines = _split_frame(text)
@@ -377,7 +376,8 @@ def _read_state(comment: str) -> list[Statement]:
         key, value = match[1].lower(), match[2]
         if key in ("properties", "pbc"):
             return ""
-        if not value or value[0] not in "\"'{" or key in STATE_KEYS:
+        quoted = value[:1] in ("'", '"', "{")
+        if not quoted or key in STATE_KEYS or _QUOTED_NUMBER.fullmatch(value):
             return match[0]
         hidden.append(value[1:-1])
         return ""
@@ -386,22 +386,31 @@ def _read_state(comment: str) -> list[Statement]:
 
 
 def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
-    """Sums of the columns of atomic charges and magnetic moments that are not zero."""
+    """Sums of the columns of atomic charges and magnetic moments that are not zero; of moments that
+    are vectors, the length of their sum."""
     listed = []
     for name, (place, width) in _column_places(pairs).items():
-        if name not in SUMS or width != 1:
+        if name not in SUMS:
             continue
-        words = [row.split()[place : place + 1] for row in rows]
-        total = sum(float(word[0]) for word in words if word and _NUMBER.fullmatch(word[0]))
-        if abs(total) >= 1e-6:
+        sums = [_sum_of_column(rows, place + k) for k in range(width)]
+        total = sums[0] if width == 1 else math.hypot(*sums)
+        if not abs(total) < 1e-6:  # also for NaN
             listed.append(_of_a_sum(name, total))
     return listed
+
+
+def _sum_of_column(rows: list[str], place: int) -> float:
+    """Sum of the numbers in a column, from 0; rows without it and words are left out."""
+    words = [row.split()[place : place + 1] for row in rows]
+    return sum(read_number(word[0]) for word in words if word and _NUMBER.fullmatch(word[0]))
 
 
 def _of_a_sum(name: str, total: float) -> Statement:
     """What the sum of a column states."""
     quantity, set_by_user = SUMS[name]
     words = f"column {name}, which adds up to {total:.6g},"
+    if not math.isfinite(total):
+        return Statement(quantity, words, certain=False, why="is not a whole number")
     whole = round(total)
     distance = abs(total - whole)
     meanings = frozenset({abs(whole) + 1 if quantity == "multiplicity" else whole})
