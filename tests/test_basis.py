@@ -4,6 +4,7 @@ sets."""
 from __future__ import annotations
 
 import random
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -208,6 +209,41 @@ def test_partners_are_those_pyscf_publishes() -> None:
     for orbital, (jk, ri) in published.items():
         partners = find_partners(orbital)
         assert (file(partners["jk"][0]), file(partners["ri"][0])) == (file(jk), file(ri)), orbital
+
+
+OWN_PARTNERS = {  # MP2 fitting sets of orbital sets for which nobody publishes one
+    "def2-svpd-ri": ("ma-def2-svp", "ma-def2-svpp", "aug-pcseg-1"),
+    "def2-tzvpd-ri": ("ma-def2-tzvp",),
+    "def2-tzvppd-ri": ("ma-def2-tzvpp", "aug-pcseg-2"),
+    "def2-qzvppd-ri": ("ma-def2-qzvp", "ma-def2-qzvpp", "def2-qzvpd", "aug-pcseg-3"),
+    "def2-svp-ri": ("sto-6g", "pcseg-1"),
+    "def2-tzvpp-ri": ("pcseg-2",),
+    "def2-qzvpp-ri": ("pcseg-3",),
+    "cc-pv6z-ri": ("cc-pv(6+d)z",),
+    "aug-cc-pv6z-ri": ("aug-cc-pv(6+d)z",),
+    **{f"{aug}cc-pwcv{n}z-ri": (f"{aug}cc-pcv{n}z",) for aug in ("", "aug-") for n in "dtq5"},
+}
+
+
+def test_every_row_is_that_of_the_exchange_or_our_own() -> None:
+    """MP2 sets by the metadata of the Basis Set Exchange; SCF sets of the same valence set."""
+    own = {squash(name): ri for ri, names in OWN_PARTNERS.items() for name in names}
+    psi4 = {squash(name) for name in df.addons.DEFAULT_AUXBASIS}
+    for orbital, partners in PARTNERS.items():
+        listed = basis_library.exchange_partners(orbital)
+        expected = [own[orbital]] if orbital in own else list(listed)
+        if re.fullmatch("ccpv[dtq5]zpp", orbital):  # for elements that it lacks
+            expected.append(orbital.replace("ccpv", "ccpwcv") + "ri")
+        if expected:
+            assert [squash(name) for name in partners["ri"]] == list(map(squash, expected))
+        else:
+            assert orbital in psi4
+        *valence, universal = map(squash, partners["jk"])
+        assert universal == squash("def2-universal-jkfit")
+        if orbital not in psi4:
+            found = re.fullmatch(r"((aug)?ccp)w?c?v\(?([dtq56])(\+d\))?z", orbital)
+            of_set = [f"{found[1]}v{found[3].replace('6', '5')}zjkfit"] if found else []
+            assert valence == of_set, orbital
 
 
 def test_all_partners_exist_and_are_of_their_kind() -> None:

@@ -296,11 +296,18 @@ def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
     assert screened.correlation_energy == pytest.approx(0.04 - 0.48)
 
     def functional(run, energy):
-        return replace(run, reference=replace(run.reference, functional_energy=energy))
+        shape = (*run.reference.mo_energy.shape, run.reference.mo_energy.shape[1])
+        changes = {"exx_total_energy": 0.5 * energy, "mo_coupling": np.full(shape, 0.1 * energy)}
+        reference = replace(run.reference, functional_energy=energy, **changes)
+        return replace(run, reference=reference)
 
     runs = (functional(small, -1.0), functional(large, -2.0))
     both = combine(list(zip(parts, runs, strict=True)))
     assert both.functional_energy == pytest.approx(-0.3 - 1.8)
+    assert both.hf_total_energy == pytest.approx(-0.15 - 0.9)
+    singles = [run.mp2_singles_energy for run in runs]
+    assert max(singles) < -1e-3
+    assert both.mp2_singles_energy == pytest.approx(-0.4 * singles[0] + 1.6 * singles[1])
     one = combine(list(zip(parts, (runs[0], large), strict=True)))
     assert one.functional_energy is None
 
@@ -446,15 +453,49 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
     assert found.program == "Psi4 1.3.2 (four-centre integrals)"
     assert (found.t1_diagnostic, found.d1_diagnostic) == (None, None)  # of an open shell
     answer["extras"]["qcvars"].pop("CCSD(T) CORRELATION ENERGY")
-    answer["error"] = {"error_message": "first\n\n  PSIO Error  \n"}
-    with recorded_error(BackendUnavailable):
-        coupled_cluster._by_qcengine("psi4", result)
+    for said in ("first\n\n  PSIO Error  \n", " \n"):
+        answer["error"] = {"error_message": said}
+        with recorded_error(BackendUnavailable):
+            coupled_cluster._by_qcengine("psi4", result)
+
+
+def test_a_program_that_qcengine_asks_gets_cores_and_memory(monkeypatch):
+    """The diagnostics of its amplitudes are those of a closed shell."""
+    molecule = Molecule.from_string("Li 0 0 0; H 0 0 1.6")
+    result = mp2_energy(molecule, Options("sto-3g", threads=1), listener=Silent())
+    result = replace(result, options=replace(result.options, threads=3))
+    asked = []
+    variables = {
+        "CCSD CORRELATION ENERGY": -0.3,
+        "(T) CORRECTION ENERGY": -0.02,
+        "CCSD(T) CORRELATION ENERGY": -0.32,
+        "MP2 CORRELATION ENERGY": -0.28,
+        "CC T1 DIAGNOSTIC": 0.01,
+        "CC D1 DIAGNOSTIC": 0.03,
+    }
+
+    def compute(document, program, **how):
+        asked.append((document["keywords"]["reference"], program, how))
+        origin = {"creator": "Psi4", "version": "1.9.1"}
+        return {"success": True, "extras": {"qcvars": variables}, "provenance": origin}
+
+    engine = ModuleType("qcengine")
+    engine.compute = compute
+    monkeypatch.setitem(sys.modules, "qcengine", engine)
+    monkeypatch.setattr(coupled_cluster, "require_program", lambda program: None)
+    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: (1, 4))
+    found = coupled_cluster._by_qcengine("psi4", result)
+    task = {"ncores": 3, "memory": result.memory.budget / 2**30}
+    assert asked == [("rhf", "psi4", {"return_dict": True, "task_config": task})]
+    assert (found.t1_diagnostic, found.d1_diagnostic) == (0.01, 0.03)
 
 
 def test_what_does_not_belong_to_a_result_is_no_correction(monkeypatch) -> None:
-    """CCSD(T) that has not converged, or whose MP2 differs; another program is asked by its name."""
-    molecule = Molecule.from_string("Li 0 0 0; H 0 0 1.6")
-    result = mp2_energy(molecule, Options("sto-3g", threads=1), listener=Silent())
+    """CCSD(T) that has not converged, or whose MP2 differs: with the frozen core, the Hamiltonian
+    and the charges of the result it is the same. Another program is asked by its name."""
+    molecule = Molecule.from_string("Li 0 0 0; H 0 0 1.6").in_field([[0.5, 2.0, 1.0, 0.7]])
+    options = Options("6-31g", frozen_core="1", relativity="x2c", threads=1)
+    result = mp2_energy(molecule, options, listener=Silent())
     pairs = replace(result.pairs, opposite_spin=1.1 * result.pairs.opposite_spin)
     with recorded_error(ComparisonFailed):
         coupled_cluster._by_pyscf(replace(result, pairs=pairs))

@@ -101,6 +101,8 @@ def test_another_grid_is_refused_with_what_there_is(given: Any) -> None:
 def test_spheres_are_those_of_pyscf() -> None:
     sizes = sorted(int(number) for number in dft.gen_grid.LEBEDEV_NGRID)
     assert sizes == [1, *LEBEDEV_POINTS]
+    of_levels = {dft.gen_grid.LEBEDEV_ORDER[n] for n in dft.gen_grid.ANG_ORDER.flat}
+    assert grid.SPHERES == (*sorted(map(int, of_levels)), 1730, 2030)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,13 @@ def test_spheres_are_those_of_pyscf() -> None:
         ("m05-2x", 4),
         ("mn15-l,mn15-l", 4),
         ("mn15,mn15", 4),
+        ("rppscan,rppscan", 4),
+        ("mgga_x_r4scan", 4),
+        ("m08-hx,m08-hx", 4),
+        ("m11,m11", 4),
+        ("revm11,revm11", 4),
+        ("hyb_mgga_x_revm06", 4),
+        ("mn12-sx,mn12-sx", 4),
     ],
 )
 def test_the_default_follows_the_functional(xc: str, level: int) -> None:
@@ -240,6 +249,17 @@ def test_a_mean_field_keeps_its_grid() -> None:
         dfmp2.from_mean_field(on_own_grid(atom_grid={"F": (30, 110)}), "cc-pvdz-ri", method="drpa")
     with recorded_error(InputError):
         dfmp2.from_mean_field(on_own_grid(prune=None), "cc-pvdz-ri", method="drpa")
+    gen_grid, radi = dft.gen_grid, dft.radi
+    for other in (
+        {"prune": gen_grid.sg1_prune},
+        {"radi_method": radi.gauss_chebyshev},
+        {"becke_scheme": gen_grid.stratmann},
+        {"radii_adjust": radi.becke_atomic_radii_adjust},
+    ):
+        points = grid.make_grid(mf.mol, "3")
+        vars(points).update(other)
+        with pytest.raises(InputError):
+            grid.name_of_grid(points)
 
 
 # --- the measured error ---------------------------------------------------------------------------

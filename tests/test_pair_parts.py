@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -388,6 +388,15 @@ def test_differences_are_named_with_both_values_where_they_are_short() -> None:
     identity.require_same({"a": "1", "processor": "p"}, {"a": "1", "processor": "q"}, "x.ckpt")
     with recorded_error(ForeignCheckpoint):
         identity.require_same({"a": "1"}, {"a": "2"}, "x.ckpt")
+
+
+def test_energies_of_runs_that_differ_in_the_method_are_told_apart() -> None:
+    """Every option either belongs to the method or only to how, and how well, it is computed."""
+    how = {"scf_conv_tol", "scf_max_cycles", "guess", "scf_from", "scf_starts", "stability"}
+    how |= {"tolerance", "laplace", "backend", "transform", "memory", "threads", "scratch"}
+    how |= {"allow_small_gap", "allow_poor_fit", "check", "certify_fit"}
+    how |= {"properties", "polarizability"}
+    assert sorted(identity.METHOD) == sorted({one.name for one in fields(Options)} - how)
 
 
 def test_methods_that_differ_are_counted() -> None:

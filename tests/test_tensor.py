@@ -15,6 +15,9 @@ from pyscf.mp.dfmp2_native import DFRMP2
 from dfmp2 import tensor as dt
 from dfmp2.backends import registry
 from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
+from dfmp2.host.resources import usable_cores
+from dfmp2.planning import rates
+from dfmp2.planning.rates import Rates
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.recorded import recorded_error
 
@@ -260,6 +263,13 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
         (lambda a: dt.mp2_energy(a, np.ones(2), np.zeros(2)), InputError),
         (lambda a: dt.plan("ij,jk", (2, 3), (4, 5)), InputError),
         (lambda a: dt.plan("ij,jk", (2, 3), (3, 5), dtype="int8"), InputError),
+        (lambda a: dt.gemm(a, a, c=a[:2]), InputError),
+        (lambda a: dt.gemm(dt.to_device(a), a, beta=1.0, c=a), UnsupportedByBackend),
+        (lambda a: dt.einsum("ij,jk->iik", a, a), InputError),
+        (lambda a: dt.einsum("i1,1k->ik", a, a), InputError),
+        (lambda a: dt.mp2_energy(a, np.array([-np.inf, 0.0]), np.ones(2)), InputError),
+        (lambda a: dt.mp2_energy(a, np.zeros((1, 2)), np.ones(2)), InputError),
+        (lambda a: dt.mp2_energy(a, np.zeros(2), np.ones((1, 2))), InputError),
     ],
 )
 def test_what_does_not_fit_is_named(call, error):
@@ -298,8 +308,19 @@ def test_tiles_and_bytes_of_a_product(expression, shapes, tiles, numbers, dtype,
     assert found.operations == 2 * np.prod(found.sizes)
 
 
-def test_plan_says_what_where_and_how_long():
-    found = dt.plan("iap,jbp->iajb", (5, 19, 72), (5, 19, 72), dtype="float64")
+def test_plan_says_what_where_and_how_long(monkeypatch):
+    measured = Rates(pairs_fp64=1e9, pairs_mixed=4e9, date="2026-01-02 03:04")
+    asked = []
+    monkeypatch.setattr(
+        rates, "load_rates", lambda backend, threads: asked.append((backend, threads)) or measured
+    )
+    call = ("iap,jbp->iajb", (5, 19, 72), (5, 19, 72))
+    found = dt.plan(*call, dtype="float64")
+    assert found.host == pytest.approx(2 * 72 * 95 * 95 / 1e9)
+    assert found.rates == "rates measured 2026-01-02"
+    assert dt.plan(*call, dtype="float32").host == pytest.approx(2 * 72 * 95 * 95 / 4e9)
+    assert asked == [("cpu", usable_cores())] * 2
+    monkeypatch.undo()
     assert (found.kind, found.sizes, found.operations) == (
         "gemm",
         (1, 72, 95, 95),
