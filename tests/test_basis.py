@@ -229,6 +229,7 @@ def test_every_row_is_that_of_the_exchange_or_our_own() -> None:
     """MP2 sets by the metadata of the Basis Set Exchange; SCF sets of the same valence set."""
     own = {squash(name): ri for ri, names in OWN_PARTNERS.items() for name in names}
     psi4 = {squash(name) for name in df.addons.DEFAULT_AUXBASIS}
+    assert own.keys() | psi4 <= PARTNERS.keys()
     for orbital, partners in PARTNERS.items():
         listed = basis_library.exchange_partners(orbital)
         expected = [own[orbital]] if orbital in own else list(listed)

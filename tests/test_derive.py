@@ -177,8 +177,13 @@ def test_a_certificate_that_says_too_little_is_a_warning(fields):
         listener=kept,
     )
     recorded_texts(kept.warnings)
-    assert kept.warnings[0] in derived.diagnostics.warnings
     assert not derived.certificate.accepted
+    said = replace(derived.diagnostics, warnings=("before",))
+    exact = replace(derived, precision="fp64", diagnostics=said)
+    assert derive(exact, frozen_core=2, listener=Heard()).diagnostics.warnings == ("before",)
+    both = replace(derived, diagnostics=said)
+    warnings = derive(both, frozen_core=2, listener=kept).diagnostics.warnings
+    assert warnings[0] == "before" and warnings[1:] == tuple(kept.warnings[1:]) != ()
 
 
 @pytest.mark.parametrize(
@@ -216,6 +221,7 @@ def test_another_option_may_have_the_value_it_had(fields):
         "scf": "df",
         "reference": "uhf",
         "frozen_virtual": 0,
+        "relativity": "none",
         "precision": parent.precision,
     }
     for name, value in had.items():
@@ -271,8 +277,36 @@ def test_what_a_derived_result_keeps_and_what_goes(fields):
                 least.append(v[0][0] + v[1][0] - e[0] - e[1])
     assert smaller.diagnostics.smallest_denominator == pytest.approx(min(least))
     assert (smaller.check, smaller.fitting_certificate) == (None, None)
-    checked = replace(parent, check=object(), fitting_certificate=object(), properties=object())
-    recorded_texts([derive(checked, frozen_core=2, origin="x.h5").frozen_core_note])
+    dropped = ("gradient", "gradient_certificate", "properties", "polarizability")
+    checked = replace(
+        parent,
+        check=object(),
+        fitting_certificate=object(),
+        options=replace(parent.options, properties=True, polarizability=True),
+        **dict.fromkeys(dropped, object()),
+    )
+    derived = derive(checked, frozen_core=2, origin="x.h5")
+    recorded_texts([derived.frozen_core_note])
+    assert [getattr(derived, name) for name in dropped] == [None] * 4
+    assert not derived.options.properties and not derived.options.polarizability
+    with recorded_error(InputError):
+        derive(replace(parent, kept="energies"), frozen_core=2)
+
+
+def test_factors_of_a_double_hybrid_of_ones_own_stay(fields):
+    parent = compute(fields["water"], 0)
+    options = replace(
+        parent.options,
+        method="custom-dh",
+        xc="pbe",
+        os_scale=0.3,
+        ss_scale=0.2,
+        stability="off",
+        check=False,
+    )
+    derived = derive(replace(parent, options=options), os_scale=0.5)
+    assert (derived.options.os_scale, derived.options.ss_scale) == (0.5, 0.2)
+    assert derived.options.method == "custom-dh"
 
 
 # --- the command ----------------------------------------------------------------------------------

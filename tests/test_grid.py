@@ -102,7 +102,7 @@ def test_spheres_are_those_of_pyscf() -> None:
     sizes = sorted(int(number) for number in dft.gen_grid.LEBEDEV_NGRID)
     assert sizes == [1, *LEBEDEV_POINTS]
     of_levels = {dft.gen_grid.LEBEDEV_ORDER[n] for n in dft.gen_grid.ANG_ORDER.flat}
-    assert grid.SPHERES == (*sorted(map(int, of_levels)), 1730, 2030)
+    assert (*sorted(map(int, of_levels)), 1730, 2030) == grid.SPHERES
 
 
 @pytest.mark.parametrize(
@@ -441,6 +441,13 @@ def test_the_budget_adds_changes_with_their_signs() -> None:
     assert source.scf.value == pytest.approx(abs(x) + alone)
     assert source.correlation.value == pytest.approx(abs(c) + alone)
     assert source.total == pytest.approx(abs(x + c) + left) == found.grid_error_total
+    error = replace(found.reference.grid_error, exx_error=c)
+    other = replace(
+        found,
+        reference=replace(found.reference, grid_error=error),
+        grid_certificate=replace(found.grid_certificate, correlation_error=x),
+    )
+    assert abs(abs(x) - abs(c)) > 1e-7 and other.grid_error_total == found.grid_error_total
     others = sum(one.total for key, one in budget.sources.items() if key != "grid")
     assert budget.total == pytest.approx(others + source.total)
     assert list(budget.sources)[:3] == ["precision", "scf_convergence", "grid"]
