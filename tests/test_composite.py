@@ -406,13 +406,15 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
     assert found.d1_diagnostic == pytest.approx(PSI4_WATER["d1"], abs=5e-5)
 
 
-def test_another_program_gets_the_whole_molecule(monkeypatch):
-    """Ghosts, charge, spin, frozen core and positions of atoms, which must not be moved; its
-    answers are identified by name."""
+@pytest.mark.parametrize("version", [(1, 3), (1, 4)])
+def test_another_program_gets_the_whole_molecule(version, monkeypatch):
+    """Ghosts, charge, spin, frozen core and positions of atoms, which must not be moved, with cores
+    and memory; its answers are identified by name."""
     molecule = Molecule.from_string(
         "N 0 0 0; O 0.1 0 1.22; H 0.9 0.2 -0.4; @He -1.6 0.3 0.2", charge=1, multiplicity=2
     )
     result = mp2_energy(molecule, Options("6-31g", frozen_core="auto", stability="off", threads=1))
+    result = replace(result, options=replace(result.options, threads=3))
     asked = []
     answer = {
         "success": True,
@@ -428,23 +430,28 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
         },
         "provenance": {"creator": "Psi4", "version": "1.3.2"},
     }
-    monkeypatch.setitem(sys.modules, "qcengine", ModuleType("qcengine"))
+    engine = ModuleType("qcengine")
+    engine.compute = lambda document, *program, **how: asked.append((document, how)) or answer
+    monkeypatch.setitem(sys.modules, "qcengine", engine)
     monkeypatch.setattr(coupled_cluster, "require_program", lambda program: None)
-    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: (1, 3))
+    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: version)
     monkeypatch.setattr(
         coupled_cluster,
         "_by_old_psi4",
         lambda document, budget: asked.append((document, budget)) or answer,
     )
     found = coupled_cluster._by_qcengine("psi4", result)
-    ((document, budget),) = asked
+    ((document, how),) = asked
+    task = {"ncores": 3, "memory": result.memory.budget / 2**30}
+    new = {"return_dict": True, "task_config": task}
+    assert how == (new if version == (1, 4) else result.memory.budget)
     described, keywords = document["molecule"], document["keywords"]
     assert described["symbols"] == ["N", "O", "H", "He"]
     assert described["real"] == [True, True, True, False]
     assert described["geometry"] == pytest.approx(molecule.coordinates.ravel())
     assert (described["molecular_charge"], described["molecular_multiplicity"]) == (1, 2)
     assert described["fix_com"] and described["fix_orientation"]
-    assert (described["fix_symmetry"], budget) == ("c1", result.memory.budget)
+    assert described["fix_symmetry"] == "c1"
     assert document["model"] == {"method": "ccsd(t)", "basis": "6-31g"}
     assert (keywords["reference"], keywords["num_frozen_docc"]) == ("uhf", 2)
     assert keywords["scf_type"] == "pk" and keywords["e_convergence"] <= 1e-8
@@ -452,42 +459,14 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
     assert found.mp2_correlation_energy == -0.28
     assert found.program == "Psi4 1.3.2 (four-centre integrals)"
     assert (found.t1_diagnostic, found.d1_diagnostic) == (None, None)  # of an open shell
+    closed = replace(result.reference, mo_energy=result.reference.mo_energy[:1])
+    found = coupled_cluster._by_qcengine("psi4", replace(result, reference=closed))
+    assert (found.t1_diagnostic, found.d1_diagnostic) == (0.01, 0.03)
     answer["extras"]["qcvars"].pop("CCSD(T) CORRELATION ENERGY")
     for said in ("first\n\n  PSIO Error  \n", " \n"):
         answer["error"] = {"error_message": said}
         with recorded_error(BackendUnavailable):
             coupled_cluster._by_qcengine("psi4", result)
-
-
-def test_a_program_that_qcengine_asks_gets_cores_and_memory(monkeypatch):
-    """The diagnostics of its amplitudes are those of a closed shell."""
-    molecule = Molecule.from_string("Li 0 0 0; H 0 0 1.6")
-    result = mp2_energy(molecule, Options("sto-3g", threads=1), listener=Silent())
-    result = replace(result, options=replace(result.options, threads=3))
-    asked = []
-    variables = {
-        "CCSD CORRELATION ENERGY": -0.3,
-        "(T) CORRECTION ENERGY": -0.02,
-        "CCSD(T) CORRELATION ENERGY": -0.32,
-        "MP2 CORRELATION ENERGY": -0.28,
-        "CC T1 DIAGNOSTIC": 0.01,
-        "CC D1 DIAGNOSTIC": 0.03,
-    }
-
-    def compute(document, program, **how):
-        asked.append((document["keywords"]["reference"], program, how))
-        origin = {"creator": "Psi4", "version": "1.9.1"}
-        return {"success": True, "extras": {"qcvars": variables}, "provenance": origin}
-
-    engine = ModuleType("qcengine")
-    engine.compute = compute
-    monkeypatch.setitem(sys.modules, "qcengine", engine)
-    monkeypatch.setattr(coupled_cluster, "require_program", lambda program: None)
-    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: (1, 4))
-    found = coupled_cluster._by_qcengine("psi4", result)
-    task = {"ncores": 3, "memory": result.memory.budget / 2**30}
-    assert asked == [("rhf", "psi4", {"return_dict": True, "task_config": task})]
-    assert (found.t1_diagnostic, found.d1_diagnostic) == (0.01, 0.03)
 
 
 def test_what_does_not_belong_to_a_result_is_no_correction(monkeypatch) -> None:

@@ -249,12 +249,11 @@ def test_a_mean_field_keeps_its_grid() -> None:
         dfmp2.from_mean_field(on_own_grid(atom_grid={"F": (30, 110)}), "cc-pvdz-ri", method="drpa")
     with recorded_error(InputError):
         dfmp2.from_mean_field(on_own_grid(prune=None), "cc-pvdz-ri", method="drpa")
-    gen_grid, radi = dft.gen_grid, dft.radi
     for other in (
-        {"prune": gen_grid.sg1_prune},
-        {"radi_method": radi.gauss_chebyshev},
-        {"becke_scheme": gen_grid.stratmann},
-        {"radii_adjust": radi.becke_atomic_radii_adjust},
+        {"prune": dft.gen_grid.sg1_prune},
+        {"radi_method": dft.radi.gauss_chebyshev},
+        {"becke_scheme": dft.gen_grid.stratmann},
+        {"radii_adjust": dft.radi.becke_atomic_radii_adjust},
     ):
         points = grid.make_grid(mf.mol, "3")
         vars(points).update(other)
