@@ -443,8 +443,10 @@ def test_another_program_gets_the_whole_molecule(version, monkeypatch):
     found = coupled_cluster._by_qcengine("psi4", result)
     ((document, how),) = asked
     task = {"ncores": 3, "memory": result.memory.budget / 2**30}
-    new = {"return_dict": True, "task_config": task}
-    assert how == (new if version == (1, 4) else result.memory.budget)
+    assert how == {
+        (1, 3): result.memory.budget,
+        (1, 4): {"return_dict": True, "task_config": task},
+    }.get(version)
     described, keywords = document["molecule"], document["keywords"]
     assert described["symbols"] == ["N", "O", "H", "He"]
     assert described["real"] == [True, True, True, False]

@@ -168,8 +168,13 @@ def test_an_energy_that_is_not_stationary_is_off_in_first_order(
 ) -> None:
     """That of the determinant of Kohn-Sham orbitals, or of another functional than theirs."""
     run = with_gradient(result, STEPS, **changes)
-    xc = changes["xc"] if method in ("drpa", "ks") else None
-    options = replace(run.options, method=method, xc=xc, check=False, stability="off")
+    options = replace(
+        run.options,
+        method=method,
+        xc=changes["xc"] if method in ("drpa", "ks") else None,
+        check=False,
+        stability="off",
+    )
     source = replace(run, options=options).error_budget.sources["scf_convergence"]
     assert source.scf.value == pytest.approx(
         3 * 4e-12 if stationary else 0.12 * 2e-6, rel=1e-12, abs=0.0

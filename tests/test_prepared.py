@@ -146,8 +146,9 @@ def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
         "the SCF began with float32 exchange" in text for text in result.diagnostics.warnings
     )
     assert dfmp2.energy(path, listener=said).diagnostics.warnings == ()
-    four_centre = {"scf": "conventional", "overwrite": True}
-    dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, listener=Heard(), **four_centre)
+    dfmp2.prepare(
+        INPUTS / "h2o.xyz", "sto-3g", path, scf="conventional", overwrite=True, listener=said
+    )
     assert dfmp2.energy(path, precision="fp64", listener=said).diagnostics.warnings == ()
     dfmp2.prepare(
         INPUTS / "h2o.xyz", "sto-3g", path, precision="fp64", overwrite=True, listener=said
@@ -697,5 +698,6 @@ def test_memory_threads_and_scratch_are_those_of_the_second_machine() -> None:
         basis="sto-3g", memory=10**9, threads=3, scratch="/there", tolerance=1e-6, frozen_core="1"
     )
     prepared: Any = SimpleNamespace(options=first)
-    here = replace(first, memory=None, threads=None, scratch=None)
-    assert options_for(prepared, {"tolerance": None, "memory": None}) == here
+    assert options_for(prepared, {"tolerance": None, "memory": None}) == replace(
+        first, memory=None, threads=None, scratch=None
+    )

@@ -105,8 +105,7 @@ def test_batches_symmetric_products_and_triangles(lane):
         dt.gemm_batch(a, b, alpha=0.5, beta=2.0, c=c, backend=backend),
         0.5 * wide(a)[0] @ b + 2.0 * c,
     )
-    one = a[0]
-    check(dt.syrk(one.T, backend=backend), wide(one)[0].T @ one)
+    check(dt.syrk(a[0].T, backend=backend), wide(a[0])[0].T @ a[0])
     # Its other half must not be read
     whole = (0.05 * numbers(dtype, 140, 140) + np.eye(140)).astype(dtype)
     right = numbers(dtype, 140, 33)
