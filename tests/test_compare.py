@@ -291,7 +291,7 @@ def test_nan_agrees_with_nothing() -> None:
         energies[number] = compare.Compared("nan", float("nan"), -1.0)
         check = compare.Comparison("PySCF", tuple(energies), 1e-6)
         assert not check.passed and np.isnan(check.largest_difference)
-        differences = [float("nan") if place == number else 0.0 for place in range(3)]
+        differences = np.where(np.arange(3) == number, np.nan, 0.0)
         assert not Check("PySCF", -1.0, -0.1, -0.2, *differences, allowed=1e-8).passed
 
 

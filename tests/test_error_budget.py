@@ -1108,9 +1108,8 @@ def test_electrons_of_a_metal_add_to_the_error_of_the_mp2_set(
             **fitting,
         )
         sources = run.error_budget.sources
-        expected = 3 * 1e-5 + 3 * 3e-5 + added
-        assert sources["mp2_fitting"].correlation.value == pytest.approx(expected)
-        assert sources["scf_fitting"].scf.value == pytest.approx(3 * 1e-5 + 3 * 1e-5)
+        assert sources["mp2_fitting"].correlation.value == pytest.approx(12e-5 + added)
+        assert sources["scf_fitting"].scf.value == pytest.approx(6e-5)
 
 
 @pytest.mark.parametrize(
