@@ -4,6 +4,7 @@ sets."""
 from __future__ import annotations
 
 import random
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -263,6 +264,37 @@ def test_partners_are_those_pyscf_publishes() -> None:
     for orbital, (jk, ri) in published.items():
         partners = find_partners(orbital)
         assert (file(partners["jk"][0]), file(partners["ri"][0])) == (file(jk), file(ri)), orbital
+
+
+OWN_PARTNERS = {  # MP2 fitting sets of orbital sets for which nobody publishes one
+    "def2-svpd-ri": ("ma-def2-svp", "ma-def2-svpp", "aug-pcseg-1"),
+    "def2-tzvpd-ri": ("ma-def2-tzvp",),
+    "def2-tzvppd-ri": ("ma-def2-tzvpp", "aug-pcseg-2"),
+    "def2-qzvppd-ri": ("ma-def2-qzvp", "ma-def2-qzvpp", "def2-qzvpd", "aug-pcseg-3"),
+    "def2-svp-ri": ("sto-6g", "pcseg-1"),
+    "def2-tzvpp-ri": ("pcseg-2",),
+    "def2-qzvpp-ri": ("pcseg-3",),
+    "cc-pv6z-ri": ("cc-pv(6+d)z",),
+    "aug-cc-pv6z-ri": ("aug-cc-pv(6+d)z",),
+    **{f"{aug}cc-pwcv{n}z-ri": (f"{aug}cc-pcv{n}z",) for aug in ("", "aug-") for n in "dtq5"},
+}
+
+
+def test_every_row_is_that_of_the_exchange_or_our_own() -> None:
+    """MP2 sets by the metadata of the Basis Set Exchange; SCF sets of the same valence set."""
+    own = {squash(name): (ri,) for ri, names in OWN_PARTNERS.items() for name in names}
+    psi4 = {squash(name) for name in df.addons.DEFAULT_AUXBASIS}
+    assert own.keys() | psi4 <= PARTNERS.keys()
+    for orbital in PARTNERS.keys() - psi4:
+        expected = own.get(orbital) or basis_library.exchange_partners(orbital)
+        if re.fullmatch("ccpv[dtq5]zpp", orbital):  # the second one for elements that it lacks
+            expected = (*expected, orbital.replace("ccpv", "ccpwcv") + "ri")
+        assert [*map(squash, PARTNERS[orbital]["ri"])] == [*map(squash, expected)], orbital
+        found = re.fullmatch(r"((?:aug)?ccp)w?c?v\(?([dtq56])(\+d\))?z", orbital)
+        valence = [f"{found[1]}v{found[2].replace('6', '5')}z-jkfit"] if found else []
+        assert [*map(squash, PARTNERS[orbital]["jk"])] == [
+            *map(squash, (*valence, "def2-universal-jkfit"))
+        ], orbital
 
 
 def test_all_partners_exist_and_are_of_their_kind() -> None:

@@ -32,7 +32,7 @@ from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import check as exact
 from dfmp2.mp2 import energy
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import Check, MP2Result
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.progress import Collector, Listener, Silent
@@ -291,6 +291,26 @@ def test_nan_agrees_with_nothing() -> None:
         energies[number] = compare.Compared("nan", float("nan"), -1.0)
         check = compare.Comparison("PySCF", tuple(energies), 1e-6)
         assert not check.passed and np.isnan(check.largest_difference)
+        differences = np.where(np.arange(3) == number, np.nan, 0.0)
+        assert not Check("PySCF", -1.0, -0.1, -0.2, *differences, allowed=1e-8).passed
+
+
+@pytest.mark.parametrize(
+    ("differences", "largest"),
+    [
+        ((-3e-8, 1e-8, 1e-8), 3e-8),
+        ((0.0, -3e-8, 2e-8), 3e-8),
+        ((0.0, 2e-8, -3e-8), 3e-8),
+        ((0.0, -2e-8, -3e-8), 5e-8),
+    ],
+)
+def test_the_check_looks_at_each_component_and_at_their_sum(
+    differences: tuple[float, ...], largest: float
+) -> None:
+    """Of the correlation energy; E(SCF) is that of the same orbitals."""
+    check = Check("PySCF", -1.0, -0.1, -0.2, *differences, allowed=largest)
+    assert check.largest_difference == pytest.approx(largest, rel=1e-12)
+    assert check.passed and not replace(check, allowed=0.99 * largest).passed
 
 
 # --- what the checks see and what they do not ---

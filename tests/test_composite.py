@@ -301,11 +301,18 @@ def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
     assert screened.correlation_energy == pytest.approx(0.04 - 0.48)
 
     def functional(run, energy):
-        return replace(run, reference=replace(run.reference, functional_energy=energy))
+        shape = (*run.reference.mo_energy.shape, run.reference.mo_energy.shape[1])
+        changes = {"exx_total_energy": 0.5 * energy, "mo_coupling": np.full(shape, 0.1 * energy)}
+        reference = replace(run.reference, functional_energy=energy, **changes)
+        return replace(run, reference=reference)
 
     runs = (functional(small, -1.0), functional(large, -2.0))
     both = combine(list(zip(parts, runs, strict=True)))
     assert both.functional_energy == pytest.approx(-0.3 - 1.8)
+    assert both.hf_total_energy == pytest.approx(-0.15 - 0.9)
+    singles = [run.mp2_singles_energy for run in runs]
+    assert max(singles) < -1e-3
+    assert both.mp2_singles_energy == pytest.approx(-0.4 * singles[0] + 1.6 * singles[1])
     one = combine(list(zip(parts, (runs[0], large), strict=True)))
     assert one.functional_energy is None
 
@@ -429,13 +436,15 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
     assert found.d1_diagnostic == pytest.approx(PSI4_WATER["d1"], abs=5e-5)
 
 
-def test_another_program_gets_the_whole_molecule(monkeypatch):
-    """Ghosts, charge, spin, frozen core and positions of atoms, which must not be moved; its
-    answers are identified by name."""
+@pytest.mark.parametrize("version", [(1, 3), (1, 4)])
+def test_another_program_gets_the_whole_molecule(version, monkeypatch):
+    """Ghosts, charge, spin, frozen core and positions of atoms, which must not be moved, with cores
+    and memory; its answers are identified by name."""
     molecule = Molecule.from_string(
         "N 0 0 0; O 0.1 0 1.22; H 0.9 0.2 -0.4; @He -1.6 0.3 0.2", charge=1, multiplicity=2
     )
     result = mp2_energy(molecule, Options("6-31g", frozen_core="auto", stability="off", threads=1))
+    result = replace(result, options=replace(result.options, threads=3))
     asked = []
     answer = {
         "success": True,
@@ -451,23 +460,30 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
         },
         "provenance": {"creator": "Psi4", "version": "1.3.2"},
     }
-    monkeypatch.setitem(sys.modules, "qcengine", ModuleType("qcengine"))
+    engine = ModuleType("qcengine")
+    engine.compute = lambda document, *program, **how: asked.append((document, how)) or answer
+    monkeypatch.setitem(sys.modules, "qcengine", engine)
     monkeypatch.setattr(coupled_cluster, "require_program", lambda program: None)
-    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: (1, 3))
+    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: version)
     monkeypatch.setattr(
         coupled_cluster,
         "_by_old_psi4",
         lambda document, budget: asked.append((document, budget)) or answer,
     )
     found = coupled_cluster._by_qcengine("psi4", result)
-    ((document, budget),) = asked
+    ((document, how),) = asked
+    task = {"ncores": 3, "memory": result.memory.budget / 2**30}
+    assert how == {
+        (1, 3): result.memory.budget,
+        (1, 4): {"return_dict": True, "task_config": task},
+    }.get(version)
     described, keywords = document["molecule"], document["keywords"]
     assert described["symbols"] == ["N", "O", "H", "He"]
     assert described["real"] == [True, True, True, False]
     assert described["geometry"] == pytest.approx(molecule.coordinates.ravel())
     assert (described["molecular_charge"], described["molecular_multiplicity"]) == (1, 2)
     assert described["fix_com"] and described["fix_orientation"]
-    assert (described["fix_symmetry"], budget) == ("c1", result.memory.budget)
+    assert described["fix_symmetry"] == "c1"
     assert document["model"] == {"method": "ccsd(t)", "basis": "6-31g"}
     assert (keywords["reference"], keywords["num_frozen_docc"]) == ("uhf", 2)
     assert keywords["scf_type"] == "pk" and keywords["e_convergence"] <= 1e-8
@@ -475,16 +491,22 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
     assert found.mp2_correlation_energy == -0.28
     assert found.program == "Psi4 1.3.2 (four-centre integrals)"
     assert (found.t1_diagnostic, found.d1_diagnostic) == (None, None)  # of an open shell
+    closed = replace(result.reference, mo_energy=result.reference.mo_energy[:1])
+    found = coupled_cluster._by_qcengine("psi4", replace(result, reference=closed))
+    assert (found.t1_diagnostic, found.d1_diagnostic) == (0.01, 0.03)
     answer["extras"]["qcvars"].pop("CCSD(T) CORRELATION ENERGY")
-    answer["error"] = {"error_message": "first\n\n  PSIO Error  \n"}
-    with recorded_error(BackendUnavailable):
-        coupled_cluster._by_qcengine("psi4", result)
+    for said in ("first\n\n  PSIO Error  \n", " \n"):
+        answer["error"] = {"error_message": said}
+        with recorded_error(BackendUnavailable):
+            coupled_cluster._by_qcengine("psi4", result)
 
 
 def test_what_does_not_belong_to_a_result_is_no_correction(monkeypatch) -> None:
-    """CCSD(T) that has not converged, or whose MP2 differs; another program is asked by its name."""
-    molecule = Molecule.from_string("Li 0 0 0; H 0 0 1.6")
-    result = mp2_energy(molecule, Options("sto-3g", threads=1), listener=Silent())
+    """CCSD(T) that has not converged, or whose MP2 differs: with the frozen core, the Hamiltonian
+    and the charges of the result it is the same. Another program is asked by its name."""
+    molecule = Molecule.from_string("Li 0 0 0; H 0 0 1.6").in_field([[0.5, 2.0, 1.0, 0.7]])
+    options = Options("6-31g", frozen_core="1", relativity="x2c", threads=1)
+    result = mp2_energy(molecule, options, listener=Silent())
     pairs = replace(result.pairs, opposite_spin=1.1 * result.pairs.opposite_spin)
     with recorded_error(ComparisonFailed):
         coupled_cluster._by_pyscf(replace(result, pairs=pairs))

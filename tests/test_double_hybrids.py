@@ -117,6 +117,8 @@ def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: st
         ("PBE02", "pbe0-2"),
         ("B2GP-PLYP", "b2gp-plyp"),
         ("RI-B2PLYP", "b2plyp"),  # ORCA
+        ("DLPNO-B2GP-PLYP", "b2gp-plyp"),
+        ("DF-B2PLYP", "b2plyp"),
         ("revDSD-PBEP86-D4", "revdsd-pbep86-d4"),
         ("DSD-BLYP/2013", "dsd-blyp-d3bj"),
         ("wB97X-2", "wb97x-2(tqz)"),
@@ -140,6 +142,7 @@ def test_a_name_with_a_dispersion_correction_takes_the_factors_that_were_fitted_
     assert bare and fitted and other
     assert (bare.opposite_spin, fitted.opposite_spin, other.opposite_spin) == (0.51, 0.52, 0.52)
     assert (bare.dispersion, fitted.dispersion, other.dispersion) == ("", "d3bj", "d4")
+    assert (bare.title, other.title) == ("DSD-PBEP86", "DSD-PBEP86-D4")
     options = make_options(basis="x", method="b2plyp-d4")
     assert options.dispersion_correction == ("d4", "b2plyp")
     assert make_options(basis="x", method="b2plyp-d4", dispersion="none").dispersion_correction is (
@@ -429,6 +432,8 @@ def test_a_double_hybrid_of_ones_own() -> None:
     assert more.total_energy - named.total_energy == pytest.approx(
         0.23 * named.components[1], abs=1e-9
     )
+    derived = dfmp2.derive(own, os_scale=0.5)
+    assert derived.total_energy == pytest.approx(more.total_energy, abs=1e-9)
 
 
 # --- dispersion -----------------------------------------------------------------------------------
@@ -502,6 +507,17 @@ def test_ghosts_have_no_dispersion_and_one_atom_has_none() -> None:
     expected = np.vstack([np.zeros(3), dispersion_gradient(pair, "d3bj", "b2plyp")])
     np.testing.assert_array_equal(dispersion_gradient(three, "d3bj", "b2plyp"), expected)
     assert abs(expected[1, 2]) > 1e-7
+
+
+@pytest.mark.parametrize("symbol", ["Rf", "Db", "Og"])
+def test_elements_beyond_the_tables_of_dftd3_are_refused(symbol: str) -> None:
+    """It says 0 for Rf and -1e34 Eh for Db itself, and ends the process for Og."""
+    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.3, 6.0]])
+    assert dispersion_energy(Molecule(("Lr", "He"), places), "d3bj", "b2plyp").energy < -1e-4
+    ghost = Molecule(("He", symbol), places, ghost=(False, True))
+    assert dispersion_energy(ghost, "d3bj", "b2plyp").energy == pytest.approx(0.0, abs=1e-12)
+    with recorded_error(InputError):
+        dispersion_energy(Molecule(("He", symbol), places), "d3bj", "b2plyp")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

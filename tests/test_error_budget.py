@@ -22,9 +22,10 @@ from dfmp2.molecule.elements import bond_orders
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source
-from dfmp2.mp2.error_estimates import bonded_atoms
+from dfmp2.mp2.error_estimates import alkali_pairs, bond_orders_of, bonded_atoms
 from dfmp2.mp2.error_of_difference import combined
-from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result
+from dfmp2.mp2.properties import Gradient, GradientCertificate
+from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result, Quadrature
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.output.study import Study, read_study
@@ -151,6 +152,62 @@ def test_convergence(
             None if value is None else pytest.approx(value, rel=1e-12, abs=0.0)
         )
         assert share.kind == ("not measured" if value is None else "estimated")
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "stationary"),
+    [
+        ({"xc": "pbe"}, "drpa", False),
+        ({"xc": "pbe"}, "ks", True),
+        ({"xc": "b3lyp"}, "b2plyp", True),
+        ({"xc": "b3lyp", "functional_energy": -75.2}, "xyg3", False),
+    ],
+)
+def test_an_energy_that_is_not_stationary_is_off_in_first_order(
+    result: MP2Result, changes: dict[str, Any], method: str, stationary: bool
+) -> None:
+    """That of the determinant of Kohn-Sham orbitals, or of another functional than theirs."""
+    run = with_gradient(result, STEPS, **changes)
+    options = replace(
+        run.options,
+        method=method,
+        xc=changes["xc"] if method in ("drpa", "ks") else None,
+        check=False,
+        stability="off",
+    )
+    source = replace(run, options=options).error_budget.sources["scf_convergence"]
+    assert source.scf.value == pytest.approx(
+        3 * 4e-12 if stationary else 0.12 * 2e-6, rel=1e-12, abs=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("opposite", "same", "kind", "value"),
+    [
+        (1.0, 1.0, "measured", 3e-9),
+        (1.3, 1.0, "estimated", 0.12 * 2e-6),
+        (1.0, 0.0, "estimated", 0.12 * 2e-6),
+    ],
+)
+def test_the_gradient_of_scaled_energies_measures_nothing_of_the_unscaled_one(
+    result: MP2Result, opposite: float, same: float, kind: str, value: float
+) -> None:
+    gradient = Gradient(np.zeros((3, 3)), "", opposite, same, 1.0)
+    proof = GradientCertificate(0.0, 0.0, 1.0, 0.0, 0.0, 1.0, scf_convergence_error=-3e-9)
+    run = replace(with_gradient(result, STEPS), gradient=gradient, gradient_certificate=proof)
+    share = run.error_budget.sources["scf_convergence"].correlation
+    assert (share.kind, share.value) == (kind, pytest.approx(value, rel=1e-12))
+
+
+@pytest.mark.parametrize(("method", "kind"), [("sos-laplace", "bounded"), ("drpa", "estimated")])
+def test_the_error_of_a_quadrature_is_a_bound_for_laplace_alone(
+    result: MP2Result, method: str, kind: str
+) -> None:
+    options = replace(result.options, method=method, check=False)
+    found = Quadrature(-0.1, 12, 0.5, 60.0, 4e-9)
+    share = replace(result, options=options, quadrature=found).error_budget.sources["precision"]
+    assert share.correlation is not None
+    assert (share.correlation.kind, share.correlation.value) == (kind, 4e-9)
 
 
 APPROACHES = {  # energies and gradients, and the largest energy drop over gradient squared, by hand
@@ -312,7 +369,7 @@ def test_metric(result: MP2Result) -> None:
     """The root of the condition number, and a contribution of each function that is left out."""
     energy = abs(result.mp2_correlation_energy)
     found = []
-    for condition, dropped in ((1e10, 0), (1e13, 2), (math.inf, 0)):
+    for condition, dropped in ((1e10, 0), (1e13, 2), (math.inf, 0), (0.5, 0)):
         diagnostics = replace(
             result.diagnostics, metric_condition=condition, metric_dropped=dropped
         )
@@ -325,7 +382,7 @@ def test_metric(result: MP2Result) -> None:
         found.append((share.value, share.kind))
     assert found[0] == (pytest.approx(1e5 * EPSILON * energy, rel=1e-9, abs=0.0), "bounded")
     assert found[1] == (pytest.approx((10**6.5 * EPSILON + 2e-6) * energy), "estimated")
-    assert found[2] == (None, "not measured")
+    assert found[2] == found[3] == (None, "not measured")
 
 
 @pytest.mark.parametrize(
@@ -669,6 +726,13 @@ def test_differences(result: MP2Result) -> None:
     both_sides = combined(list(zip(weights, triplets, strict=True)), "the difference")
     assert both_sides.sources["mp2_fitting"].correlation.value == left.value
 
+    every, sampled = (
+        replace(result, precision="mixed", certificate=replace(SOME, sampled=n)) for n in (100, 40)
+    )
+    for pair in ((sampled, every), (every, sampled)):  # the least certain of both
+        added = combined(list(zip(weights, pair, strict=False)), "x").sources["precision"]
+        assert added.correlation.kind == "bounded"
+
     errors = ((5e-5, 2e-5), (4e-5, 1e-5), (2e-5, 1e-5))
     certified = [
         replace(run, fitting_certificate=measured(correlation, scf, 1e-7))
@@ -874,22 +938,24 @@ def test_the_first_verdict_names_total_and_reaction(result: MP2Result) -> None:
     [
         (("O", "H"), 0.97, (2 * 1e-5, 2 * 1.8e-5)),  # a bond to hydrogen is made, one is broken
         (("N", "O"), 1.2, (2 * 8e-5, 2 * 3e-5)),
+        (("N", "O", "H"), 1.2, (2 * 8e-5, 2 * 3e-5)),  # a bond to hydrogen is the smaller change
         (("Ne", "Ar"), 6.0, (1e-5, 1.2e-5)),  # no bond: an electron comes or goes
     ],
 )
 def test_the_error_of_a_reaction_counted_by_hand(
-    result: MP2Result, symbols: tuple[str, str], distance: float, changed: tuple[float, float]
+    result: MP2Result, symbols: tuple[str, ...], distance: float, changed: tuple[float, float]
 ) -> None:
     """Twice the errors other than fitting, 3 % of the fitting errors of both sides, and one bond of
     each side."""
-    places = np.array([[0, 0, 0], [0.1, 0.2, distance]]) * BOHR_PER_ANGSTROM
-    errors = {symbols[0]: -3e-5, symbols[1]: 1e-5}
+    places = np.array([[0, 0, 0], [0.1, 0.2, distance], [0.4, 1.1, distance + 0.1]])
+    places = places[: len(symbols)] * BOHR_PER_ANGSTROM
+    errors = dict(zip(symbols, (-3e-5, 1e-5, 2e-5), strict=False))
     assert result.scf_fitting is not None
     sets: dict[str, Any] = {
         "scf_fitting": replace(result.scf_fitting, errors=errors),
         "mp2_fitting": replace(result.mp2_fitting, errors=errors),
     }
-    elements = dict(zip(symbols, result.mp2_fitting.elements.values(), strict=True))
+    elements = dict.fromkeys(symbols, next(iter(result.mp2_fitting.elements.values())))
     for name in sets:
         sets[name] = replace(sets[name], elements=elements)
     run = replace(
@@ -901,8 +967,9 @@ def test_the_error_of_a_reaction_counted_by_hand(
     budget = run.error_budget
     others = [budget.sources[name].total for name in ("precision", "scf_convergence")]
     others.append(budget.sources["fitting_metric"].total)
-    scf, orbitals = 4e-5 + 3 * 2e-5 + 2e-5, 0.01 * 4e-5 + 2e-5 + 2e-5
-    mp2 = 4e-5 + 0.7 * 2e-5 + 6e-5
+    atoms, each = sum(map(abs, errors.values())), len(symbols) * 1e-5
+    scf, orbitals = atoms + 3 * 2e-5 + each, 0.01 * atoms + 2e-5 + each
+    mp2 = atoms + 0.7 * 2e-5 + 3 * each
     fitting = scf + orbitals + mp2
     assert budget.total == pytest.approx(sum(others) + fitting)
     assert budget.reaction == pytest.approx(2 * sum(others) + 0.06 * fitting + sum(changed))
@@ -913,9 +980,11 @@ def test_the_error_of_a_reaction_counted_by_hand(
     assert exact.reaction == pytest.approx(2 * sum(others) + 0.06 * mp2 + changed[1])
     unknown = replace(run, mp2_fitting=replace(sets["mp2_fitting"], errors={})).error_budget
     assert unknown.reaction is None and unknown.total is None
-    laplace = replace(run, options=replace(run.options, method="sos-laplace", check=False))
-    share = laplace.error_budget.sources["mp2_fitting"].correlation
-    assert share is not None and share.value == pytest.approx(1.6 * mp2)
+    for method, factor in (("sos-laplace", 1.6), ("drpa", 2.2)):
+        other = replace(run, options=replace(run.options, method=method, check=False))
+        sources = other.error_budget.sources
+        assert sources["mp2_fitting"].correlation.value == pytest.approx(factor * mp2)
+        assert sources["scf_fitting"].scf.value == pytest.approx(scf)
 
 
 @pytest.mark.parametrize(
@@ -1009,28 +1078,60 @@ def test_what_is_left_of_the_fitting_error_of_a_difference_counted_by_hand(
     assert found.value == pytest.approx(0.03 * sum(through), rel=1e-9)
 
 
-def test_an_open_shell_of_a_metal_adds_to_the_error_of_the_mp2_set(result: MP2Result) -> None:
-    """Counted for each real atom with an open d or f shell, if there are unpaired electrons."""
-    symbols = ("Cr", "Fe", "Ni", "H")
+@pytest.mark.parametrize(
+    ("symbols", "more"),
+    [
+        (("Cr", "Fe", "Ni", "H"), {1: 0.0, 3: 2e-4}),
+        (("Na", "Rb", "H", "Cs"), {1: 5e-4, 3: 0.0}),
+    ],
+)
+def test_electrons_of_a_metal_add_to_the_error_of_the_mp2_set(
+    result: MP2Result, symbols: tuple[str, ...], more: dict[int, float]
+) -> None:
+    """Counted for each real atom with an open d or f shell, if there are unpaired electrons, and
+    for each pair of electrons of alkali metals alone; the set of the SCF has no part in it."""
     errors = dict.fromkeys(symbols, 1e-5)
     elements = dict.fromkeys(symbols, next(iter(result.mp2_fitting.elements.values())))
-    fitting = replace(result.mp2_fitting, errors=errors, elements=elements)
+    fitting = {
+        name: replace(getattr(result, name), errors=errors, elements=elements)
+        for name in ("scf_fitting", "mp2_fitting")
+    }
     places = np.arange(12.0).reshape(4, 3) * 4
-    shares = []
-    for multiplicity in (1, 3):
+    for multiplicity, added in more.items():
         molecule = dfmp2.Molecule(
             symbols, places, (False, False, True, False), charge=1, multiplicity=multiplicity
         )
         run = replace(
             result,
             molecule=molecule,
-            mp2_fitting=fitting,
             reference=replace(result.reference, interatomic_fitting_error=0.0),
+            **fitting,
         )
-        share = run.error_budget.sources["mp2_fitting"].correlation
-        assert share is not None and share.value is not None
-        shares.append(share.value)
-    assert shares == pytest.approx([3 * 1e-5 + 3 * 3e-5, 3 * 1e-5 + 3 * 3e-5 + 2 * 1e-4])
+        sources = run.error_budget.sources
+        assert sources["mp2_fitting"].correlation.value == pytest.approx(12e-5 + added)
+        assert sources["scf_fitting"].scf.value == pytest.approx(6e-5)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "charge", "multiplicity", "pairs"),
+    [
+        ("Na Na Na Na", 0, 1, 2),
+        ("K", -1, 1, 1),
+        ("Rb Cs", 0, 1, 1),
+        ("K K", 1, 2, 0),
+        ("Na", 3, 1, 0),
+        ("K K K", 0, 2, 1),
+        ("Li Li", 0, 1, 0),
+        ("Na H", 0, 1, 0),
+    ],
+)
+def test_pairs_of_electrons_of_alkali_metals(
+    symbols: str, charge: int, multiplicity: int, pairs: int
+) -> None:
+    atoms = tuple(symbols.split())
+    places = np.arange(3.0 * len(atoms)).reshape(-1, 3) * 4
+    molecule = dfmp2.Molecule(atoms, places, charge=charge, multiplicity=multiplicity)
+    assert alkali_pairs(molecule) == pairs
 
 
 def test_a_pair_of_electrons_of_an_alkali_metal_is_allowed_for() -> None:
@@ -1081,22 +1182,6 @@ def test_measured_errors_are_added_with_their_signs(result: MP2Result) -> None:
     assert share is not None and (share.error, share.value) == (-4e-5, pytest.approx(4.01e-5))
 
 
-RADII = {"H": 0.31, "C": 0.76, "O": 0.66}  # angstrom
-
-
-def pauling_orders(text: str) -> dict[tuple[str, str], float]:
-    """Pauling's bond orders of atoms in angstrom, summed for each pair of elements."""
-    atoms = [line.split() for line in text.split(";")]
-    found: dict[tuple[str, str], float] = {}
-    for (first, *here), (second, *there) in combinations(atoms, 2):
-        apart = math.dist([float(x) for x in here], [float(x) for x in there])
-        order = 10 ** ((RADII[first] + RADII[second] - apart) / 0.71)
-        if order > 0.02:
-            pair = (min(first, second), max(first, second))
-            found[pair] = found.get(pair, 0.0) + order
-    return found
-
-
 ALCOHOL = "C 0 0 0; O 0.1 0 1.4; H 1 0.1 -0.4; H -0.6 0.8 -0.4; H -0.5 -0.9 -0.35; H 0.9 0.2 1.8"
 SIDES = {  # atoms, charge, multiplicity, electrons, error of the SCF's set between atoms
     "alcohol": (ALCOHOL, 0, 1, 18, 9e-5),
@@ -1113,9 +1198,9 @@ def test_what_a_difference_changes_is_counted_in_both_directions(
     result: MP2Result, pair: tuple[str, str]
 ) -> None:
     """Bonds, spins and electrons, whether they are gained or lost, by the formula written out."""
-    elements = dict.fromkeys(RADII, next(iter(result.mp2_fitting.elements.values())))
+    elements = dict.fromkeys("HCO", next(iter(result.mp2_fitting.elements.values())))
     sets: dict[str, Any] = {
-        name: replace(getattr(result, name), errors=dict.fromkeys(RADII, 1e-5), elements=elements)
+        name: replace(getattr(result, name), errors=dict.fromkeys("HCO", 1e-5), elements=elements)
         for name in ("scf_fitting", "mp2_fitting")
     }
     runs = []
@@ -1131,7 +1216,7 @@ def test_what_a_difference_changes_is_counted_in_both_directions(
             )
         )
     first, second = (SIDES[name] for name in pair)
-    here, there = (pauling_orders(text) for text, *_ in (first, second))
+    here, there = (bond_orders_of(run.molecule) for run in runs)
     between = abs(first[4] - second[4])
     changes = {of: abs(here.get(of, 0.0) - there.get(of, 0.0)) for of in here | there}
     hydrogen = sum(change for of, change in changes.items() if "H" in of)
@@ -1153,14 +1238,16 @@ def test_what_a_difference_changes_is_counted_in_both_directions(
 
 
 def test_certificates_of_some_runs_say_nothing_of_the_others(result: MP2Result) -> None:
-    """With one certified run of two, the estimate is that for none."""
+    """With one certified run of two, the estimate is that for none; nor do they of other energies
+    than that of MP2."""
     weights = ((1.0, 1.0), (-1.0, -1.0))
     certified = replace(result, fitting_certificate=measured(1e-9, 1e-9))
+    scaled = replace(certified, options=replace(result.options, method="scs-mp2"))
     stated = [
         combined(list(zip(weights, runs, strict=True)), "d").total
-        for runs in ((result, result), (certified, result))
+        for runs in ((result, result), (certified, result), (scaled, scaled))
     ]
-    assert stated[0] == stated[1]
+    assert stated[0] == stated[1] == stated[2]
 
 
 @pytest.mark.parametrize(

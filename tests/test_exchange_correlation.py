@@ -188,6 +188,9 @@ def test_blocks_are_compact_and_leave_out_what_is_far_away() -> None:
     weights = np.concatenate([block.weights for block in blocks])
     assert weights.sum() == pytest.approx(grid.weights.sum(), rel=1e-12)
     assert max(len(block.weights) for block in blocks) <= BLOCK_POINTS
+    most = 16 * np.count_nonzero(grid.weights) * chain.nao  # in float32
+    single = BasisOnGrid(chain, grid, derivatives=True, single=True, room=most)
+    assert all(single.block(number) is single.block(number) for number in range(single.count))
 
 
 @pytest.mark.parametrize("case", CASES)

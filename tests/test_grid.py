@@ -101,6 +101,9 @@ def test_another_grid_is_refused_with_what_there_is(given: Any) -> None:
 def test_spheres_are_those_of_pyscf() -> None:
     sizes = sorted(int(number) for number in dft.gen_grid.LEBEDEV_NGRID)
     assert sizes == [1, *LEBEDEV_POINTS]
+    assert sorted({dft.gen_grid.LEBEDEV_ORDER[n] for n in dft.gen_grid.ANG_ORDER.flat}) == list(
+        grid.SPHERES[:-2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,13 @@ def test_spheres_are_those_of_pyscf() -> None:
         ("m05-2x", 4),
         ("mn15-l,mn15-l", 4),
         ("mn15,mn15", 4),
+        ("rppscan,rppscan", 4),
+        ("mgga_x_r4scan", 4),
+        ("m08-hx,m08-hx", 4),
+        ("m11,m11", 4),
+        ("revm11,revm11", 4),
+        ("hyb_mgga_x_revm06", 4),
+        ("mn12-sx,mn12-sx", 4),
     ],
 )
 def test_the_default_follows_the_functional(xc: str, level: int) -> None:
@@ -240,6 +250,16 @@ def test_a_mean_field_keeps_its_grid() -> None:
         dfmp2.from_mean_field(on_own_grid(atom_grid={"F": (30, 110)}), "cc-pvdz-ri", method="drpa")
     with recorded_error(InputError):
         dfmp2.from_mean_field(on_own_grid(prune=None), "cc-pvdz-ri", method="drpa")
+    for other in (
+        {"prune": dft.gen_grid.sg1_prune},
+        {"radi_method": dft.radi.gauss_chebyshev},
+        {"becke_scheme": dft.gen_grid.stratmann},
+        {"radii_adjust": dft.radi.becke_atomic_radii_adjust},
+    ):
+        points = grid.make_grid(mf.mol, "3")
+        vars(points).update(other)
+        with pytest.raises(InputError):
+            grid.name_of_grid(points)
 
 
 # --- the measured error ---------------------------------------------------------------------------
@@ -421,6 +441,13 @@ def test_the_budget_adds_changes_with_their_signs() -> None:
     assert source.scf.value == pytest.approx(abs(x) + alone)
     assert source.correlation.value == pytest.approx(abs(c) + alone)
     assert source.total == pytest.approx(abs(x + c) + left) == found.grid_error_total
+    error = replace(found.reference.grid_error, exx_error=c)
+    other = replace(
+        found,
+        reference=replace(found.reference, grid_error=error),
+        grid_certificate=replace(found.grid_certificate, correlation_error=x),
+    )
+    assert abs(abs(x) - abs(c)) > 1e-7 and other.grid_error_total == found.grid_error_total
     others = sum(one.total for key, one in budget.sources.items() if key != "grid")
     assert budget.total == pytest.approx(others + source.total)
     assert list(budget.sources)[:3] == ["precision", "scf_convergence", "grid"]

@@ -13,7 +13,9 @@ from pyscf import df, gto, lib, scf
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import unpacked
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.blas import multiply_rows
+from dfmp2.host.scratch import Space
 from dfmp2.integrals import screening, three_center
 from dfmp2.integrals.four_center import pair_diagonals
 from dfmp2.integrals.metric import factorise, fit
@@ -98,6 +100,18 @@ def test_product_of_fitted_integrals_is_the_coulomb_fit(workers, size):
     (b,) = fit(blocks_of(raw, size), factor, [(3, 4)], 20, workers)
     expected = np.einsum("pia,pq,qjb->iajb", raw, np.linalg.inv(metric), raw, optimize=True)
     np.testing.assert_allclose(np.einsum("iap,jbp->iajb", b, b), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_first_spins_are_fitted_on_disk_and_the_others_in_memory(tmp_path):
+    """As B and that of the frontier orbitals, which are fewer."""
+    raw, factor = [raw_integrals(3, 4, 20), raw_integrals(2, 1, 20)], factorise(metric_of(20))
+    blocks = ((p0, p0 + 5, [one[p0 : p0 + 5] for one in raw]) for p0 in range(0, 20, 5))
+    with Space(tmp_path, 10**6) as space:
+        stored = StoredTensor(space.array("b", 240), (3, 4, 20), [(0, 2), (2, 3)])
+        first, second = fit(blocks, factor, [(3, 4), (2, 1)], 20, 1, [stored])
+        for b, one in zip((first, second), raw, strict=True):
+            expected = np.einsum("qia,qp->iap", one, factor.of_rows())
+            np.testing.assert_allclose([b[i] for i in range(len(expected))], expected, atol=1e-9)
 
 
 @pytest.mark.bits

@@ -7,6 +7,7 @@ import math
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -22,12 +23,13 @@ from dfmp2.execution import pool as workers
 from dfmp2.execution.manifest import BatchItem
 from dfmp2.execution.pool import SHARE_OF_FREE, WorkerShare, local_pool
 from dfmp2.host import files
+from dfmp2.host.provenance import Storage
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
 from dfmp2.integrals.spaces import guard_gap
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import certificate, check, energy, laplace
-from dfmp2.mp2.calculation import State, StoredB
+from dfmp2.mp2.calculation import State, StoredB, storage_of
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.mp2.result import Certificate, NativeEnergies
@@ -413,6 +415,7 @@ def test_a_check_is_of_our_energies_against_theirs(checked: Any) -> None:
         proof = Certificate(9, 4, *bounds, 1e-9, tolerance=1e-7, repeated_in_fp64=False)
         assert check.allowed_difference(proof, "mixed") == pytest.approx(4e-8)
         assert check.allowed_difference(proof, "fp64") == pytest.approx(1e-8)
+    assert check.allowed_difference(None, "mixed") == check.allowed_difference(None, "fp64") == 1e-8
 
 
 @pytest.mark.parametrize("name", ["three_center_difference", "two_center_difference"])
@@ -517,20 +520,17 @@ def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.Mo
     assert alive == [False] * len(made)
 
 
-def test_programs_may_differ_by_the_last_digits_and_what_a_certificate_bounds() -> None:
-    bounded = Certificate(100, 40, 3e-9, 1e-9, 2e-9, 1e-9, 1e-7, repeated_in_fp64=False, seed=1)
-    assert check.allowed_difference(None, "fp64") == 1e-8
-    assert check.allowed_difference(None, "mixed") == 1e-8
-    assert check.allowed_difference(bounded, "fp64") == 1e-8
-    assert check.allowed_difference(bounded, "mixed") == pytest.approx(1.3e-8)
-
-
-@pytest.mark.parametrize(("nspin", "nao"), [(1, 30), (2, 30), (2, 6)])
-def test_four_centre_mp2_holds_its_integrals_and_those_of_pairs(nspin: int, nao: int) -> None:
+@pytest.mark.parametrize(
+    ("nspin", "nao", "nocc"),
+    [(1, 30, (5, 4)), (2, 30, (5, 4)), (2, 6, (5, 4)), (2, 24, (16, 8))],
+)
+def test_four_centre_mp2_holds_its_integrals_and_those_of_pairs(
+    nspin: int, nao: int, nocc: tuple[int, int]
+) -> None:
     """In another basis than that of the run: ten more functions give ten more virtual orbitals."""
-    sizes = Sizes(3, 9, 20, 20, 0, 50, 1, (5, 4), (14, 15), 0)
+    sizes = Sizes(3, 9, 20, 20, 0, 50, 1, nocc, (19 - nocc[0], 19 - nocc[1]), 0)
     pairs = nao * (nao + 1) // 2
-    alpha, beta = 5 * max(0, 14 + nao - 20), 4 * max(0, 15 + nao - 20)
+    alpha, beta = (n * max(0, 19 - n + nao - 20) for n in nocc)
     products = alpha * alpha
     if nspin == 2:
         products += alpha * beta + beta * beta
@@ -573,3 +573,28 @@ def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(dfump2_native.DFUMP2, "kernel", singular)
     with recorded_error(NumericalError):
         dfmp2.run(radical, "sto-3g", check=True, threads=1, listener=Silent())
+
+
+@pytest.mark.parametrize(
+    ("scf_disk", "fits", "folder", "written", "expected"),
+    [
+        (0, (True, True), None, 0, ("none", "memory", "")),
+        (9, (True, False), "/scratch/x", 7, ("memory", "disk", "/scratch")),
+        (9, (False, True), None, 7, ("disk", "memory", "/scratch")),
+        (9, (False, True), "/scratch/x", 0, ("disk", "memory", "/scratch")),
+    ],
+)
+def test_the_record_says_where_each_array_was(
+    scf_disk: int,
+    fits: tuple[bool, bool],
+    folder: str | None,
+    written: int,
+    expected: tuple[str, str, str],
+) -> None:
+    """The integrals of the SCF, and B; the folder also after it was removed."""
+    memory: Any = SimpleNamespace(
+        scf_disk=scf_disk, scf_fits_in_core=fits[0], mp2_fits_in_core=fits[1], scratch=11
+    )
+    space: Any = SimpleNamespace(folder=folder, written=written, read=5, root="/scratch")
+    made: Any = SimpleNamespace(plan=SimpleNamespace(memory=memory), space=space)
+    assert storage_of(made) == Storage(*expected, 11, written, 5)

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -144,6 +146,10 @@ def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
         "the SCF began with float32 exchange" in text for text in result.diagnostics.warnings
     )
     assert dfmp2.energy(path, listener=said).diagnostics.warnings == ()
+    dfmp2.prepare(
+        INPUTS / "h2o.xyz", "sto-3g", path, scf="conventional", overwrite=True, listener=said
+    )
+    assert dfmp2.energy(path, precision="fp64", listener=said).diagnostics.warnings == ()
     dfmp2.prepare(
         INPUTS / "h2o.xyz", "sto-3g", path, precision="fp64", overwrite=True, listener=said
     )
@@ -684,3 +690,14 @@ def test_what_belongs_to_the_first_part_is_refused_by_name() -> None:
     for name in (WHOLE_RUN[0], BEFORE_PAIRS[0], "bassis"):
         with recorded_error(InputError):
             options_for(prepared, {name: None})
+
+
+def test_memory_threads_and_scratch_are_those_of_the_second_machine() -> None:
+    """The rest is that of the first part."""
+    first = Options(
+        basis="sto-3g", memory=10**9, threads=3, scratch="/there", tolerance=1e-6, frozen_core="1"
+    )
+    prepared: Any = SimpleNamespace(options=first)
+    assert options_for(prepared, {"tolerance": None, "memory": None}) == replace(
+        first, memory=None, threads=None, scratch=None
+    )

@@ -272,11 +272,36 @@ def test_a_damaged_study_is_refused(call: Runner, folder: Path) -> None:
     assert call("show", "x.h5").code == 3
 
 
-@pytest.mark.parametrize("other", [1.0, -math.inf])
-def test_a_value_that_is_missing_is_not_equal_to_one_that_is_there(other: float) -> None:
-    assert same_content({"x": (math.nan, 2.0)}, {"x": (math.nan, 2.0)})
-    assert not same_content({"x": (math.nan, 2.0)}, {"x": (other, 2.0)})
-    assert not same_content({"x": (other, 2.0)}, {"x": (math.nan, 2.0)})
+def test_content_is_the_same_to_the_last_bit() -> None:
+    """Of the same type and length, whatever holds it."""
+    array = np.array([1.0, math.nan])
+    alike: list[tuple[Any, Any]] = [
+        (array, array.copy()),
+        (np.array(["a", "b"]), np.array(["a", "b"])),
+        ([1, {"x": array}], [1, {"x": array.copy()}]),
+        ({"x": (math.nan, 2.0)}, {"x": (math.nan, 2.0)}),
+        ((), ()),
+        (None, None),
+    ]
+    for first, second in alike:
+        assert same_content(first, second) and same_content(second, first)
+    other: list[tuple[Any, Any]] = [
+        (array, np.array([1.0, 2.0])),
+        (array, [1.0, math.nan]),
+        ({"x": (math.nan, 2.0)}, {"x": (1.0, 2.0)}),
+        ({"x": (math.nan, 2.0)}, {"x": (-math.inf, 2.0)}),
+        (np.array(["a", "b"]), np.array(["a", "c"])),
+        ((1.0,), (1.0, 2.0)),
+        ((1.0, 2.0), [1.0, 2.0]),
+        ({"x": 1}, {"x": 2}),
+        ({"x": 1}, {"x": 1, "y": 2}),
+        (1, 1.0),
+        (True, 1),
+        ("a", None),
+        (1.0, math.nextafter(1.0, 2.0)),
+    ]
+    for first, second in other:
+        assert not same_content(first, second) and not same_content(second, first)
 
 
 # --- planted content ------------------------------------------------------------------------------

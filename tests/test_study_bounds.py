@@ -339,8 +339,14 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) -> None:
-    """Relative to the lowest point, whose error is zero; a failed point has none."""
+    """Relative to the lowest point, which is not that of E(SCF), and whose error is zero; a failed
+    point has none."""
     runs = list(scanned.runs.values())
+    runs[-1] = replace(
+        runs[-1],
+        reference=replace(runs[-1].reference, scf_total_energy=runs[-1].scf_total_energy - 1.0),
+        pairs=replace(runs[-1].pairs, opposite_spin=runs[-1].pairs.opposite_spin + 0.1),
+    )
     lowest = min(runs, key=lambda run: run.total_energy)
     found = relative_errors([None, *runs])
     assert math.isnan(found[0]) and found[1 + runs.index(lowest)] == 0.0

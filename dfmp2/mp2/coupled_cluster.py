@@ -265,7 +265,7 @@ def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
     energies = answer.get("extras", {}).get("qcvars", {})
     if not answer["success"] or "CCSD(T) CORRELATION ENERGY" not in energies:
         said = str(answer.get("error", {}).get("error_message", "no energy"))
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no message"]
         raise BackendUnavailable(
             f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): use ",
             Option("delta_program", PYSCF),

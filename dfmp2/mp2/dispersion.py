@@ -22,13 +22,14 @@ import numpy as np
 from dfmp2.arrays import Array
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.errors import InputError, Option
-from dfmp2.molecule.elements import atomic_number
+from dfmp2.molecule.elements import atomic_number, element_symbol
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.units import quantity as _q
 
 PACKAGES = {"d3bj": "dftd3", "d4": "dftd4"}
 # File of parameters in each package
 TABLES = {"d3bj": ("d3", "bj"), "d4": ("d4", "bj-eeq-atm")}
+LAST_OF_D3 = 103  # atomic number; beyond it dftd3 reads past its tables and reports no error
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,10 @@ def _evaluated(
     positions = molecule.coordinates[real]
     if not len(numbers):
         return 0.0, gradient, parameters
+    if correction == "d3bj" and numbers.max() > LAST_OF_D3:
+        raise _unsupported(
+            correction, f"unsupported element '{element_symbol(int(numbers.max()))}'"
+        )
     try:
         if correction == "d3bj":
             model = package.DispersionModel(numbers, positions)
@@ -111,15 +116,20 @@ def _evaluated(
             damping = package.DampingParam(**damped)
         found = model.get_dispersion(damping, grad=with_gradient)
     except (RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this "
-            f"molecule ({error}): use ",
-            Option("dispersion", "none"),
-            ", or another correction",
-        ) from error
+        raise _unsupported(correction, str(error)) from error
     if with_gradient:
         gradient[real] = found["gradient"]
     return float(found["energy"]), gradient, parameters
+
+
+def _unsupported(correction: str, reason: str) -> InputError:
+    """The error for a molecule that the package of a correction does not support."""
+    return InputError(
+        f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this "
+        f"molecule ({reason}): use ",
+        Option("dispersion", "none"),
+        ", or another correction",
+    )
 
 
 def _package(correction: str) -> Any:
