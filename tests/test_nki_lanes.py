@@ -26,7 +26,7 @@ from dfmp2.errors import (
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import backend as backend_module
-from dfmp2.trainium import entry, layout
+from dfmp2.trainium import calls, entry, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.interpreter.run import Settings
@@ -185,6 +185,52 @@ def test_a_damaged_program_counts_as_absent(machine):
     assert cache.find(program, "trn2", {}) is None  # another chip is another program
 
 
+def test_a_program_is_known_by_everything_that_it_is_compiled_from(monkeypatch):
+    """Each tensor, each constant, the kernel and its file, the chip, and all sources."""
+    whole = programs((Shape(4, 8, 20),), "trn1")[0]
+    others = [replace(whole, source="other"), replace(whole, kernel="other")]
+    for name, shape in whole.tensors:
+        tensors = dict(whole.tensors) | {name: (*shape[:-1], shape[-1] + 1)}
+        others.append(replace(whole, tensors=tuple(tensors.items())))
+    for name, value in whole.statics:
+        statics = dict(whole.statics) | {name: not value}
+        others.append(replace(whole, statics=tuple(statics.items())))
+    found = [one.fingerprint("trn1") for one in (whole, *others)] + [whole.fingerprint("trn2")]
+    monkeypatch.setattr(calls, "source_hash", lambda: "of other sources")
+    found.append(whole.fingerprint("trn1"))
+    assert len(set(found)) == len(found) == 5 + len(whole.tensors) + len(whole.statics)
+
+
+def test_the_program_of_the_own_compiler_is_taken_and_without_one_the_newest(tmp_path):
+    cache, program = NeffCache(tmp_path), programs((Shape(4, 8, 20),), "trn1")[0]
+    made = tmp_path / "made.neff"
+    compilers = [{"nki": "0.6.0", "neuronx-cc": version} for version in ("2.1", "2.3", "2.2")]
+    for age, compiler_ in enumerate(compilers):
+        made.write_text(compiler_["neuronx-cc"])
+        done = cache.add(program, "trn1", compiler_, made, "call", 1.0)
+        os.utime(done.path, (1e9, 1e9 + age))
+    for compiler_ in compilers:
+        found = cache.find(program, "trn1", compiler_)
+        assert found.path.read_text() == compiler_["neuronx-cc"]
+        assert (found.entry, found.seconds) == ("call", 1.0)
+    assert cache.find(program, "trn1", {"nki": "0.6.0", "neuronx-cc": "2.4"}) is None
+    assert cache.find(program, "trn1", {}).path.read_text() == "2.2"
+
+
+@pytest.mark.parametrize(
+    "record", ["", "[]", "{}", '{"sha256": 1, "compiler": "", "entry": "", "seconds": []}', None]
+)
+def test_a_damaged_record_counts_as_absent(tmp_path, record):
+    cache, program = NeffCache(tmp_path), programs((Shape(4, 8, 20),), "trn1")[0]
+    (tmp_path / "made.neff").write_text("program")
+    done = cache.add(program, "trn1", {"nki": "0.6.0"}, tmp_path / "made.neff", "call", 1.0)
+    if record is None:
+        done.path.unlink()
+    else:
+        done.path.with_suffix(".json").write_text(record)
+    assert cache.find(program, "trn1", {}) is None
+
+
 @pytest.mark.parametrize("fault", ["compiler-refuses", "compiler-mute"])
 def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, fault):
     machine.sound().fault(fault)
@@ -206,6 +252,7 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
         ("nki", "core-busy", BackendUnavailable, 6),
         ("nki", "deaf-device", BackendUnavailable, 6),
         ("nki", "other-chip", KernelFailed, 1),
+        ("nki", "other-names", KernelFailed, 1),
         ("nki-xla", "kernel-raises", KernelFailed, 1),
         ("nki-xla", "took-the-cpu", BackendUnavailable, 6),
         ("nki-simulator", "kernel-raises", KernelFailed, 1),
@@ -226,20 +273,61 @@ def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numb
     assert caught.value.exit_code == 5
 
 
+STATUSES = (  # of nrt_status.h
+    ("NRT_FAILURE", 1, KernelFailed),
+    ("NRT_INVALID", 2, KernelFailed),
+    ("NRT_INVALID_HANDLE", 3, KernelFailed),
+    ("NRT_RESOURCE", 4, ResourceError),
+    ("NRT_TIMEOUT", 5, DeviceFault),
+    ("NRT_HW_ERROR", 6, DeviceFault),
+    ("NRT_QUEUE_FULL", 7, KernelFailed),
+    ("NRT_LOAD_NOT_ENOUGH_NC", 9, BackendUnavailable),
+    ("NRT_UNSUPPORTED_NEFF_VERSION", 10, KernelFailed),
+    ("NRT_FAIL_HOST_MEM_ALLOC", 11, ResourceError),
+    ("NRT_UNINITIALIZED", 13, KernelFailed),
+    ("NRT_CLOSED", 14, KernelFailed),
+    ("NRT_QUEUE_EMPTY", 15, KernelFailed),
+    ("NRT_EXEC_UNIT_UNRECOVERABLE", 101, DeviceFault),
+    ("NRT_EXEC_BAD_INPUT", 1002, KernelFailed),
+    ("NRT_EXEC_COMPLETED_WITH_NUM_ERR", 1003, NumericalError),
+    ("NRT_EXEC_COMPLETED_WITH_ERR", 1004, KernelFailed),
+    ("NRT_EXEC_NC_BUSY", 1005, BackendUnavailable),
+    ("NRT_EXEC_OOB", 1006, KernelFailed),
+    ("NRT_COLL_PENDING", 1100, KernelFailed),
+    ("NRT_EXEC_HW_ERR_COLLECTIVES", 1200, DeviceFault),
+    ("NRT_EXEC_HW_ERR_HBM_UE", 1201, DeviceFault),
+    ("NRT_EXEC_HW_ERR_NC_UE", 1202, DeviceFault),
+    ("NRT_EXEC_HW_ERR_DMA_ABORT", 1203, DeviceFault),
+    ("NRT_EXEC_SW_NQ_OVERFLOW", 1204, DeviceFault),
+    ("NRT_EXEC_HW_ERR_REPAIRABLE_HBM_UE", 1205, DeviceFault),
+    ("NRT_NETWORK_PROXY_FAILURE", 1206, KernelFailed),
+)
+
+
+@pytest.mark.parametrize(("name", "code", "error"), STATUSES)
+def test_status_codes_of_the_runtime(name, code, error):
+    """By name, by code, and by both; below 1000 another name decides against the code."""
+    told = [f"NRT Error {name}({code}): Failed", f"{name}: Failed"]
+    told += [f"nrt_execute={code} on neuron core 1", f"failed with status code: {code}"]
+    for text in told:
+        assert type(executors.translate(RuntimeError(text), "kernel k")) is error
+    other = executors.translate(RuntimeError(f"NRT Error NRT_OTHER({code}): Failed"), "kernel k")
+    assert type(other) is (error if code >= 1000 else KernelFailed)
+    number = executors.translate(RuntimeError(f"{code} elements expected"), "kernel k")
+    assert type(number) is KernelFailed
+
+
 @pytest.mark.parametrize(
-    ("text", "error"),
+    "kind",
     [
-        *((f"NRT Error NRT_OTHER({code}): Failed", DeviceFault) for code in range(1200, 1206)),
-        ("nrt_execute status=1204 on neuron core 1", DeviceFault),
-        ("NRT_EXEC_UNIT_UNRECOVERABLE", DeviceFault),
-        ("NRT Error NRT_HW_ERROR(6): Failed", DeviceFault),
-        ("NRT Error NRT_FAILURE(6): Failed to load model", KernelFailed),
-        ("NRT Error NRT_RESOURCE(4): Failed to allocate", ResourceError),
-        ("1203 elements expected", KernelFailed),
+        *(RuntimeError, ValueError, TypeError, AssertionError, AttributeError, KeyError),
+        *(IndexError, ZeroDivisionError, FileNotFoundError, PermissionError, ImportError),
     ],
 )
-def test_status_codes_of_the_runtime(text, error):
-    assert type(executors.translate(RuntimeError(text), "kernel k")) is error
+def test_an_exception_of_the_device_software_is_an_error_of_ours(kind):
+    with pytest.raises(KernelFailed, match="text") as caught, executors.launching("kernel k"):
+        raise kind("text")
+    assert type(caught.value.__cause__) is kind
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # outputs that nobody computed
@@ -390,6 +478,14 @@ def test_two_visible_cores_share_a_run_and_one_compilation(machine):
         and len(list((machine.folder / "neff").glob("*/*.neff"))) == 3
     )
     assert os.environ["NEURON_RT_VISIBLE_CORES"] in ("0", "1")  # each executor owns one
+
+
+@pytest.mark.parametrize(("lane", "workers"), [("nki", 3), ("nki-xla", 3), ("nki-simulator", 1)])
+def test_lanes_with_a_device_take_all_visible_cores(machine, lane, workers):
+    machine.sound()
+    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0,2-3")
+    machine.patch.setattr(cores, "CoreProcess", InProcess)
+    assert registry.select_backend(lane, "auto", 1)[0].limits.workers == workers
 
 
 def by_core(text):
