@@ -126,6 +126,35 @@ class Swapped(CpuBackend):
         return PairTerms(np.roll(found.direct, 1, axis=1), exchange)
 
 
+SPOILED = {  # one thing wrong in the terms of a block
+    "direct sums": lambda t: t._replace(direct=t.direct * (1 + 1e-6)),
+    "exchange sums": lambda t: t._replace(exchange=t.exchange * (1 + 1e-6)),
+    "direct pairs": lambda t: t._replace(direct=np.roll(t.direct, 1, axis=1)),
+    "exchange pairs": lambda t: t._replace(exchange=np.roll(t.exchange, 1, axis=1)),
+    "not a number": lambda t: t._replace(direct=t.direct * np.nan),
+    "no exchange": lambda t: t._replace(exchange=None),
+    "exchange of two spins": lambda t: t._replace(exchange=t.direct),
+    "a pair that was not asked for": lambda t: t._replace(direct=t.direct - np.tri(3, k=-1) / 1e30),
+}
+
+
+@pytest.mark.parametrize("spoiled", [None, *SPOILED])
+def test_a_contract_is_kept_in_sums_and_in_pairs(monkeypatch, spoiled):
+    kind = {"a pair that was not asked for": "diagonal", "exchange of two spins": "cross"}
+    case = contract.Case(20, 20, 37, kind.get(spoiled, "rectangle"))
+    asked = []
+
+    class Spoiled(CpuBackend):
+        def pair_terms(self, left, right, tile):
+            asked.append((left.precision, right.precision, tile.j0))
+            return SPOILED.get(spoiled, lambda t: t)(super().pair_terms(left, right, tile))
+
+    backend = Spoiled(1)
+    assert contract.examine_backend(backend, case).passed == (spoiled is None)
+    first = backend.limits.tile_edge if case.kind == "rectangle" else 0  # in the second block
+    assert asked == [("mixed", "mixed", first)]
+
+
 def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch):
     monkeypatch.setattr(
         registry, "select_backend", lambda name, precision, threads: (Swapped(1), "test")

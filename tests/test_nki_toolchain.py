@@ -24,7 +24,7 @@ from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import Host
 from tests.conftest import MOLECULES
 from tests.recorded import recorded_error
-from tests.stand_in_nki.site import planted
+from tests.stand_in_nki.site import SOUND, planted
 
 INDEX = "AWS's own package index"
 
@@ -57,6 +57,7 @@ PLANTED = {
     "bad cores": lambda site: site.sound().patch.setenv("NEURON_RT_VISIBLE_CORES", "all"),
     "PJRT on the CPU": lambda site: site.sound().patch.setenv("PJRT_DEVICE", "CPU"),
     "other torch": lambda site: site.sound(torch_xla="1.13.1"),
+    "release of the other chip": lambda site: site.sound().device("trn2.48xlarge"),
 }
 CASES = [
     ("no device", "nki", ("there is no Neuron device", "nki-interpreter")),
@@ -84,6 +85,11 @@ CASES = [
         "too new",
         "nki-simulator",
         ("nki 0.9.0 is not the release that", "install nki 0.6: the extra neuron"),
+    ),
+    (
+        "release of the other chip",
+        "nki",
+        ("nki 0.6.0 is not the release that", "install nki 0.7: the extra neuron-trn2"),
     ),
     ("broken PATH", "nki", ("neuronx-cc cannot be found on PATH", "in front of PATH")),
     (
@@ -131,13 +137,86 @@ def reached(*_, **__):
     raise AssertionError("the SCF was reached")
 
 
-def test_a_sound_installation_has_no_problem_and_says_what_it_found(machine):
-    machine.sound()
+@pytest.mark.parametrize(
+    ("instance", "release", "chip"),
+    [("trn1.2xlarge", "0.6.0", "trn1"), ("trn2.48xlarge", "0.7.1", "trn2")],
+)
+def test_a_sound_installation_has_no_problem_and_says_what_it_found(
+    machine, instance, release, chip
+):
+    machine.sound(nki=release).device(instance)
     assert {lane: toolchain.refusal(lane) for lane in toolchain.NEEDED} == dict.fromkeys(
         toolchain.NEEDED
     )
     assert toolchain.has_bindings()
-    assert toolchain.device_target() == "trn1"
+    assert toolchain.device_target() == chip
+
+
+@pytest.mark.parametrize(
+    ("product", "architecture", "chip"),
+    [
+        *((name, "", "trn1") for name in ("trn1.32xlarge", "trn1n.32xlarge", "inf2.xlarge")),
+        *((name, "", "trn2") for name in ("trn2.48xlarge", "trn2u.48xlarge")),
+        ("", "NCv2", "trn1"),
+        ("a container", "NCv3", "trn2"),
+        ("p5.48xlarge", "NCv4", None),
+    ],
+)
+def test_the_chip_is_that_of_the_instance_or_else_of_the_driver(
+    product, architecture, chip, tmp_path
+):
+    core = "sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type"
+    for file, text in ((toolchain.PRODUCT.lstrip("/"), product), (core, architecture)):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(f"{text}\n")
+    assert toolchain.device_target(Host({}, tmp_path)) == chip
+
+
+PACKAGES = {  # of a lane, with the version of the placeholder on PyPI, if there is one
+    "nki": {"nki": "0.0.1", "neuronx-cc": "1.0.post1"},
+    "nki-xla": {
+        "nki": "0.0.1",
+        "neuronx-cc": "1.0.post1",
+        "torch-neuronx": "1.0",
+        "libneuronxla": "1.0",
+        "torch-xla": None,
+        "torch": None,
+    },
+    "nki-simulator": {"nki": "0.0.1"},
+}
+
+
+@pytest.mark.parametrize("lane", PACKAGES)
+def test_each_package_of_a_lane_is_missed_and_its_placeholder_recognised(lane, tmp_path):
+    def reasons(**other):
+        versions = {**SOUND, "torch": SOUND["torch-xla"]}
+        versions |= {name.replace("_", "-"): version for name, version in other.items()}
+        host = Host({}, tmp_path, tmp_path, versions.get)
+        return {one.reason for one in toolchain.problems(lane, host, importing=False)}
+
+    for package, placeholder in PACKAGES[lane].items():
+        name = package.replace("-", "_")
+        assert reasons(**{name: None}) - reasons() == {f"{package} is not installed"}
+        if placeholder is not None:
+            reason = f"{package} {placeholder} from PyPI is a placeholder that raises on import"
+            assert reason in reasons(**{name: placeholder})
+    spare = {name.replace("-", "_"): None for name in SOUND.keys() - PACKAGES[lane].keys()}
+    assert not any("is not installed" in reason for reason in reasons(**spare))
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (("1", "true", "yes", "on", " Yes "), True),
+        (("", "0", "false", "no", "off", "OFF"), False),
+        (("2", "y", "perhaps"), None),
+    ],
+)
+def test_words_of_a_variable_that_is_yes_or_no(words, value):
+    assert [Host({"NKI_SIMULATOR": word}).flag("NKI_SIMULATOR") for word in words] == [
+        value for _ in words
+    ]
+    assert Host({}).flag("NKI_SIMULATOR") is False
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_symmetric_products_are_symmetric_to_the_bit(lane, size):
     np.testing.assert_array_equal(square, square.T)
 
 
+@pytest.mark.parametrize("name", ["cpu", "torch", "nki-interpreter"])
+def test_the_upper_half_of_a_symmetric_product_counts(name):
+    device = registry.select_backend(name, "auto", 1)[0].tensors()
+    square = np.array([[1.0, 2.0], [3.0, 4.0]])
+    if name == "torch":
+        square = torch.from_numpy(square)
+    np.testing.assert_array_equal(device._mirrored(square), [[1.0, 2.0], [2.0, 4.0]])
+
+
 @pytest.mark.parametrize(
     "expression",
     ["ij,jk->ik", "bp,ap", "mi,mnP->inP", "bij,bkj->kbi", "i,j->ji", "iap,jbp->iajb", "ijk,kji->i"],
@@ -179,11 +188,36 @@ def test_energies_from_b_and_from_t_and_from_what_stays_on_the_device(lane):
         assert dt.mp2_energy(integrals, occ, vir, backend=backend) == pytest.approx(
             pairs.sum(), rel=1e-14
         )
-    shifted = dt.mp2_energy(made, occ - 1, vir)  # the same B with other energies
-    assert shifted == pytest.approx(
-        dt.mp2_energy(b, occ - 1, vir, backend=backend), rel=TOLERANCE[dtype]
-    )
-    assert abs(shifted / expected.sum() - 1) > 0.1
+    for energies in ((occ - 1, vir), (occ, vir + 1)):  # the same B with other energies
+        shifted = dt.mp2_energy(made, *energies)
+        whole = dt.mp2_energy(b, *energies, backend=backend)
+        assert shifted == pytest.approx(whole, rel=TOLERANCE[dtype])
+        assert abs(shifted / expected.sum() - 1) > 0.1
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 5), (2, 0, 5), (2, 3, 0)])
+def test_products_and_energies_of_empty_arrays_are_those_of_numpy(lane, shape):
+    backend, dtype = lane
+    nocc, nvir, naux = shape
+    b, occ, vir = numbers(dtype, *shape), -np.ones(nocc), np.ones(nvir)
+    t = np.einsum("iap,jbp->iajb", b, b)
+    square = numbers(dtype, naux, 4, 4)
+    for there in (False, True):
+        some = [b, t, square + square.swapaxes(1, 2), numbers(dtype, 4, nocc), numbers(dtype, 4, nvir)]
+        if there:
+            some = [dt.to_device(x, backend=backend) for x in some]
+        made = [dt.ao_to_mo(*some[2:], backend=backend)]
+        made.append(dt.einsum("iap,jbp->iajb", some[0], some[0], backend=backend))
+        for integrals in (*some[:2], *made):
+            pairs = dt.mp2_energy(integrals, occ, vir, pairs=True, backend=backend)
+            assert pairs.shape == (nocc, nocc) and not pairs.any()
+        found = [dt.from_device(x) for x in made] if there else made
+        assert [x.shape for x in found] == [b.shape, t.shape] and not found[1].any()
+    flat = b.reshape(nocc * nvir, naux)
+    assert not dt.syrk(flat, backend=backend).any()
+    lower = np.eye(max(1, naux), dtype=dtype)
+    right = numbers(dtype, len(lower), nocc * nvir)
+    np.testing.assert_array_equal(dt.trsm(lower, right, backend=backend), right)
 
 
 def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
