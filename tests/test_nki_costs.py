@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dfmp2.backends.base import Shape
@@ -389,9 +390,77 @@ def test_cores_share_the_calls_and_take_no_less_than_the_longest():
     (one,), (two,), (many,) = (
         catalogue.predict((Shape(50, 190, 840),), chips=("trn1",), cores=n) for n in (1, 2, 64)
     )
-    assert two.device == pytest.approx(one.device / 2) and two.uploaded == 2 * one.uploaded
+    for name in ("device", "usual", "slowest", "dispatch", "queued"):
+        assert getattr(two, name) == pytest.approx(getattr(one, name) / 2) and one.device > 0
+    assert one.device < one.usual < one.slowest and two.uploaded == 2 * one.uploaded
     longest = max(e.at(1.0) for _, e in catalogue.best(K3, Shape(50, 190, 840), TRN1).parts)
     assert many.device == pytest.approx(longest / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("own", "cores"),
+    [
+        (1, {"trn1": [1, 2], "trn2": [1, 8]}),
+        (2, {"trn1": [1, 2], "trn2": [1, 8, 2]}),
+        (8, {"trn1": [1, 2, 8], "trn2": [1, 8]}),
+    ],
+)
+def test_predictions_are_for_one_core_for_all_and_for_those_at_hand(own, cores):
+    found = catalogue.offer((Shape(9, 30, 100),), own)
+    for chip, expected in cores.items():
+        assert [one.cores for one in found if one.chip == chip] == expected
+
+
+def test_b_that_only_one_of_the_chips_can_hold_is_an_obstacle_on_the_other():
+    """14.0 GB with its results, of 17.2 GB on a core of trn1 and 12.9 GB on one of trn2."""
+    trn1, trn2 = catalogue.predict((Shape(800, 672, 2304),))
+    assert (bool(trn1.obstacle), bool(trn2.obstacle)) == (False, True)
+    assert trn2.available == 12 * 2**30 < trn2.memory < trn1.available == 16 * 2**30
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 130), (17, 385, 400), (2, 128, 2048)])
+def test_bytes_of_b_are_those_of_its_blocks(shape):
+    assert catalogue.b_bytes(Shape(*shape)) == sum(
+        block.nbytes for block in layout.pack_b(np.zeros(shape))
+    )
+
+
+MULTIPLICATIONS = {  # of NOCC, NVIR, NAUX = 3, 5, 7 with 8 basis functions; of M, N, K = 3, 5, 7
+    "pair_energy": 6 * 5**2 * 7,
+    "pair_energy_cross": 9 * 5**2 * 7,
+    "transform": 7 * (8 * 8 * 3 + 8 * 3 * 5),
+    "gemm": 3 * 5 * 7,
+    "gemm_batch": 16 * 3 * 5 * 7,
+    "syrk": (5 + 4 + 3 + 2 + 1) * 7,
+    "trsm": (7 + 6 + 5 + 4 + 3 + 2 + 1) * 5,
+    "mp2_energy": 0,
+}
+
+
+@pytest.mark.parametrize("row", catalogue.KERNELS, ids=lambda row: row.name)
+def test_the_floor_counts_the_multiplications_that_nobody_can_avoid(row):
+    """128 x 128 at a time, in four passes, at 2.8 and 2.4 GHz."""
+    for chip, clock in ((TRN1, 2.8), (TRN2, 2.4)):
+        price = catalogue.best(row, Shape(3, 5, 7), chip)
+        assert price.floor == pytest.approx(MULTIPLICATIONS[row.name] * 4 / 128**2 / clock)
+        assert price.floor < price.total(lambda engines: engines.tensor)
+
+
+def test_the_trace_shown_is_that_of_the_longest_call():
+    """16 orbitals with themselves, then with the other 15, which are more pairs."""
+    price = catalogue.best(K3, Shape(31, 20, 100), TRN1)
+    counts = [len(trace_of(call).instructions) for call, _ in price.parts]
+    assert len(catalogue.largest_trace(price, TRN1).instructions) == max(counts) > counts[0]
+
+
+@pytest.mark.parametrize("tiles", range(1, 16))
+def test_pieces_of_fitted_integrals_are_as_large_as_a_gigabyte_allows(tiles):
+    """A call takes at most 1 GiB, but at least one slice; the pieces are equal."""
+    slices = layout.slices_at_once(tiles, 1000)
+    piece = 4 * np.prod(layout.fitted_shape(tiles, slices))
+    assert slices == 1 or piece <= 2**30
+    fewer = -(-1000 // -(-1000 // (slices + 1)))
+    assert fewer == slices or 4 * np.prod(layout.fitted_shape(tiles, slices + 1)) > 2**30
 
 
 @pytest.mark.parametrize("cores", [1, 3])

@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from dfmp2.errors import (
     KernelFailed,
     NumericalError,
     ResourceError,
+    UnsupportedByBackend,
 )
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
@@ -29,6 +31,7 @@ from dfmp2.trainium import backend as backend_module
 from dfmp2.trainium import calls, entry, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
+from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import compiler, cores, environment, executors, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
@@ -403,6 +406,53 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     assert entry.weigh(shape, 1e-4, False)[0] is None
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "missing"), [((Shape(16, 112, 384),), 1), ((Shape(9, 40, 90), Shape(7, 42, 90)), 3)]
+)
+def test_auto_compares_everything_that_a_device_takes(machine, shapes, missing):
+    """At 85 % of its peak, with launches, transfers, and 30 s for each missing program."""
+    machine.sound()
+    (found,) = catalogue.predict(shapes, chips=("trn1",))
+    seconds = found.usual + found.dispatch + found.link + 30 * missing
+    assert entry.weigh(shapes, seconds - 1e-5, True)[0] is None
+    assert entry.weigh(shapes, seconds + 1e-5, True)[0] == "nki"
+
+
+def test_auto_takes_the_lane_that_can_be_used(machine):
+    machine.sound(nrtpy=None)
+    lane, reason = entry.weigh((Shape(16, 112, 384),), 1e6, False)
+    assert lane == "nki-xla" and "(built-in rates)" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "device", "cores"),
+    [
+        ("cpu", 4, False, None),
+        ("cpu", 4, True, [1, 1, 2, 8]),
+        ("nki-interpreter", 1, False, [1, 1, 2, 8]),
+        ("nki-xla", 4, False, [1, 1, 2, 4, 8, 4]),
+    ],
+)
+def test_predictions_are_for_the_cores_of_a_lane_or_where_there_is_a_device(
+    machine, name, workers, device, cores
+):
+    if device:
+        machine.device()
+    backend = SimpleNamespace(name=name, limits=SimpleNamespace(workers=workers))
+    found = registry.predictions(backend, (Shape(5, 20, 60),))
+    assert cores == (found and [one.cores for one in found])
+
+
+def test_a_plan_for_a_lane_that_is_elsewhere_has_its_name_and_its_limits(machine):
+    backend, reason = registry.foreseen("nki-xla", "auto", 2)
+    assert backend.name == "nki-xla" and backend.limits.precisions == ("mixed",)
+    assert reason.startswith("not on this host: predicted below (--backend nki-xla (")
+    with recorded_error(UnsupportedByBackend):
+        registry.foreseen("nki-xla", "fp64", 2)
+    with recorded_error(BackendUnavailable):
+        registry.foreseen("abacus", "auto", 2)
 
 
 def test_auto_says_why_nothing_can_go_to_the_device(machine):
