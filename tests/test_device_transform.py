@@ -35,7 +35,6 @@ from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs.catalogue import predict_transform
 from dfmp2.trainium.launch import executors
-from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.conftest import MOLECULES, succeed
 from tests.faults import recorded
@@ -292,16 +291,6 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
         # One block of B for each spin, one block of pairs for each channel
         assert told["kernel launches"] == "5"
         assert told["transformation"] == "device: asked for with --transform device"
-
-
-def test_several_cores_take_b_from_the_host():
-    single = NkiBackend("nki-interpreter", InterpreterExecutor())
-    assert single.limits.transforms
-    backend = CoresBackend("nki-interpreter", (0,))
-    try:
-        assert not backend.limits.transforms
-    finally:
-        backend.close()
 
 
 def test_plan_says_where_b_is_made(call, monkeypatch, tmp_path):

@@ -103,26 +103,6 @@ def test_engines_and_time_are_those_of_the_counted_instructions(row):
     assert price.at() / 1e6 == pytest.approx(schedule, rel=tolerance)
 
 
-def test_one_engine_binds_in_twelve_of_these_and_the_kernels_are_faster_than_before():
-    found = {
-        tuple(one.values[0][k] for k in ("kernel", "shape", "chip")): one.values[0]
-        for one in rows()
-    }
-    binds = [
-        row
-        for row in found.values()
-        if max(float(row[name]) for name in ENGINES) > 0.9 * float(row["schedule_ms"])
-    ]
-    assert len(binds) >= 12
-    wanted = {"64/448/1536": 61.5, "50/190/840": 5.5, "21/171/570": 1.503 / 2}
-    for shape, most in wanted.items():
-        row = found["pair_energy", shape, "trn1"]
-        assert priced(row).at() / 1e6 <= most
-        assert float(row["schedule_ms"]) <= most
-        assert float(row["schedule_ms"]) < float(row["before_ms"])
-        assert int(row["calls"]) < int(row["before_calls"])
-
-
 COLUMNS = (
     "kernel, shape, core",
     "calls before",
@@ -444,23 +424,6 @@ def test_the_floor_counts_the_multiplications_that_nobody_can_avoid(row):
         price = catalogue.best(row, Shape(3, 5, 7), chip)
         assert price.floor == pytest.approx(MULTIPLICATIONS[row.name] * 4 / 128**2 / clock)
         assert price.floor < price.total(lambda engines: engines.tensor)
-
-
-def test_the_trace_shown_is_that_of_the_longest_call():
-    """16 orbitals with themselves, then with the other 15, which are more pairs."""
-    price = catalogue.best(K3, Shape(31, 20, 100), TRN1)
-    counts = [len(trace_of(call).instructions) for call, _ in price.parts]
-    assert len(catalogue.largest_trace(price, TRN1).instructions) == max(counts) > counts[0]
-
-
-@pytest.mark.parametrize("tiles", range(1, 16))
-def test_pieces_of_fitted_integrals_are_as_large_as_a_gigabyte_allows(tiles):
-    """A call takes at most 1 GiB, but at least one slice; the pieces are equal."""
-    slices = layout.slices_at_once(tiles, 1000)
-    piece = 4 * np.prod(layout.fitted_shape(tiles, slices))
-    assert slices == 1 or piece <= 2**30
-    fewer = -(-1000 // -(-1000 // (slices + 1)))
-    assert fewer == slices or 4 * np.prod(layout.fitted_shape(tiles, slices + 1)) > 2**30
 
 
 @pytest.mark.parametrize("cores", [1, 3])
