@@ -377,20 +377,6 @@ def test_cores_share_the_calls_and_take_no_less_than_the_longest():
     assert many.device == pytest.approx(longest / 1e9)
 
 
-@pytest.mark.parametrize(
-    ("own", "cores"),
-    [
-        (1, {"trn1": [1, 2], "trn2": [1, 8]}),
-        (2, {"trn1": [1, 2], "trn2": [1, 8, 2]}),
-        (8, {"trn1": [1, 2, 8], "trn2": [1, 8]}),
-    ],
-)
-def test_predictions_are_for_one_core_for_all_and_for_those_at_hand(own, cores):
-    found = catalogue.offer((Shape(9, 30, 100),), own)
-    for chip, expected in cores.items():
-        assert [one.cores for one in found if one.chip == chip] == expected
-
-
 def test_b_that_only_one_of_the_chips_can_hold_is_an_obstacle_on_the_other():
     """14.0 GB with its results, of 17.2 GB on a core of trn1 and 12.9 GB on one of trn2."""
     trn1, trn2 = catalogue.predict((Shape(800, 672, 2304),))
@@ -403,6 +389,12 @@ def test_bytes_of_b_are_those_of_its_blocks(shape):
     assert catalogue.b_bytes(Shape(*shape)) == sum(
         block.nbytes for block in layout.pack_b(np.zeros(shape))
     )
+
+
+@pytest.mark.parametrize(("tiles", "slices"), [(2, 31), (4, 7), (11, 1), (12, 1), (15, 1)])
+def test_a_piece_of_fitted_integrals_takes_at_most_a_gigabyte_or_is_one_slice(tiles, slices):
+    assert layout.slices_at_once(tiles, 7 * 31) == slices
+    assert slices == 1 or 4 * np.prod(layout.fitted_shape(tiles, slices)) <= 2**30
 
 
 MULTIPLICATIONS = {  # of NOCC, NVIR, NAUX = 3, 5, 7 with 8 basis functions; of M, N, K = 3, 5, 7
