@@ -384,21 +384,20 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
 
 
 @pytest.mark.parametrize(
-    ("shapes", "missing"), [((Shape(16, 112, 384),), 1), ((Shape(9, 40, 90), Shape(7, 42, 90)), 3)]
+    ("shapes", "missing", "packages", "lane"),
+    [
+        ((Shape(16, 112, 384),), 1, {}, "nki"),
+        ((Shape(9, 40, 90), Shape(7, 42, 90)), 3, {"nrtpy": None}, "nki-xla"),
+    ],
 )
-def test_auto_compares_everything_that_a_device_takes(machine, shapes, missing):
+def test_auto_compares_everything_that_a_device_takes(machine, shapes, missing, packages, lane):
     """At 85 % of its peak, with launches, transfers, and 30 s for each missing program."""
-    machine.sound()
+    machine.sound(**packages)
     (found,) = catalogue.predict(shapes, chips=("trn1",))
     seconds = found.usual + found.dispatch + found.link + 30 * missing
     assert entry.weigh(shapes, seconds - 1e-5, True)[0] is None
-    assert entry.weigh(shapes, seconds + 1e-5, True)[0] == "nki"
-
-
-def test_auto_takes_the_lane_that_can_be_used(machine):
-    machine.sound(nrtpy=None)
-    lane, reason = entry.weigh((Shape(16, 112, 384),), 1e6, False)
-    assert lane == "nki-xla" and "(built-in rates)" in reason
+    taken, reason = entry.weigh(shapes, seconds + 1e-5, False)
+    assert taken == lane and "(built-in rates)" in reason
 
 
 @pytest.mark.parametrize(
