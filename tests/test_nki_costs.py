@@ -298,14 +298,6 @@ def test_the_busiest_engine_decides_and_all_are_derated_alike():
     assert other.port == 0.0 and other.busiest == pytest.approx(1000 / 0.96)
 
 
-def test_real_pairs_and_fitting_functions_are_beside_padded_ones():
-    """57 occupied orbitals take less than 64; padding does not count as use of the peak."""
-    fewer, more = (catalogue.best(K3, Shape(nocc, 448, 1536), TRN1) for nocc in (57, 64))
-    assert fewer.at() / more.at() == pytest.approx(57 * 58 / (64 * 65), rel=0.02)
-    padded = catalogue.best(K3, Shape(50, 190, 840), TRN1)
-    assert padded.floor / padded.at() < 0.9 * busy(padded, "tensor") * 1e6 / padded.at()
-
-
 # Programs, and what is refused
 
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -460,10 +461,8 @@ def test_a_card_without_room_for_a_tile_is_refused():
 
 
 def test_a_card_that_is_full_although_it_had_room_is_an_error_of_ours(monkeypatch):
-    def full(*_):
-        raise torch.cuda.OutOfMemoryError
-
     card = backend()
+    full = Mock(side_effect=torch.cuda.OutOfMemoryError)
     monkeypatch.setattr(card.transfers, "up", full)
     with recorded_error(ResourceError):
         card.put(*fitted(4, 5, 6), "fp64")
