@@ -95,6 +95,8 @@ def test_list_names_the_kernels(call):
 def test_check_passes_for_a_backend_that_keeps_its_contract(call):
     done = succeed(call("kernels", "check", "--lane", "cpu", "--threads", "1"))
     assert "FAILED" not in done.out
+    # A row tile less, exactly, and more than full; rows that leave a half or a quarter; several parts
+    assert {1, 127, 128, 129, 64, 448, 600} <= {case.nvir for case in contract.CASES}
     assert (
         done.out.splitlines()[-1] == f"{len(contract.CASES)} of {len(contract.CASES)} blocks agree"
     )
