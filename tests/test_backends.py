@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dfmp2.backends import registry
+from dfmp2.backends import cpu, registry
 from dfmp2.backends.base import Operand, Tile
 from dfmp2.cli.options import BACKENDS
 from dfmp2.errors import BackendUnavailable
@@ -103,6 +103,19 @@ def test_a_spin_without_electrons_contributes_nothing(offered):
     assert pairs.opposite_spin.shape == (2, 0)
     assert pairs.opposite_spin_energy == 0.0
     assert pairs.same_spin_energy < 0.0
+
+
+@pytest.mark.parametrize("elements", [1, 30, 100])
+@pytest.mark.parametrize("tile", [Tile(0, 5, 0, 5, True), Tile(1, 3, 0, 5, False)])
+def test_products_and_quotients_of_less_than_a_pair_or_of_several(monkeypatch, elements, tile):
+    """Of 20 (ia|jb) to a pair."""
+    monkeypatch.setattr(cpu, "PRODUCT_ELEMENTS", 2 * elements)
+    monkeypatch.setattr(cpu, "QUOTIENT_ELEMENTS", elements)
+    backend, left, right = cpu.CpuBackend(1), fitted(5, 4, 6), fitted(5, 5, 6)
+    operands = [backend.put(*space, "fp64") for space in (left, right)]
+    expected = oracle(left, right)[0][tile.i0 : tile.i1, tile.j0 : tile.j1]
+    found = backend.pair_terms(*operands, tile).direct
+    np.testing.assert_allclose(found, np.triu(expected) if tile.diagonal else expected, rtol=1e-12)
 
 
 @pytest.mark.bits

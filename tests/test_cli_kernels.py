@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dfmp2.backends import contract, registry
-from dfmp2.backends.base import PairTerms, Shape
+from dfmp2.backends.base import Shape
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import rates
 from dfmp2.trainium import calls
@@ -95,6 +95,8 @@ def test_list_names_the_kernels(call):
 def test_check_passes_for_a_backend_that_keeps_its_contract(call):
     done = succeed(call("kernels", "check", "--lane", "cpu", "--threads", "1"))
     assert "FAILED" not in done.out
+    # A row tile less, exactly, and more than full; rows that leave a half or a quarter; several parts
+    assert {1, 127, 128, 129, 64, 448, 600} <= {case.nvir for case in contract.CASES}
     assert (
         done.out.splitlines()[-1] == f"{len(contract.CASES)} of {len(contract.CASES)} blocks agree"
     )
@@ -117,18 +119,44 @@ def test_check_obeys_the_rules_of_the_chip_that_is_named(call, monkeypatch):
     assert call("kernels", "check", "--threads", "1").code == 3
 
 
-class Swapped(CpuBackend):
-    """A backend that puts the terms of a pair in the place of the previous pair."""
+SPOILED = {  # one thing wrong in the terms of a block
+    "direct sums": lambda t: t._replace(direct=t.direct * (1 + 1e-6)),
+    "exchange sums": lambda t: t._replace(exchange=t.exchange * (1 + 1e-6)),
+    "direct pairs": lambda t: t._replace(direct=np.roll(t.direct, 1, axis=1)),
+    "exchange pairs": lambda t: t._replace(exchange=np.roll(t.exchange, 1, axis=1)),
+    "not a number": lambda t: t._replace(direct=t.direct * np.nan),
+    "no exchange": lambda t: t._replace(exchange=None),
+    "exchange of two spins": lambda t: t._replace(exchange=t.direct),
+    "a pair that was not asked for": lambda t: t._replace(direct=t.direct - np.tri(3, k=-1) / 1e30),
+}
+
+
+class Spoiled(CpuBackend):
+    """A backend whose terms are changed."""
+
+    def __init__(self, change):
+        super().__init__(1)
+        self.change, self.asked = change, []
 
     def pair_terms(self, left, right, tile):
-        found = super().pair_terms(left, right, tile)
-        exchange = None if found.exchange is None else np.roll(found.exchange, 1, axis=1)
-        return PairTerms(np.roll(found.direct, 1, axis=1), exchange)
+        self.asked.append((left.precision, right.precision, tile.j0))
+        return self.change(super().pair_terms(left, right, tile))
+
+
+@pytest.mark.parametrize("spoiled", [None, *SPOILED])
+def test_a_contract_is_kept_in_sums_and_in_pairs(spoiled):
+    kind = {"a pair that was not asked for": "diagonal", "exchange of two spins": "cross"}
+    case = contract.Case(20, 20, 37, kind.get(spoiled, "rectangle"))
+    backend = Spoiled(SPOILED.get(spoiled, lambda t: t))
+    assert contract.examine_backend(backend, case).passed == (spoiled is None)
+    first = backend.limits.tile_edge if case.kind == "rectangle" else 0  # in the second block
+    assert backend.asked == [("mixed", "mixed", first)]
 
 
 def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch):
+    backend = Spoiled(SPOILED["direct pairs"])
     monkeypatch.setattr(
-        registry, "select_backend", lambda name, precision, threads: (Swapped(1), "test")
+        registry, "select_backend", lambda name, precision, threads: (backend, "test")
     )
     done = call("kernels", "check", "--lane", "cpu", "--threads", "1")
     assert done.code == 8

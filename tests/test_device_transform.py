@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from pyscf import gto
 
-from dfmp2.backends.base import Shape
+from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.backends.untransformed import UntransformedTensor
+from dfmp2.backends.untransformed import UntransformedOperand, UntransformedTensor
 from dfmp2.errors import InputError, NumericalError, ResourceError, UnsupportedByBackend
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
@@ -35,7 +35,6 @@ from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs.catalogue import predict_transform
 from dfmp2.trainium.launch import executors
-from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.conftest import MOLECULES, succeed
 from tests.faults import recorded
@@ -75,7 +74,7 @@ def details(result):
     return dict(line.split(": ", 1) for line in result.provenance.backend_details)
 
 
-@pytest.mark.parametrize("functions", [1, 3, 100])
+@pytest.mark.parametrize("functions", [0.5, 1, 3, 100])
 def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, functions):
     """B of some orbitals in any order, by the formula; existing ones are not computed again."""
     rng, nao, naux = np.random.default_rng(3), 6, 8
@@ -84,10 +83,17 @@ def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, function
     rows, columns = np.tril_indices(nao)
     c = rng.standard_normal((nao, nao))
     tensor = UntransformedTensor(whole[:, rows, columns], c[:, :4], c[:, 4:])
-    monkeypatch.setattr("dfmp2.backends.untransformed.BLOCK_BYTES", functions * 8 * nao * nao)
+    monkeypatch.setattr("dfmp2.backends.untransformed.BLOCK_BYTES", int(functions * 8 * nao * nao))
     expected = np.einsum("Pmn,mi,na->iaP", whole, c[:, :4], c[:, 4:], optimize=True)
     assert tensor.shape == expected.shape
     np.testing.assert_allclose(tensor.rows([2, 0]), expected[[2, 0]], atol=1e-12)
+    energies, host = (np.arange(-4.0, 0.0), np.array([0.5, 0.7])), CpuBackend(1)
+    full, some = host.put(expected, *energies, "fp64"), UntransformedOperand(tensor, *energies)
+    tiles = [Tile(0, 1, 2, 4, False), Tile(3, 4, 3, 4, True)]  # in rows and columns of their own
+    ((near, far, numbered),) = some.batches(host, some, tiles)
+    for own, tile in numbered.items():
+        terms = host.pair_terms(near, far, own), host.pair_terms(full, full, tile)
+        np.testing.assert_allclose(np.array(terms[0]), np.array(terms[1]), rtol=1e-10)
     monkeypatch.setattr("dfmp2.backends.untransformed.unpacked", lambda *_: pytest.fail("again"))
     np.testing.assert_allclose(tensor[2], expected[2], atol=1e-12)
     assert tensor.rows([]).shape == (0, 2, naux)
@@ -292,16 +298,6 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
         # One block of B for each spin, one block of pairs for each channel
         assert told["kernel launches"] == "5"
         assert told["transformation"] == "device: asked for with --transform device"
-
-
-def test_several_cores_take_b_from_the_host():
-    single = NkiBackend("nki-interpreter", InterpreterExecutor())
-    assert single.limits.transforms
-    backend = CoresBackend("nki-interpreter", (0,))
-    try:
-        assert not backend.limits.transforms
-    finally:
-        backend.close()
 
 
 def test_plan_says_where_b_is_made(call, monkeypatch, tmp_path):

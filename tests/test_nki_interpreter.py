@@ -61,7 +61,7 @@ PRODUCT = """(a, b, dtype16, times):
 CHAIN = """(a, column):
     s = load(a)
     c = load(column)
-    r = new((128, 8, 24))
+    r = new((128, 12, 24))
     sums = new((128, 1))
     sum3 = new((128, 2))
     cube = s.ap(pattern=[[24, 128], [12, 2], [1, 12]], offset=0)
@@ -78,6 +78,13 @@ CHAIN = """(a, column):
     nisa.tensor_copy(dst=r[:, 5, 2:24], src=s[:, 0:22])
     nisa.tensor_scalar_reduce(dst=r[:, 6, :], data=s, op0=nl.add, operand0=1.0, reduce_op=nl.maximum, reduce_res=sums)
     nisa.activation(dst=r[:, 7, :], op=nl.rsqrt, data=s, scale=sums)
+    nisa.tensor_scalar_reduce(dst=r[:, 8, :], data=s, op0=nl.subtract, operand0=c, reverse0=True,
+                              reduce_op=nl.minimum, reduce_res=sums)
+    nisa.tensor_scalar(dst=r[:, 9, :], data=s, op0=nl.minimum, operand0=c, op1=nl.add, operand1=sums)
+    nisa.scalar_tensor_tensor(dst=r[:, 10, :], data=s, op0=nl.subtract, operand0=c, reverse0=True, op1=nl.multiply,
+                              operand1=s)
+    nisa.tensor_scalar(dst=r[:, 11, :], data=s, op0=nl.multiply, operand0=c, op1=nl.subtract, operand1=9.0,
+                       reverse1=True)
     return stored(r)
 """
 
@@ -209,6 +216,10 @@ def test_element_instructions_against_numpy(tmp_path, exact):
         np.concatenate([-a.reshape(128, 2, 12).sum(axis=2), a[:, :22]], axis=1),
         a + 1.0,
         1 / np.sqrt(a * (a.max(axis=1, keepdims=True) + 1.0)),
+        c - a,
+        np.minimum(a, c) + (c - a).min(axis=1, keepdims=True),
+        (c - a) * a,
+        9.0 - a * c,
     ]
     tolerance = 1e-14 if exact else 5e-7
     np.testing.assert_allclose(out, np.stack(expected, axis=1), rtol=tolerance)
@@ -218,7 +229,7 @@ def test_element_instructions_against_numpy(tmp_path, exact):
 def test_formats_of_tiles(tmp_path):
     """Casts on the way through 16-bit and integer tiles, as NumPy's float16 and round-half-even
     give them."""
-    a = np.array([[2.5, 3.5, -2.5, 1 / 3] * 2] * 4, np.float32)
+    a = np.array([[2.5, 3.5, -2.5, 1 / 3, 300.0, 1.0, 1.0, 1.0]] * 4, np.float32)
     text = """(a):
     s = load(a)
     half = load(a, nl.float16)
@@ -235,7 +246,7 @@ def test_formats_of_tiles(tmp_path):
     out = run(tmp_path, text, {"a": a})
     np.testing.assert_array_equal(out[:, 0], a.astype(np.float16).astype(np.float32))
     np.testing.assert_array_equal(out[0, 1, :4], [2.0, 4.0, -2.0, 0.0])
-    np.testing.assert_array_equal(out[0, 2, :4], [2.0, 4.0, 0.0, 0.0])
+    np.testing.assert_array_equal(out[0, 2, :5], [2.0, 4.0, 0.0, 0.0, 255.0])
 
 
 def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.ndarray]:

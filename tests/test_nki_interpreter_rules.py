@@ -132,6 +132,7 @@ def kernel(a, b, identity, one):
     return out
 """
 GEN3 = Settings(target="gen3")
+NARROW = "v = new((64, 64), nl.bfloat16); copy(v, e); product({}, v, v, False, transpose=True)"
 
 
 def big(first: int, second: int) -> str:
@@ -493,6 +494,65 @@ CASES = [
     ),
     ("not-in-subset", "nisa.tensor_tensor(dst=u, data1=s, data2=t, op=nl.power)", ""),
     ("not-in-subset", "for i in nl.dynamic_range(2): pass", "for i in range(2): pass"),
+    # Every limit, engine and parameter of a list
+    *(
+        (
+            "activation-domain",
+            f"act(u, s, nl.{op}, scale={high})",
+            f"act(u, s, nl.{op}, scale={low})",
+        )
+        for op, low, high in (
+            ("rsqrt", 1e28, 1e31),
+            ("sqrt", 1e35, 1e37),
+            ("reciprocal", 1e12, 1e14),
+        )
+    ),
+    *(
+        (
+            "engine",
+            "",
+            f"nisa.tensor_scalar(dst=u, data=s, op0=nl.{first}, operand0=1.0, {second}"
+            "engine=nisa.engine.scalar)",
+            GEN3,
+        )
+        for first, second in (("multiply", "op1=nl.add, operand1=1.0, "), ("add", ""))
+    ),
+    (
+        "matmul-onezero",
+        "nisa.nc_matmul(dst=y, stationary=s, moving=t, accumulate=False, is_stationary_onezero=True)",
+        "nisa.nc_matmul(dst=y, stationary=e, moving=s64, accumulate=False, "
+        "is_stationary_onezero=True)",
+    ),
+    *(
+        ("dma-stride", "", f"w = new((128, 2048), nl.float32, nl.private_hbm); {moved}")
+        for moved in ("move(w[:, 0:64], s)", "move(w, filled((128, 2048)))")
+    ),
+    ("sbuf-moved", "", "w = new((128, 16380)); move(w[:, 0:64], a)", GEN3),
+    (
+        "psum-banks",
+        "w = psum((128, 2048)); fill(w, 0.0); v = psum((128, 2049)); fill(v, 0.0); fill(w, 0.0)",
+        "w = psum((128, 2048)); fill(w, 0.0); v = psum((128, 2048)); fill(v, 0.0); fill(w, 0.0)",
+    ),
+    *(
+        ("not-in-subset", f"nisa.{call}", "")
+        for call in (
+            "nc_matmul(dst=y, stationary=s, moving=t, accumulate=False, perf_mode=1)",
+            "nc_matmul(dst=y, stationary=s, moving=t, accumulate=False, tile_position=(0, 0))",
+            "nc_matmul(dst=y, stationary=s, moving=t, accumulate=False, tile_size=(128, 128))",
+            "tensor_reduce(dst=c, op=nl.add, data=s, axis=1, keepdims=True)",
+            "tensor_scalar_reduce(dst=u, data=s, op0=nl.add, operand0=1.0, reduce_op=nl.add, "
+            "reduce_res=c, reduce_init=0.0)",
+            "tensor_scalar_reduce(dst=u, data=s, op0=nl.add, operand0=1.0, reduce_op=nl.add, "
+            "reduce_res=c, reduce_res_negate=True)",
+            "tensor_tensor(dst=new((128, 64), nl.int32), data1=s, data2=t, op=nl.add)",
+            "tensor_tensor(dst=new((1, 1)), data1=k, data2=c[0:1, :], op=nl.add)",
+            "tensor_tensor(dst=new((1, 1)), data1=c[0:1, :], data2=k, op=nl.add)",
+        )
+    ),
+    ("kernel-error", "v, w = (1, 2, 3)", "v, w = (1, 2)"),
+    ("matmul-dtype", NARROW.format("psum((64, 64), nl.bfloat16)"), ""),
+    ("matmul-transpose", NARROW.format("y"), ""),
+    ("matmul-transpose", NARROW.format("y"), NARROW.format("psum((64, 64), nl.bfloat16)"), GEN3),
 ]
 
 

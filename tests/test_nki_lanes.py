@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,13 +23,15 @@ from dfmp2.errors import (
     KernelFailed,
     NumericalError,
     ResourceError,
+    UnsupportedByBackend,
 )
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import backend as backend_module
-from dfmp2.trainium import entry, layout
+from dfmp2.trainium import calls, entry, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
+from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import compiler, cores, environment, executors, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
@@ -119,7 +122,9 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     assert second["programs"] == "1 launched, 0 compiled now, 1 found in the cache"
     assert float(second["compile time"].split()[0]) == 0.0 < float(first["compile time"].split()[0])
     machine.patch.setenv("DFMP2_NKI_PYTHON", "/nonexistent/python")
+    machine.patch.setenv("PATH", "/usr/bin:/bin")
     assert details(water(machine, "nki"))["programs"].startswith("1 launched, 0 compiled now")
+    assert "cannot be found on PATH" in entry.refusal("nki-xla")  # which always compiles
     (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
     heard = Heard()
     with recorded_error(BackendUnavailable):
@@ -173,16 +178,35 @@ def test_first_launches_of_a_program_are_timed_apart(monkeypatch):
     assert (counts.first_seconds, counts.later_seconds) == (1.0, 2.0)
 
 
-def test_a_damaged_program_counts_as_absent(machine):
-    machine.sound()
-    cache, counts = NeffCache(machine.folder / "neff"), compiler.Proof()
-    program = programs((Shape(4, 8, 20),), "trn1")[0]
-    done = compiler.ensure(program, "trn1", cache, counts)
-    done.path.write_bytes(b"cut")
-    assert cache.find(program, "trn1", {}) is None
-    compiler.ensure(program, "trn1", cache, counts)
-    assert (counts.compiled, counts.cache_hits) == (2, 0)
-    assert cache.find(program, "trn2", {}) is None  # another chip is another program
+def test_a_program_is_known_by_everything_that_it_is_compiled_from(monkeypatch):
+    """Kernel and file, tensors, constants, chip, and all sources."""
+    whole = programs((Shape(4, 8, 20),), "trn1")[0]
+    parts = ("source", "kernel", "tensors", "statics")
+    others = [replace(whole, **{part: ()}) for part in parts]
+    found = {one.fingerprint("trn1") for one in (whole, *others)} | {whole.fingerprint("trn2")}
+    monkeypatch.setattr(calls, "source_hash", lambda: "of other sources")
+    assert len(found | {whole.fingerprint("trn1")}) == len(parts) + 3
+
+
+def test_the_program_of_the_own_compiler_is_taken_and_without_one_the_newest(tmp_path):
+    cache, program = NeffCache(tmp_path), programs((Shape(4, 8, 20),), "trn1")[0]
+    made = tmp_path / "made.neff"
+    for age, version in enumerate(("2.1", "2.3", "2.2")):
+        made.write_text(version)
+        done = cache.add(program, "trn1", {"neuronx-cc": version}, made, "call", 1.0)
+        os.utime(done.path, (1e9, 1e9 + age))
+    for version in ("2.1", "2.3", "2.2"):
+        found = cache.find(program, "trn1", {"neuronx-cc": version})
+        assert (found.path.read_text(), found.entry, found.seconds) == (version, "call", 1.0)
+    assert cache.find(program, "trn1", {"neuronx-cc": "2.4"}) is None
+    assert cache.find(program, "trn1", {}).path.read_text() == "2.2"
+    whole = done.path.with_suffix(".json").read_text()
+    done.path.write_text("cut")
+    for record in (whole, "", "[]", "{}", whole.replace("1.0", "[]")):
+        done.path.with_suffix(".json").write_text(record)
+        assert cache.find(program, "trn1", {}).path.read_text() == "2.3"
+    done.path.unlink()
+    assert cache.find(program, "trn1", {}).path.read_text() == "2.3"
 
 
 @pytest.mark.parametrize("fault", ["compiler-refuses", "compiler-mute"])
@@ -206,6 +230,7 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
         ("nki", "core-busy", BackendUnavailable, 6),
         ("nki", "deaf-device", BackendUnavailable, 6),
         ("nki", "other-chip", KernelFailed, 1),
+        ("nki", "other-names", KernelFailed, 1),
         ("nki-xla", "kernel-raises", KernelFailed, 1),
         ("nki-xla", "took-the-cpu", BackendUnavailable, 6),
         ("nki-simulator", "kernel-raises", KernelFailed, 1),
@@ -226,20 +251,71 @@ def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numb
     assert caught.value.exit_code == 5
 
 
+STATUSES = (  # of nrt_status.h
+    ("NRT_FAILURE", 1, KernelFailed),
+    ("NRT_INVALID", 2, KernelFailed),
+    ("NRT_INVALID_HANDLE", 3, KernelFailed),
+    ("NRT_RESOURCE", 4, ResourceError),
+    ("NRT_TIMEOUT", 5, DeviceFault),
+    ("NRT_HW_ERROR", 6, DeviceFault),
+    ("NRT_QUEUE_FULL", 7, KernelFailed),
+    ("NRT_LOAD_NOT_ENOUGH_NC", 9, BackendUnavailable),
+    ("NRT_UNSUPPORTED_NEFF_VERSION", 10, KernelFailed),
+    ("NRT_FAIL_HOST_MEM_ALLOC", 11, ResourceError),
+    ("NRT_UNINITIALIZED", 13, KernelFailed),
+    ("NRT_CLOSED", 14, KernelFailed),
+    ("NRT_QUEUE_EMPTY", 15, KernelFailed),
+    ("NRT_EXEC_UNIT_UNRECOVERABLE", 101, DeviceFault),
+    ("NRT_EXEC_BAD_INPUT", 1002, KernelFailed),
+    ("NRT_EXEC_COMPLETED_WITH_NUM_ERR", 1003, NumericalError),
+    ("NRT_EXEC_COMPLETED_WITH_ERR", 1004, KernelFailed),
+    ("NRT_EXEC_NC_BUSY", 1005, BackendUnavailable),
+    ("NRT_EXEC_OOB", 1006, KernelFailed),
+    ("NRT_COLL_PENDING", 1100, KernelFailed),
+    ("NRT_EXEC_HW_ERR_COLLECTIVES", 1200, DeviceFault),
+    ("NRT_EXEC_HW_ERR_HBM_UE", 1201, DeviceFault),
+    ("NRT_EXEC_HW_ERR_NC_UE", 1202, DeviceFault),
+    ("NRT_EXEC_HW_ERR_DMA_ABORT", 1203, DeviceFault),
+    ("NRT_EXEC_SW_NQ_OVERFLOW", 1204, DeviceFault),
+    ("NRT_EXEC_HW_ERR_REPAIRABLE_HBM_UE", 1205, DeviceFault),
+    ("NRT_NETWORK_PROXY_FAILURE", 1206, KernelFailed),
+)
+
+
+@pytest.mark.parametrize(("name", "code", "error"), STATUSES)
+def test_status_codes_of_the_runtime(name, code, error):
+    """By name, by code, and by both; below 1000 another name decides against the code."""
+    for text, expected in {
+        f"NRT Error {name}({code}): Failed": error,
+        f"{name}: Failed": error,
+        f"nrt_execute={code} on neuron core 1": error,
+        f"failed with status code: {code}": error,
+        f"NRT Error NRT_OTHER({code}): Failed": error if code >= 1000 else KernelFailed,
+        f"{code} elements expected": KernelFailed,
+    }.items():
+        assert type(executors.translate(RuntimeError(text), "kernel k")) is expected
+
+
 @pytest.mark.parametrize(
-    ("text", "error"),
+    "kind",
     [
-        *((f"NRT Error NRT_OTHER({code}): Failed", DeviceFault) for code in range(1200, 1206)),
-        ("nrt_execute status=1204 on neuron core 1", DeviceFault),
-        ("NRT_EXEC_UNIT_UNRECOVERABLE", DeviceFault),
-        ("NRT Error NRT_HW_ERROR(6): Failed", DeviceFault),
-        ("NRT Error NRT_FAILURE(6): Failed to load model", KernelFailed),
-        ("NRT Error NRT_RESOURCE(4): Failed to allocate", ResourceError),
-        ("1203 elements expected", KernelFailed),
+        *(RuntimeError, ValueError, TypeError, AssertionError, AttributeError, KeyError),
+        *(IndexError, ZeroDivisionError, FileNotFoundError, PermissionError, ImportError),
     ],
 )
-def test_status_codes_of_the_runtime(text, error):
-    assert type(executors.translate(RuntimeError(text), "kernel k")) is error
+def test_an_exception_of_the_device_software_is_an_error_of_ours(kind):
+    with pytest.raises(KernelFailed) as caught, executors.launching("kernel k"):
+        raise kind("text")
+    assert type(caught.value.__cause__) is kind
+
+
+def test_a_kernel_returns_one_float32_tensor_and_nothing_else():
+    one = np.zeros((2, 3), np.float32)
+    for out in (one, [one], (one,)):
+        assert executors.one_output(out, "k") is one
+    for out in ((one, one), [], None, one[0], one.astype(np.float64), one.astype(np.float16)):
+        with pytest.raises(KernelFailed):
+            executors.one_output(out, "k")
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # outputs that nobody computed
@@ -312,9 +388,52 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
         and "compiling 0 programs" in reason
         and "3.00 s on the host (rates measured here)" in reason
     )
-    assert entry.weigh(shape, 1e-4, False)[0] is None
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "missing", "packages", "lane"),
+    [
+        ((Shape(16, 112, 384),), 1, {}, "nki"),
+        ((Shape(9, 40, 90), Shape(7, 42, 90)), 3, {"nrtpy": None}, "nki-xla"),
+    ],
+)
+def test_auto_compares_everything_that_a_device_takes(machine, shapes, missing, packages, lane):
+    """At 85 % of its peak, with launches, transfers, and 30 s for each missing program."""
+    machine.sound(**packages)
+    (found,) = catalogue.predict(shapes, chips=("trn1",))
+    seconds = found.usual + found.dispatch + found.link + 30 * missing
+    assert entry.weigh(shapes, seconds - 1e-5, True)[0] is None
+    taken, reason = entry.weigh(shapes, seconds + 1e-5, False)
+    assert taken == lane and "(built-in rates)" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "device", "cores"),
+    [
+        ("cpu", 4, False, None),
+        ("cpu", 4, True, [1, 1, 2, 8]),
+        ("nki-interpreter", 1, False, [1, 1, 2, 8]),
+        ("nki-xla", 4, False, [1, 1, 2, 4, 8, 4]),
+    ],
+)
+def test_predictions_are_for_the_cores_of_a_lane_or_where_there_is_a_device(
+    machine, name, workers, device, cores
+):
+    if device:
+        machine.device()
+    backend = SimpleNamespace(name=name, limits=SimpleNamespace(workers=workers))
+    found = registry.predictions(backend, (Shape(5, 20, 60),))
+    assert cores == (found and [one.cores for one in found])
+
+
+def test_a_plan_for_a_lane_that_is_elsewhere_has_its_name_and_its_limits(machine):
+    backend, reason = registry.foreseen("nki-xla", "auto", 2)
+    assert backend.name == "nki-xla" and backend.limits.precisions == ("mixed",)
+    assert reason.startswith("not on this host: predicted below (--backend nki-xla (")
+    with recorded_error(UnsupportedByBackend):
+        registry.foreseen("nki-xla", "fp64", 2)
 
 
 def test_auto_says_why_nothing_can_go_to_the_device(machine):
@@ -371,25 +490,13 @@ def blocks_of_four(machine):
         machine.patch.setattr(module, "LIMITS", limits)
 
 
-def test_two_visible_cores_share_a_run_and_one_compilation(machine):
+@pytest.mark.parametrize(("lane", "workers"), [("nki", 3), ("nki-xla", 3), ("nki-simulator", 1)])
+def test_lanes_with_a_device_take_all_visible_cores(machine, lane, workers):
     machine.sound()
-    blocks_of_four(machine)
-    space, shape = fitted(7, 8, 12), (Shape(7, 8, 12),)
-    found = []
-    for visible in ("0", "0-1"):
-        machine.patch.setenv("NEURON_RT_VISIBLE_CORES", visible)
-        machine.patch.setattr(cores, "CoreProcess", InProcess)
-        backend = registry.select_backend("nki", "auto", 1)[0]
-        backend.prepare(shape)
-        found.append(pair_energies([backend.put(*space, "mixed")], backend))
-    assert np.array_equal(found[0].opposite_spin, found[1].opposite_spin)
-    told = backend.describe()
-    assert told["cores"] == "0, 1" and told["kernel launches"].startswith("3 (core 0: ")
-    assert (
-        "0 compiled now" in told["programs"]
-        and len(list((machine.folder / "neff").glob("*/*.neff"))) == 3
-    )
-    assert os.environ["NEURON_RT_VISIBLE_CORES"] in ("0", "1")  # each executor owns one
+    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0,2-3")
+    machine.patch.setattr(cores, "CoreProcess", InProcess)
+    limits = registry.select_backend(lane, "auto", 1)[0].limits
+    assert (limits.workers, limits.compiles) == (workers, lane == "nki")
 
 
 def by_core(text):
@@ -397,7 +504,7 @@ def by_core(text):
     return [int(part.split(" uploads, ")[1].split()[0]) for part in text.split(" | ")]
 
 
-def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
+def test_cores_share_a_run_and_one_compilation_and_are_sent_the_blocks_they_need(machine):
     """Each core is sent a block once, whatever the number of its tiles, and energies have the bits
     of one core."""
     machine.sound()
@@ -406,6 +513,9 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     machine.patch.setattr(cores, "CoreProcess", InProcess)
     shapes = (Shape(9, 8, 12), Shape(3, 8, 12))  # three blocks and one
     backend = registry.select_backend("nki", "auto", 1)[0]
+    assert not backend.limits.transforms  # B comes from the host
+    backend.prepare(shapes)
+    assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 4 + 1 + 2
     operands = [backend.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes]
     found = pair_energies(operands, backend)
     single = NkiBackend("k", InterpreterExecutor())
@@ -416,11 +526,13 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     assert found.same_spin_energy == expected.same_spin_energy
     told = backend.describe()
     assert told["kernel launches"].split()[0] == str(6 + 1 + 3)
+    assert (told["lane"], told["cores"]) == ("nki", "0, 1") and "0 compiled now" in told["programs"]
+    assert os.environ["NEURON_RT_VISIBLE_CORES"] in ("0", "1")  # each executor owns one
     whole = 4 * 128 * 128 * (9 + 3)  # B of both spins
     # At most: energies of each call, once per operand and kernel
     tables = 10 * 4 * 128 * 2 * 16 + 8 * 4 * 128 * 128
-    for part in by_core(told["transfers"]):
-        assert 0 < part <= whole + tables
+    sent = by_core(told["transfers"])
+    assert len(sent) == 2 and 0 < min(sent) < max(sent) <= whole + tables
 
 
 def test_an_unknown_lane_is_refused_with_those_there_are():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import Host
 from tests.conftest import MOLECULES
 from tests.recorded import recorded_error
-from tests.stand_in_nki.site import planted
+from tests.stand_in_nki.site import SOUND, planted
 
 INDEX = "AWS's own package index"
 
@@ -57,6 +58,7 @@ PLANTED = {
     "bad cores": lambda site: site.sound().patch.setenv("NEURON_RT_VISIBLE_CORES", "all"),
     "PJRT on the CPU": lambda site: site.sound().patch.setenv("PJRT_DEVICE", "CPU"),
     "other torch": lambda site: site.sound(torch_xla="1.13.1"),
+    "release of the other chip": lambda site: site.sound().device("trn2.48xlarge"),
 }
 CASES = [
     ("no device", "nki", ("there is no Neuron device", "nki-interpreter")),
@@ -84,6 +86,11 @@ CASES = [
         "too new",
         "nki-simulator",
         ("nki 0.9.0 is not the release that", "install nki 0.6: the extra neuron"),
+    ),
+    (
+        "release of the other chip",
+        "nki",
+        ("nki 0.6.0 is not the release that", "install nki 0.7: the extra neuron-trn2"),
     ),
     ("broken PATH", "nki", ("neuronx-cc cannot be found on PATH", "in front of PATH")),
     (
@@ -131,13 +138,97 @@ def reached(*_, **__):
     raise AssertionError("the SCF was reached")
 
 
-def test_a_sound_installation_has_no_problem_and_says_what_it_found(machine):
-    machine.sound()
+@pytest.mark.parametrize(
+    ("instance", "release", "chip"),
+    [("trn1.2xlarge", "0.6.0", "trn1"), ("trn2.48xlarge", "0.7.1", "trn2")],
+)
+def test_a_sound_installation_has_no_problem_and_says_what_it_found(
+    machine, instance, release, chip
+):
+    machine.sound(nki=release).device(instance)
     assert {lane: toolchain.refusal(lane) for lane in toolchain.NEEDED} == dict.fromkeys(
         toolchain.NEEDED
     )
     assert toolchain.has_bindings()
-    assert toolchain.device_target() == "trn1"
+    assert toolchain.device_target() == chip
+
+
+@pytest.mark.parametrize(
+    ("product", "architecture", "chip"),
+    [
+        *((name, "", "trn1") for name in ("trn1.32xlarge", "trn1n.32xlarge", "inf2.xlarge")),
+        *((name, "", "trn2") for name in ("trn2.48xlarge", "trn2u.48xlarge")),
+        ("", "NCv2", "trn1"),
+        ("a container", "NCv3", "trn2"),
+        ("p5.48xlarge", "NCv4", None),
+    ],
+)
+def test_the_chip_is_that_of_the_instance_or_else_of_the_driver(
+    product, architecture, chip, tmp_path
+):
+    core = "sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type"
+    for file, text in ((toolchain.PRODUCT.lstrip("/"), product), (core, architecture)):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(f"{text}\n")
+    assert toolchain.device_target(Host({}, tmp_path)) == chip
+
+
+@pytest.mark.parametrize("shut", ["", "neuron0", "neuron0, neuron1"])
+def test_one_device_that_can_be_opened_is_enough(machine, shut):
+    machine.sound()
+    for name in ("neuron1", "neuron_link"):
+        (machine.folder / "root/dev" / name).touch()
+    closed = shut.split(", ")
+    machine.patch.setattr(
+        os, "access", lambda path, mode: Path(path).name not in closed or not mode & os.W_OK
+    )
+    found = [one.reason for one in toolchain.problems("nki", importing=False)]
+    assert found == [f"{shut} may not be opened"] * (len(closed) == 2)
+
+
+PACKAGES = {  # of a lane, with the version of the placeholder on PyPI, if there is one
+    "nki": {"nki": "0.0.1", "neuronx-cc": "1.0.post1"},
+    "nki-xla": {
+        "nki": "0.0.1",
+        "neuronx-cc": "1.0.post1",
+        "torch-neuronx": "1.0",
+        "libneuronxla": "1.0",
+        "torch-xla": None,
+        "torch": None,
+    },
+    "nki-simulator": {"nki": "0.0.1"},
+}
+
+
+@pytest.mark.parametrize("lane", PACKAGES)
+def test_each_package_of_a_lane_is_missed_and_its_placeholder_recognised(lane, tmp_path):
+    def reasons(**other):
+        versions = {**SOUND, "torch": SOUND["torch-xla"]}
+        versions |= {name.replace("_", "-"): version for name, version in other.items()}
+        host = Host({}, tmp_path, tmp_path, versions.get)
+        return {one.reason for one in toolchain.problems(lane, host, importing=False)}
+
+    for package, placeholder in PACKAGES[lane].items():
+        name = package.replace("-", "_")
+        assert reasons(**{name: None}) - reasons() == {f"{package} is not installed"}
+        if placeholder is not None:
+            reason = f"{package} {placeholder} from PyPI is a placeholder that raises on import"
+            assert reason in reasons(**{name: placeholder})
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (("1", "true", "yes", "on", " Yes "), True),
+        (("", "0", "false", "no", "off", "OFF"), False),
+        (("2", "y", "perhaps"), None),
+    ],
+)
+def test_words_of_a_variable_that_is_yes_or_no(words, value):
+    assert [Host({"NKI_SIMULATOR": word}).flag("NKI_SIMULATOR") for word in words] == [
+        value for _ in words
+    ]
+    assert Host({}).flag("NKI_SIMULATOR") is False
 
 
 @pytest.mark.parametrize(
@@ -185,29 +276,14 @@ def test_a_variable_that_is_neither_yes_nor_no_is_an_error(machine):
         registry.select_backend("auto", "auto", 1)
 
 
-def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
-    given = {
-        "PATH": "/usr/bin",
-        "NEURON_CC_FLAGS": "--retry_failed_compilation --verbose=35 --auto-cast matmult",
-    }
-    host = Host(given, tmp_path, tmp_path / "venv")
-    assert (
-        environment.settings("nki", "trn1", host)["NEURON_CC_FLAGS"]
-        == "--verbose=35 --auto-cast=none"
-    )
-    found = environment.settings("nki-xla", "trn1", host, core=3)
-    assert found["NEURON_CC_FLAGS"] == "--verbose=35 --auto-cast=none --retry_failed_compilation"
-    assert found["PATH"].split(":")[0] == str(tmp_path / "venv/bin")
-    assert found["PATH"].split(":")[-1] == "/usr/bin"
-    assert found["HOME"].startswith("/")
-    assert (found["PJRT_DEVICE"], found["NEURON_RT_VISIBLE_CORES"]) == ("NEURON", "3")
-    assert (found["NEURON_LOGICAL_NC_CONFIG"], found["NEURON_PLATFORM_TARGET_OVERRIDE"]) == (
-        "1",
-        "trn1",
-    )
-    assert environment.settings("nki", "trn2", host)["NEURON_RT_VISIBLE_CORES"] == "0"
-    simulated = environment.settings("nki-simulator", "trn1", host)
-    assert set(simulated) == {"PATH", "HOME", "NEURON_PLATFORM_TARGET_OVERRIDE"}
+def test_tools_are_found_first_and_there_is_a_home(tmp_path, monkeypatch):
+    host = Host({"PATH": "/usr/bin"}, tmp_path, tmp_path / "venv")
+    found = environment.settings("nki-simulator", "trn1", host)
+    assert found["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+    folders = found["PATH"].split(":")
+    assert (folders[0], folders[-1]) == (str(tmp_path / "venv/bin"), "/usr/bin")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # of nobody, as in containers
+    assert environment.settings("nki-simulator", "trn1", host)["HOME"] == "/tmp"
 
 
 OF_A_LANE = {
@@ -227,6 +303,13 @@ OF_A_LANE = {
         ("nki", 1, {"NEURON_RT_VISIBLE_CORES": "4-5"}, {"NEURON_RT_VISIBLE_CORES": "1"}),
         ("nki", None, {"NEURON_RT_VISIBLE_CORES": "4"}, {"NEURON_RT_VISIBLE_CORES": "4"}),
         ("nki", None, {"NEURON_RT_EXEC_TIMEOUT": "9"}, {"NEURON_RT_EXEC_TIMEOUT": "9"}),
+        (
+            "nki",
+            None,
+            {"NEURON_CC_FLAGS": "--retry_failed_compilation --verbose=35 --auto-cast matmult"},
+            {"NEURON_CC_FLAGS": "--verbose=35 --auto-cast=none"},
+        ),
+        ("nki-simulator", None, {}, dict.fromkeys([*OF_A_LANE][1:])),
         (
             "nki-xla",
             None,
@@ -253,7 +336,8 @@ def test_every_variable_of_a_lane(lane, core, given, different, tmp_path):
     host = Host({"HOME": "/h", **given}, tmp_path, tmp_path / "venv")
     found = environment.settings(lane, "trn2", host, core)
     assert found.pop("PATH") == environment.search_path(host)
-    assert found == {**OF_A_LANE, **different}
+    expected = {**OF_A_LANE, **different}
+    assert found == {name: value for name, value in expected.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -276,6 +360,8 @@ def test_where_programs_are_kept(given, folder, tmp_path):
         ("0-3", (0, 1, 2, 3)),
         ("4,0-1", (4, 0, 1)),
         ("3-1", None),
+        ("0,3-1", None),
+        ("1,1-2", (1, 2)),
         ("a", None),
         ("", None),
     ],

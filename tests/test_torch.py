@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -295,6 +296,9 @@ def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     assert "Triton needs a C compiler and finds none of cc, gcc, clang" in fused.refusal()
+    fake.knobs.runtime.interpret = True  # without a launcher
+    assert fused.refusal() is None
+    fake.knobs.runtime.interpret = False
     monkeypatch.setenv("CC", sys.executable)
     assert fused.refusal() is None
     from dfmp2.backends.torch import _elementwise
@@ -392,6 +396,11 @@ def test_a_split_pair_step_has_three_products_and_the_energy():
     np.testing.assert_allclose(terms.direct, np.triu(direct), rtol=3e-6)
     np.testing.assert_allclose(terms.exchange, np.triu(exchange), rtol=3e-5, atol=1e-12)
     assert card.put(*space, "fp64").low is None
+    tensors = card.tensors()
+    for dtype, precision in (("float64", "fp64"), ("float32", "mixed")):
+        operand = tensors.operand(tensors.send(space[0].astype(dtype)), *space[1:])
+        assert operand.precision == precision
+        assert (operand.low is None) == (precision == "fp64")
 
 
 # --- a B that does not fit ------------------------------------------------------------------------
@@ -451,6 +460,14 @@ def test_a_card_without_room_for_a_tile_is_refused():
         card.put(*fitted(20, 5, 6), "fp64")
 
 
+def test_a_card_that_is_full_although_it_had_room_is_an_error_of_ours(monkeypatch):
+    card = backend()
+    full = Mock(side_effect=torch.cuda.OutOfMemoryError)
+    monkeypatch.setattr(card.transfers, "up", full)
+    with recorded_error(ResourceError):
+        card.put(*fitted(4, 5, 6), "fp64")
+
+
 @pytest.mark.parametrize(
     ("precision", "split", "number"),
     [("fp64", True, 8), ("fp64", False, 8), ("mixed", True, 8), ("mixed", False, 4)],
@@ -468,22 +485,17 @@ def test_b_stays_on_a_card_to_the_last_byte_of_its_room(precision, split, number
         return backend(limits, split=split)
 
     whole = (20 + 5 * edge) * rows
-    resident = card(whole).put(*space, precision)
-    assert isinstance(resident, TorchOperand)
+    there = card(whole)
+    resident = there.put(*space, precision)
+    assert isinstance(resident, TorchOperand) and there.transfers.resident == 20 * rows
     assert (resident.low is not None) == (split and precision == "mixed")
+    assert isinstance(there.put(*space, precision), StreamedOperand)
+    del resident
+    assert there.transfers.resident == 0
     assert isinstance(card(whole - 1).put(*space, precision), StreamedOperand)
     assert isinstance(card(5 * edge * rows).put(*space, precision), StreamedOperand)
     with pytest.raises(ResourceError, match=f"need {5 * edge * rows} bytes"):
         card(5 * edge * rows - 1).put(*space, precision)
-
-
-def test_what_was_resident_is_given_back():
-    card = small(420, 8 * 30)
-    operand = card.put(*fitted(30, 5, 6), "fp64")
-    assert isinstance(operand, TorchOperand) and card.transfers.resident == 8 * 900
-    assert isinstance(card.put(*fitted(120, 5, 6), "fp64"), StreamedOperand)
-    del operand
-    assert card.transfers.resident == 0
 
 
 class Cuda:
@@ -598,6 +610,20 @@ def test_why_pytorch_cannot_be_used(monkeypatch, name, version, cuda, there, cap
         assert said in found
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "card"),
+    [("torch", "cpu", None), ("cuda", "cuda", H100), ("cuda-tf32", "cuda", H100)],
+)
+def test_a_name_selects_the_device_and_how_it_multiplies(monkeypatch, name, device, card):
+    threads = []
+    monkeypatch.setattr(torch_backend, "present_card", lambda torch: H100)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    made = torch_backend.make(name, 3)
+    assert (made.name, made.device.type, made.card) == (name, device, card)
+    assert made.split == (name == "cuda-tf32")
+    assert threads == ([3] if name == "torch" else [])
+
+
 # --- B, J and K made on the device ----------------------------------------------------------------
 
 
@@ -643,27 +669,26 @@ def test_b_of_the_device_is_the_formula(kind, sizes):
         np.einsum("pmn,mi,na,pq->iaq", raw, one.c_occ, one.c_vir, given, optimize=True)
         for one in (*spaces, *fetched)
     ]
-    card = backend()
-    found = card.make_b(blocks, given, spaces, fetched)
+    numbers = (naux + given.shape[1]) * sum(np.prod(size) for size in sizes) + naux * (naux + nao)
+    room = 24 * 256 + 8 * int(numbers)  # of products, integrals and B, inverse metric, a row
+    for total, usable, stays in (
+        (1 << 16, 68 << 30, True),  # an orbital exceeds a product
+        (1 << 18, room, True),  # two orbitals to a product
+        (1 << 18, room - 1, False),
+        (80 << 30, 68 << 30, True),
+    ):
+        card = backend(Card("a card", (9, 0), total, usable))
+        found = card.make_b(blocks, given, spaces, fetched)
+        assert {hasattr(tensor, "at") for tensor in found[:-1]} == {stays}
+        for tensor, b in zip(found, expected, strict=True):
+            values = tensor.at("fp64").b if hasattr(tensor, "at") else tensor
+            np.testing.assert_allclose(np.asarray(values), b, rtol=1e-11, atol=1e-11)
     assert card.transfers.uploaded < 1.5 * packed.nbytes + 8 * (given.size + 2000)
-    for tensor, b in zip(found, expected, strict=True):
-        values = tensor.at("fp64").b if tensor is not found[-1] else tensor
-        np.testing.assert_allclose(np.asarray(values), b, rtol=1e-11, atol=1e-11)
     order = np.argsort(sum((b**2).sum((0, 1)) for b in expected[:-1]), kind="stable")
     for tensor, b in zip(found[:-1], expected, strict=False):
         single = tensor.at("mixed").b
         np.testing.assert_array_equal(single, tensor.at("fp64").b.float()[:, :, order])
         assert tensor.shape == b.shape
-    short = backend(Card("two orbitals at a time", (9, 0), 1 << 18, 68 << 30))
-    for tensor, b in zip(short.make_b(blocks, given, spaces, fetched), expected, strict=True):
-        values = tensor
-        if hasattr(tensor, "at"):
-            values = tensor.at("fp64").b
-        np.testing.assert_allclose(np.asarray(values), b, rtol=1e-11, atol=1e-11)
-    small = backend(Card("a small card", (9, 0), 1 << 18, 6600))
-    for array, b in zip(small.make_b(blocks, given, spaces, fetched), expected, strict=True):
-        assert isinstance(array, np.ndarray)
-        np.testing.assert_allclose(array, b, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", ["h2o", "nh2", "nah", "o2"])
@@ -752,9 +777,11 @@ def test_a_card_keeps_b_to_the_last_byte_of_its_room(short, stays):
     assert not memory.stays_on_card(work, backend(None).limits)
 
 
-@pytest.mark.parametrize("room", ["ample", "none"])
+@pytest.mark.parametrize(
+    ("room", "total"), [("ample", 80 << 30), ("none", 1 << 18), ("none", 1 << 15)]
+)
 @pytest.mark.parametrize("spins", [1, 2])
-def test_j_and_k_of_the_device_are_the_formula(spins, room):
+def test_j_and_k_of_the_device_are_the_formula(spins, room, total):
     rng = np.random.default_rng(8)
     nao, naux = 9, 14
     rows, columns = np.tril_indices(nao)
@@ -768,9 +795,10 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room):
     folded = np.stack([(d + d.T - np.diag(d.diagonal()))[rows, columns][kept] for d in density])
     of_packed = np.full(len(rows), len(kept))
     of_packed[kept] = np.arange(len(kept))
-    card = backend() if room == "ample" else backend(Card("small", (9, 0), 1 << 20, 0))
+    card = backend(Card("a card", (9, 0), total, {"ample": 68 << 30, "none": 0}[room]))
     fields = card.fields(b, of_packed)
     assert fields.resident == (room == "ample")
+    assert card.transfers.resident == fields.resident * b.nbytes
     before = card.transfers.uploaded
     j, k = fields.matrices(folded, occupied, single=False, exchange=True)
     assert (card.transfers.uploaded - before > b.nbytes) == (room == "none")
@@ -812,10 +840,11 @@ def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
 
 @pytest.mark.parametrize(("card", "rate"), [(H100, 1e13), (None, torch_backend.HOST_RATE)])
 def test_the_time_of_a_transformation_is_that_of_its_operations(card, rate):
-    """Packed integrals over the link, then two half transformations and the fit."""
-    nao, nocc, nvir, naux = 300, 40, 250, 900
-    found = backend(card).transform_seconds([Shape(nocc, nvir, naux)], nao)
-    products = 2 * naux * nocc * (nao * (nao + nvir) + naux * nvir)
+    """Packed integrals over the link, once for both spins, then two half transformations and the
+    fit of each."""
+    nao, naux, spins = 300, 900, ((40, 250), (30, 260))
+    found = backend(card).transform_seconds([Shape(*spin, naux) for spin in spins], nao)
+    products = sum(2 * naux * i * (nao * (nao + a) + naux * a) for i, a in spins)
     upload = 8 * naux * nao * (nao + 1) / 2
     assert found == pytest.approx(products / rate + upload / torch_backend.LINK_RATE, rel=1e-12)
 

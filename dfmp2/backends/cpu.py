@@ -77,6 +77,8 @@ class CpuBackend(Backend):
         exchange = np.zeros(shape) if exchanging else None
         nvir, naux = left.b.shape[1:]
         nvir_right = right.b.shape[1]
+        if not nvir or not nvir_right:
+            return PairTerms(direct, exchange)
         blocks = list(_blocks(tile, nvir * nvir_right))
         step = max(1, QUOTIENT_ELEMENTS // (nvir * nvir_right))
         eps_ab = (right.eps_vir[:, None] + left.eps_vir[None, :]).astype(left.b.dtype)

@@ -286,10 +286,12 @@ class TorchBackend(Device[DeviceOperand]):
         set_float32_products(torch, tf32=self.split)
         exchange = left.space is right.space
         i0, i1, j0, j1, diagonal = tile
+        shape = [1 + exchange, i1 - i0, j1 - j0]
+        if not left.b.numel() or not right.b.numel():
+            return torch.zeros(shape, dtype=torch.float64, device=self.device)
         nvir = left.b.shape[1]
         nvir_right = right.b.shape[1]
         height, width = strip(self.limits, nvir, nvir_right, i1 - i0)
-        shape = [1 + exchange, i1 - i0, j1 - j0]
         if self._fused:
             shape.append(-(-nvir_right // fused.BLOCK))
         sums = torch.zeros(shape, dtype=torch.float64, device=self.device)

@@ -64,9 +64,10 @@ class NkiTensors(Tensors):
                 product = self._mirrored(product[0])[None]
             return product.reshape(value.shape)
         if value.operand is not None and value.host is None:
-            return layout.unpack_b(
-                map(self._executor.fetch, value.operand.b.blocks.values()), value.shape
-            )
+            blocks = value.operand.b.blocks.values()
+            if not blocks:
+                return np.zeros(value.shape, np.float32)
+            return layout.unpack_b(map(self._executor.fetch, blocks), value.shape)
         return self._sent(value)
 
     def unfold(self, value: Held, shape: tuple[int, ...], axes: tuple[int, ...]) -> Held:
@@ -80,6 +81,8 @@ class NkiTensors(Tensors):
     def product(self, a: Held, b: Held, how: tuple[Folding, Folding]) -> Held:
         """The product, by one call of `gemm`."""
         (batches, contracted, rows), columns = how[0].sizes, how[1].sizes[2]
+        if 0 in (*how[0].sizes, columns):
+            return _zeros(batches, rows, columns)
         call = calls.product_call(batches, contracted, rows, columns)
         return self._made(
             call, (batches, rows, columns), a=self._folded(a, how[0]), b=self._folded(b, how[1])
@@ -89,6 +92,8 @@ class NkiTensors(Tensors):
         """A^t A, by one call of `syrk`, which mirrors tiles; `fetch` mirrors within those on the
         diagonal."""
         _, contracted, size = how.sizes
+        if not contracted or not size:
+            return _zeros(1, size, size)
         call = calls.syrk_call(contracted, size)
         identity = self._executor.upload(np.eye(P))
         made = self._made(call, (1, size, size), a=self._folded(a, how), identity=identity)
@@ -98,6 +103,8 @@ class NkiTensors(Tensors):
         """The solution, by one call of `trsm`; the host inverts the diagonal tiles of L in float64
         and sends them once with L."""
         size, columns = b.shape
+        if not size or not columns:
+            return _zeros(1, size, columns)
         call = calls.trsm_call(size, columns)
         sizes = (1, size, columns)
         factor = self._form(
@@ -109,6 +116,8 @@ class NkiTensors(Tensors):
         """Pair energies by one call of `mp2_energy` per occupied orbital i, or a single call if T
         was computed on the device."""
         nocc, nvir = len(eps_occ), len(eps_vir)
+        if not nocc or not nvir:
+            return np.zeros((nocc, nocc))
         call = calls.energy_call(nocc, nvir)
         rows = equal_parts(nvir, P)
         eu = self._executor.upload(eps_vir[:, None] + eps_vir)
@@ -182,6 +191,11 @@ class NkiTensors(Tensors):
     def _made(self, call: calls.KernelCall, sizes: tuple[int, int, int], **tensors: Any) -> Held:
         made = self._executor.keep(call.source, call.kernel, {**call.arguments, **tensors})
         return Held(sizes, stack=(made, sizes))
+
+
+def _zeros(*shape: int) -> Held:
+    """The product of empty arrays, which no kernel takes."""
+    return Held(shape, np.zeros(shape, np.float32))
 
 
 def _stack(array: NDArray[Any], how: Folding) -> NDArray[Any]:

@@ -189,5 +189,9 @@ def visible_cores(text: str) -> tuple[int, ...] | None:
         match = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", part)
         if match is None:
             return None
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return tuple(dict.fromkeys(found)) or None
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            return None
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))

@@ -531,9 +531,9 @@ def translate(error: BaseException, what: str) -> Dfmp2Error:
     told = f"{what} on host {socket.gethostname()}: {type(error).__name__}: {text}"
     # Below 1000 the status name decides: loading a program for another chip is reported as
     # NRT_FAILURE(6).
-    if any(part in name for part in HARDWARE_NAMES) or (
-        code in HARDWARE and (not name or code >= 1000)
-    ):
+    if name and code < 1000:
+        code = 0
+    if any(part in name for part in HARDWARE_NAMES) or code in HARDWARE:
         return DeviceFault(
             f"{told}: the device reported a fault or did not answer, so nothing it computed is "
             "kept; take this host out of use (neuron-ls, dmesg) and run again on another one"
