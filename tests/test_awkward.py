@@ -695,9 +695,15 @@ def test_a_variable_that_numpy_cannot_read_is_refused_before_it_is_imported(
 ) -> None:
     for value in ("", "yes"):
         monkeypatch.setenv(HUGE_PAGES, value)
-        recorded_failure(call("run", "h2.xyz", "--basis", "sto-3g"), 3)
-        import_numpy = run_command("-c", "import numpy", cwd=folder, program=(sys.executable,))
+        done = call("run", "h2.xyz", "--basis", "sto-3g")
+        recorded_failure(done, 3)
+        import_numpy, in_python = (
+            run_command("-c", code, cwd=folder, program=(sys.executable,))
+            for code in ("import numpy", "import dfmp2; dfmp2.InputError; dfmp2.run")
+        )
         assert "ValueError: invalid literal" in import_numpy.err
+        said = done.message.removeprefix("dfmp2: ")
+        assert in_python.err.splitlines()[-1] == f"dfmp2.errors.InputError: {said}"
     for value in ("0", " 1 "):
         monkeypatch.setenv(HUGE_PAGES, value)
         succeed(call("plan", "h2.xyz", "--basis", "sto-3g"))

@@ -690,12 +690,17 @@ def stopped(left: tuple[bytes, Bits], folder: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("stopped")
 def test_resume_goes_on_and_then_prints(call: Runner, folder: Path, whole: Bits) -> None:
+    """It also removes the checkpoint that a run has left which was killed in its last step."""
+    checkpoint = folder / "x.h5.checkpoint"
+    saved = checkpoint.read_bytes()
     first = succeed(call(*RUN, "--resume"))
     assert first.went_on and not first.iterated
     assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
     before = listing(folder)
     again = succeed(call(*RUN, "--resume"))
     assert again.was_complete and again.out == first.out and listing(folder) == before
+    checkpoint.write_bytes(saved)
+    assert succeed(call(*RUN, "--resume")).was_complete and listing(folder) == before
     assert numbers(folder / "x.h5") == whole
 
 
@@ -712,7 +717,10 @@ def test_the_same_command_goes_on(
 
 
 @pytest.mark.usefixtures("stopped")
-def test_a_result_that_is_replaced_goes_on_too(call: Runner, folder: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+def test_a_result_that_is_replaced_goes_on_too(
+    call: Runner, folder: Path, more: tuple[str, ...]
+) -> None:
     """The old result lies beside the checkpoint of the run that was to replace it."""
     succeed(call(*RUN[:-1], "y.h5"))
     (folder / "y.h5").rename(folder / "x.h5")
@@ -720,7 +728,7 @@ def test_a_result_that_is_replaced_goes_on_too(call: Runner, folder: Path) -> No
     refused = call(*RUN)
     recorded_failure(refused, 3)
     assert listing(folder) == before
-    assert succeed(call(*RUN, "--overwrite")).went_on
+    assert succeed(call(*RUN, "--overwrite", *more)).went_on
 
 
 @pytest.mark.usefixtures("stopped")

@@ -3,6 +3,7 @@ check detects."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import sys
 from ast import literal_eval
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from pyscf import df, gto, mp, scf
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
+from dfmp2.cli import validate as validate_cli
 from dfmp2.errors import (
     BackendError,
     ComparisonFailed,
@@ -354,6 +357,35 @@ def test_a_poor_set_is_seen_without_sets_only(
     assert (found["--check"], found["compare"], found["compare --exact"]) == (0, 0, 8)
     assert said in found["said"]
     assert found["energies"][name]["difference"] == pytest.approx(difference, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "fitted"), [("mp2", True), ("kappa-mp2", False), ("ks", True), ("ks", False)]
+)
+def test_what_is_said_of_each_difference(method: str, fitted: bool) -> None:
+    """Two atoms and a ghost: errors are per real atom. An energy within what is allowed, or within
+    1e-6 Eh, is no other solution, and NaN is off."""
+    xc = "pbe" if method == "ks" else None
+    stored: Any = SimpleNamespace(
+        options=Options(basis="sto-3g", method=method, xc=xc),
+        scf_fitting=SimpleNamespace(names="of the SCF") if fitted else None,
+        mp2_fitting=SimpleNamespace(names="of the pairs"),
+        molecule=SimpleNamespace(ghost=(False, True, False)),
+    )
+    said = []
+    for off, allowed in (
+        *((4e-7, 1e-9), (4e-6, 1e-5), (4e-6, 1e-9), (-4e-6, 1e-9)),
+        *((4e-6, 3e-6), (-4e-6, 3e-6), (math.nan, 3e-6)),
+    ):
+        names = {"scf_total_energy": off, SAME: 2e-6, OPPOSITE: -6e-6, "energy": -4e-6}
+        energies = (compare.Compared(name, value, 0.0) for name, value in names.items())
+        check = compare.Comparison("Program 1.2", tuple(energies), allowed)
+        said += [
+            *(validate_cli._reason(stored, check, program) for program in ("pyscf", "psi4")),
+            validate_cli._suspect(stored, check),
+            *(validate_cli._agreement(stored, check, 1e-3, exact=way) for way in (True, False)),
+        ]
+    recorded_texts(dict.fromkeys(said))
 
 
 def test_a_fault_of_the_pair_terms_is_seen_by_another_program(

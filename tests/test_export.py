@@ -32,7 +32,7 @@ from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
 from dfmp2.output.export.qcschema import qcschema
-from tests.conftest import Runner, Stored, succeed
+from tests.conftest import Runner, Stored, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
 
 ENERGY = 2e-9  # Eh; fitted SCF energies of the same orbitals differ by rounding alone
@@ -503,6 +503,26 @@ def test_several_results_are_written_into_a_folder(
     succeed(call("export", "one.h5", "two.h5", "--to", "molden", *output))
     place = folder / (output[1] if output else ".")
     assert {path.name for path in place.glob("*.molden")} == {"one.molden", "two.molden"}
+
+
+def test_several_results_need_a_place_each(
+    call: Runner, water: Stored, radical: Stored, folder: Path
+) -> None:
+    """Nothing is written for names that collide or a folder that is missing; frames go into one
+    file in their order."""
+    (folder / "there").mkdir()
+    for name, stored in (("one.h5", water), ("there/one.dfmp2.h5", radical)):
+        (folder / name).write_bytes(stored.path.read_bytes())
+    several = ("export", "one.h5", "there/one.dfmp2.h5", "--to")
+    before = listing(folder)
+    for wrong in (("molden",), ("molden", "--output", "nowhere"), ("extxyz",)):
+        recorded_failure(call(*several, *wrong), 3)
+    for target in ("one.h5", "there/one.dfmp2.h5"):
+        assert call(*several, "extxyz", "--output", target, "--overwrite").code == 3
+    assert listing(folder) == before
+    succeed(call(*several, "extxyz", "--output", "both.extxyz"))
+    frames = (export(dfmp2.read(stored.path), "extxyz") for stored in (water, radical))
+    assert (folder / "both.extxyz").read_bytes() == b"".join(frames)
 
 
 def test_without_trexio(

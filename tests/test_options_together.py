@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dfmp2.errors import InputError
@@ -98,7 +99,7 @@ def test_options_that_go_together_do(given: dict[str, Any]) -> None:
 
 
 BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
-    "scf_conv_tol": ([1e-300, 1, 0.5], [0.0, -1e-9, math.inf, math.nan, "1", True, None]),
+    "scf_conv_tol": ([1e-300, 1, 0.5], [0.0, -1e-9, 10**400, math.inf, math.nan, "1", True, None]),
     "scf_max_cycles": ([1, 10**6], [0, -1, 1.0, True, "3", None]),
     "scf_starts": ([1, 7], [0, 1.5, False]),
     "frozen_virtual": ([0, 3], [-1, 0.0, True]),
@@ -110,7 +111,8 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "allow_small_gap": ([True, False], [1, None]),
     "reference": (["auto", "rhf", "uhf", "rohf"], ["RHF", "", None, 1]),
     "relativity": (["none", "x2c"], ["dkh", None]),
-    "scf": (["df", "conventional"], ["auto", None]),
+    "scf": (["df", "conventional"], ["auto", None, np.array([1, 2])]),
+    "backend": (["cpu", "torch"], [["cpu"], {}, None]),
     "guess": (["atoms", "mix", "core"], ["minao", None]),
     "stability": (["auto", "full", "follow", "off", None], ["on", True]),
     "precision": (["auto", "fp64", "mixed"], ["fp32", None]),
@@ -122,7 +124,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "basis": (["cc-pvdz"], [3, None, ""]),
     "frozen_core": (["none", "auto", "psi4", 3, "3", " AUTO "], [True, 1.0, None]),
     "scratch": (["/tmp", Path("/tmp"), None], [3, True]),
-    "method": (["mp2", "scs-mp2"], [3, None, "SCS-MP2"]),
+    "method": (["mp2", "scs-mp2"], [3, None, "SCS-MP2", np.array([1, 2])]),
 }
 
 
@@ -336,7 +338,8 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     assert common_basis(["cc-pvdz,I=x"] * 2) == "cc-pvdz,I=x"
     for several in (["cc-pvdz", "sto-3g"], ["a,I=x", "a,I=y"], ["a,1=x", "a"], []):
         assert common_basis(several) is None
-    for wrong in ("cc-pvdz,,I=x", "cc-pvdz,I=x,I=y", "cc-pvdz,sto-3g", "I=", ""):
+    numbers = ("cc-pvdz,\u00b2=x", f"cc-pvdz,{'1' * 5000}=x")
+    for wrong in ("cc-pvdz,,I=x", "cc-pvdz,I=x,I=y", "cc-pvdz,sto-3g", "I=", "", *numbers):
         with pytest.raises(InputError):
             parse_parts(wrong)
     # A changed file is a different one; a missing or non-text file is none.
@@ -346,8 +349,9 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with recorded_error(InputError):
         read_basis_file(str(path))
-    with recorded_error(InputError):
-        read_basis_file(str(tmp_path / "none.gbs"))
+    for none in (str(tmp_path / "none.gbs"), "~no-such-user/x.gbs", "\x00.gbs"):
+        with recorded_error(InputError):
+            read_basis_file(none)
 
 
 def test_a_file_of_basis_sets_has_a_largest_size(

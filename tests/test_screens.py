@@ -17,6 +17,7 @@ import pytest
 import dfmp2
 from dfmp2.cli import console
 from dfmp2.cli.batch import item_lines
+from dfmp2.cli.geometry import GeometryFiles
 from dfmp2.output.document import (
     WIDEST,
     Table,
@@ -379,6 +380,23 @@ def test_an_interaction_stands_in_one_table(stretched: Study) -> None:
         ):
             assert value == pytest.approx(energy * 2625.4996394799, abs=6e-5)
     assert max(map(len, brief_study(study, "scan.h5").splitlines())) <= WIDEST
+
+
+@pytest.mark.parametrize(
+    ("molecule", "given", "expected"),
+    [
+        ("water.xyz", (None, None), ("x.xyz", "x.trajectory.xyz")),
+        ("x.xyz", (None, None), ("x.optimized.xyz", "x.trajectory.xyz")),
+        ("-", (None, None), ("x.xyz", "x.trajectory.xyz")),
+        ("x.xyz", ("last.xyz", None), ("last.xyz", "x.trajectory.xyz")),
+        ("x.xyz", (None, "all.xyz"), ("x.optimized.xyz", "all.xyz")),
+    ],
+)
+def test_an_optimisation_never_writes_over_its_molecule(
+    molecule: str, given: tuple[str | None, str | None], expected: tuple[str, str]
+) -> None:
+    targets = GeometryFiles(*given).targets(Path("x.h5"), molecule)
+    assert tuple(map(str, targets)) == expected
 
 
 ENDING = 2  # lines of the last sentence on a terminal

@@ -121,8 +121,6 @@ def test_what_the_array_asks_for(call: Runner, manifest: Path) -> None:
         f"--chdir={manifest.parent / ODD}",
         "--output=logs/%A_%a.log",
     }
-    scripts = rendered(call, manifest, "plain", "--threads", "3", "--write", "of_two_workers")
-    assert "--cpus-per-task=6" in directives(scripts["array.sbatch"])
 
 
 def test_the_warm_up_compiles_before_the_array_and_the_table_comes_last(

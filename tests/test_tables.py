@@ -34,6 +34,7 @@ import dfmp2
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Shape
 from dfmp2.backends.cpu import CpuBackend
+from dfmp2.cli.batch_plan import _prospect, duration
 from dfmp2.cli.console import about
 from dfmp2.cli.main import cli, main
 from dfmp2.errors import Dfmp2Error
@@ -226,6 +227,7 @@ NUMBERS = (0.0, -0.0, 1.234567e-9, -3.14159, 5.0, 999.4, 999.996, 12345.678, -2.
 NUMBERS_AND_NONE = (*NUMBERS, math.nan, math.inf)
 TEXTS = ("", "short", "h2o-dimer.displaced-007.h5", "Ünïcödé e\u0301 結合 エネルギー", "a b " * 30)
 MESSAGE = "cannot open /home/me/very/long/folder/x.h5: no such file: give its name, or run it again"
+PROSPECT = {"error": "", "nao": 24, "seconds": 12.0, "memory_bytes": {"peak": 9e8, "scratch": 2e9}}
 # The function and the values of each argument: all combinations are taken.
 OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (layout.padded_nvir, (range(0, 300, 31),)),
@@ -278,6 +280,17 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (document.wrap_text, (TEXTS, (6, 20))),
     (document.shortened_lines, ((MESSAGE, *TEXTS), (20, 40), (1, 2, 4))),
     (document.without_folders, ((MESSAGE, "/a/b c/d", "a/b/c.h5"),)),
+    (
+        *(_prospect,),
+        (
+            (
+                {"error": "no basis", "code": 3},
+                {**PROSPECT, "task": "energy"},
+                {**PROSPECT, "task": "optimize", "memory_bytes": {"peak": 10**9, "scratch": 0}},
+            ),
+        ),
+    ),
+    (duration, ((0.04, 9.96, 10.0, 89.9, 90.0, 5399.0, 5400.0, 1e6),)),
     (about, ((0.0, 4.9, 5.0, 42.0, 89.9, 90.0, 5399.0, 5400.0, 35999.0, 36000.0, 1e6),)),
     (format_bytes, ((*NUMBERS, 999, 1000, 999_995_000, 999_994_999),)),
     (count_core, (SYMBOLS[:90], ("none", "auto", "psi4", "orca", "pyscf"), (0, 10, 28))),

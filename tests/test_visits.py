@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -141,6 +142,8 @@ def test_private_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"3.11 (x86_64), {secret}/bin/python; /opt/jane doe/psi4 of jane; 2/3 cores, numpy/scipy"
     )
     assert told == "3.11 (x86_64), .../bin/python; .../... doe/psi4 of ...; 2/3 cores, numpy/scipy"
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("uid not found")))
+    assert without_paths(f"{secret}/a of jane") == ".../a of jane"
 
 
 def test_the_dipole_moment_is_that_of_pyscf(radical: Stored, water: Stored) -> None:
@@ -529,7 +532,7 @@ def test_completion_is_installed_once(
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    (home / f".{shell}rc").write_text("alias ll='ls -l'")
+    (home / f".{shell}rc").write_bytes(b"alias ll='ls -l' # \xe9")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
     monkeypatch.setenv("XDG_DATA_HOME", "")
@@ -538,10 +541,12 @@ def test_completion_is_installed_once(
         assert place in succeed(call("completion", "--install")).out
     script = (home / place).read_text()
     assert "_DFMP2_COMPLETE" in script and script == succeed(call("completion", shell)).out
-    start = (home / f".{shell}rc").read_text()
-    assert start.startswith("alias ll='ls -l'") and start.count("dfmp2") == (
+    start = (home / f".{shell}rc").read_bytes()
+    assert start.startswith(b"alias ll='ls -l' # \xe9") and start.count(b"dfmp2") == (
         0 if shell == "fish" else 2
     )
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home directory")))
+    recorded_failure(call("completion", "--install"), 7)
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     assert call("completion").code == 3
 

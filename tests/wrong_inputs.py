@@ -43,6 +43,7 @@ FILES = {  # beside the molecules of the tests
     "dimer.xyz": (ROOT / "inputs/formic-acid-dimer.xyz").read_text(),
     "scan.txt": "$scan\ndistance 1 2 0.9 1.0 3\n",
     "wrong.txt": "$freeze\nbend 1 2\n",
+    "charges.txt": "0 0 5 0.5\n",
     "bond.txt": "$set\ndistance 1 2 0.95\n",
     "three.toml": THREE,
     "trainium.toml": f'backend = "nki"\n{THREE}',

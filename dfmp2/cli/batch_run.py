@@ -31,7 +31,7 @@ from dfmp2.cli.options import (
     as_one,
     options_of,
 )
-from dfmp2.cli.run import command_line
+from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.host.processes import start_server
 from dfmp2.host.resources import pinning, usable_cores
@@ -184,6 +184,8 @@ def batch_run(
         name: value for name, value in options.items() if ctx.get_parameter_source(name) in explicit
     }
     part = division.part()
+    for number, file in enumerate(source.sources, start=1):
+        require_distinct({f"FILE {number}": file, "--log": log})
     signals = Signals()
     with (
         open_log(log) or nullcontext() as log_file,

@@ -131,9 +131,17 @@ def without_paths(text: str) -> str:
     }
     for place in sorted(known - {"/"}, key=len, reverse=True):
         text = text.replace(place, "...")
-    for name in (getpass.getuser(), socket.gethostname()):
+    for name in filter(None, (_user(), socket.gethostname())):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "...", text)
     return re.sub(r"(?<![\w.])/(?:[^\s,;:'\"()]*/)+(?=[^\s,;:'\"()])", ".../", text)
+
+
+def _user() -> str:
+    """The name of the user; "" in a container that runs under a number without one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # of Python to 3.12, and later
+        return ""
 
 
 @click.command("backends", cls=GroupedCommand)
@@ -365,7 +373,13 @@ def completion(shell: str | None, install: bool) -> None:
     if not install:
         click.echo(script, nl=False)
         return
-    place = _place_of_completion(name)
+    try:
+        place = _place_of_completion(name)
+    except RuntimeError as error:
+        raise ResourceError(
+            "cannot install the completion: the home folder is unknown: set HOME, or print it "
+            "without --install"
+        ) from error
     try:
         _install_completion(name, place, script)
     except OSError as error:
@@ -395,7 +409,9 @@ def _install_completion(shell: str, place: Path, script: str) -> None:
         return
     start = Path.home() / f".{shell}rc"
     line = f'source "{place}"  # completion of dfmp2\n'
-    text = start.read_text() if start.exists() else ""
+    text = ""
+    if start.exists():
+        text = start.read_text(encoding="utf-8", errors="surrogateescape")
     if line in text:
         return
     if text and not text.endswith("\n"):

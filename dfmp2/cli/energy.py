@@ -195,7 +195,8 @@ def energy_command(
     from dfmp2.mp2.prepared import options_for, prepared_energy
     from dfmp2.output.prepared import opened
 
-    require_distinct({"--from": prepared, "--log": display.log})
+    # Before the log is made
+    require_distinct({"--from": prepared, "--output": display.output, "--log": display.log})
     with logged(display) as console, opened(prepared) as source:
         molecule, made = source.prepared.molecule, source.prepared.provenance
         chosen = options_for(source.prepared, options)

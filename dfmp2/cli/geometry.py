@@ -189,6 +189,7 @@ def optimize_command(
             "--output": target,
             "--xyz": last,
             "--trajectory": path,
+            "--log": display.log,
         }
     )
 
@@ -258,7 +259,15 @@ def irc_command(
     search = Search(convergence=convergence, max_steps=max_steps)
     target = display.target(f"{read.molecule.name}.irc.h5")
     beside = files.targets(target, geometries=True)
-    require_distinct({"--start-hessian": start_hessian, "--output": target})
+    written = {option.of_shell: path for option, path in beside.items()}
+    require_distinct(
+        {
+            "--start-hessian": start_hessian,
+            "--output": target,
+            **written,
+            "--log": display.log,
+        }
+    )
 
     def ending(study: Study) -> str:
 

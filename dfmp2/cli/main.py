@@ -28,9 +28,9 @@ from dfmp2.cli import signals
 from dfmp2.cli.console import drop_stdout, fitted, takes_colour, without_colour
 from dfmp2.cli.early import LINES, asks_for_json
 from dfmp2.cli.help import CommandGroup
-from dfmp2.errors import Dfmp2Error, InputError, ResourceError
+from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
-from dfmp2.host.threads import HUGE_PAGES
+from dfmp2.host.threads import require_huge_pages
 from dfmp2.molecule.text import printable
 
 # name -> (module:function, one-line description); modules are loaded on call, so that --help stays
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
         defer_unused()
         try:
             _require_one_process()
-            _require_huge_pages()
+            require_huge_pages()
             code = cli.main(args=given, prog_name="dfmp2", standalone_mode=False, color=color)
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
@@ -257,23 +257,6 @@ def _require_one_process() -> None:
             "everything. For one molecule on several hosts use dfmp2 prepare and dfmp2 energy, for "
             "many molecules dfmp2 batch"
         )
-
-
-def _require_huge_pages() -> None:
-    """Raise for a variable with which NumPy cannot be imported.
-
-    Raises
-    ------
-    InputError : it is no number
-    """
-    value = os.environ.get(HUGE_PAGES, "0")
-    try:
-        int(value)
-    except ValueError as error:
-        raise InputError(
-            f"{HUGE_PAGES} is {value!r} in the environment, and NumPy cannot be imported with it: "
-            "expected 0 or 1, or unset it"
-        ) from error
 
 
 def _escape_what_cannot_be_written() -> None:

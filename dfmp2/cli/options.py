@@ -22,6 +22,7 @@ from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.options import BACKEND_WORDS, BACKENDS, WHOLE_RUN, Options
+from dfmp2.options.basis_parts import parse_parts, path_of
 from dfmp2.options.methods import CUSTOM_DOUBLE_HYBRID, way_out_behind
 
 if TYPE_CHECKING:
@@ -281,6 +282,16 @@ def prepare_libraries(threads: int | None) -> int:
     return count
 
 
+def basis_files(basis: str | None) -> dict[str, str]:
+    """The files that --basis names, by how a message refers to them."""
+    if basis is None:
+        return {}
+    return {
+        f"--basis {value}": str(Path(path_of(value)).expanduser())
+        for value in parse_parts(basis).files
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """The given options of a calculation: those of the molecule, and those of `Options`.
@@ -322,6 +333,7 @@ class Given:
             "MOLECULE": self.molecule,
             "--scf-from": self.options.get("scf_from"),
             "--point-charges": self.point_charges,
+            **basis_files(self.options["basis"]),
         }
 
 

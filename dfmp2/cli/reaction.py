@@ -16,6 +16,7 @@ from dfmp2.cli.options import (
     Given,
     SecondaryOption,
     as_one,
+    basis_files,
     one_molecule,
     options_of,
     prepare_libraries,
@@ -222,7 +223,11 @@ def reaction_command(
                 differences.append(f"{symbol} = {value.value:.4f}")
         return f"{study.settings['equation']}: {', '.join(differences)} kJ/mol"
 
-    files = {"REACTION.toml": asked.file, "--scf-from": options["scf_from"]}
+    files = {
+        "REACTION.toml": asked.file,
+        "--scf-from": options["scf_from"],
+        **basis_files(options["basis"]),
+    }
     terms = (*reaction.reactants, *reaction.products)
     for number, molecule in enumerate(dict.fromkeys(file for _, file in terms), start=1):
         files[f"FILE {number}"] = molecule

@@ -337,7 +337,10 @@ def export_command(
     """
     from dfmp2.output.export import FORMATS, export
 
-    given = {name: value for name, value in options.items() if value not in (None, False)}
+    # Not `in (None, False)`, which holds for a margin of 0
+    given = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
     if "schema_version" in given:
         given["schema_version"] = int(given["schema_version"])
 

@@ -3,6 +3,7 @@ and energies."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -326,7 +327,7 @@ def _numbers_by_name(texts: tuple[str, ...]) -> dict[str, int]:
     numbers = {}
     for text in texts:
         name, sign, number = text.rpartition("=")
-        if not sign or not number.lstrip("+-").isdigit():
+        if not sign or not re.fullmatch("[+-]?[0-9]{1,9}", number):
             raise InputError(f"--degeneracy {text}: expected NAME=N, such as gauche=2")
         numbers[name] = int(number)
     return numbers

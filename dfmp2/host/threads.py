@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast
 
+from dfmp2.errors import InputError
 from dfmp2.host.resources import gives_memory_back
 
 Loaded = TypeVar("Loaded")
@@ -43,6 +44,23 @@ def set_environment(threads: int) -> None:
         os.environ.setdefault(HUGE_PAGES, "0")
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         os.environ[name] = "1"
+
+
+def require_huge_pages() -> None:
+    """Raise for a variable with which NumPy cannot be imported.
+
+    Raises
+    ------
+    InputError : it is no number
+    """
+    value = os.environ.get(HUGE_PAGES, "0")
+    try:
+        int(value)
+    except ValueError as error:
+        raise InputError(
+            f"{HUGE_PAGES} is {value!r} in the environment, and NumPy cannot be imported with it: "
+            "expected 0 or 1, or unset it"
+        ) from error
 
 
 @contextmanager

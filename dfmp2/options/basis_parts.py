@@ -23,6 +23,7 @@ from dfmp2.errors import InputError, Option
 FILE_ENDINGS = (".gbs", ".gbf", ".g94", ".nw", ".nwchem", ".bas", ".basis", ".dat", ".txt")
 LARGEST_FILE = 50 * 10**6  # bytes; all elements of the largest published set take 2 MB
 BETWEEN_PARTS = re.compile(r",(?![^()]*\))")  # a comma outside parentheses, unlike in 6-31G(d,p)
+NUMBER = re.compile("[0-9]{1,9}")  # of an atom; Unicode has other digits
 DIGEST = re.compile(r"(.+)#([0-9a-f]{16})")
 EXAMPLE = "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz"
 
@@ -73,7 +74,8 @@ def parse_parts(text: str) -> BasisParts:
 
     Raises
     ------
-    InputError : a part is empty, or two parts are for all atoms, or for the same ones
+    InputError : a part is empty, two parts are for all atoms, or for the same ones, or a number is
+        no atom's
     """
     default, special = "", dict[str, str]()
     for piece in [piece.strip() for piece in BETWEEN_PARTS.split(text)]:
@@ -83,6 +85,11 @@ def parse_parts(text: str) -> BasisParts:
                 Option("basis", text), f": part {piece!r} is empty: expected parts as in {EXAMPLE}"
             )
         if equals:
+            if key.isdigit() and not NUMBER.fullmatch(key):
+                raise InputError(
+                    Option("basis", text),
+                    f": {key[:20]} is no number of an atom: expected parts as in {EXAMPLE}",
+                )
             if key.lower() in (known.lower() for known in special):
                 raise InputError(Option("basis", text), f": {key} is given twice: leave one out")
             special[key] = value
@@ -186,15 +193,16 @@ def _content(file: str) -> bytes:
     ------
     InputError : it cannot be read, or is too large to be a basis set
     """
-    path = Path(file).expanduser()
     try:
+        path = Path(file).expanduser()
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(Option("basis"), f": {file} is too large for a file of basis sets")
         return path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL, an unknown ~user
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
             Option("basis"),
-            f": {file} cannot be read ({error.strerror}); a part with a folder, or one of the "
+            f": {file} cannot be read ({reason}); a part with a folder, or one of the "
             f"endings {' '.join(FILE_ENDINGS)}, is a file",
         ) from error
 

@@ -225,8 +225,9 @@ class Options:
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise InputError(Option(name), f" is a {type(value).__name__}: expected {expected}")
         self._set("frozen_core", str(self.frozen_core).strip().lower())
-        self._set("backend", BACKEND_WORDS.get(self.backend, self.backend))
-        if self.method == CUSTOM:
+        if isinstance(self.backend, str):
+            self._set("backend", BACKEND_WORDS.get(self.backend, self.backend))
+        if isinstance(self.method, str) and self.method == CUSTOM:
             self._require_factors()
             self._set("method", MP2.name)
         if isinstance(self.memory, str):
@@ -414,7 +415,8 @@ def _expected(value: Any, option: Field[Any]) -> str:
     kind = str(option.type)
     is_truth = isinstance(value, bool)
     if choices and option.name != "method":  # which also accepts double hybrids
-        return "" if value in choices else f"one of {', '.join(choices)}"
+        allowed = isinstance(value, str) and value in choices
+        return "" if allowed else f"one of {', '.join(choices)}"
     if kind.startswith("str"):
         return "" if isinstance(value, str) else "text"
     if kind == "bool":
@@ -423,11 +425,19 @@ def _expected(value: Any, option: Field[Any]) -> str:
         allowed = isinstance(value, int) and not is_truth and value >= least
         return "" if allowed else f"a whole number, {least} or more"
     if kind.startswith("float"):
-        if is_truth or not isinstance(value, int | float) or not math.isfinite(value):
+        if is_truth or not isinstance(value, int | float) or not _is_finite(value):
             return "a finite number"
         if option.metadata["positive"] and value <= 0:
             return "a number above zero"
     return ""
+
+
+def _is_finite(value: float) -> bool:
+    """Whether a number is a finite one in float64."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int of more than 308 digits
+        return False
 
 
 # --- the keywords of the Python interface ---------------------------------------------------------
