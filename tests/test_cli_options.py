@@ -19,6 +19,7 @@ from pyscf import df, gto
 import dfmp2
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError
+from dfmp2.host.resources import cores
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.options import Options
 from dfmp2.units import ANGSTROM_PER_BOHR
@@ -202,8 +203,16 @@ def test_tolerance(call: Runner, json_of: Any) -> None:
 
 
 def test_threads(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option overrides the environment, and is recorded in the result."""
-    for more, variable, count in ((("--threads", "2"), "5", 2), ((), "1", 1)):
+    """The option overrides the environment, and is recorded in the result; what is no number in the
+    environment counts as not set."""
+    unset = cores()
+    for more, variable, count in (
+        (("--threads", "2"), "5", 2),
+        ((), "1", 1),
+        ((), " 3 ,2", 3),
+        ((), "²", unset),
+        ((), "0", unset),
+    ):
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
         assert json_of("h2.xyz", *STO3G, *more)["provenance"]["threads"] == count
 

@@ -607,6 +607,12 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "a scan by constraints": lambda _: dfmp2.optimize(
         AMMONIA, "sto-3g", constraints="$scan\ndistance 1 2 1.0 1.2 3\n"
     ),
+    "constraints on no atom": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", constraints="$freeze\nxyz ²\n"
+    ),
+    "constraints on a billion atoms": lambda _: dfmp2.optimize(
+        AMMONIA, "sto-3g", freeze=[("bond", "1,2")], constraints="$freeze\nxyz 1-999999999\n"
+    ),
     "constraints on too many atoms": lambda _: dfmp2.optimize(
         AMMONIA, "sto-3g", constraints="$freeze\ndistance 1 9\n"
     ),

@@ -148,8 +148,8 @@ def restart_peak() -> None:
 
 def usable_cores() -> int:
     """Number of threads a process should use: OMP_NUM_THREADS if set, otherwise its cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if asked.isdigit() and int(asked) > 0:
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdecimal() and int(asked) > 0:
         return int(asked)
     return cores()
 

@@ -464,9 +464,10 @@ def _line(option: Option, kind: str, atoms: str, molecule: Molecule) -> str:
 def _require_once(text: str) -> None:
     """Raise for constraints that may contradict each other."""
     rows = [line.partition("#")[0].lower().split() for line in text.splitlines()]
-    held = {
-        atom for row in rows if row[:1] == ["xyz"] and len(row) > 1 for atom in _atoms_of(row[1])
-    }
+    held = []
+    for row in rows:
+        if row[:1] == ["xyz"] and len(row) > 1:
+            held += _ranges_of(row[1])
     seen = set()
     for kind, *words in filter(None, rows):
         count = ATOMS.get(kind.replace("distance", "bond"))
@@ -484,19 +485,26 @@ def _require_once(text: str) -> None:
                 " and the lines of ",
                 Option("constraints"),
             )
-        if held.issuperset(place):
+        if all(_is_held(atom, held) for atom in place):
             raise InputError(
                 f"{said} is constrained, and all its atoms are held by xyz: leave one of them out"
             )
         seen.add(coordinate)
 
 
-def _atoms_of(ranges: str) -> Iterator[str]:
-    """The atoms of "1-3,7"."""
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            yield from map(str, range(int(first), int(last or first) + 1))
+def _ranges_of(text: str) -> Iterator[range]:
+    """The ranges of atoms in "1-3,7"; parts that name no atoms are left to geomeTRIC."""
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is not None:
+            first = int(match[1])
+            last = int(match[2] or first)
+            yield range(first, last + 1)
+
+
+def _is_held(atom: str, held: list[range]) -> bool:
+    """Whether a word is the number of an atom in one of the ranges."""
+    return _RANGE.fullmatch(atom) is not None and any(int(atom) in one for one in held)
 
 
 def constraint_lines(text: str, molecule: Molecule) -> list[str]:

@@ -403,7 +403,7 @@ def _threads_asked_for(s: Surroundings, usable: int) -> list[tuple[str, str]]:
             return [(f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}")]
         return []
     first = asked.split(",")[0].strip()
-    if not first.isdigit() or int(first) < 1:
+    if not first.isdecimal() or int(first) < 1:
         return [(f"OMP_NUM_THREADS={asked} is no number", "unset OMP_NUM_THREADS")]
     if int(first) > usable:
         return [(f"OMP_NUM_THREADS={asked} is more", f"export OMP_NUM_THREADS={usable}")]
