@@ -20,11 +20,12 @@ from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
 from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
+from dfmp2.output.html.sources import _answers
 from dfmp2.output.reports.study import study_warnings
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
 from tests.recorded import recorded_failure
-from tests.report_page import parse
+from tests.report_page import page_of_runs, parse
 
 NASTY = "</td><script>alert(1)</script>"
 STATES = ("complete", "failed", "damaged", "running", "pending")
@@ -434,6 +435,32 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     arrays = {"extrema_curvature": Dataset(np.array(bends), "", "")}
     assert _extrema(drawn_study("scan", {}, arrays)) == said
     assert _extrema(drawn_study("scan", {}, {})) == ""
+
+
+def test_the_lowest_point_of_a_map_has_both_coordinates():
+    """It is where the energy is lowest, not where a coordinate is; a failed point has none."""
+    table = {
+        "bond_1_2": Column((0.7, 0.7, 0.75, 0.75), "angstrom", ""),
+        "angle_1_2_3": Column((95.0, 120.0, 95.0, 120.0), "degree", ""),
+        "relative_energy": Column((math.nan, 5.9, 8.1, 0.0), "kJ/mol", ""),
+    }
+    of_map = {"coordinates": ["bond_1_2", "angle_1_2_3"]}
+    (tile,) = _answers(drawn_study("scan", table, settings=of_map))
+    assert tile[:2] == ("lowest point / angstrom, degree", "0.75, 120")
+    del table["angle_1_2_3"]
+    (tile,) = _answers(drawn_study("scan", table))
+    assert tile[:2] == ("lowest point / angstrom", "0.75")
+
+
+def test_a_scan_whose_points_all_failed_is_a_page():
+    table = {
+        "bond_1_2": Column((0.7, 0.8), "angstrom", ""),
+        "relative_energy": Column((math.nan, math.nan), "kJ/mol", ""),
+        "exit_code": Column((4.0, 4.0), "", ""),
+    }
+    elements = parse(page_of_runs(kind="scan", table=table))
+    assert elements.row("file") == ["file", "study.h5"]
+    assert elements.row("0.7") == ["0.7", "-", "4"] and "no point has an energy" in elements.text
 
 
 @pytest.mark.parametrize(
