@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import shutil
 from contextlib import nullcontext
@@ -110,6 +111,15 @@ ENERGIES = {  # of a record -> of a result
     "opposite_spin_energy": "opposite_spin_correlation_energy",
     "dispersion_energy": "dispersion_energy",
 }
+UNITS = {
+    **dict.fromkeys(ENERGIES, "hartree"),
+    "coordinates": "bohr",
+    "forces": "hartree/bohr",
+    "dipole": "elementary charge * bohr",
+    "charges": "elementary charge",
+    "polarizability": "bohr^3",
+    "charge": "elementary charge",
+}
 
 
 def test_every_number_of_a_record_is_in_every_format(batch, tmp_path):
@@ -142,13 +152,16 @@ def test_every_number_of_a_record_is_in_every_format(batch, tmp_path):
         (group,) = handle.values()
         assert group["atomic_numbers"][()].tolist() == [7, 1, 1]
         in_hdf5 = {name: group[name][()].tolist() for name in numbers}
+        for name in numbers:
+            assert group[name].attrs["units"] == UNITS.get(name, ""), name
     with open(tmp_path / "csv", newline="", encoding="utf-8") as stream:
         in_csv = next(csv.DictReader(stream))
     document = json.loads((tmp_path / "json").read_text())
-    assert document["units"]["dipole"] == "elementary charge * bohr"
+    assert document["units"] == row.data["units"] == UNITS
     (in_json,) = document["molecules"]
     table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet")
-    assert table.schema.field("forces").metadata[b"units"] == b"hartree/bohr"
+    for field in table.schema:
+        assert field.metadata[b"units"].decode() == UNITS.get(field.name, ""), field.name
     in_parquet = table.to_pylist()[0]
     for name, value in numbers.items():
         assert row.data[name] == in_json[name] == json.loads(in_csv[name]) == value, name
@@ -221,6 +234,10 @@ def test_energies_of_a_row_add_up(asked):
         parts = (row["mean_field_energy"], row["correlation_energy"], row["dispersion_energy"])
         total = row.get("total_energy", row.get("energy"))
         assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
+    own = {name: getattr(result, attribute) for name, attribute in ENERGIES.items()}
+    assert make_record(result).energies == {
+        name: None if value is None or np.isnan(value) else value for name, value in own.items()
+    }
     assert numbers_of(result)["xc"] == result.reference.xc
 
 
@@ -383,8 +400,11 @@ def test_splits_stay_whatever_is_beside_them(batch, collected):
         for molecule in json.loads(path.read_text())["molecules"]:
             parts[molecule["name"]] = path.name.split(".")[1]
     assert set(parts) == set(NAMES)
+    for name, hashed in dict(zip(NAMES, ("[NH2]", *NAMES[1:]), strict=True)).items():
+        place = int(hashlib.sha256(hashed.encode()).hexdigest()[:16], 16) / 2**64
+        expected = ("train", "validation", "test", "test")[int(4 * place)]
+        assert parts[name] == expected, name  # by SMILES, where there is one
     record = make_record(dfmp2.read(batch / "out" / "oh.h5"), name="oh")
-    assert parts["oh"] == record.split((1, 1, 2))
     shares = [replace(record, name=str(number)).split((8, 1, 1)) for number in range(4000)]
     counts = [shares.count(part) / 4000 for part in ("train", "validation", "test")]
     assert np.abs(np.array(counts) - (0.8, 0.1, 0.1)).max() < 0.02  # 3 standard deviations
