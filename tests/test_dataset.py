@@ -24,6 +24,7 @@ from dfmp2.mp2.identity import METHOD
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
+from dfmp2.output.hdf5 import write
 from dfmp2.output.json import numbers_of, write_rows
 from tests.conftest import MOLECULES, run_here, succeed
 from tests.recorded import recorded_error, recorded_failure
@@ -226,14 +227,25 @@ def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_p
 @pytest.mark.parametrize(
     "asked", [{"method": "drpa", "xc": "pbe"}, {"method": "xyg3"}, {"method": "b2plyp-d3bj"}]
 )
-def test_energies_of_a_row_add_up(asked):
-    """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF)."""
+def test_energies_of_a_row_add_up(asked, tmp_path):
+    """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF). All of
+    them are in the file of the result."""
     molecule = dfmp2.Molecule.from_string("H 0 0 0; F 0 0 0.9")
     result = dfmp2.run(molecule, basis="sto-3g", grid="20,50", threads=1, **asked)
     for row in (numbers_of(result), make_record(result).energies):
         parts = (row["mean_field_energy"], row["correlation_energy"], row["dispersion_energy"])
         total = row.get("total_energy", row.get("energy"))
         assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
+    write(result, tmp_path / "one.h5")
+    names = {*ENERGIES.values(), "functional_energy", "rpa_correlation_energy"}
+    names -= {"mean_field_energy"}
+    expected = {name: getattr(result, name) for name in names}
+    with h5py.File(tmp_path / "one.h5") as handle:
+        stored = {name: item[()] for name, item in handle["dfmp2/energies"].items()}
+    assert {name: stored.get(name) for name in names} == {
+        name: None if value is None or np.isnan(value) else value
+        for name, value in expected.items()
+    }
     own = {name: getattr(result, attribute) for name, attribute in ENERGIES.items()}
     assert make_record(result).energies == {
         name: None if value is None or np.isnan(value) else value for name, value in own.items()

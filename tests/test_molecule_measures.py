@@ -122,17 +122,34 @@ def test_spectrum_and_course_are_drawn():
     assert (course.get_xlabel(), course.get_ylabel()) == ("step", "gradient / Eh/bohr")
 
 
-def test_a_map_is_drawn():
-    pytest.importorskip("matplotlib").use("Agg")
+def made_map(*energies):
     study = made(
         "scan",
         bond_1_2=([1.0, 1.0, 1.2, 1.2], "angstrom"),
         angle_2_1_3=([90.0, 100.0, 90.0, 100.0], "degree"),
-        relative_energy=([0.0, 2.0, 5.0, float("nan")], "kJ/mol"),
+        relative_energy=(energies, "kJ/mol"),
     )
     study.settings["coordinates"] = ["bond_1_2", "angle_2_1_3"]
     study.settings["coordinate"] = "bond_1_2, angle_2_1_3"
-    axes = study.plot()
+    return study
+
+
+def test_finished_points_of_a_map_on_one_line_are_drawn_as_points():
+    pytest.importorskip("matplotlib").use("Agg")
+    nan = float("nan")
+    for energies in ((0.0, 2.0, nan, nan), (nan, 2.0, 0.0, nan), (nan, nan, nan, 0.0)):
+        (points,) = made_map(*energies).plot().collections
+        finished = [k for k, energy in enumerate(energies) if energy == energy]
+        places = [[(1.0, 1.2)[k // 2], (90.0, 100.0)[k % 2]] for k in finished]
+        assert points.get_offsets().tolist() == places
+        assert points.get_array().tolist() == [energies[k] for k in finished]
+    with recorded_error(InputError):
+        made_map(nan, nan, nan, nan).plot()
+
+
+def test_a_map_is_drawn():
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = made_map(0.0, 2.0, 5.0, float("nan")).plot()
     assert axes.get_ylabel() == "angle 2 1 3 / degree"
     assert axes.get_xlabel() == "bond 1 2 / angstrom"
     assert axes.get_xlim() == (1.0, 1.2) and axes.get_ylim() == (90.0, 100.0)

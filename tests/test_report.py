@@ -282,9 +282,12 @@ def test_folders_of_absolute_paths_are_not_shown(result):
 @pytest.mark.parametrize("name", ["mp2", "scs-mp2", "kappa-mp2"])
 def test_what_is_quoted_is_of_the_method(result, name):
     """In a notebook, in the last line and at the head of a page."""
+    kappa = None
+    if name == "kappa-mp2":
+        kappa = 1.1
     found = replace(
         result,
-        options=replace(result.options, method=name, check=False),
+        options=replace(result.options, method=name, check=False, kappa=kappa),
         reference=replace(
             result.reference, mo_coupling=np.full((1, *2 * (result.sizes.nmo,)), 0.01)
         ),
@@ -300,6 +303,8 @@ def test_what_is_quoted_is_of_the_method(result, name):
     total, correlation = (f"{e:.10f}" for e in (found.total_energy, found.correlation_energy))
     line = f"dfmp2 finished: E({title}, total) = {total} Eh, E(corr) = {correlation} Eh -> x.h5"
     assert text.last_line(found, "x.h5").startswith(line)
+    caption = energies_section(found).blocks[0].caption
+    assert ("kappa 1.1 per Eh" in caption) == (name == "kappa-mp2")
     tiles = [row for row in parse(page_of(found)).rows if row[0].endswith(") / Eh")]
     heads = [name.rpartition(", ")[2] for name, *_ in tiles]
     assert heads == ["total) / Eh", "correlation) / Eh"]

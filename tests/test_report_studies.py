@@ -20,8 +20,9 @@ from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
 from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.html.sources import _answers
+from dfmp2.output.html.sources import _answers, _kind_of_point
 from dfmp2.output.reports.study import study_warnings
+from dfmp2.output.reports.study_tables import has_other_wavenumbers
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
 from tests.recorded import recorded_failure
@@ -450,6 +451,35 @@ def test_the_lowest_point_of_a_map_has_both_coordinates():
     del table["angle_1_2_3"]
     (tile,) = _answers(drawn_study("scan", table))
     assert tile[:2] == ("lowest point / angstrom", "0.75")
+
+
+@pytest.mark.parametrize(
+    ("transition_state", "imaginary", "mood"),
+    [
+        (False, 0, ""),
+        (False, 1, "failure"),
+        (True, 1, ""),
+        (True, 0, "failure"),
+        (True, 2, "failure"),
+        (True, None, ""),
+    ],
+)
+def test_a_point_of_another_kind_than_sought_is_a_failure(transition_state, imaginary, mood):
+    settings = {
+        "transition_state": transition_state,
+        "imaginary_modes": imaginary,
+        "stationary_point": "saddle",
+    }
+    assert _kind_of_point(drawn_study("optimization", {}, settings=settings)).mood == mood
+
+
+@pytest.mark.parametrize(
+    ("isotopes", "scale", "other"),
+    [([], 1.0, False), ([], 0.95, True), (["1=2H"], 1.0, True)],
+)
+def test_wavenumbers_of_other_isotopes_or_scaled_ones_are_others(isotopes, scale, other):
+    settings = {"isotopes": isotopes, "scale_factor": scale}
+    assert has_other_wavenumbers(drawn_study("thermochemistry", {}, settings=settings)) == other
 
 
 def test_a_scan_whose_points_all_failed_is_a_page():

@@ -27,9 +27,9 @@ from dfmp2.molecule.basis import ElementBasis, nested_tuples
 from dfmp2.mp2.result import Ranks, same_content
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
-from dfmp2.output.hdf5_datasets import hash_of, read_contents
+from dfmp2.output.hdf5_datasets import Dataset, hash_of, read_contents
 from dfmp2.output.json import to_json
-from dfmp2.output.study import Column, StudyWriter, read_study, verify_study, write_table
+from dfmp2.output.study import Column, Study, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
 from tests.conftest import WRITTEN, Runner, Stored, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
@@ -192,6 +192,50 @@ def test_start_orbitals_of_a_pair_as_pyscf_stores_it(radical: Stored, tmp_path: 
         and np.array_equal(found.mo_occ, occ)
         and found.charges is None
     )
+
+
+def test_a_study_is_read_as_it_was_written(water: Stored, tmp_path: Path) -> None:
+    """Every field has content of its own; None is a missing number."""
+    run = hdf5.read(water.path)
+    study = Study(
+        kind="scan",
+        title="a title",
+        settings={"grid": [[1.0, 2.0]], "name": None},
+        notes=("a note", "another"),
+        values={"b": Dataset(1.5, "bohr", "a length"), "a": Dataset(2.5, "hartree", "an energy")},
+        table={
+            "place": Column((1.0, math.inf), "angstrom", "where"),
+            "kind": Column(("one", ""), "", "which"),
+        },
+        runs={"second": run, "first": run},
+        complete=True,
+        version="1.2",
+        command="dfmp2 scan",
+        created="2026-01-02",
+        arrays={"map": Dataset(np.array([[1.0, 2.0]]), "kJ/mol", "heights")},
+        warnings=("a doubt",),
+    )
+    writer = StudyWriter(tmp_path / "study.h5", overwrite=False)
+    for name in study.runs:
+        writer.add(name, run)
+    empty = Column((None, None), "angstrom", "where")
+    table = {**study.table, "place": empty}
+    writer.write(dataclasses.replace(study, table=table, complete=False, warnings=()))
+    found = read_study(tmp_path / "study.h5")
+    assert np.isnan(found.table["place"].values).all() and not found.complete
+    writer.write(study)
+    found = read_study(tmp_path / "study.h5")
+    for field in dataclasses.fields(Study):
+        value, expected = getattr(found, field.name), getattr(study, field.name)
+        if field.name == "runs":
+            value, expected = list(value), list(expected)
+        if field.name == "arrays":
+            value, expected = (
+                [(n, str(item)) for n, item in part.items()] for part in (value, expected)
+            )
+        assert value == expected, field.name
+        if isinstance(expected, dict):
+            assert list(value) == list(expected), field.name
 
 
 # --- the hash -------------------------------------------------------------------------------------
