@@ -99,7 +99,8 @@ def test_extxyz_is_what_ase_reads(batch, collected):
         assert atoms.info["charge"] == result.molecule.charge
         assert atoms.info["spin"] == result.molecule.multiplicity
         assert not atoms.pbc.any() and atoms.info["method"] == "DF-MP2/sto-3g"
-    assert "smiles=" in target.read_text().splitlines()[1]
+        assert atoms.info["program"] == f"dfmp2 {result.provenance.version}"
+    assert 'smiles="[NH2]"' in target.read_text().splitlines()[1]
     assert "Properties=species:S:1:pos:R:3:forces:R:3" in target.read_text()
 
 
@@ -352,6 +353,20 @@ def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
     result = dfmp2.read(batch / "out" / "nh2.h5")
     found = dataset._unfit(replace(result, **{name: value}))
     assert reason in found and bool(found) is bool(reason)
+
+
+def test_a_molecule_that_is_not_alone_does_not_belong_into_a_data_set(batch):
+    result = dfmp2.read(batch / "out" / "nh2.h5")
+    molecule = result.molecule
+    for changed, reason in (
+        ({"molecule": replace(molecule, ghost=(0, 0, 1))}, "it has ghost atoms"),
+        ({"molecule": molecule.in_field([[3.0, 4.0, 5.0, 0.1]])}, "it has point charges around it"),
+        (
+            {"options": replace(result.options, solvent="water", stability="off")},
+            "it is in a solvent",
+        ),
+    ):
+        assert dataset._unfit(replace(result, **changed)) == reason
 
 
 def test_results_without_a_certificate_are_left_out(batch, tmp_path):

@@ -137,12 +137,13 @@ def made_map(*energies):
 def test_finished_points_of_a_map_on_one_line_are_drawn_as_points():
     pytest.importorskip("matplotlib").use("Agg")
     nan = float("nan")
-    for energies in ((0.0, 2.0, nan, nan), (nan, 2.0, 0.0, nan), (nan, nan, nan, 0.0)):
+    for energies, shown, places in (
+        ((2.0, 0.0, nan, nan), [2.0, 0.0], [[1.0, 90.0], [1.0, 100.0]]),
+        ((nan, 2.0, 0.0, nan), [2.0, 0.0], [[1.0, 100.0], [1.2, 90.0]]),
+        ((nan, nan, nan, 0.0), [0.0], [[1.2, 100.0]]),
+    ):
         (points,) = made_map(*energies).plot().collections
-        finished = [k for k, energy in enumerate(energies) if energy == energy]
-        places = [[(1.0, 1.2)[k // 2], (90.0, 100.0)[k % 2]] for k in finished]
-        assert points.get_offsets().tolist() == places
-        assert points.get_array().tolist() == [energies[k] for k in finished]
+        assert (points.get_array().tolist(), points.get_offsets().tolist()) == (shown, places)
     with recorded_error(InputError):
         made_map(nan, nan, nan, nan).plot()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import h5py
@@ -15,15 +15,16 @@ import pytest
 
 import dfmp2
 from dfmp2.gradients.gradient import mp2_gradient
-from dfmp2.host.provenance import Storage
+from dfmp2.host.provenance import Preparation, Storage
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
+from dfmp2.mp2.result import Certificate, MP2Result, Quadrature, Ranks
 from dfmp2.options import Options
 from dfmp2.output import hdf5, text
 from dfmp2.output.document import Figure, Table
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
+from dfmp2.output.reports import _said
 from dfmp2.output.reports.energies import _pair_map, energies_section, list_pairs, pairs_section
 from dfmp2.output.reports.result import derivative_sections, operations
 from dfmp2.planning.time import Timings
@@ -229,6 +230,10 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
         storage=Storage(
             "disk", "disk", "/scratch/<x>", predicted=3 * 10**9, written=2 * 10**9, read=4 * 10**9
         ),
+        ranks=Ranks(2, ("a", "b"), (10**9, 2 * 10**9)),
+        preparation=Preparation(
+            **asdict(result.provenance), file="b.h5", sha256="", seconds=4.5, measured_peak=0
+        ),
     )
     text = parse(page_of(failed)).text
     assert "PySCF check failed, 1 warning" in text and "Warning: the moon is full" in text
@@ -265,7 +270,7 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     )
     shown = replace(
         result,
-        molecule=replace(result.molecule, source="/home/jane doe/h2o.xyz"),
+        molecule=replace(result.molecule, source="/home/jane doe/uhf 2e-05", name="rhf"),
         provenance=replace(result.provenance, command=command),
         options=replace(result.options, scf_from="/home/jane/start.h5"),
         diagnostics=replace(
@@ -274,7 +279,8 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     )
     elements = parse(page_of(shown))
     assert "home" not in elements.text and "jane" not in elements.text
-    assert elements.row("read from")[1] == "h2o.xyz" and elements.row("--scf-from")[1] == "start.h5"
+    typed = [elements.row(name)[1] for name in ("read from", "name", "molecule", "--scf-from")]
+    assert typed == ["uhf 2e-05", "rhf", "rhf", "start.h5"]
     assert "dfmp2 run 'h2o.xyz' --scf-from start.h5 --output=x.h5" in elements.text
     assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
 
@@ -321,6 +327,37 @@ def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
     table = parse(found._repr_html_())
     parts = [float(table.row(f"E({part})")[1]) for part in ("EXX", "dRPA correlation")]
     assert float(table.row("E(dRPA total)")[1]) == sum(parts) == -75.5 - 0.4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "unit", "expected"),
+    [
+        ("scf_total_energy", -1.5, "hartree", "-1.5000000000 Eh"),
+        ("nuclear_repulsion_energy", 0.0, "hartree", "0 Eh"),
+        ("correlation_error", 1.26e-9, "hartree", "1.3e-09 Eh"),
+        ("internal_gain", 0.0126, "hartree", "1.3e-02 Eh"),
+        ("lowest_eigenvalue", -0.31416, "", "-0.3142"),
+        ("homo_lumo_gap", 0.31416, "hartree", "0.3142 Eh"),
+        ("smallest_denominator", 0.31416, "hartree", "0.3142 Eh"),
+        ("same_spin_difference", 1.264e-9, "hartree", "+1.26e-09 Eh"),
+        ("allowed_slope", 1.26e-5, "hartree/bohr", "1.3e-05 Eh/bohr"),
+        ("rotation", 1.26e-5, "hartree", "1.3e-05 Eh"),
+        ("metric_condition", 12600.0, "", "1.3e+04"),
+        ("metric_threshold", 1.26e-12, "", "1.3e-12"),
+        ("tolerance", 1.26e-7, "hartree", "1.3e-07 Eh"),
+        ("dielectric_constant", 78.3553, "", "78.3553"),
+        ("spin_square", 0.7512343, "", "0.751234"),
+        ("seconds", 1.264, "s", "1.26 s"),
+        ("measured_peak", 3 * 10**9, "byte", "3.00 GB"),
+        ("measured_peaks", (10**9, 2 * 10**9), "byte", "1.00 GB, 2.00 GB"),
+        ("repeated_in_fp64", True, "", "yes"),
+        ("repeated_in_fp64", False, "", "no"),
+        ("cycles", 7, "", "7"),
+        ("grid_error", np.inf, "hartree", "-"),
+    ],
+)
+def test_numbers_of_records_have_digits_and_units(name, value, unit, expected):
+    assert _said(name, value, unit) == expected
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 0.0, 1e300])

@@ -22,7 +22,7 @@ from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
 from dfmp2.output.html.sources import _answers, _kind_of_point
 from dfmp2.output.reports.study import study_warnings
-from dfmp2.output.reports.study_tables import has_other_wavenumbers
+from dfmp2.output.reports.study_tables import has_other_wavenumbers, values_on_a_screen
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
 from tests.recorded import recorded_failure
@@ -273,6 +273,13 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
     }
 
 
+def test_the_most_frequent_exit_code_comes_first():
+    codes = (None, 5, 75, 75, 4, 75, 4, None)
+    rows = [batch_pages.BatchRow(str(k), "failed", code=code) for k, code in enumerate(codes)]
+    found = [(code, count) for code, _, count in batch_pages._by_code(rows).rows]
+    assert found == [(75, 3), ("none", 2), (4, 2), (5, 1)]
+
+
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
 def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
     """The batch has four failures and two complete items."""
@@ -439,7 +446,7 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
 
 
 def test_the_lowest_point_of_a_map_has_both_coordinates():
-    """It is where the energy is lowest, not where a coordinate is; a failed point has none."""
+    """It is where the energy is lowest, not where a coordinate is."""
     table = {
         "bond_1_2": Column((0.7, 0.7, 0.75, 0.75), "angstrom", ""),
         "angle_1_2_3": Column((95.0, 120.0, 95.0, 120.0), "degree", ""),
@@ -448,9 +455,6 @@ def test_the_lowest_point_of_a_map_has_both_coordinates():
     of_map = {"coordinates": ["bond_1_2", "angle_1_2_3"]}
     (tile,) = _answers(drawn_study("scan", table, settings=of_map))
     assert tile[:2] == ("lowest point / angstrom, degree", "0.75, 120")
-    del table["angle_1_2_3"]
-    (tile,) = _answers(drawn_study("scan", table))
-    assert tile[:2] == ("lowest point / angstrom", "0.75")
 
 
 @pytest.mark.parametrize(
@@ -480,6 +484,26 @@ def test_a_point_of_another_kind_than_sought_is_a_failure(transition_state, imag
 def test_wavenumbers_of_other_isotopes_or_scaled_ones_are_others(isotopes, scale, other):
     settings = {"isotopes": isotopes, "scale_factor": scale}
     assert has_other_wavenumbers(drawn_study("thermochemistry", {}, settings=settings)) == other
+
+
+def test_components_and_conditions_are_left_out_of_a_screen():
+    kept = ("reaction_energy", "scf_reaction_energy", "reaction_entropy", "zero_point_energy")
+    left_out = (
+        "mp2_correlation_reaction_energy",
+        "scs_mp2_correlation_reaction_energy",
+        "precision_error",
+        "temperature",
+        "pressure",
+        "internal_energy",
+        "internal_energy_vibration",
+        "total_energy_at_0_kelvin",
+        "heat_capacity_at_constant_volume",
+        "energy_change",
+        "lowest_energy",
+    )
+    values = {name: Dataset(1.0 + k, "hartree", "") for k, name in enumerate((*left_out, *kept))}
+    (table,) = values_on_a_screen(drawn_study("reaction", {}, values=values))
+    assert [row[0].replace(" ", "_") for row in table.rows] == list(kept)
 
 
 def test_a_scan_whose_points_all_failed_is_a_page():
