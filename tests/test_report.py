@@ -240,6 +240,8 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
     assert "Failed: PySCF" in text and "differs: largest difference 1.0e-03 Eh" in text
     assert (
         "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text
+        and "ranks: count2" in text
+        and "prepared: seconds4.50 s" in text
         and "<x>" in text
         and "/scratch" not in text
     )
@@ -285,12 +287,9 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
 
 
-@pytest.mark.parametrize("name", ["mp2", "scs-mp2", "kappa-mp2"])
-def test_what_is_quoted_is_of_the_method(result, name):
+@pytest.mark.parametrize(("name", "kappa"), [("mp2", None), ("scs-mp2", None), ("kappa-mp2", 1.1)])
+def test_what_is_quoted_is_of_the_method(result, name, kappa):
     """In a notebook, in the last line and at the head of a page."""
-    kappa = None
-    if name == "kappa-mp2":
-        kappa = 1.1
     found = replace(
         result,
         options=replace(result.options, method=name, check=False, kappa=kappa),
@@ -309,8 +308,7 @@ def test_what_is_quoted_is_of_the_method(result, name):
     total, correlation = (f"{e:.10f}" for e in (found.total_energy, found.correlation_energy))
     line = f"dfmp2 finished: E({title}, total) = {total} Eh, E(corr) = {correlation} Eh -> x.h5"
     assert text.last_line(found, "x.h5").startswith(line)
-    caption = energies_section(found).blocks[0].caption
-    assert ("kappa 1.1 per Eh" in caption) == (name == "kappa-mp2")
+    assert ("kappa 1.1 per Eh" in energies_section(found).blocks[0].caption) == bool(kappa)
     tiles = [row for row in parse(page_of(found)).rows if row[0].endswith(") / Eh")]
     heads = [name.rpartition(", ")[2] for name, *_ in tiles]
     assert heads == ["total) / Eh", "correlation) / Eh"]

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,7 +22,7 @@ from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
 from dfmp2.output.html.sources import _answers, _kind_of_point
-from dfmp2.output.reports.study import study_warnings
+from dfmp2.output.reports.study import study_figures, study_warnings
 from dfmp2.output.reports.study_tables import has_other_wavenumbers, values_on_a_screen
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
@@ -275,9 +276,8 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
 
 def test_the_most_frequent_exit_code_comes_first():
     codes = (None, 5, 75, 75, 4, 75, 4, None)
-    rows = [batch_pages.BatchRow(str(k), "failed", code=code) for k, code in enumerate(codes)]
-    found = [(code, count) for code, _, count in batch_pages._by_code(rows).rows]
-    assert found == [(75, 3), ("none", 2), (4, 2), (5, 1)]
+    table = batch_pages._by_code([batch_pages.BatchRow("", "failed", code=code) for code in codes])
+    assert [row[::2] for row in table.rows] == [(75, 3), ("none", 2), (4, 2), (5, 1)]
 
 
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
@@ -446,7 +446,6 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
 
 
 def test_the_lowest_point_of_a_map_has_both_coordinates():
-    """It is where the energy is lowest, not where a coordinate is."""
     table = {
         "bond_1_2": Column((0.7, 0.7, 0.75, 0.75), "angstrom", ""),
         "angle_1_2_3": Column((95.0, 120.0, 95.0, 120.0), "degree", ""),
@@ -475,6 +474,26 @@ def test_a_point_of_another_kind_than_sought_is_a_failure(transition_state, imag
         "stationary_point": "saddle",
     }
     assert _kind_of_point(drawn_study("optimization", {}, settings=settings)).mood == mood
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (("scf_total_energy", "functional_energy", "hf_total_energy"), "hf_total_energy"),
+        (("scf_total_energy", "functional_energy"), "functional_energy"),
+        (("scf_total_energy",), "scf_total_energy"),
+    ],
+)
+def test_a_series_of_basis_sets_shows_what_the_correlation_energy_is_added_to(names, chosen, water):
+    table = {name: Column((-1.0 - k, -2.5, -3.0), "hartree", "") for k, name in enumerate(names)}
+    table["basis"] = Column(("dz", "tz", "limit"), "", "")
+    table["correlation_energy"] = Column((-0.1, -0.2, -0.3), "hartree", "")
+    runs = {"dz": hdf5.read(water.path)}
+    (figure,) = study_figures(replace(drawn_study("cbs", table), runs=runs))
+    assert [curve.points for curve in figure.draw.args[1]] == [
+        [(0, -0.1), (1, -0.2), (2, -0.3)],
+        [(0, table[chosen].values[0] + 3.0), (1, 0.5), (2, 0.0)],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,22 @@ def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) ->
     assert all(map(math.isnan, relative_errors([None, None])))
 
 
+@pytest.mark.parametrize("pair", ["ba", "ca", "bc", "ac"])
+@pytest.mark.parametrize("total", [2.0, None])
+def test_the_budget_of_a_scan_is_its_largest(
+    pair: str, total: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def difference(_: Study, parts: Any, energy: str) -> Any:
+        names = "".join(run.name for _, run in parts)
+        return SimpleNamespace(total=total if names == pair else 1.0)
+
+    monkeypatch.setattr(Study, "_budget_of_difference", difference)
+    points = zip("abc", (-3.0, -2.0, -1.0), strict=True)
+    runs = {name: SimpleNamespace(name=name, total_energy=energy) for name, energy in points}
+    found = Study("scan", "", {}, (), {}, {}, runs, True).error_budget  # type: ignore[arg-type]
+    assert found is not None and found.total == total
+
+
 def test_what_computes_a_step() -> None:
     """Its own function, the study's, or the energy; parts of a limit whose weights differ ask for
     the gradient of E(SCF), too."""
