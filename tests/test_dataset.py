@@ -220,6 +220,7 @@ def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_p
         assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers, rel=1e-15)
         for name in ("grid_error", "dispersion_energy"):
             assert row[name] in ("", None) or np.isnan(row[name])
+        assert {row["xc"], row["grid"]} <= {"", b"", None}
         texts = {name for name, value in row.items() if isinstance(value, str | bytes)}
         rest = {"name", "molecule", "formula", "reference", "basis", "method", "grid", "backend"}
         rest |= {"precision", "grid_error", "dispersion_energy", "xc"}
