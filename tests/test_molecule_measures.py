@@ -125,8 +125,8 @@ def test_spectrum_and_course_are_drawn():
 def made_map(*energies):
     study = made(
         "scan",
-        bond_1_2=([1.0, 1.0, 1.2, 1.2], "angstrom"),
-        angle_2_1_3=([90.0, 100.0, 90.0, 100.0], "degree"),
+        bond_1_2=([1.0, 1.0, 1.2, 1.0], "angstrom"),
+        angle_2_1_3=([90.0, 100.0, 90.0, 110.0], "degree"),
         relative_energy=(energies, "kJ/mol"),
     )
     study.settings["coordinates"] = ["bond_1_2", "angle_2_1_3"]
@@ -138,9 +138,9 @@ def test_finished_points_of_a_map_on_one_line_are_drawn_as_points():
     pytest.importorskip("matplotlib").use("Agg")
     nan = float("nan")
     for energies, shown, places in (
-        ((2.0, 0.0, nan, nan), [2.0, 0.0], [[1.0, 90.0], [1.0, 100.0]]),
+        ((2.0, 0.0, nan, 1.0), [2.0, 0.0, 1.0], [[1.0, 90.0], [1.0, 100.0], [1.0, 110.0]]),
         ((nan, 2.0, 0.0, nan), [2.0, 0.0], [[1.0, 100.0], [1.2, 90.0]]),
-        ((nan, nan, nan, 0.0), [0.0], [[1.2, 100.0]]),
+        ((nan, nan, 0.0, nan), [0.0], [[1.2, 90.0]]),
     ):
         (points,) = made_map(*energies).plot().collections
         assert (points.get_array().tolist(), points.get_offsets().tolist()) == (shown, places)

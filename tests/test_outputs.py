@@ -36,7 +36,7 @@ from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.mp2.result import Certificate, Check, CoupledCluster, FittingCertificate, Ranks
 from dfmp2.output import hdf5
-from dfmp2.output.json import _cell, study_csv
+from dfmp2.output.json import study_csv
 from dfmp2.output.reports.study_tables import species_table
 from dfmp2.output.study import Study
 from tests.ideal_gas import ideal_gas
@@ -401,17 +401,6 @@ def test_times_of_a_study_say_their_zone(name: str, outputs: Outputs) -> None:
         time = datetime.fromisoformat(text)
         assert time.utcoffset() == timedelta(0), text
         assert timedelta(0) <= datetime.now(UTC) - time < timedelta(hours=1), text
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        *((3.0, "3"), (-2.0, "-2"), (0.1, "0.1"), (2e9, "2000000000.0"), (-2e9, "-2000000000.0")),
-        *((math.nan, ""), (-math.inf, ""), ("one", "one"), (1e-300, "1e-300")),
-    ],
-)
-def test_a_cell_of_a_table_has_all_digits(value: str | float, expected: str) -> None:
-    assert _cell(value) == expected
 
 
 def compare_budgets(printed: dict[str, Any] | None, budget: ErrorBudget | None) -> None:

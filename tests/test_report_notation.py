@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from dfmp2.output.html.notation import formula, quantity, with_formulas, written
@@ -79,31 +77,24 @@ def test_formulas_are_as_people_write_them(text, charge, expected):
 
 
 # Of nonmetals in formulas (IUPAC, Nomenclature of Inorganic Chemistry, I-4.6.1), behind a metal.
-SERIES = (
-    "Li",
-    "B",
-    "Si",
-    "Sb",
-    "As",
-    "P",
-    "N",
-    "H",
-    "Te",
-    "Se",
-    "S",
-    "At",
-    "I",
-    "Br",
-    "Cl",
-    "O",
-    "F",
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *(
+            ("Li", "B"),
+            ("B", "Si"),
+            ("Si", "Sb"),
+            ("Sb", "As"),
+            ("As", "P"),
+            ("P", "N"),
+            ("N", "H"),
+        ),
+        *(("H", "Te"), ("Te", "Se"), ("Se", "S"), ("S", "At"), ("At", "I"), ("I", "Br")),
+        *(("Br", "Cl"), ("Cl", "O"), ("O", "F")),
+    ],
 )
-
-
-@pytest.mark.parametrize("pair", [*pairwise(SERIES)], ids="-".join)
-def test_the_less_electronegative_of_two_elements_comes_first(pair):
-    alphabetical = "".join(sorted(pair))
-    assert formula(alphabetical) == "".join(pair)
+def test_the_less_electronegative_of_two_elements_comes_first(first, second):
+    assert formula("".join(sorted((first, second)))) == first + second
 
 
 def test_only_the_formulas_of_the_runs_are_written_in_a_sentence():

@@ -23,7 +23,7 @@ from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
 from dfmp2.output.html.sources import _answers, _kind_of_point
 from dfmp2.output.reports.study import study_figures, study_warnings
-from dfmp2.output.reports.study_tables import has_other_wavenumbers, values_on_a_screen
+from dfmp2.output.reports.study_tables import values_on_a_screen
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
 from tests.recorded import recorded_failure
@@ -274,12 +274,6 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
     }
 
 
-def test_the_most_frequent_exit_code_comes_first():
-    codes = (None, 5, 75, 75, 4, 75, 4, None)
-    table = batch_pages._by_code([batch_pages.BatchRow("", "failed", code=code) for code in codes])
-    assert [row[::2] for row in table.rows] == [(75, 3), ("none", 2), (4, 2), (5, 1)]
-
-
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
 def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
     """The batch has four failures and two complete items."""
@@ -451,9 +445,8 @@ def test_the_lowest_point_of_a_map_has_both_coordinates():
         "angle_1_2_3": Column((95.0, 120.0, 95.0, 120.0), "degree", ""),
         "relative_energy": Column((math.nan, 5.9, 8.1, 0.0), "kJ/mol", ""),
     }
-    of_map = {"coordinates": ["bond_1_2", "angle_1_2_3"]}
-    (tile,) = _answers(drawn_study("scan", table, settings=of_map))
-    assert tile[:2] == ("lowest point / angstrom, degree", "0.75, 120")
+    study = drawn_study("scan", table, settings={"coordinates": ["bond_1_2", "angle_1_2_3"]})
+    assert _answers(study)[0][:2] == ("lowest point / angstrom, degree", "0.75, 120")
 
 
 @pytest.mark.parametrize(
@@ -468,12 +461,11 @@ def test_the_lowest_point_of_a_map_has_both_coordinates():
     ],
 )
 def test_a_point_of_another_kind_than_sought_is_a_failure(transition_state, imaginary, mood):
-    settings = {
-        "transition_state": transition_state,
-        "imaginary_modes": imaginary,
-        "stationary_point": "saddle",
-    }
-    assert _kind_of_point(drawn_study("optimization", {}, settings=settings)).mood == mood
+    found = {"imaginary_modes": imaginary, "stationary_point": "saddle"}
+    study = drawn_study(
+        "optimization", {}, settings={"transition_state": transition_state, **found}
+    )
+    assert _kind_of_point(study).mood == mood
 
 
 @pytest.mark.parametrize(
@@ -485,24 +477,17 @@ def test_a_point_of_another_kind_than_sought_is_a_failure(transition_state, imag
     ],
 )
 def test_a_series_of_basis_sets_shows_what_the_correlation_energy_is_added_to(names, chosen, water):
-    table = {name: Column((-1.0 - k, -2.5, -3.0), "hartree", "") for k, name in enumerate(names)}
-    table["basis"] = Column(("dz", "tz", "limit"), "", "")
-    table["correlation_energy"] = Column((-0.1, -0.2, -0.3), "hartree", "")
-    runs = {"dz": hdf5.read(water.path)}
-    (figure,) = study_figures(replace(drawn_study("cbs", table), runs=runs))
+    table = {
+        "basis": Column(("dz", "tz", "limit"), "", ""),
+        "correlation_energy": Column((-0.1, -0.2, -0.3), "hartree", ""),
+        **{name: Column((-1.0 - k, -2.5, -3.0), "hartree", "") for k, name in enumerate(names)},
+    }
+    study = replace(drawn_study("cbs", table), runs={"dz": hdf5.read(water.path)})
+    (figure,) = study_figures(study)
     assert [curve.points for curve in figure.draw.args[1]] == [
         [(0, -0.1), (1, -0.2), (2, -0.3)],
         [(0, table[chosen].values[0] + 3.0), (1, 0.5), (2, 0.0)],
     ]
-
-
-@pytest.mark.parametrize(
-    ("isotopes", "scale", "other"),
-    [([], 1.0, False), ([], 0.95, True), (["1=2H"], 1.0, True)],
-)
-def test_wavenumbers_of_other_isotopes_or_scaled_ones_are_others(isotopes, scale, other):
-    settings = {"isotopes": isotopes, "scale_factor": scale}
-    assert has_other_wavenumbers(drawn_study("thermochemistry", {}, settings=settings)) == other
 
 
 def test_components_and_conditions_are_left_out_of_a_screen():

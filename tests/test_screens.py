@@ -62,29 +62,30 @@ def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
     assert displayed_width(text) == width
 
 
-READABLE = {  # name of a number in JSON, with spaces -> on a screen
-    "cp corrected interaction energy": "interaction energy, CP-corrected",
-    "uncorrected interaction energy": "interaction energy, uncorrected",
-    "counterpoise correction": "CP correction",
-    "scf cp corrected interaction energy": "SCF, CP-corrected",
-    "scs mp2 correlation uncorrected interaction energy": "SCS-MP2 correlation, uncorrected",
-    "mp2 correlation counterpoise correction": "MP2 correlation, CP correction",
-    "reaction energy": "reaction energy",
-    "sos mp2 correlation reaction energy": "SOS-MP2 correlation part",
-    "cbs scf total energy": "SCF total energy at the limit",
-    "cbs mp2 same spin correlation energy": "same spin at the limit",
-    "mp2 opposite spin correlation reaction energy": "opposite spin part",
-    "optimized total energy": "energy of the last geometry",
-    "max gradient": "largest gradient",
-    "lowest first": "first coordinate of the lowest point",
-    "lowest second": "second coordinate of the lowest point",
-    "lowest energy": "energy of the lowest point",
-    "gibbs energy correction": "Gibbs energy correction",
-}
-
-
-def test_names_of_numbers_are_readable() -> None:
-    assert {name: _quantity(name) for name in READABLE} == READABLE
+@pytest.mark.parametrize(
+    ("name", "readable"),  # in JSON, with spaces, and on a screen
+    [
+        ("cp corrected interaction energy", "interaction energy, CP-corrected"),
+        ("uncorrected interaction energy", "interaction energy, uncorrected"),
+        ("counterpoise correction", "CP correction"),
+        ("scf cp corrected interaction energy", "SCF, CP-corrected"),
+        ("scs mp2 correlation uncorrected interaction energy", "SCS-MP2 correlation, uncorrected"),
+        ("mp2 correlation counterpoise correction", "MP2 correlation, CP correction"),
+        ("reaction energy", "reaction energy"),
+        ("sos mp2 correlation reaction energy", "SOS-MP2 correlation part"),
+        ("cbs scf total energy", "SCF total energy at the limit"),
+        ("cbs mp2 same spin correlation energy", "same spin at the limit"),
+        ("mp2 opposite spin correlation reaction energy", "opposite spin part"),
+        ("optimized total energy", "energy of the last geometry"),
+        ("max gradient", "largest gradient"),
+        ("lowest first", "first coordinate of the lowest point"),
+        ("lowest second", "second coordinate of the lowest point"),
+        ("lowest energy", "energy of the lowest point"),
+        ("gibbs energy correction", "Gibbs energy correction"),
+    ],
+)
+def test_names_of_numbers_are_readable(name: str, readable: str) -> None:
+    assert _quantity(name) == readable
 
 
 def test_columns_with_wide_characters_are_aligned() -> None:

@@ -307,8 +307,8 @@ def test_the_budget_of_a_scan_is_its_largest(
     pair: str, total: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def difference(_: Study, parts: Any, energy: str) -> Any:
-        names = "".join(run.name for _, run in parts)
-        return SimpleNamespace(total=total if names == pair else 1.0)
+        chosen = parts[0][1].name + parts[1][1].name == pair
+        return SimpleNamespace(total=total if chosen else 1.0)
 
     monkeypatch.setattr(Study, "_budget_of_difference", difference)
     points = zip("abc", (-3.0, -2.0, -1.0), strict=True)
