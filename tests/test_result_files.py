@@ -222,8 +222,7 @@ def test_a_study_is_read_as_it_was_written(water: Stored, tmp_path: Path) -> Non
     writer.write(study)
     found = read_study(tmp_path / "study.h5")
     assert same_content(found, study)
-    parts = [(one.values, one.table, one.runs) for one in (found, study)]
-    assert [list(part) for part in parts[0]] == [list(part) for part in parts[1]]
+    assert [*found.values, *found.table, *found.runs] == [*study.values, *study.table, *study.runs]
 
 
 # --- the hash -------------------------------------------------------------------------------------

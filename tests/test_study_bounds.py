@@ -311,8 +311,7 @@ def test_the_budget_of_a_scan_is_its_largest(
         return SimpleNamespace(total=total if chosen else 1.0)
 
     monkeypatch.setattr(Study, "_budget_of_difference", difference)
-    points = zip("abc", (-3.0, -2.0, -1.0), strict=True)
-    runs = {name: SimpleNamespace(name=name, total_energy=energy) for name, energy in points}
+    runs = {name: SimpleNamespace(name=name, total_energy=ord(name) - 100.0) for name in "abc"}
     found = Study("scan", "", {}, (), {}, {}, runs, True).error_budget  # type: ignore[arg-type]
     assert found is not None and found.total == total
 
