@@ -241,8 +241,10 @@ def test_energies_of_a_row_add_up(asked, tmp_path):
         total = row.get("total_energy", row.get("energy"))
         assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
     write(result, tmp_path / "one.h5")
-    names = (*ENERGIES.values(), "functional_energy", "rpa_correlation_energy")
-    own = {name: getattr(result, name) for name in names}
+    own = {
+        name: getattr(result, name)
+        for name in (*ENERGIES.values(), "functional_energy", "rpa_correlation_energy")
+    }
     finite = {name: own[name] for name in own if own[name] is not None and np.isfinite(own[name])}
     assert make_record(result).energies == {name: finite.get(of) for name, of in ENERGIES.items()}
     with h5py.File(tmp_path / "one.h5") as handle:
@@ -412,8 +414,9 @@ def test_splits_stay_whatever_is_beside_them(batch, collected):
     assert set(parts) == set(NAMES)
     hashed = ("[NH2]", *NAMES[1:])  # the SMILES, where there is one
     places = [int(hashlib.sha256(text.encode()).hexdigest()[:16], 16) >> 62 for text in hashed]
-    expected = [("train", "validation", "test", "test")[place] for place in places]
-    assert [parts[name] for name in NAMES] == expected
+    assert [parts[name] for name in NAMES] == [
+        ("train", "validation", "test", "test")[place] for place in places
+    ]
     record = make_record(dfmp2.read(batch / "out" / "oh.h5"), name="oh")
     shares = [replace(record, name=str(number)).split((8, 1, 1)) for number in range(4000)]
     counts = [shares.count(part) / 4000 for part in ("train", "validation", "test")]

@@ -256,8 +256,13 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
     elements = parse(page_of(shown))
     said = "a lower UHF solution exists, at least 1.1e-01 Eh below"
     assert elements.row("reference") == ["reference", "RHF, unstable (RHF to UHF)", said]
-    sources = result.error_budget.sources
-    fits = sum(sources[key].total for key in ("scf_fitting", "mp2_fitting"))
+    unknown = replace(unstable, energy_gain=None)
+    tiles = page_of(replace(shown, reference=replace(shown.reference, stability=unknown)))
+    assert parse(tiles).row("reference")[2] == "a lower UHF solution exists"
+    budget = result.error_budget
+    errors = f"±{budget.total:.1e} Eh; in a reaction energy ±{budget.reaction:.1e} Eh"
+    assert elements.row("good to")[1:] == [f"{budget.decimals} decimals", errors]
+    fits = sum(budget.sources[key].total for key in ("scf_fitting", "mp2_fitting"))
     assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
     assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
     header = elements.text.split("Molecule")[1]  # [0] ends in the contents

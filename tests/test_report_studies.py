@@ -39,7 +39,11 @@ STATES = ("complete", "failed", "damaged", "running", "pending")
 @pytest.fixture
 def study(folder, water, radical):
     """A study of two runs, with hostile texts."""
-    runs = {"complex": hdf5.read(water.path), "fragment": hdf5.read(radical.path)}
+    one, other = hdf5.read(water.path), hdf5.read(radical.path)
+    runs = {
+        "complex": replace(one, diagnostics=replace(one.diagnostics, warnings=("dark", "cold"))),
+        "fragment": replace(other, diagnostics=replace(other.diagnostics, warnings=())),
+    }
     found = Study(
         kind="interaction",
         title=NASTY,
@@ -81,6 +85,7 @@ def test_a_study_is_shown_with_its_runs(call, study, water):
         "the same",
     ]
     assert elements.row("status")[1] == "incomplete"
+    assert elements.row("warnings")[:3] == ["warnings", "2", "in 1 of 2 runs"]
     assert ["distance", "1.9", "Å", "", "between them"] in elements.rows
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
     assert elements.row("complex", "H₂O")[6] == f"{water.json['mp2_total_energy']:.10f}"
