@@ -327,8 +327,9 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
 )
 def test_a_protocol_keeps_what_it_names(protocol: str, kept: str, radical: Stored) -> None:
     document = atomic_result(dfmp2.read(radical.path), {"molecule": {}}, 1, protocol)
-    stored = {name for name in document.get("wavefunction", {}) if name.startswith("scf_")}
-    assert stored == {f"scf_{name}_{spin}" for name in kept.split() for spin in "ab"}
+    assert {name for name in document.get("wavefunction", {}) if name.startswith("scf_")} == {
+        f"scf_{name}_{spin}" for name in kept.split() for spin in "ab"
+    }
 
 
 @pytest.mark.usefixtures("coarse_grid_error")

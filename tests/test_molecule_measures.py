@@ -136,16 +136,15 @@ def made_map(*energies):
 
 def test_finished_points_of_a_map_on_one_line_are_drawn_as_points():
     pytest.importorskip("matplotlib").use("Agg")
-    nan = float("nan")
     for energies, shown, places in (
-        ((2.0, 0.0, nan, 1.0), [2.0, 0.0, 1.0], [[1.0, 90.0], [1.0, 100.0], [1.0, 110.0]]),
-        ((nan, 2.0, 0.0, nan), [2.0, 0.0], [[1.0, 100.0], [1.2, 90.0]]),
-        ((nan, nan, 0.0, nan), [0.0], [[1.2, 90.0]]),
+        ((2.0, 0.0, np.nan, 1.0), [2.0, 0.0, 1.0], [[1.0, 90.0], [1.0, 100.0], [1.0, 110.0]]),
+        ((np.nan, 2.0, 0.0, np.nan), [2.0, 0.0], [[1.0, 100.0], [1.2, 90.0]]),
+        ((np.nan, np.nan, 0.0, np.nan), [0.0], [[1.2, 90.0]]),
     ):
         (points,) = made_map(*energies).plot().collections
         assert (points.get_array().tolist(), points.get_offsets().tolist()) == (shown, places)
     with recorded_error(InputError):
-        made_map(nan, nan, nan, nan).plot()
+        made_map(np.nan, np.nan, np.nan, np.nan).plot()
 
 
 def test_a_map_is_drawn():
