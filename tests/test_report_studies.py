@@ -190,7 +190,7 @@ def batch(folder, water, radical):
     failure = {
         "code": 4,
         "message": "the SCF did not converge: try <b>more</b>",
-        "traceback": "Traceback\n  <i>x</i>",
+        "traceback": "Traceback\n" + 5000 * " " + "<i>x</i>",
     }
     (output / "cr2.error.json").write_text(json.dumps(failure))
     (output / "odd.error.json").write_text("no json")
@@ -270,12 +270,15 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
         for number in range(place + 1)
     ]
     done = [item for item in items if item.state == "complete"]
-    tiles = {tile.name: (str(tile.value), tile.remark) for tile in batch_pages._tiles(items, done)}
+    tiles = {tile.name: tuple(map(str, tile[1:])) for tile in batch_pages._tiles(items, done)}
     assert tiles == {
-        "complete": (f"2 of {len(items)}", "wall time 21.0 s in all"),
-        **{state: (str(n), "") for n, state in enumerate(batch_pages.STATES[1:], start=3)},
-        "method": ("DF-MP2/STO-3G", "auto"),
-        "warnings": ("3", "of complete items"),
+        "complete": (f"2 of {len(items)}", "wall time 21.0 s in all", ""),
+        "failed": ("3", "", "failure"),
+        "damaged": ("4", "", "failure"),
+        "running": ("5", "", ""),
+        "pending": ("6", "", ""),
+        "method": ("DF-MP2/STO-3G", "auto", ""),
+        "warnings": ("3", "of complete items", "warning"),
     }
 
 
