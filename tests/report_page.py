@@ -12,7 +12,7 @@ import numpy as np
 
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.html.sources import Entry, result_page, study_page
+from dfmp2.output.html.sources import Entry, Origin, result_page, study_page
 from dfmp2.output.study import Column, Study
 
 RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
@@ -113,7 +113,7 @@ def page_of_runs(
         created="2026",
     )
     entries = [Entry(name, result, "0" * 64) for name, result in runs.items()]
-    return study_page(study, entries, None, "study.h5")
+    return study_page(study, entries, None, Origin("study.h5", "0" * 64))
 
 
 def enlarged(result: MP2Result, nocc: int) -> MP2Result:

@@ -161,6 +161,9 @@ def test_every_basis_is_stored_and_the_limit_is_theirs(oh_helium):
     assert value(study, "precision_error") == pytest.approx(sum(bounds), rel=1e-12)
     budget, before = stored.error_budget, study.error_budget
     assert budget.total == before.total
+    assert {one.exact for one in (budget, stored.uncorrected_error_budget)} == {
+        "a complete basis set without fitting"
+    }
     expected = abs(limit - larger)
     assert budget.sources["basis_set"].correlation.value == pytest.approx(expected, rel=1e-9)
     whole = stored.results["complex"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import shutil
 from contextlib import nullcontext
@@ -19,10 +20,13 @@ from dfmp2.errors import Message
 from dfmp2.execution import collect
 from dfmp2.execution.manifest import read_batch
 from dfmp2.molecule.files import read_frame
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.identity import METHOD
 from dfmp2.mp2.properties import Polarizability
+from dfmp2.options import Options
 from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
+from dfmp2.output.hdf5 import write
 from dfmp2.output.json import numbers_of, write_rows
 from tests.conftest import MOLECULES, run_here, succeed
 from tests.recorded import recorded_error, recorded_failure
@@ -97,7 +101,8 @@ def test_extxyz_is_what_ase_reads(batch, collected):
         assert atoms.info["charge"] == result.molecule.charge
         assert atoms.info["spin"] == result.molecule.multiplicity
         assert not atoms.pbc.any() and atoms.info["method"] == "DF-MP2/sto-3g"
-    assert "smiles=" in target.read_text().splitlines()[1]
+        assert atoms.info["program"] == f"dfmp2 {result.provenance.version}"
+    assert 'smiles="[NH2]"' in target.read_text().splitlines()[1]
     assert "Properties=species:S:1:pos:R:3:forces:R:3" in target.read_text()
 
 
@@ -109,6 +114,15 @@ ENERGIES = {  # of a record -> of a result
     "same_spin_energy": "same_spin_correlation_energy",
     "opposite_spin_energy": "opposite_spin_correlation_energy",
     "dispersion_energy": "dispersion_energy",
+}
+UNITS = {
+    **dict.fromkeys(ENERGIES, "hartree"),
+    "coordinates": "bohr",
+    "forces": "hartree/bohr",
+    "dipole": "elementary charge * bohr",
+    "charges": "elementary charge",
+    "polarizability": "bohr^3",
+    "charge": "elementary charge",
 }
 
 
@@ -142,13 +156,16 @@ def test_every_number_of_a_record_is_in_every_format(batch, tmp_path):
         (group,) = handle.values()
         assert group["atomic_numbers"][()].tolist() == [7, 1, 1]
         in_hdf5 = {name: group[name][()].tolist() for name in numbers}
+        units = {name: group[name].attrs["units"] for name in numbers}
     with open(tmp_path / "csv", newline="", encoding="utf-8") as stream:
         in_csv = next(csv.DictReader(stream))
     document = json.loads((tmp_path / "json").read_text())
-    assert document["units"]["dipole"] == "elementary charge * bohr"
+    assert document["units"] == row.data["units"] == UNITS
+    assert units == {name: UNITS.get(name, "") for name in numbers}
     (in_json,) = document["molecules"]
     table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet")
-    assert table.schema.field("forces").metadata[b"units"] == b"hartree/bohr"
+    units = {field.name: field.metadata[b"units"].decode() for field in table.schema}
+    assert units == {name: UNITS.get(name, "") for name in units}
     in_parquet = table.to_pylist()[0]
     for name, value in numbers.items():
         assert row.data[name] == in_json[name] == json.loads(in_csv[name]) == value, name
@@ -202,6 +219,7 @@ def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_p
         assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers, rel=1e-15)
         for name in ("grid_error", "dispersion_energy"):
             assert row[name] in ("", None) or np.isnan(row[name])
+        assert {row["xc"], row["grid"]} <= {"", b"", None}
         texts = {name for name, value in row.items() if isinstance(value, str | bytes)}
         rest = {"name", "molecule", "formula", "reference", "basis", "method", "grid", "backend"}
         rest |= {"precision", "grid_error", "dispersion_energy", "xc"}
@@ -213,14 +231,25 @@ def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_p
 @pytest.mark.parametrize(
     "asked", [{"method": "drpa", "xc": "pbe"}, {"method": "xyg3"}, {"method": "b2plyp-d3bj"}]
 )
-def test_energies_of_a_row_add_up(asked):
-    """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF)."""
+def test_energies_of_a_row_add_up(asked, tmp_path):
+    """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF). All of
+    them are in the file of the result."""
     molecule = dfmp2.Molecule.from_string("H 0 0 0; F 0 0 0.9")
     result = dfmp2.run(molecule, basis="sto-3g", grid="20,50", threads=1, **asked)
     for row in (numbers_of(result), make_record(result).energies):
         parts = (row["mean_field_energy"], row["correlation_energy"], row["dispersion_energy"])
         total = row.get("total_energy", row.get("energy"))
         assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
+    write(result, tmp_path / "one.h5")
+    own = {
+        name: getattr(result, name)
+        for name in (*ENERGIES.values(), "functional_energy", "rpa_correlation_energy")
+    }
+    finite = {name: own[name] for name in own if own[name] is not None and np.isfinite(own[name])}
+    assert make_record(result).energies == {name: finite.get(of) for name, of in ENERGIES.items()}
+    with h5py.File(tmp_path / "one.h5") as handle:
+        stored = {name: item[()] for name, item in handle["dfmp2/energies"].items() if name in own}
+    assert {"mean_field_energy": result.mean_field_energy, **stored} == finite
     assert numbers_of(result)["xc"] == result.reference.xc
 
 
@@ -234,10 +263,7 @@ def test_hdf5_has_one_array_per_property(batch, collected):
             for place, name in enumerate(names):
                 result = own[name]
                 assert np.array_equal(group["coordinates"][place], result.molecule.coordinates)
-                assert np.array_equal(group["forces"][place], -result.gradient.mp2_total_gradient)
                 assert group["energy"][place] == result.total_energy
-                assert group["charge"][()] == result.molecule.charge
-            assert group["forces"].attrs["units"] == "hartree/bohr"
             assert group["atomic_numbers"].shape == group["coordinates"].shape[1:2]
         waters = [group for group in handle.values() if len(group["name"]) == 2]
         assert [list(group["atomic_numbers"]) for group in waters] == [[8, 1, 1]]
@@ -317,6 +343,9 @@ def test_equal_geometries_are_left_out(collected):
         ("check", SimpleNamespace(passed=False), "the check by PySCF fails"),
         ("check", SimpleNamespace(passed=True), ""),
         ("certificate", None, ""),
+        ("molecule", Molecule(("He", "H"), [[0, 0, 0], [0, 0, 3]], (0, 1)), "it has ghost atoms"),
+        ("molecule", Molecule(("He",), [[0, 0, 0]]).in_field([[3, 4, 5, 0.1]]), "point charges"),
+        ("options", Options("sto-3g", solvent="water", stability="off"), "it is in a solvent"),
     ],
 )
 def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
@@ -383,8 +412,12 @@ def test_splits_stay_whatever_is_beside_them(batch, collected):
         for molecule in json.loads(path.read_text())["molecules"]:
             parts[molecule["name"]] = path.name.split(".")[1]
     assert set(parts) == set(NAMES)
+    hashed = ("[NH2]", *NAMES[1:])  # the SMILES, where there is one
+    places = [int(hashlib.sha256(text.encode()).hexdigest()[:16], 16) >> 62 for text in hashed]
+    assert [parts[name] for name in NAMES] == [
+        ("train", "validation", "test", "test")[place] for place in places
+    ]
     record = make_record(dfmp2.read(batch / "out" / "oh.h5"), name="oh")
-    assert parts["oh"] == record.split((1, 1, 2))
     shares = [replace(record, name=str(number)).split((8, 1, 1)) for number in range(4000)]
     counts = [shares.count(part) / 4000 for part in ("train", "validation", "test")]
     assert np.abs(np.array(counts) - (0.8, 0.1, 0.1)).max() < 0.02  # 3 standard deviations

@@ -31,7 +31,8 @@ from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
-from dfmp2.output.export.qcschema import qcschema
+from dfmp2.output.export.qcschema import atomic_result, qcschema
+from dfmp2.output.text import report
 from tests.conftest import Runner, Stored, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
 
@@ -249,7 +250,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     room = models.v1 if version == 1 else models.v2
     document = json.loads(qcschema(result, version))
     record = room.AtomicResult(**document)
-    assert record.return_result == result.mp2_total_energy
+    assert (record.return_result, record.stdout) == (result.mp2_total_energy, report(result))
     assert (
         record.properties.mp2_same_spin_correlation_energy
         == result.mp2_same_spin_correlation_energy
@@ -314,6 +315,23 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     require_same(read, result, jkfit)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "kept"),
+    [
+        ("none", ""),
+        ("all", "orbitals eigenvalues occupations"),
+        ("return_results", "orbitals eigenvalues occupations"),
+        ("orbitals_and_eigenvalues", "orbitals eigenvalues"),
+        ("occupations_and_eigenvalues", "eigenvalues occupations"),
+    ],
+)
+def test_a_protocol_keeps_what_it_names(protocol: str, kept: str, radical: Stored) -> None:
+    document = atomic_result(dfmp2.read(radical.path), {"molecule": {}}, 1, protocol)
+    assert {name for name in document.get("wavefunction", {}) if name.startswith("scf_")} == {
+        f"scf_{name}_{spin}" for name in kept.split() for spin in "ab"
+    }
+
+
 @pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
     "changes",
@@ -365,12 +383,21 @@ def test_qcschema_of_every_method_asks_for_the_same_energy(changes: dict[str, An
             assert energies["DISPERSION CORRECTION ENERGY"] == added
         elif "xc" in changes:
             assert energies["DFT TOTAL ENERGY"] == result.scf_total_energy
+        custom = energies.get("CUSTOM SCS-MP2 CORRELATION ENERGY")
+        assert custom == (
+            result.correlation_energy if "os_scale" in changes and not double_hybrid else None
+        )
         if not result.options.correlation.scaled_mp2:
             total = pytest.approx(result.total_energy, abs=1e-12)
             assert energies[f"{title} CORRELATION ENERGY"] == result.correlation_energy
             assert energies[f"{title} TOTAL ENERGY"] == total
         assert ("MP2 TOTAL ENERGY" in energies) == ("mp2_total_energy" in document["properties"])
         assert "HF TOTAL ENERGY" not in energies or not (double_hybrid or "xc" in changes)
+    comment = export(result, "xyz").decode().splitlines()[1]
+    plain = result.options.correlation.scaled_mp2  # then the file has the energies of plain MP2
+    energy = result.mp2_total_energy if plain else result.total_energy
+    assert comment.endswith(f"total_energy_hartree={energy:.12f}")
+    assert ('method="DF-MP2/' in comment) == plain
 
 
 def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:

@@ -96,17 +96,34 @@ def test_spectrum_and_course_are_drawn():
     assert (course.get_xlabel(), course.get_ylabel()) == ("step", "gradient / Eh/bohr")
 
 
-def test_a_map_is_drawn():
-    pytest.importorskip("matplotlib").use("Agg")
+def made_map(*energies):
     study = made(
         "scan",
-        bond_1_2=([1.0, 1.0, 1.2, 1.2], "angstrom"),
-        angle_2_1_3=([90.0, 100.0, 90.0, 100.0], "degree"),
-        relative_energy=([0.0, 2.0, 5.0, float("nan")], "kJ/mol"),
+        bond_1_2=([1.0, 1.0, 1.2, 1.0], "angstrom"),
+        angle_2_1_3=([90.0, 100.0, 90.0, 110.0], "degree"),
+        relative_energy=(energies, "kJ/mol"),
     )
     study.settings["coordinates"] = ["bond_1_2", "angle_2_1_3"]
     study.settings["coordinate"] = "bond_1_2, angle_2_1_3"
-    axes = study.plot()
+    return study
+
+
+def test_finished_points_of_a_map_on_one_line_are_drawn_as_points():
+    pytest.importorskip("matplotlib").use("Agg")
+    for energies, shown, places in (
+        ((2.0, 0.0, np.nan, 1.0), [2.0, 0.0, 1.0], [[1.0, 90.0], [1.0, 100.0], [1.0, 110.0]]),
+        ((np.nan, 2.0, 0.0, np.nan), [2.0, 0.0], [[1.0, 100.0], [1.2, 90.0]]),
+        ((np.nan, np.nan, 0.0, np.nan), [0.0], [[1.2, 90.0]]),
+    ):
+        (points,) = made_map(*energies).plot().collections
+        assert (points.get_array().tolist(), points.get_offsets().tolist()) == (shown, places)
+    with recorded_error(InputError):
+        made_map(np.nan, np.nan, np.nan, np.nan).plot()
+
+
+def test_a_map_is_drawn():
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = made_map(0.0, 2.0, 5.0, float("nan")).plot()
     assert axes.get_ylabel() == "angle 2 1 3 / degree"
     assert axes.get_xlabel() == "bond 1 2 / angstrom"
     assert axes.get_xlim() == (1.0, 1.2) and axes.get_ylim() == (90.0, 100.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -366,7 +367,7 @@ CUBES = {  # options of a cube of the radical, and its integral or that of its s
     "density": (("--density",), 3),
     "density of the reference": (("--density", "--of", "scf"), 3),
     "spin": (("--spin",), 1),
-    "beta orbital": (("--orbital", "1b"), 1),
+    "beta orbital": (("--orbital", "2b"), 1),
     "natural orbital": (("--orbital", "2", "--orbitals", "natural"), 1),
 }
 
@@ -401,13 +402,16 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
     points, given = origin + places * steps, values[tuple(places.T)]
     result, mole, matrices, at = stored(densities / "radical.h5")
     ao, total = mole.eval_gto("GTOval", points), values.sum() * steps.prod()
+    energy = result.reference.mo_energy[1, 1]
+    title = f"beta orbital 2, {energy:.6f} Eh, occupation 0\n"
+    assert Path("x.cube").read_text().startswith(title) == (what == "beta orbital")
     if "orbital" in what:
         total = (values**2).sum() * steps.prod()
     expected = {
         "density": lambda: at(points, matrices["relaxed"].sum(axis=0)),
         "density of the reference": lambda: at(points, matrices["scf"].sum(axis=0)),
         "spin": lambda: at(points, matrices["relaxed"][0] - matrices["relaxed"][1]),
-        "beta orbital": lambda: ao @ result.reference.mo_coeff[1][:, 0],
+        "beta orbital": lambda: ao @ result.reference.mo_coeff[1][:, 1],
         "natural orbital": lambda: given,  # the tests of Molden files
     }[what]()
     np.testing.assert_allclose(given, expected, atol=2e-5)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import h5py
@@ -15,15 +15,16 @@ import pytest
 
 import dfmp2
 from dfmp2.gradients.gradient import mp2_gradient
-from dfmp2.host.provenance import Storage
+from dfmp2.host.provenance import Preparation, Storage
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
+from dfmp2.mp2.result import Certificate, MP2Result, Quadrature, Ranks
 from dfmp2.options import Options
 from dfmp2.output import hdf5, text
 from dfmp2.output.document import Figure, Table
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
+from dfmp2.output.reports import _said
 from dfmp2.output.reports.energies import _pair_map, energies_section, list_pairs, pairs_section
 from dfmp2.output.reports.result import derivative_sections, operations
 from dfmp2.planning.time import Timings
@@ -229,12 +230,18 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
         storage=Storage(
             "disk", "disk", "/scratch/<x>", predicted=3 * 10**9, written=2 * 10**9, read=4 * 10**9
         ),
+        ranks=Ranks(2, ("a", "b"), (10**9, 2 * 10**9)),
+        preparation=Preparation(
+            **asdict(result.provenance), file="b.h5", sha256="", seconds=4.5, measured_peak=0
+        ),
     )
     text = parse(page_of(failed)).text
     assert "PySCF check failed, 1 warning" in text and "Warning: the moon is full" in text
     assert "Failed: PySCF" in text and "differs: largest difference 1.0e-03 Eh" in text
     assert (
         "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text
+        and "ranks: count2" in text
+        and "prepared: seconds4.50 s" in text
         and "<x>" in text
         and "/scratch" not in text
     )
@@ -249,8 +256,13 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
     elements = parse(page_of(shown))
     said = "a lower UHF solution exists, at least 1.1e-01 Eh below"
     assert elements.row("reference") == ["reference", "RHF, unstable (RHF to UHF)", said]
-    sources = result.error_budget.sources
-    fits = sum(sources[key].total for key in ("scf_fitting", "mp2_fitting"))
+    unknown = replace(unstable, energy_gain=None)
+    tiles = page_of(replace(shown, reference=replace(shown.reference, stability=unknown)))
+    assert parse(tiles).row("reference")[2] == "a lower UHF solution exists"
+    budget = result.error_budget
+    errors = f"±{budget.total:.1e} Eh; in a reaction energy ±{budget.reaction:.1e} Eh"
+    assert elements.row("good to")[1:] == [f"{budget.decimals} decimals", errors]
+    fits = sum(budget.sources[key].total for key in ("scf_fitting", "mp2_fitting"))
     assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
     assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
     header = elements.text.split("Molecule")[1]  # [0] ends in the contents
@@ -265,7 +277,7 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     )
     shown = replace(
         result,
-        molecule=replace(result.molecule, source="/home/jane doe/h2o.xyz"),
+        molecule=replace(result.molecule, source="/home/jane doe/uhf 2e-05", name="rhf"),
         provenance=replace(result.provenance, command=command),
         options=replace(result.options, scf_from="/home/jane/start.h5"),
         diagnostics=replace(
@@ -274,17 +286,18 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     )
     elements = parse(page_of(shown))
     assert "home" not in elements.text and "jane" not in elements.text
-    assert elements.row("read from")[1] == "h2o.xyz" and elements.row("--scf-from")[1] == "start.h5"
+    typed = [elements.row(name)[1] for name in ("read from", "name", "molecule", "--scf-from")]
+    assert typed == ["uhf 2e-05", "rhf", "rhf", "start.h5"]
     assert "dfmp2 run 'h2o.xyz' --scf-from start.h5 --output=x.h5" in elements.text
     assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
 
 
-@pytest.mark.parametrize("name", ["mp2", "scs-mp2", "kappa-mp2"])
-def test_what_is_quoted_is_of_the_method(result, name):
+@pytest.mark.parametrize(("name", "kappa"), [("mp2", None), ("scs-mp2", None), ("kappa-mp2", 1.1)])
+def test_what_is_quoted_is_of_the_method(result, name, kappa):
     """In a notebook, in the last line and at the head of a page."""
     found = replace(
         result,
-        options=replace(result.options, method=name, check=False),
+        options=replace(result.options, method=name, check=False, kappa=kappa),
         reference=replace(
             result.reference, mo_coupling=np.full((1, *2 * (result.sizes.nmo,)), 0.01)
         ),
@@ -300,6 +313,7 @@ def test_what_is_quoted_is_of_the_method(result, name):
     total, correlation = (f"{e:.10f}" for e in (found.total_energy, found.correlation_energy))
     line = f"dfmp2 finished: E({title}, total) = {total} Eh, E(corr) = {correlation} Eh -> x.h5"
     assert text.last_line(found, "x.h5").startswith(line)
+    assert ("kappa 1.1 per Eh" in energies_section(found).blocks[0].caption) == bool(kappa)
     tiles = [row for row in parse(page_of(found)).rows if row[0].endswith(") / Eh")]
     heads = [name.rpartition(", ")[2] for name, *_ in tiles]
     assert heads == ["total) / Eh", "correlation) / Eh"]
@@ -316,6 +330,37 @@ def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
     table = parse(found._repr_html_())
     parts = [float(table.row(f"E({part})")[1]) for part in ("EXX", "dRPA correlation")]
     assert float(table.row("E(dRPA total)")[1]) == sum(parts) == -75.5 - 0.4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "unit", "expected"),
+    [
+        ("scf_total_energy", -1.5, "hartree", "-1.5000000000 Eh"),
+        ("nuclear_repulsion_energy", 0.0, "hartree", "0 Eh"),
+        ("correlation_error", 1.26e-9, "hartree", "1.3e-09 Eh"),
+        ("internal_gain", 0.0126, "hartree", "1.3e-02 Eh"),
+        ("lowest_eigenvalue", -0.31416, "", "-0.3142"),
+        ("homo_lumo_gap", 0.31416, "hartree", "0.3142 Eh"),
+        ("smallest_denominator", 0.31416, "hartree", "0.3142 Eh"),
+        ("same_spin_difference", 1.264e-9, "hartree", "+1.26e-09 Eh"),
+        ("allowed_slope", 1.26e-5, "hartree/bohr", "1.3e-05 Eh/bohr"),
+        ("rotation", 1.26e-5, "hartree", "1.3e-05 Eh"),
+        ("metric_condition", 12600.0, "", "1.3e+04"),
+        ("metric_threshold", 1.26e-12, "", "1.3e-12"),
+        ("tolerance", 1.26e-7, "hartree", "1.3e-07 Eh"),
+        ("dielectric_constant", 78.3553, "", "78.3553"),
+        ("spin_square", 0.7512343, "", "0.751234"),
+        ("seconds", 1.264, "s", "1.26 s"),
+        ("measured_peak", 3 * 10**9, "byte", "3.00 GB"),
+        ("measured_peaks", (10**9, 2 * 10**9), "byte", "1.00 GB, 2.00 GB"),
+        ("repeated_in_fp64", True, "", "yes"),
+        ("repeated_in_fp64", False, "", "no"),
+        ("cycles", 7, "", "7"),
+        ("grid_error", np.inf, "hartree", "-"),
+    ],
+)
+def test_numbers_of_records_have_digits_and_units(name, value, unit, expected):
+    assert _said(name, value, unit) == expected
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 0.0, 1e300])

@@ -30,6 +30,16 @@ from dfmp2.output.html.sources import first
         ("cc-pv(t+d)z", "cc-pV(T+d)Z"),
         ("def2-tzvpp-ri, def2-universal-jkfit", "def2-TZVPP-RI, def2-universal-JKFIT"),
         ("sto-3g, 6-311++g**", "STO-3G, 6-311++G**"),
+        (
+            "d-aug-cc-pvdz, heavy-aug-cc-pvtz, apr-cc-pvdz, may-cc-pvdz, jun-cc-pvdz, jul-cc-pvdz",
+            "d-aug-cc-pVDZ, heavy-aug-cc-pVTZ, apr-cc-pVDZ, may-cc-pVDZ, jun-cc-pVDZ, jul-cc-pVDZ",
+        ),
+        ("Loewdin, log10, sqrt(u), 1 degree, 90 degrees", "Löwdin, log₁₀, √u, 1 °, 90 °"),
+        ("start -> end, <- used", "start → end, ← used"),
+        ("cp, cp-corrected, cpu, cuda, gibbs", "CP, CP-corrected, CPU, CUDA, Gibbs"),
+        ("kappa, kappa-MP2", "κ, κ-MP2"),
+        ("rohf rks uks roks scf mp2 irc smd", "ROHF RKS UKS ROKS SCF MP2 IRC SMD"),
+        ("b3lyp blyp pbe pbe0 tpss", "B3LYP BLYP PBE PBE0 TPSS"),
         # lookalikes
         ("cc-pvdz-jkfit.dat water-cc-pvdz.h5", "cc-pvdz-jkfit.dat water-cc-pvdz.h5"),
         ("atoms 1-5, 6-10", "atoms 1-5, 6-10"),
@@ -66,6 +76,27 @@ def test_formulas_are_as_people_write_them(text, charge, expected):
     assert formula(text, charge) == expected
 
 
+# Of nonmetals in formulas (IUPAC, Nomenclature of Inorganic Chemistry, I-4.6.1), behind a metal.
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *(
+            ("Li", "B"),
+            ("B", "Si"),
+            ("Si", "Sb"),
+            ("Sb", "As"),
+            ("As", "P"),
+            ("P", "N"),
+            ("N", "H"),
+        ),
+        *(("H", "Te"), ("Te", "Se"), ("Se", "S"), ("S", "At"), ("At", "I"), ("I", "Br")),
+        *(("Br", "Cl"), ("Cl", "O"), ("O", "F")),
+    ],
+)
+def test_the_less_electronegative_of_two_elements_comes_first(first, second):
+    assert formula("".join(sorted((first, second)))) == first + second
+
+
 def test_only_the_formulas_of_the_runs_are_written_in_a_sentence():
     said = with_formulas("scan of h2o (H2O), MP2-F12/VV10 of O2 and H2O2.xyz", ["H2O", "O2"])
     assert said == "scan of h2o (H₂O), MP2-F12/VV10 of O₂ and H2O2.xyz"
@@ -79,6 +110,10 @@ def test_only_the_formulas_of_the_runs_are_written_in_a_sentence():
         ("mp2 opposite spin correlation cp corrected interaction energy", "opposite spin, CP"),
         ("mp2 same spin correlation uncorrected interaction energy", "same spin, without CP"),
         ("scs mp2 correlation cp corrected interaction energy", "SCS-MP2, CP"),
+        ("sos mp2 correlation cp corrected interaction energy", "SOS-MP2, CP"),
+        ("scaled mp2 correlation uncorrected interaction energy", "scaled MP2, without CP"),
+        ("mp2 correlation counterpoise correction", "MP2 correlation, CP correction"),
+        ("optimized total energy", "energy of the last geometry"),
         ("correlation counterpoise correction", "correlation, CP correction"),
         ("zero point energy", "zero-point energy"),
         ("max gradient", "largest gradient"),

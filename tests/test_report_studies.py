@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,11 +21,13 @@ from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
 from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.reports.study import study_warnings
+from dfmp2.output.html.sources import _answers, _kind_of_point
+from dfmp2.output.reports.study import study_figures, study_warnings
+from dfmp2.output.reports.study_tables import values_on_a_screen
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
 from tests.conftest import listing
 from tests.recorded import recorded_failure
-from tests.report_page import parse
+from tests.report_page import page_of_runs, parse
 
 NASTY = "</td><script>alert(1)</script>"
 STATES = ("complete", "failed", "damaged", "running", "pending")
@@ -36,7 +39,11 @@ STATES = ("complete", "failed", "damaged", "running", "pending")
 @pytest.fixture
 def study(folder, water, radical):
     """A study of two runs, with hostile texts."""
-    runs = {"complex": hdf5.read(water.path), "fragment": hdf5.read(radical.path)}
+    one, other = hdf5.read(water.path), hdf5.read(radical.path)
+    runs = {
+        "complex": replace(one, diagnostics=replace(one.diagnostics, warnings=("dark", "cold"))),
+        "fragment": replace(other, diagnostics=replace(other.diagnostics, warnings=())),
+    }
     found = Study(
         kind="interaction",
         title=NASTY,
@@ -78,6 +85,7 @@ def test_a_study_is_shown_with_its_runs(call, study, water):
         "the same",
     ]
     assert elements.row("status")[1] == "incomplete"
+    assert elements.row("warnings")[:3] == ["warnings", "2", "in 1 of 2 runs"]
     assert ["distance", "1.9", "Å", "", "between them"] in elements.rows
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
     assert elements.row("complex", "H₂O")[6] == f"{water.json['mp2_total_energy']:.10f}"
@@ -182,7 +190,7 @@ def batch(folder, water, radical):
     failure = {
         "code": 4,
         "message": "the SCF did not converge: try <b>more</b>",
-        "traceback": "Traceback\n  <i>x</i>",
+        "traceback": "Traceback\n" + 5000 * " " + "<i>x</i>",
     }
     (output / "cr2.error.json").write_text(json.dumps(failure))
     (output / "odd.error.json").write_text("no json")
@@ -262,12 +270,15 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
         for number in range(place + 1)
     ]
     done = [item for item in items if item.state == "complete"]
-    tiles = {tile.name: (str(tile.value), tile.remark) for tile in batch_pages._tiles(items, done)}
+    tiles = {tile.name: tuple(map(str, tile[1:])) for tile in batch_pages._tiles(items, done)}
     assert tiles == {
-        "complete": (f"2 of {len(items)}", "wall time 21.0 s in all"),
-        **{state: (str(n), "") for n, state in enumerate(batch_pages.STATES[1:], start=3)},
-        "method": ("DF-MP2/STO-3G", "auto"),
-        "warnings": ("3", "of complete items"),
+        "complete": (f"2 of {len(items)}", "wall time 21.0 s in all", ""),
+        "failed": ("3", "", "failure"),
+        "damaged": ("4", "", "failure"),
+        "running": ("5", "", ""),
+        "pending": ("6", "", ""),
+        "method": ("DF-MP2/STO-3G", "auto", ""),
+        "warnings": ("3", "of complete items", "warning"),
     }
 
 
@@ -434,6 +445,87 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     arrays = {"extrema_curvature": Dataset(np.array(bends), "", "")}
     assert _extrema(drawn_study("scan", {}, arrays)) == said
     assert _extrema(drawn_study("scan", {}, {})) == ""
+
+
+def test_the_lowest_point_of_a_map_has_both_coordinates():
+    table = {
+        "bond_1_2": Column((0.7, 0.7, 0.75, 0.75), "angstrom", ""),
+        "angle_1_2_3": Column((95.0, 120.0, 95.0, 120.0), "degree", ""),
+        "relative_energy": Column((math.nan, 5.9, 8.1, 0.0), "kJ/mol", ""),
+    }
+    study = drawn_study("scan", table, settings={"coordinates": ["bond_1_2", "angle_1_2_3"]})
+    assert _answers(study)[0][:2] == ("lowest point / angstrom, degree", "0.75, 120")
+
+
+@pytest.mark.parametrize(
+    ("transition_state", "imaginary", "mood"),
+    [
+        (False, 0, ""),
+        (False, 1, "failure"),
+        (True, 1, ""),
+        (True, 0, "failure"),
+        (True, 2, "failure"),
+        (True, None, ""),
+    ],
+)
+def test_a_point_of_another_kind_than_sought_is_a_failure(transition_state, imaginary, mood):
+    found = {"imaginary_modes": imaginary, "stationary_point": "saddle"}
+    study = drawn_study(
+        "optimization", {}, settings={"transition_state": transition_state, **found}
+    )
+    assert _kind_of_point(study).mood == mood
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (("scf_total_energy", "functional_energy", "hf_total_energy"), "hf_total_energy"),
+        (("scf_total_energy", "functional_energy"), "functional_energy"),
+        (("scf_total_energy",), "scf_total_energy"),
+    ],
+)
+def test_a_series_of_basis_sets_shows_what_the_correlation_energy_is_added_to(names, chosen, water):
+    table = {
+        "basis": Column(("dz", "tz", "limit"), "", ""),
+        "correlation_energy": Column((-0.1, -0.2, -0.3), "hartree", ""),
+        **{name: Column((-1.0 - k, -2.5, -3.0), "hartree", "") for k, name in enumerate(names)},
+    }
+    study = replace(drawn_study("cbs", table), runs={"dz": hdf5.read(water.path)})
+    (figure,) = study_figures(study)
+    assert [curve.points for curve in figure.draw.args[1]] == [
+        [(0, -0.1), (1, -0.2), (2, -0.3)],
+        [(0, table[chosen].values[0] + 3.0), (1, 0.5), (2, 0.0)],
+    ]
+
+
+def test_components_and_conditions_are_left_out_of_a_screen():
+    kept = ("reaction_energy", "scf_reaction_energy", "reaction_entropy", "zero_point_energy")
+    left_out = (
+        "mp2_correlation_reaction_energy",
+        "scs_mp2_correlation_reaction_energy",
+        "precision_error",
+        "temperature",
+        "pressure",
+        "internal_energy",
+        "internal_energy_vibration",
+        "total_energy_at_0_kelvin",
+        "heat_capacity_at_constant_volume",
+        "energy_change",
+        "lowest_energy",
+    )
+    values = {name: Dataset(1.0 + k, "hartree", "") for k, name in enumerate((*left_out, *kept))}
+    (table,) = values_on_a_screen(drawn_study("reaction", {}, values=values))
+    assert [row[0].replace(" ", "_") for row in table.rows] == list(kept)
+
+
+def test_a_scan_whose_points_all_failed_is_a_page():
+    table = {
+        "bond_1_2": Column((0.7, 0.8), "angstrom", ""),
+        "relative_energy": Column((math.nan, math.nan), "kJ/mol", ""),
+        "exit_code": Column((4.0, 4.0), "", ""),
+    }
+    elements = parse(page_of_runs(kind="scan", table=table))
+    assert elements.row("0.7") == ["0.7", "-", "4"] and "no point has an energy" in elements.text
 
 
 @pytest.mark.parametrize(

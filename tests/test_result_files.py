@@ -27,9 +27,9 @@ from dfmp2.molecule.basis import ElementBasis, nested_tuples
 from dfmp2.mp2.result import Ranks, same_content
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
-from dfmp2.output.hdf5_datasets import hash_of, read_contents
+from dfmp2.output.hdf5_datasets import Dataset, hash_of, read_contents
 from dfmp2.output.json import to_json
-from dfmp2.output.study import Column, StudyWriter, read_study, verify_study, write_table
+from dfmp2.output.study import Column, Study, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
 from tests.conftest import WRITTEN, Runner, Stored, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
@@ -192,6 +192,37 @@ def test_start_orbitals_of_a_pair_as_pyscf_stores_it(radical: Stored, tmp_path: 
         and np.array_equal(found.mo_occ, occ)
         and found.charges is None
     )
+
+
+def test_a_study_is_read_as_it_was_written(water: Stored, tmp_path: Path) -> None:
+    """Every field has content of its own, in its order; not as it was before the last run."""
+    run = hdf5.read(water.path)
+    study = Study(
+        kind="scan",
+        title="a title",
+        settings={"grid": [[1.0, 2.0]], "name": None},
+        notes=("a note", "another"),
+        values={"b": Dataset(1.5, "bohr", "a length"), "a": Dataset(2.5, "hartree", "an energy")},
+        table={
+            "place": Column((1.0, math.inf), "angstrom", "where"),
+            "kind": Column(("one", ""), "", "which"),
+        },
+        runs={"second": run, "first": run},
+        complete=True,
+        version="1.2",
+        command="dfmp2 scan",
+        created="2026-01-02",
+        arrays={"map": Dataset(np.array([[1.0, 2.0]]), "kJ/mol", "heights")},
+        warnings=("a doubt",),
+    )
+    writer = StudyWriter(tmp_path / "study.h5", overwrite=False)
+    for name in study.runs:
+        writer.add(name, run)
+    writer.write(dataclasses.replace(study, complete=False, warnings=()))
+    writer.write(study)
+    found = read_study(tmp_path / "study.h5")
+    assert same_content(found, study)
+    assert [*found.values, *found.table, *found.runs] == [*study.values, *study.table, *study.runs]
 
 
 # --- the hash -------------------------------------------------------------------------------------
@@ -411,6 +442,9 @@ DAMAGED: dict[str, Edit] = {
     "potential-code": element(ecp=CODE),
     "potential-term-code": element(ecp=[2, [[0, [[], [], [[CODE, 1.0]]]]]]),
     "potential-electrons-code": element(ecp=[CODE, []]),
+    "potential-momentum-absurd": element(ecp=[2, [[12, [[], [], [[1.0, 1.0]]]]]]),
+    "potential-source-number": element(ecp_source=7),
+    "fitting-error-infinite": put("dfmp2/bases/mp2_fitting/fitting_error", np.array([np.inf, 0.0])),
     "option-out-of-range": put("dfmp2/input/options/scf_conv_tol", -1.0),
 }
 

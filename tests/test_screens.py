@@ -32,7 +32,7 @@ from dfmp2.output.reports.energies import energy_rows, quoted_energies
 from dfmp2.output.reports.method import method_section
 from dfmp2.output.reports.study import cost_of_runs, main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
-from dfmp2.output.text import brief_report, brief_study, report, study_report
+from dfmp2.output.text import _quantity, brief_report, brief_study, report, study_report
 from tests.conftest import Runner, Stored, Terminal, succeed
 
 RUNS = Path(__file__).parent / "data" / "stored_runs"
@@ -49,10 +49,44 @@ SCF_FAILED = (
 
 @pytest.mark.parametrize(
     ("text", "width"),
-    [("water", 5), ("水", 2), ("e\u0301", 1), ("naïve", 5), ("水分子 H2O", 10)],
+    [
+        ("water", 5),
+        ("水", 2),
+        ("e\u0301", 1),
+        ("naïve", 5),
+        ("水分子 H2O", 10),
+        ("a\u200db", 2),
+        ("\uff21\uff22", 4),
+    ],
 )
 def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
     assert displayed_width(text) == width
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"),  # in JSON, with spaces, and on a screen
+    [
+        ("cp corrected interaction energy", "interaction energy, CP-corrected"),
+        ("uncorrected interaction energy", "interaction energy, uncorrected"),
+        ("counterpoise correction", "CP correction"),
+        ("scf cp corrected interaction energy", "SCF, CP-corrected"),
+        ("scs mp2 correlation uncorrected interaction energy", "SCS-MP2 correlation, uncorrected"),
+        ("mp2 correlation counterpoise correction", "MP2 correlation, CP correction"),
+        ("reaction energy", "reaction energy"),
+        ("sos mp2 correlation reaction energy", "SOS-MP2 correlation part"),
+        ("cbs scf total energy", "SCF total energy at the limit"),
+        ("cbs mp2 same spin correlation energy", "same spin at the limit"),
+        ("mp2 opposite spin correlation reaction energy", "opposite spin part"),
+        ("optimized total energy", "energy of the last geometry"),
+        ("max gradient", "largest gradient"),
+        ("lowest first", "first coordinate of the lowest point"),
+        ("lowest second", "second coordinate of the lowest point"),
+        ("lowest energy", "energy of the lowest point"),
+        ("gibbs energy correction", "Gibbs energy correction"),
+    ],
+)
+def test_names_of_numbers_are_readable(name: str, readable: str) -> None:
+    assert _quantity(name) == readable
 
 
 def test_columns_with_wide_characters_are_aligned() -> None:

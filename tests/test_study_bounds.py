@@ -360,6 +360,21 @@ def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) ->
     assert all(map(math.isnan, relative_errors([None, None])))
 
 
+@pytest.mark.parametrize("pair", ["ba", "ca", "bc", "ac"])
+@pytest.mark.parametrize("total", [2.0, None])
+def test_the_budget_of_a_scan_is_its_largest(
+    pair: str, total: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def difference(_: Study, parts: Any, energy: str) -> Any:
+        chosen = parts[0][1].name + parts[1][1].name == pair
+        return SimpleNamespace(total=total if chosen else 1.0)
+
+    monkeypatch.setattr(Study, "_budget_of_difference", difference)
+    runs = {name: SimpleNamespace(name=name, total_energy=ord(name) - 100.0) for name in "abc"}
+    found = Study("scan", "", {}, (), {}, {}, runs, True).error_budget  # type: ignore[arg-type]
+    assert found is not None and found.total == total
+
+
 def test_what_computes_a_step() -> None:
     """Its own function, the study's, or the energy; parts of a limit whose weights differ ask for
     the gradient of E(SCF), too."""

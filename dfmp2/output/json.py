@@ -571,4 +571,5 @@ def _column(name: str, values: list[Any]) -> Column:
             UNITS_OF_NUMBERS[name],
             described,
         )
-    return Column([printed(str(value)).decode() for value in values], "", described)
+    texts = ["" if value is None else printed(str(value)).decode() for value in values]
+    return Column(texts, "", described)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from dfmp2.errors import InputError
 from dfmp2.output.json import frame, result_dict, result_frame, study_frame
 from dfmp2.output.plan import plan_dict, plan_text
@@ -58,7 +60,7 @@ def study_plot(study: Study, axes: Any = None) -> Any:
             "optimisations; to_dataframe() has the numbers of every study"
         )
     if not study.table:
-        raise InputError(f"{study.title}: nothing that could be drawn has been computed yet")
+        raise _nothing_to_draw(study)
     try:
         from matplotlib import pyplot
     except ImportError as error:
@@ -73,10 +75,18 @@ def study_plot(study: Study, axes: Any = None) -> Any:
     return axes
 
 
+def _nothing_to_draw(study: Study) -> InputError:
+    return InputError(f"{study.title}: nothing that could be drawn has been computed yet")
+
+
 def _scan(study: Study, axes: Any) -> None:
-    """Energy above the lowest point, along one coordinate or as a map of two."""
+    """Energy above the lowest point, along one coordinate or as a map of two: levels between the
+    finished points or, while they are on one line, the points."""
     names = study.settings.get("coordinates", [study.settings["coordinate"]])
     energies = study.table["relative_energy"]
+    finished = [k for k, energy in enumerate(energies.values) if math.isfinite(energy)]
+    if not finished:
+        raise _nothing_to_draw(study)
     places = [study.table[name] for name in names]
     labels = [
         _labelled(name.replace("_", " "), place.units)
@@ -87,9 +97,11 @@ def _scan(study: Study, axes: Any) -> None:
         axes.plot(places[0].values, energies.values, "o-")
         axes.set_ylabel(_labelled("E - lowest", energies.units))
         return
-    finished = [k for k, energy in enumerate(energies.values) if math.isfinite(energy)]
     x, y, z = ([column.values[k] for k in finished] for column in (*places, energies))
-    filled = axes.tricontourf(x, y, z, levels=LEVELS)
+    if np.linalg.matrix_rank(np.stack([x, y, np.ones_like(x)])) < 3:
+        filled = axes.scatter(x, y, c=z)  # on one line, which has no area between them
+    else:
+        filled = axes.tricontourf(x, y, z, levels=LEVELS)
     axes.set_ylabel(labels[1])
     axes.figure.colorbar(filled, ax=axes, label=_labelled("E - lowest", energies.units))
 

@@ -240,8 +240,6 @@ class Study:
     @property
     def error_budget(self) -> ErrorBudget | None:
         """The error budget of its energies; None if there are none, or none yet."""
-        from dfmp2.mp2.error_of_difference import combined
-
         runs = list(self.results.values())
         if not self.complete or len(self.runs) < 2 or self.kind in NO_BUDGET:
             return None
@@ -251,7 +249,7 @@ class Study:
             return self._interaction_budget("CP-corrected", "-in-complex")
         if self.kind == "irc":
             minimum = self.runs[str(self.settings["backward_run"])]
-            return combined(
+            return self._budget_of_difference(
                 [((1.0, 1.0), self.runs["transition-state"]), ((-1.0, -1.0), minimum)],
                 "The barrier forwards",
             )
@@ -260,13 +258,15 @@ class Study:
                 ((one["coefficient"], one["coefficient"]), self.results[one["run"]])
                 for one in self.settings["species"]
             ]
-            return combined(parts, "The reaction energy")
+            return self._budget_of_difference(parts, "The reaction energy")
         if self.kind == "scan":
             by_energy = sorted(self.path.values(), key=lambda run: run.total_energy)
             pairs = [(run, by_energy[0]) for run in by_energy[1:]]
             pairs += [(run, by_energy[-1]) for run in by_energy[:-1]]
             differences = [
-                combined([((1.0, 1.0), run), ((-1.0, -1.0), end)], "The difference of two points")
+                self._budget_of_difference(
+                    [((1.0, 1.0), run), ((-1.0, -1.0), end)], "The difference of two points"
+                )
                 for run, end in pairs
             ]
             return max(differences, key=_largest_last)
@@ -284,13 +284,29 @@ class Study:
 
     def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
         """The budget of the interaction energy that uses the fragment runs with this suffix."""
-        from dfmp2.mp2.error_of_difference import combined
-
         results = self.results
         fragments = [((-1.0, -1.0), run) for name, run in results.items() if name.endswith(ending)]
-        return combined(
+        return self._budget_of_difference(
             [((1.0, 1.0), results["complex"]), *fragments], f"The {scheme} interaction energy"
         )
+
+    def _budget_of_difference(
+        self, parts: Sequence[tuple[tuple[float, float], MP2Result]], energy: str
+    ) -> ErrorBudget:
+        """The budget of a difference, whose errors are relative to the same as those of its
+        energies: at a basis-set limit, a complete basis set.
+
+        Parameters
+        ----------
+        parts : sequence of ((float, float), MP2Result)
+            Weights of E(SCF) and E(corr), and result of each energy.
+        energy : str
+            What the difference is, as in `ErrorBudget`.
+        """
+        from dfmp2.mp2.error_of_difference import combined
+
+        _, result = parts[0]
+        return combined(parts, energy, exact=result.error_budget.exact)
 
     def _limit_budget(self, runs: Sequence[MP2Result]) -> ErrorBudget:
         """The budget of a basis-set limit in a file of an earlier version, which lacks the weights:

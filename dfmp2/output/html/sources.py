@@ -107,6 +107,13 @@ class Entry(NamedTuple):
     content: str
 
 
+class Origin(NamedTuple):
+    """A file that a page is made from: its name, and its verified content hash."""
+
+    name: str
+    content: str
+
+
 def page(source: Path, title: str | None) -> str:
     """The page of a result, a study or a batch.
 
@@ -122,7 +129,7 @@ def page(source: Path, title: str | None) -> str:
         runs = [
             Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()
         ]
-        return study_page(study, runs, title, source.name)
+        return study_page(study, runs, title, Origin(source.name, f"{content} (table)"))
     content = hdf5.verify(source)
     return result_page(Entry(source.name, _slim(hdf5.read(source, verify=False)), content), title)
 
@@ -164,7 +171,7 @@ def result_page(entry: Entry, title: str | None) -> str:
         *drawing,
         _quoted(r),
         Facts(_in_brief(r)),
-        Facts(_origin(entry, r.provenance.command)),
+        Facts(_origin(Origin(entry.name, entry.content), r.provenance.command)),
     ]
     summary = Summary(title, subtitle, tiles, blocks, r.diagnostics.warnings)
     return render(summary, sections, entry.name)
@@ -217,11 +224,11 @@ def _quoted(result: MP2Result) -> Table:
     return Table("Energies", table.heads[:2], [row[:2] for row in table.rows])
 
 
-def _origin(entry: Entry, command: str) -> list[tuple[str, str]]:
+def _origin(file: Origin, command: str) -> list[tuple[str, str]]:
     """The file, its hash and the command, shortened."""
     return [
-        ("file", entry.name),
-        ("content", f"SHA-256 {entry.content}"),
+        ("file", file.name),
+        ("content", f"SHA-256 {file.content}"),
         ("command", shorten(without_folders(command), LONGEST_COMMAND)),
     ]
 
@@ -303,7 +310,9 @@ def _checks(r: MP2Result) -> SummaryTile:
 
 
 def _common(entries: Sequence[Entry]) -> list[SummaryTile]:
-    """The requested method, and the number of warnings."""
+    """The requested method, and the number of warnings; empty without runs."""
+    if not entries:
+        return []
     methods = list(dict.fromkeys(asked_for(entry.result) for entry in entries))
     levels = first(list(dict.fromkeys(level for level, _ in methods)), 2)
     counts = [len(entry.result.diagnostics.warnings) for entry in entries]
@@ -360,16 +369,21 @@ def _turns_of_scan(study: Study, *, found_minimum: bool) -> list[SummaryTile]:
         return [SummaryTile("between the points", words, "")]
     if found_minimum:
         return []
-    coordinate, above = list(study.table.values())[:2]
-    pairs = zip(coordinate.values, above.values, strict=True)
-    points = [(gap, x) for x, gap in pairs if math.isfinite(gap)]
+    energies = study.table["relative_energy"].values
+    points = [number for number, energy in enumerate(energies) if math.isfinite(energy)]
     if not points:
         return []
+    lowest = min(points, key=energies.__getitem__)
+    names = study.settings.get("coordinates", list(study.table)[:1])
+    coordinates = [study.table[name] for name in names]
+    place = ", ".join(f"{column.values[lowest]:.6g}" for column in coordinates)
     name = "lowest point"
-    if coordinate.units:
-        name = f"lowest point / {coordinate.units}"
+    if coordinates[0].units:
+        name = f"lowest point / {', '.join(column.units for column in coordinates)}"
     about = "of those computed: no minimum inside was found"
-    return [SummaryTile(name, f"{min(points)[1]:.6g}", about)]
+    if len(coordinates) > 1:
+        about = "of those computed"
+    return [SummaryTile(name, place, about)]
 
 
 def _kind_of_point(study: Study) -> SummaryTile:
@@ -386,8 +400,8 @@ def _kind_of_point(study: Study) -> SummaryTile:
     )
 
 
-def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str) -> str:
-    """The page of a study: its stored results, then its runs."""
+def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Origin) -> str:
+    """The page of a study: its stored results, then its runs, of which there may be none."""
     tiles = [*_answers(study), *_common(runs)]
     if not study.complete:
         tiles.append(
@@ -401,11 +415,6 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
             SummaryTile("good to", _about(budget), f"{budget.energy}, from {budget.exact}")
         )
     shown = _shown_in_full(study, runs)
-    # The energies of a scan belong to different geometries, of which the lowest is drawn; other
-    # studies have a single one.
-    drawn = shown[0]
-    if study.kind == "scan":
-        drawn = min(shown, key=lambda entry: entry.result.total_energy)
     results, listed = of_study(study, anchors(shown))
     settings = json.dumps(dict(study.settings), indent=1, ensure_ascii=False)
     given = (
@@ -414,7 +423,12 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     )
     figures, results = _taken_out(results)
     molecules = []
-    if study.kind != "reaction":  # where no molecule represents the others
+    if shown and study.kind != "reaction":  # where no molecule represents the others
+        # The energies of a scan belong to different geometries, of which the lowest is drawn; other
+        # studies have a single one.
+        drawn = shown[0]
+        if study.kind == "scan":
+            drawn = min(shown, key=lambda entry: entry.result.total_energy)
         molecule = in_full(drawn.result, drawn.content)[0]
         if not figures:
             figures, molecule = _taken_out(molecule)
@@ -440,11 +454,11 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     blocks += [
         *figures,
         *_main_values(results, study.kind),
-        Facts(_origin(Entry(file, drawn.result, drawn.content), study.command)),
+        Facts(_origin(file, study.command)),
     ]
     warnings = study_warnings(study)
     heading = with_formulas(title or study.title, formulas)
-    return render(Summary(heading, subtitle, tiles, blocks, warnings), sections, file)
+    return render(Summary(heading, subtitle, tiles, blocks, warnings), sections, file.name)
 
 
 def _shown_in_full(study: Study, runs: Sequence[Entry]) -> Sequence[Entry]:
