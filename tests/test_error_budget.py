@@ -1260,6 +1260,9 @@ def test_certificates_of_some_runs_say_nothing_of_the_others(result: MP2Result) 
         ("cc-pvdz", {"method": "kappa-mp2"}, "estimated"),
         ("cc-pvdz", {"method": "sos-mp2"}, "estimated"),
         ("cc-pvdz", {"reference": "rohf"}, "estimated"),
+        ("cc-pvdz", {"solvent": "water"}, "estimated"),
+        ("cc-pvdz", {"method": "ks", "xc": "pbe"}, "estimated"),
+        ("cc-pvdz", {"method": "b2plyp"}, "estimated"),
     ],
 )
 def test_what_is_certified_does_not_depend_on_the_host(
@@ -1276,6 +1279,24 @@ def test_what_is_certified_does_not_depend_on_the_host(
         decided.append([step.options.certify_fit for step in found.steps])
         assert found.note == f"fitting errors: {said}"
     assert decided[0] == decided[1] == [said.startswith("measured")] * 8
+
+
+@pytest.mark.parametrize(
+    "options", [{"solvent": "water"}, {"method": "ks", "xc": "pbe"}, {"method": "b2plyp"}]
+)
+def test_differences_are_computed_at_levels_without_certificates(options: dict[str, Any]) -> None:
+    """A scan and a reaction, whose errors are known if those of their runs are."""
+    bond = ("bond", "1,2", [0.9, 1.0])
+    molecule = diatomic("HF", 0.92)
+    scan = dfmp2.scan(molecule, "6-31g", bond, **QUIET, **options)
+    atoms = [dfmp2.Molecule.from_string(f"{atom} 0 0 0", multiplicity=2) for atom in "HF"]
+    reaction = dfmp2.reaction([molecule], atoms, "6-31g", **QUIET, **options)
+    for study in (scan, reaction):
+        budgets = [run.error_budget for run in study.runs.values()]
+        assert math.isfinite(study.error_budget.total) == all(
+            math.isfinite(budget.total) for budget in budgets
+        )
+        assert "fitting errors: estimated" in study.notes
 
 
 def test_a_study_goes_on_from_runs_without_certificates(

@@ -96,7 +96,9 @@ def combined(
     budgets = [(weights, error_sources(result)) for weights, result in parts]
     if not measured:  # errors measured in some runs say nothing about the others
         for (_, sources), (_, result) in zip(budgets, parts, strict=True):
-            sources.update(_estimated_fitting(result))
+            for key, estimate in _estimated_fitting(result).items():
+                if sources[key].shares:  # Kohn-Sham alone has no fitting of MP2
+                    sources[key] = estimate
     by_grid = all(grid_changes(result) is not None for _, result in parts)
     combination = {}
     for key in budgets[0][1]:

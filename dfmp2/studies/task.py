@@ -392,7 +392,7 @@ def certified(steps: Sequence[Step]) -> Certified:
         return Certified(as_asked, "fitting errors: measured in every run (--certify-fit)", ())
     chosen = ("certify_fit",)
     estimated = "fitting errors: estimated; --certify-fit measures them in every run"
-    if options.correlation is not MP2 or options.reference == "rohf" or options.xc is not None:
+    if options.correlation is not MP2 or not _has_certificate(options):
         return Certified(as_asked, "fitting errors: estimated", chosen)
     with_certificates = [
         replace(step, options=replace(step.options, certify_fit=True)) for step in as_asked
@@ -407,6 +407,15 @@ def certified(steps: Sequence[Step]) -> Certified:
             return Certified(as_asked, estimated, chosen)
     note = f"fitting errors: measured in all {len(as_asked)} runs with four-centre integrals"
     return Certified(with_certificates, note, chosen)
+
+
+def _has_certificate(options: Options) -> bool:
+    """Whether --certify-fit may be added to the options: not with ROHF, in a solvent, ..."""
+    try:
+        replace(options, certify_fit=True)
+    except InputError:
+        return False
+    return True
 
 
 def _certificate_seconds(step: Step) -> float:
