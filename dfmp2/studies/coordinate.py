@@ -464,7 +464,7 @@ def _line(option: Option, kind: str, atoms: str, molecule: Molecule) -> str:
 def _require_once(text: str) -> None:
     """Raise for constraints that may contradict each other."""
     rows = [line.partition("#")[0].lower().split() for line in text.splitlines()]
-    held = []
+    held: list[range] = []
     for row in rows:
         if row[:1] == ["xyz"] and len(row) > 1:
             held += _ranges_of(row[1])
