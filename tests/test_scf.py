@@ -33,6 +33,7 @@ from tests.conftest import MOLECULES, Heard
 from tests.recorded import recorded_error
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
+CATION = WATER.with_state(1, 2)
 ONE = {"threads": 1, "stability": "off"}
 
 
@@ -194,13 +195,18 @@ def test_the_last_iteration_is_below_both_tolerances(tolerance: float) -> None:
 # --- start orbitals -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
+@pytest.mark.parametrize(
+    ("before", "molecule"),
+    [(WATER, WATER), (RADICAL, RADICAL), (WATER, CATION), (CATION, WATER)],
+    ids=["rhf", "uhf", "rhf for uhf", "uhf for rhf"],
+)
 @pytest.mark.parametrize("shift", [0.0, 0.2], ids=["same", "moved"])
 def test_start_orbitals_are_made_orthonormal_where_they_are_used(
-    molecule: Molecule, shift: float, tmp_path: Path
+    before: Molecule, molecule: Molecule, shift: float, tmp_path: Path
 ) -> None:
-    """The first iteration is PySCF's from C (C^T S C)^-1/2, with S at the geometry of the run."""
-    first = dfmp2.run(molecule, "6-31g", scf="conventional", **ONE)
+    """The first iteration is PySCF's from C (C^T S C)^-1/2, with S at the geometry of the run; both
+    spins share the electrons of a restricted start."""
+    first = dfmp2.run(before, "6-31g", scf="conventional", **ONE)
     dfmp2.write(first, tmp_path / "first.h5")
     points = np.array(molecule.coordinates)
     points[1, 1] += shift
@@ -218,13 +224,13 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
         occupied = coeff[:, occ > 0]
         occupied = occupied @ np.linalg.inv(scipy.linalg.sqrtm(occupied.T @ overlap @ occupied))
         densities.append((occupied * occ[occ > 0]) @ occupied.T)
-    mf.run(
-        densities[0] if len(densities) == 1 else np.stack(densities),
-        callback=lambda e: energies.append(e["e_tot"]),
-    )
+    given_density: Any = sum(densities)
+    if molecule.multiplicity == 2:
+        given_density = np.stack(densities if len(densities) == 2 else [densities[0] / 2] * 2)
+    mf.run(given_density, callback=lambda e: energies.append(e["e_tot"]))
     assert heard.energies[0] == pytest.approx(energies[0], abs=1e-9)
     assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
-    if not shift:
+    if before is molecule and not shift:
         assert abs(energies[0] - mf.e_tot) < 1e-9 and result.reference.cycles <= 3
 
 
