@@ -83,8 +83,9 @@ def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
     else:
         evaluate = mf._numint.nr_uks
     bare = np.array(density)  # without its orbitals
+    # One for all: functionals of the density alone come first.
+    on_grid = ExchangeCorrelation(mf.mol, mf.grids, threads=2, room=10**9)
     for xc in FUNCTIONALS:
-        on_grid = ExchangeCorrelation(mf.mol, mf.grids, threads=2, room=10**9)
         _, energy, potential = evaluate(mf.mol, mf.grids, xc, density)
         for one in (density, density, bare):  # the second time from cached values
             found = on_grid.energy_and_potential(mf._numint, xc, one)

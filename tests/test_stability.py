@@ -23,10 +23,11 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import make_options
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
-from dfmp2.scf import following, ladder, rotation_left, rotations, stability
+from dfmp2.scf import following, ladder, response_matrices, rotation_left, rotations, stability
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.jk import JKFitting
-from dfmp2.scf.reference import Solutions
+from dfmp2.scf.kohn_sham import ExactExchange
+from dfmp2.scf.reference import Solutions, Stability
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests import awkward
 from tests.conftest import Heard, Runner, succeed
@@ -120,15 +121,16 @@ def test_what_is_advised_was_not_asked_for(
 
 def test_a_random_start_turns_the_frontier_orbitals_alone() -> None:
     """Of HBr's 18 occupied orbitals the lowest 8 stay full; the number of the start decides how the
-    other 10 mix with the only virtual one."""
-    mole = gto.M(atom="Br 0 0 0; H 0.1 0.3 1.4", basis="sto-3g", verbose=0)
+    other 10 mix with the lowest 10 virtual ones."""
+    mole = gto.M(atom="Br 0 0 0; H 0.1 0.3 1.4", basis="def2-svp", verbose=0)
     mf, overlap = scf.RHF(mole), mole.intor("int1e_ovlp")
     start = mf.get_init_guess(key="minao")
     _, orbitals = mf.eig(mf.get_fock(dm=start), overlap)
     first, second = (following.random_density(mf, start, number) for number in (1, 2))
     filled = np.einsum("pi,pq,qi->i", overlap @ orbitals, first, overlap @ orbitals)
     assert np.abs(filled[:6] - 2).max() < 1e-9  # the next three, 3p, are of equal energy
-    assert filled[9:18].min() < 1.999 and filled[18] > 0.01
+    assert filled[9:18].min() < 1.999 and filled[18:28].min() > 0.01
+    assert np.abs(filled[28:]).max() < 1e-9
     assert np.vdot(first, overlap) == pytest.approx(mole.nelectron)
     assert np.abs(first - second).max() > 0.01
 
@@ -292,6 +294,17 @@ def test_held_integrals_give_the_eigenvalues_of_fitted_densities(kind: str) -> N
         counted = np.subtract(fitted.operations, before)
         # The Fock matrix of the final orbitals is in float64.
         assert counted[int(single)] > 10 * counted[int(not single)]
+    spins, rng = rotations.orbital_spins(mf), np.random.default_rng(3)
+    x = [rng.standard_normal(spin.differences.shape) for spin in spins]
+    for exact in (ExactExchange(0.2, 0.9, 0.4), ExactExchange(0.5, 0.0, 0.4)):
+        plain, held, rough = (
+            response_matrices.orbital_hessian(mf, spins, exact, single=single, held=in_memory)
+            for single, in_memory in ((False, False), (False, True), (True, False))
+        )
+        for image, other in zip(plain(x, 1.5), held(x, 1.5), strict=True):
+            np.testing.assert_allclose(image, other, atol=1e-9)
+        rough(x, 1.5)
+        assert not fitted.single and not fitted.at_long_range(0.4).single
 
 
 def test_fitting_of_pyscf_is_left_as_it_is() -> None:
@@ -329,7 +342,9 @@ def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
         gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="6-31g", spin=1, verbose=0)
     ).run(conv_tol=1e-12)
     (rotation,) = stability.examined(mf).lowest
-    norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
+    norms = [float(np.linalg.norm(x)) for x in rotation.vectors]
+    assert max(norms) == pytest.approx(1.0) and norms[0] < norms[1]
+    norm = sum(one**2 for one in norms)
     angle = 0.01
     assert rotations.energy_along(mf, rotation)(angle) == pytest.approx(
         angle**2 * norm * rotation.eigenvalue, rel=1e-3
@@ -360,7 +375,9 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
             "RHF to UHF": (pyscf_stability._gen_hop_rhf_external(mf)[2], 1),
         }
     size = sum(spin.differences.size for spin in rotations.orbital_spins(mf))
-    found = {rotation.kind: rotation for rotation in stability.examined(mf).lowest}
+    examination = stability.examined(mf)
+    assert examination.left is None
+    found = {rotation.kind: rotation for rotation in examination.lowest}
     assert found.keys() == hops.keys()
     for kind, (product, factor) in hops.items():
         matrix = np.array([np.asarray(product(row)).real / factor for row in np.eye(size)])
@@ -440,6 +457,44 @@ def test_turns_about_an_axis_of_the_nuclei_are_left_out(atom: str, charge: int, 
     lowest = eigenvalues(mf)
     assert [abs(value) < 1e-5 for value in lowest[: free + 1]] == [True] * free + [False]
     assert stability.examined(mf).lowest[0].eigenvalue == pytest.approx(lowest[free], abs=2e-5)
+
+
+def test_a_turn_of_both_spins_may_be_free_and_an_opposite_one_is_not() -> None:
+    """Singlet NH, two electrons in one of two pi orbitals: RHF is unstable towards UHF along the
+    rotation into the other one, which costs RHF nothing."""
+    mole = gto.M(atom="N 0.3 0.1 0; H 0.5 0.8 0.6", basis="6-31g", verbose=0)
+    mf = scf.RHF(mole).run(conv_tol=1e-13)
+    _, internal, diagonal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)
+    external = pyscf_stability._gen_hop_rhf_external(mf)[2]
+    unit = np.eye(diagonal.size)
+    alike = np.linalg.eigvalsh([np.asarray(internal(row)).real / 2 for row in unit])
+    opposite = np.linalg.eigvalsh([np.asarray(external(row)).real for row in unit])
+    found = {one.kind: one.eigenvalue for one in stability.examined(mf).lowest}
+    assert abs(alike[0]) < 1e-5 and opposite[0] < -0.01
+    expected = {"RHF to RHF": alike[1], "RHF to UHF": opposite[0]}
+    assert found == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("converged", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("xc", "restricted"), [(None, "RHF"), ("pbe", "RKS")])
+def test_nothing_is_certain_unless_all_rotations_have_converged(
+    converged: tuple[bool, bool], xc: str | None, restricted: str
+) -> None:
+    nothing = (np.zeros((1, 1)),) * 2
+    lowest = [
+        rotations.Rotation(kind, value, nothing, one)
+        for kind, value, one in zip(("RHF to RHF", "RHF to UHF"), (0.2, 0.1), converged, strict=True)
+    ]
+    kinds = f"{restricted} to {restricted}, {restricted} to {restricted.replace('R', 'U')}"
+    found, angles = stability.judged(SimpleNamespace(xc=xc), lowest)
+    assert found == Stability(
+        verdict="stable" if all(converged) else "no instability found",
+        method=f"{kinds}; all rotations, iterative",
+        lowest_eigenvalue=0.1,
+        internal_eigenvalue=0.2,
+        external_eigenvalue=0.1,
+    )
+    assert angles == {"RHF to RHF": 0.0, "RHF to UHF": 0.0}
 
 
 def test_the_onset_of_an_instability_is_marginal() -> None:
