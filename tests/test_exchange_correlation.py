@@ -213,11 +213,14 @@ def test_the_shells_of_a_block_are_those_that_reach_it(case: str) -> None:
 def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
     mf = _on_level_3("water")
     density = mf.make_rdm1()
-    on_grid = ExchangeCorrelation(mf.mol, mf.grids, room=10**9)
+    room = 30 * 10**6  # for all values of one of the grids
+    on_grid = ExchangeCorrelation(mf.mol, mf.grids, room=room)
     fine = on_grid.energy_and_potential(mf._numint, "pbe", density)
     on_grid.single = True
     rough = on_grid.energy_and_potential(mf._numint, "pbe", density)
-    assert on_grid._coarse is not None
+    assert on_grid._coarse is not None and on_grid._fine is not None
+    assert on_grid._fine.kept_bytes > room / 2
+    assert on_grid._fine.kept_bytes + on_grid._coarse.kept_bytes <= room
     assert on_grid._coarse.block(0).values.dtype == np.float32
     coarse_grid = make_grid(mf.mol, "1").build()
     _, energy, potential = mf._numint.nr_rks(mf.mol, coarse_grid, "pbe", density)

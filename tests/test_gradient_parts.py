@@ -4,7 +4,7 @@ are held by test_gradients and test_properties."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,15 @@ from pyscf import gto, scf
 from scipy.linalg import expm
 
 from dfmp2.errors import ConvergenceError, NumericalError
-from dfmp2.gradients import amplitudes, certificate
+from dfmp2.gradients import amplitudes, certificate, derivatives
 from dfmp2.gradients import response as responses
 from dfmp2.gradients.mean_field import exchanged_densities
 from dfmp2.gradients.response import FockBuilder, Orbitals
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space
 from dfmp2.integrals.metric import InverseMetric
-from dfmp2.mp2.properties import Gradient
+from dfmp2.mp2.properties import Gradient, GradientCertificate
+from dfmp2.options import make_options
 from dfmp2.options.methods import Method
 from dfmp2.scf.kohn_sham import ExactExchange
 from dfmp2.scf.rotations import free_rotations
@@ -359,6 +360,79 @@ def test_the_certificate_of_a_gradient_by_hand(charged: bool) -> None:
         },
         rel=1e-10,
     )
+
+
+@pytest.mark.parametrize(
+    ("xc", "energy_xc", "allowed"),
+    [(None, None, 2e-6), ("pbe", "hf", 2e-6), (",pz", None, 2e-5), ("pbe", ",pz", 2e-5)],
+)
+def test_a_slope_by_hand(
+    xc: str | None, energy_xc: str | None, allowed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four energies of a quartic polynomial give its slope exactly; they are tight, and nothing is
+    examined again. Either functional may jump."""
+    molecule, asked = MOLECULES["chloramine"], []
+    direction = certificate.check_direction(molecule)
+    gradient = np.random.default_rng(2).standard_normal((molecule.natom, 3))
+
+    def energy(moved: Any, options: Any, **how: Any) -> Any:
+        asked.append((options, how["start"], how["doubt_units"]))
+        step = moved.coordinates - molecule.coordinates
+        s = float(np.vdot(step, direction))
+        np.testing.assert_allclose(step, s * direction, atol=1e-13)
+        return SimpleNamespace(total_energy=-0.3 * s + 20 * s**2 - 50 * s**3 + 300 * s**4)
+
+    monkeypatch.setattr(certificate, "mp2_energy", energy)
+    wishes = {"check": True, "certify_fit": True, "stability": "full", "precision": "mixed"}
+    options = make_options(basis="sto-3g", scf_starts=2, scf_from="x.h5", **wishes)
+    proof: Any = GradientCertificate(0.0, 0.0, 1e-9, 0.0, 1e-11, 1e-6)
+    reference: Any = SimpleNamespace(xc=xc, energy_xc=energy_xc, as_start=lambda origin: "there")
+    found = certificate.with_slope(
+        proof, molecule, options, reference, SimpleNamespace(total_gradient=gradient), Heard()
+    )
+    assert found.numerical_slope == pytest.approx(-0.3, rel=1e-9)
+    assert found.analytic_slope == float(np.vdot(gradient, direction))
+    assert found.allowed_slope == allowed
+    beside = {"check": False, "certify_fit": False, "stability": "off", "precision": "fp64"}
+    beside |= {"guess": "atoms", "scf_from": None, "scf_starts": 1}
+    for tolerance, used in ((options.scf_conv_tol, 1e-12), (1e-14, 1e-14)):
+        given = replace(options, scf_conv_tol=tolerance)
+        expected = replace(given, scf_conv_tol=used, **beside)
+        assert certificate.options_beside(given, certificate.TIGHT) == expected
+    assert asked == [(replace(options, scf_conv_tol=1e-12, **beside), "there", False)] * 4
+
+
+def test_derivatives_of_integrals_with_core_potentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one atom, beside others without and a ghost; and of two centres, a few shells at a
+    time."""
+    monkeypatch.setattr(derivatives, "SHELLS_PER_CALL", 5)
+    symbols, rng = ("Br", "I", "H", "GHOST-O"), np.random.default_rng(6)
+    start = np.array([[0.2, 0.1, -0.3], [0.1, 0.3, 4.6], [1.9, 1.2, 6.7], [-2.8, 2.1, 2.0]])
+
+    def made(places: Any) -> Any:
+        atoms = list(zip(symbols, places, strict=True))
+        sets = {"I": "def2-svp", "default": "sto-3g"}
+        return gto.M(atom=atoms, basis=sets, ecp={"I": "def2-svp"}, unit="bohr", spin=1, verbose=0)
+
+    mole = made(start)
+    density, weighted, factors = rng.standard_normal((3, mole.nao, mole.nao))
+    density, weighted = density + density.T, weighted + weighted.T
+
+    def values(places: Any) -> Array:
+        moved = made(places)
+        core = moved.intor("int1e_kin") + moved.intor("int1e_nuc") + moved.intor("ECPscalar")
+        one = np.vdot(core, density) - np.vdot(moved.intor("int1e_ovlp"), weighted)
+        return np.array([one, np.vdot(moved.intor("int2c2e"), factors)])
+
+    direction = 1e-3 * rng.standard_normal((4, 3))
+    energies = [values(start + k * direction) for k in (-2, -1, 1, 2)]
+    slopes = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / 12
+    found = [
+        derivatives.one_electron(mole, "none", density, weighted),
+        derivatives.two_center(mole, factors),
+    ]
+    expected = pytest.approx(slopes, rel=1e-6, abs=1e-7)
+    assert [float(np.vdot(one, direction)) for one in found] == expected
 
 
 def test_what_is_exchanged_with_depends_on_both_functionals() -> None:

@@ -170,6 +170,18 @@ def _atomic_x2c() -> Any:
     return mf.run()
 
 
+def _with_x2c(**settings: Any) -> Any:
+    mf = water().RHF().x2c().run()
+    vars(mf.with_x2c).update(settings)
+    return mf
+
+
+def _with_attribute(name: str, value: str) -> Any:
+    mf = water().RHF().run()
+    setattr(mf, name, value)
+    return mf
+
+
 def _complex() -> Any:
     mf = water().RHF().run()
     mf.mo_coeff = mf.mo_coeff + 0j
@@ -197,6 +209,10 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "localised": _localised,
     "shifted": lambda: set_on(water().RHF(), level_shift=0.3, conv_check=False),
     "complex": _complex,
+    "dispersion": lambda: _with_attribute("disp", "d3bj"),
+    "non-local correlation": lambda: _with_attribute("nlc", "vv10"),
+    "x2c in another basis": lambda: _with_x2c(basis="sto-3g"),
+    "x2c in contracted functions": lambda: _with_x2c(xuncontract=False),
     "ghf": lambda: water().GHF().run(),
     "rohf": lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(),
     "kohn-sham": lambda: dft.RKS(water()).run(),

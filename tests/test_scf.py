@@ -3,6 +3,7 @@ far from the end."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -22,10 +23,14 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole, start_density
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.options import make_options
 from dfmp2.progress import Silent
 from dfmp2.scf import following, jk, ladder
+from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.integrals import reproducible
 from dfmp2.scf.ladder import SingleSchedule
+from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import counted_text
 from tests.awkward import MOLECULES as AWKWARD
 from tests.awkward import mole_of
@@ -39,6 +44,35 @@ ONE = {"threads": 1, "stability": "off"}
 
 def built(molecule: Molecule, basis: str) -> Any:
     return build_mole(molecule, resolve_orbital(basis, molecule.elements), 10**9)
+
+
+# --- the kind of reference ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "multiplicity", "guess", "kind"),
+    [
+        ("auto", 1, "core", "rhf"),
+        ("auto", 2, "mix", "uhf"),
+        ("uhf", 1, "mix", "uhf"),
+        ("rhf", 1, "atoms", "rhf"),
+        ("rohf", 3, "core", "rohf"),
+        ("rhf", 2, "atoms", None),
+        ("rohf", 1, "atoms", None),
+        ("auto", 1, "mix", None),
+        ("rhf", 1, "mix", None),
+        ("rohf", 2, "mix", None),
+    ],
+)
+def test_a_reference_follows_the_multiplicity_or_is_refused(
+    asked: Any, multiplicity: int, guess: Any, kind: str | None
+) -> None:
+    options = make_options(basis="sto-3g", reference=asked, guess=guess)
+    if kind is None:
+        with recorded_error(InputError):
+            reference_kind(options, multiplicity)
+    else:
+        assert reference_kind(options, multiplicity) == kind
 
 
 # --- energies and start densities -----------------------------------------------------------------
@@ -244,6 +278,22 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
         dfmp2.run(oxygen, "6-31g", scf_from=str(tmp_path / "ne.h5"), **ONE)
     with recorded_error(InputError):
         dfmp2.run(neon, "cc-pvdz", scf_from=str(tmp_path / "ne.h5"), **ONE)
+
+
+def test_start_orbitals_that_span_too_little_are_refused() -> None:
+    """Two that are equal, but not two that overlap by 0.999."""
+    coeff = scipy.linalg.inv(scipy.linalg.sqrtm(built(WATER, "sto-3g").intor("int1e_ovlp")))
+    occ = np.array([[2.0] * 5 + [0.0] * 2])
+    options = make_options(basis="sto-3g", **ONE)
+    for angle, refused in ((math.acos(0.999), False), (0.0, True)):
+        turned = coeff.copy()
+        turned[:, 1] = math.cos(angle) * coeff[:, 0] + math.sin(angle) * coeff[:, 1]
+        start = StartOrbitals(turned[None], occ, None, "start.h5")
+        if refused:
+            with recorded_error(InputError):
+                mp2_energy(WATER, options, start=start, listener=Silent())
+        else:
+            assert mp2_energy(WATER, options, start=start, listener=Silent()).reference.cycles > 1
 
 
 # --- conventional: the same bits, whatever the threads do -----------------------------------------

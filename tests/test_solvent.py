@@ -372,12 +372,21 @@ def test_exports_name_the_solvent_or_refuse() -> None:
     assert document["keywords"]["solvent"] == "water"
 
 
-def test_the_plan_counts_the_surface() -> None:
+@pytest.mark.parametrize(
+    ("solvent", "model"),
+    [("water", "cpcm"), ("water", "smd"), ("toluene", "smd"), ("chloroform", "smd")],
+)
+def test_points_of_a_surface_are_known_before_it_is_built(solvent: str, model: Any) -> None:
+    """SMD's radius of oxygen depends on the acidity of the solvent."""
     mole = gto.M(atom=BENT, basis="sto-3g", verbose=0)
-    points = surface_points(mole, Options("sto-3g", solvent="water"))
-    model = pcm.PCM(mole)
-    model.build()
-    assert points == len(model.surface["grid_coords"])
+    points = surface_points(mole, Options("sto-3g", solvent=solvent, solvent_model=model))
+    theirs = smd.SMD(mole, solvent) if model == "smd" else pcm.PCM(mole)
+    theirs.build()
+    assert points == len(theirs.surface["grid_coords"])
+    assert surface_points(mole, Options("sto-3g")) == 0
+
+
+def test_the_plan_counts_the_surface() -> None:
     work = Workload(300, 1500, 1000, (Spin(10, 10, 290),), "fp64", 100)
     from dfmp2.backends.cpu import CpuBackend
 

@@ -483,7 +483,9 @@ def test_nothing_is_certain_unless_all_rotations_have_converged(
     nothing = (np.zeros((1, 1)),) * 2
     lowest = [
         rotations.Rotation(kind, value, nothing, one)
-        for kind, value, one in zip(("RHF to RHF", "RHF to UHF"), (0.2, 0.1), converged, strict=True)
+        for kind, value, one in zip(
+            ("RHF to RHF", "RHF to UHF"), (0.2, 0.1), converged, strict=True
+        )
     ]
     kinds = f"{restricted} to {restricted}, {restricted} to {restricted.replace('R', 'U')}"
     found, angles = stability.judged(SimpleNamespace(xc=xc), lowest)
