@@ -22,6 +22,7 @@ from dfmp2.gradients.response import FockBuilder, Orbitals
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space
 from dfmp2.integrals.metric import InverseMetric
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.properties import Gradient, GradientCertificate
 from dfmp2.options import make_options
 from dfmp2.options.methods import Method
@@ -360,6 +361,24 @@ def test_the_certificate_of_a_gradient_by_hand(charged: bool) -> None:
         },
         rel=1e-10,
     )
+    result.precision, result.correlation_energy = "mixed", -0.4
+    for opposite, same, most in ((1.3, 0.4, 1.3), (0.4, -1.5, 1.5), (0.3, 0.2, 1.0)):
+        result.options.correlation = Method("custom", "custom", opposite, same, "test")
+        scaled = certificate.certify_gradient(*given)
+        assert scaled.allowed_energy == pytest.approx(1e-9 + most * 2e-7, rel=1e-10)
+
+
+def test_an_atom_has_no_extent_that_a_torque_could_be_divided_by() -> None:
+    made = Gradient(
+        mp2_total_gradient=np.array([[1e-7, -3e-7, 2e-7]]),
+        scaling="mp2",
+        opposite_spin_factor=1.0,
+        same_spin_factor=1.0,
+        seconds=0.0,
+    )
+    spheres = np.array([3e-8, -4e-8, 1e-8])
+    atom = Molecule(("He",), np.ones((1, 3)))
+    assert certificate._sums(atom, made, spheres) == pytest.approx((3e-7, 4e-8))
 
 
 @pytest.mark.parametrize(

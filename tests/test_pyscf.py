@@ -14,6 +14,7 @@ import pytest
 from pyscf import dft, gto, lo, qmmm, scf, sgx
 from pyscf.mp import dfmp2 as pyscf_dfmp2
 from pyscf.mp import dfmp2_native, dfump2_native
+from pyscf.pbc import gto as periodic
 from pyscf.scf import addons
 
 import dfmp2
@@ -217,6 +218,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "rohf": lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(),
     "kohn-sham": lambda: dft.RKS(water()).run(),
     "cartesian": lambda: water(basis="6-31g*", cart=True).RHF().run(),
+    "periodic": lambda: scf.hf.RHF(periodic.M(atom="He", a=np.eye(3) * 4, basis="6-31g")),
     "not a mean field": object,
     "gpu4pyscf": lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
     "dirac": lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(),
@@ -238,8 +240,10 @@ def test_orbitals_of_either_spin_must_be_canonical(radical: Any, what: str, spin
     if what == "energies":
         mf.mo_energy[spin] += 0.01
     else:
+        # Their energies are those of the turned orbitals.
         turn = np.array([[0.8, -0.6], [0.6, 0.8]])
         mf.mo_coeff[spin][:, 1:3] = mf.mo_coeff[spin][:, 1:3] @ turn
+        mf.mo_energy[spin][1:3] = turn.T**2 @ mf.mo_energy[spin][1:3]
     with recorded_error(InputError):
         dfmp2.from_mean_field(mf, **PLAIN)
 
@@ -265,6 +269,34 @@ def test_convergence_as_pyscf_leaves_it_is_enough() -> None:
     for tolerance in (1e-9, 1e-4):
         mf = water().RHF().run(conv_tol=tolerance)
         assert dfmp2.from_mean_field(mf, **PLAIN).scf_total_energy == mf.e_tot
+
+
+@pytest.mark.parametrize(
+    ("of_energy", "of_gradient", "energy", "taken"),
+    [
+        (1e-9, None, 0.0, False),
+        (1e-6, None, 0.0, True),
+        (1e-9, 1e-3, 0.0, True),
+        (1e-6, 1e-5, 0.0, False),
+        (1e-9, 1e-3, 4e-6, False),
+        (1e-6, None, 4e-6, True),
+    ],
+)
+def test_what_pyscf_was_asked_for_decides_how_close_is_close(
+    closed: Any, of_energy: float, of_gradient: float | None, energy: float, taken: bool
+) -> None:
+    """HOMO and LUMO turned by 1e-3 couple by 4e-4 Eh, and raise the energy by less than 1e-6."""
+    mf, nocc = closed.copy(), 5
+    mf.conv_tol, mf.conv_tol_grad = of_energy, of_gradient
+    mf.mo_coeff = closed.mo_coeff.copy()
+    turn = np.array([[1.0, -1e-3], [1e-3, 1.0]]) / np.sqrt(1 + 1e-6)
+    mf.mo_coeff[:, nocc - 1 : nocc + 1] = mf.mo_coeff[:, nocc - 1 : nocc + 1] @ turn
+    mf.e_tot = closed.e_tot + energy
+    if taken:
+        assert dfmp2.from_mean_field(mf, **PLAIN).scf_total_energy == mf.e_tot
+    else:
+        with recorded_error(InputError):
+            dfmp2.from_mean_field(mf, **PLAIN)
 
 
 # --- the class ------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.progress import Silent
 from dfmp2.scf import following, jk, ladder
-from dfmp2.scf.hartree_fock import reference_kind
-from dfmp2.scf.integrals import reproducible
+from dfmp2.scf.hartree_fock import reference_kind, run_scf
+from dfmp2.scf.integrals import ScfIntegrals, reproducible
 from dfmp2.scf.ladder import SingleSchedule
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import counted_text
@@ -280,6 +280,31 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
         dfmp2.run(neon, "cc-pvdz", scf_from=str(tmp_path / "ne.h5"), **ONE)
 
 
+def test_a_store_belongs_to_the_first_of_several_starts() -> None:
+    """It takes the orbitals of that one's iterations alone; those that are left in it by an
+    interrupted run do not replace the other start."""
+    options = make_options(basis="sto-3g", scf="conventional", scf_starts=2, **ONE)
+    saved: list[StartOrbitals] = []
+
+    def add(coeff: Any, occ: Any) -> None:
+        saved.append(StartOrbitals(coeff, occ, None, "left over"))
+
+    store: Any = SimpleNamespace(orbitals=None, add_orbitals=add)
+
+    def energies_of_starts() -> list[list[float]]:
+        heard = Heard()
+        mole = built(WATER, "sto-3g")
+        run_scf(mole, "rhf", options, ScfIntegrals(None, "memory", 1), None, heard, store=store)
+        second = [cycle for cycle, *_ in heard.cycles].index(1, 1)
+        return [heard.energies[:second], heard.energies[second:]]
+
+    first, other = energies_of_starts()
+    assert len(saved) == len(first) and abs(other[0] - first[0]) > 1e-3
+    store.orbitals = saved[-1]
+    again, same = energies_of_starts()
+    assert len(again) < len(first) and same == pytest.approx(other, abs=1e-9)
+
+
 def test_start_orbitals_that_span_too_little_are_refused() -> None:
     """Two that are equal, but not two that overlap by 0.999."""
     coeff = scipy.linalg.inv(scipy.linalg.sqrtm(built(WATER, "sto-3g").intor("int1e_ovlp")))
@@ -314,6 +339,22 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
     np.testing.assert_allclose(found[0], expected, atol=1e-11)
     kept = [reproducible(theirs, asked)._is_mem_enough() for asked in (True, False, None)]
     assert kept == [True, False, theirs._is_mem_enough()]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_integrals_of_every_operator_are_kept_or_made_anew(in_memory: bool) -> None:
+    """Those of 1/r and of two long-range operators, which have their own."""
+    mol = mole_of(WATER, "6-31g")
+    theirs, ours = scf.RHF(mol), reproducible(scf.RHF(mol), in_memory)
+    density = np.random.default_rng(3).standard_normal((mol.nao, mol.nao))
+    density += density.T
+    for omega in (0.3, None, 0.7, 0.3):
+        expected = theirs.get_jk(mol, density, omega=omega)
+        np.testing.assert_allclose(
+            ours.get_jk(mol, density, omega=omega), expected, atol=1e-9, err_msg=str(omega)
+        )
+    assert (ours._eri is not None) == in_memory
+    assert sorted(ours._long_range) == ([0.3, 0.7] if in_memory else [])
 
 
 # --- float32 exchange early in the SCF: the same converged state ----------------------------------

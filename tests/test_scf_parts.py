@@ -381,14 +381,15 @@ def test_instabilities_are_followed_five_times_at_most(
 
 @pytest.mark.usefixtures("judged")
 def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third is lower than the first by more than 1e-7 Eh, the second by less; the fourth does
-    not converge."""
+    """The fourth is lower than the second by more than 1e-7 Eh, the third by less, and the fifth is
+    not lower than the fourth by as much; the first and the last do not converge."""
     energies: dict[str, float | None] = {
-        "start": -1.0,
-        "2": -1.0 - 0.9e-7,
-        "3": -1.0 - 1.2e-7,
-        "4": None,
+        "start": None,
+        "2": -1.0,
+        "3": -1.0 - 0.9e-7,
+        "4": -1.0 - 1.2e-7,
         "5": -1.0 - 1.9e-7,
+        "6": None,
     }
     monkeypatch.setattr(following, "random_density", lambda mf, density, number: str(number))
 
@@ -398,15 +399,20 @@ def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch)
             raise ConvergenceError("made up")
         return Solution(energy, density), ["DIIS"], [(energy, 0.0, 0.1)]
 
-    options = Options(basis="sto-3g", stability="off", scf_starts=5)
+    options = Options(basis="sto-3g", stability="off", scf_starts=6)
     heard = Heard()
     found, solutions = find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
     assert solutions is not None
-    assert (found.mf.name, found.place, solutions.chosen) == ("3", 3, 3)
-    assert solutions.origin == ("atoms", *(f"atoms, rotated at random ({n})" for n in (2, 3, 4, 5)))
-    assert math.isnan(solutions.energy[3]) and solutions.kind == ("",) * 5
-    assert sum("orbitals rotated at random" in text for text in heard.stages) == 4
-    assert sum("start 4 did not converge" in text for text in heard.stages) == 1
+    assert (found.mf.name, found.place, solutions.chosen) == ("4", 4, 4)
+    origins = [f"atoms, rotated at random ({n})" for n in (2, 3, 4, 5, 6)]
+    assert solutions.origin == ("atoms", *origins)
+    assert solutions.energy == pytest.approx(
+        [math.nan, *list(energies.values())[1:-1], math.nan], nan_ok=True
+    )
+    assert solutions.kind == ("",) * 6
+    assert sum("orbitals rotated at random" in text for text in heard.stages) == 5
+    for start in (1, 6):
+        assert sum(f"start {start} did not converge" in text for text in heard.stages) == 1
     energies = dict.fromkeys(energies)
     with recorded_error(ConvergenceError):
         find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
