@@ -54,7 +54,7 @@ CASES = {
     ),
     "rhf, four-centre": (WATER, FOUR_CENTRE),
     "uhf, four-centre": (WATER.with_state(1, 2), FOUR_CENTRE),
-    "ghost": (GHOST, {}),
+    "ghost on a charge": (GHOST.in_field([[0.1, -1.5, -0.8, 0.4], [1, -5, 0, -0.8]]), {}),
     "x2c": (WATER, {"relativity": "x2c"}),
     "charges": (FIELD, {}),
     "no beta "
