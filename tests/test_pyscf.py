@@ -177,9 +177,9 @@ def _with_x2c(**settings: Any) -> Any:
     return mf
 
 
-def _with_attribute(name: str, value: str) -> Any:
-    mf = water().RHF().run()
-    setattr(mf, name, value)
+def _changed(mf: Any, **attributes: Any) -> Any:
+    """Run a mean field and set attributes on it."""
+    vars(mf.run()).update(attributes)
     return mf
 
 
@@ -210,8 +210,12 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "localised": _localised,
     "shifted": lambda: set_on(water().RHF(), level_shift=0.3, conv_check=False),
     "complex": _complex,
-    "dispersion": lambda: _with_attribute("disp", "d3bj"),
-    "non-local correlation": lambda: _with_attribute("nlc", "vv10"),
+    "dispersion": lambda: _changed(water().RHF(), disp="d3bj"),
+    "non-local correlation": lambda: _changed(water().RHF(), nlc="vv10"),
+    "other electrons, restricted": lambda: _changed(water().RHF(), mo_occ=6 * [2] + 7 * [0]),
+    "fractions, unrestricted": lambda: _changed(
+        water().UHF(), mo_occ=[4 * [1] + 2 * [0.5] + 7 * [0], 5 * [1] + 8 * [0]]
+    ),
     "x2c in another basis": lambda: _with_x2c(basis="sto-3g"),
     "x2c in contracted functions": lambda: _with_x2c(xuncontract=False),
     "ghf": lambda: water().GHF().run(),

@@ -13,7 +13,7 @@ import pytest
 from pyscf import dft, gto, scf
 from pyscf.scf import stability as pyscf_stability
 from pyscf.soscf import newton_ah
-from scipy.linalg import expm
+from scipy.linalg import eigh, expm
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
@@ -408,6 +408,23 @@ def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> No
     followed, _ = run(hydrogen(), "6-31g", reference="uhf", stability="follow", **given)
     assert followed.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-7)
     assert solutions(followed).kind[0] == "UKS to UKS"
+
+
+@pytest.mark.parametrize("method", ["auto", "full"])
+@pytest.mark.parametrize("distance", [0.9, 3.0])
+def test_one_electron_alone_is_in_a_stable_state(distance: float, method: str) -> None:
+    """H2+: no rotation of beta orbitals, and each excitation energy is a difference of orbital
+    energies of the bare nuclei."""
+    places = np.array([[0, 0, 0], [0, 0.1, distance]]) * BOHR_PER_ANGSTROM
+    molecule = Molecule(("H", "H"), places, charge=1, multiplicity=2)
+    result, _ = run(molecule, "6-31g", reference="uhf", stability=method)
+    mole = awkward.mole_of(molecule)
+    core, overlap = scf.hf.get_hcore(mole), mole.intor("int1e_ovlp")
+    levels = eigh(core, overlap, eigvals_only=True)
+    found = result.reference.stability
+    assert found is not None and found.verdict == "stable"
+    fitted = 1e-3 if method == "auto" else 2e-5
+    assert found.lowest_eigenvalue == pytest.approx(levels[1] - levels[0], abs=fitted)
 
 
 NITRIC_OXIDE = atoms(("N", 0, 0, 0), ("O", 0.2, 0.3, 1.1), multiplicity=2)
