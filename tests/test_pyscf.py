@@ -132,6 +132,12 @@ def _different_sets() -> Any:
     return water(atom=atoms, basis=sets, charge=1, spin=1).UHF()
 
 
+def _sodium() -> Any:
+    """Two atoms, one of them with a core potential."""
+    atoms, sets = "Na1 0 0 0; Na2 0 0 3.1", {"Na1": "lanl2dz", "Na2": "sto-3g"}
+    return gto.M(atom=atoms, basis=sets, ecp={"Na1": "lanl2dz"}, verbose=0).RHF()
+
+
 def _scaled_fit() -> Any:
     mf = fitted(water().RHF())
     mf.with_df.build()
@@ -216,6 +222,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "fractions, unrestricted": lambda: _changed(
         water().UHF(), mo_occ=[4 * [1] + 2 * [0.5] + 7 * [0], 5 * [1] + 8 * [0]]
     ),
+    "different core potentials": lambda: _sodium().run(),
     "x2c in another basis": lambda: _with_x2c(basis="sto-3g"),
     "x2c in contracted functions": lambda: _with_x2c(xuncontract=False),
     "ghf": lambda: water().GHF().run(),

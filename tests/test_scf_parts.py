@@ -588,15 +588,17 @@ def test_operations_of_fitted_matrices_are_counted() -> None:
             j[s], np.einsum("pmn,p->mn", b, np.einsum("pmi,mi->p", half, c)), atol=1e-9
         )
     # Operations of another operator are added, and share the switches.
-    made.gathers = True
     long_range = made.at_long_range(0.4)
     assert long_range is made.at_long_range(0.4) and long_range.operations is made.operations
-    assert long_range.single and long_range.gathers and long_range.name == "scf-long-range"
+    assert long_range.name == "scf-long-range"
+    for switch in ("single", "corrected", "occupied_rows", "gathers"):
+        for state in (True, False):
+            setattr(made, switch, state)
+            assert getattr(made.at_long_range(0.4), switch) is state
+    made.gathers = True
     with mole.with_range_coulomb(0.4):
         exact = df.DF(mole, "def2-universal-jkfit").get_jk(occupied[0] @ occupied[0].T)[0]
-    made.single = False
     again = made.at_long_range(0.4)
-    assert not again.single
     mine, _ = made.get_jk(occupied[0] @ occupied[0].T, omega=0.4)
     assert np.abs(mine - exact).max() < 0.05 * np.abs(exact).max()  # their metric is of 1/r
     made.stop_gathering()

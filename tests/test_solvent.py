@@ -280,6 +280,12 @@ def test_solvents_go_by_their_names_in_any_case(name: str, found: str) -> None:
     assert solvent == Solvent("cpcm", found, smd.solvent_db[found][5])
 
 
+def test_every_solvent_of_the_table_is_found_by_its_name() -> None:
+    for name, values in solvent_table().items():
+        for given in (name, name.upper().replace("-", " ")):
+            assert find_solvent(Options("sto-3g", solvent=given)) == Solvent("cpcm", name, values[5])
+
+
 def test_the_page_lists_the_solvents_of_the_table() -> None:
     page = (Path(__file__).parent.parent / "docs/reference/solvents.md").read_text()
     for name, values in solvent_table().items():
