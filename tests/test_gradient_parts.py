@@ -19,6 +19,7 @@ from dfmp2.gradients import amplitudes, certificate, derivatives
 from dfmp2.gradients import response as responses
 from dfmp2.gradients.mean_field import exchanged_densities
 from dfmp2.gradients.response import FockBuilder, Orbitals
+from dfmp2.gradients.result import GradientResult
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space
 from dfmp2.integrals.metric import InverseMetric
@@ -366,6 +367,22 @@ def test_the_certificate_of_a_gradient_by_hand(charged: bool) -> None:
         result.options.correlation = Method("custom", "custom", opposite, same, "test")
         scaled = certificate.certify_gradient(*given)
         assert scaled.allowed_energy == pytest.approx(1e-9 + most * 2e-7, rel=1e-10)
+
+
+def test_a_table_of_a_gradient_marks_ghosts() -> None:
+    molecule = MOLECULES["nitroxyl with a ghost"]
+    made = Gradient(
+        mp2_total_gradient=np.arange(12.0).reshape(4, 3),
+        scaling="mp2",
+        opposite_spin_factor=1.0,
+        same_spin_factor=1.0,
+        seconds=0.0,
+    )
+    result: Any = SimpleNamespace(gradient=made, molecule=molecule)
+    frame = GradientResult(result).to_dataframe()
+    assert frame["symbol"].tolist() == ["N", "O", "H", "@F"]
+    np.testing.assert_array_equal(frame[list("xyz")], made.total_gradient)
+    assert frame.attrs["units"] == dict.fromkeys("xyz", "hartree/bohr")
 
 
 def test_an_atom_has_no_extent_that_a_torque_could_be_divided_by() -> None:

@@ -285,6 +285,8 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
         {"xc": "gga_x_no(_bt=1),lyp"},
         {"xc": "0.5*hf+0.5*pbe,r4scan"},
         {"xc": "pbe-d3bj"},
+        {"xc": "b97-3c"},
+        {"xc": "0.5*hf+0.5*b973c"},
         {"xc": "b88,lyp+*"},
     ],
     ids=str,
