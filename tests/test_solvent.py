@@ -27,12 +27,13 @@ from dfmp2.scf.solvent import (
     Solvent,
     find_solvent,
     in_solvent,
+    require_solvable,
     solvent_object,
     solvent_table,
     surface_points,
 )
 from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure, recorded_warning
+from tests.recorded import recorded_error, recorded_failure, recorded_texts, recorded_warning
 
 TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
@@ -326,6 +327,17 @@ def test_ghosts_gradients_and_interactions_are_refused() -> None:
         dfmp2.gradient(molecule(BENT), "sto-3g", solvent="water")
     with recorded_error(InputError):
         dfmp2.interaction(molecule(BENT), "sto-3g", fragments="1,2-3", solvent="water")
+
+
+def test_elements_have_a_radius_a_doubtful_one_or_none() -> None:
+    """Sodium and silicon are larger than 2 angstrom, which stand for what is not published."""
+    options = Options("sto-3g", solvent="water")
+    known = "Na 0 0 0; Si 0 0 3; H 0 0 6"
+    assert require_solvable(molecule(known), options) == ""
+    assert require_solvable(molecule(f"{known}; Fe 0 0 9"), Options("sto-3g")) == ""
+    recorded_texts([require_solvable(molecule(f"{known}; Fe 0 0 9; Ti 0 0 12"), options)])
+    with recorded_error(InputError):
+        require_solvable(molecule("Rf 0 0 0"), options)
 
 
 def test_an_element_without_a_published_radius_is_warned_of() -> None:
