@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import dft, gto, lib
+from pyscf import dft, gto
 
 import dfmp2
 from dfmp2.integrals.basis_on_grid import (
@@ -328,15 +328,6 @@ def test_an_scf_that_begins_coarse_ends_where_one_that_does_not_ends(
     assert used.count(False) == 2
     assert coarse.scf_total_energy == pytest.approx(exact.scf_total_energy, abs=1e-9)
     assert np.abs(coarse.reference.mo_energy - exact.reference.mo_energy).max() < 1e-6
-
-
-def test_orbitals_of_a_tagged_density_are_used_with_their_occupations() -> None:
-    mf = _converged_somewhat("water")
-    half = lib.tag_array(np.array(mf.make_rdm1()) / 2, mo_coeff=mf.mo_coeff, mo_occ=mf.mo_occ / 2)
-    on_grid = ExchangeCorrelation(mf.mol, mf.grids)
-    found = on_grid.energy_and_potential(mf._numint, "pbe", half)
-    _, energy, _ = mf._numint.nr_rks(mf.mol, mf.grids, "pbe", half)
-    assert found[0] == pytest.approx(energy, abs=1e-10)
 
 
 @pytest.mark.parametrize("spins", [1, 2])
