@@ -388,7 +388,7 @@ def test_float32_ends_and_convergence_is_judged_in_float64(
             id="an anchor that does not help is followed by another",
         ),
         pytest.param(
-            [1.0, 0.9, 1.0, 1.2, 1.1, 0.5, 0.45, 1e-7, 1e-7, 1e-7],
+            [1.0, 0.9, 1.0, 1.2, 0.75, 0.5, 0.45, 1e-7, 1e-7, 1e-7],
             ["single"] * 5 + ["anchor", "coarse", "anchor"],
             7,
             id="noise ends float32",
