@@ -26,7 +26,7 @@ from dfmp2.validation.compare import recompute_exact
 from tests import awkward
 from tests.awkward import mole_of
 from tests.conftest import MOLECULES, Heard, Runner
-from tests.recorded import recorded_failure
+from tests.recorded import recorded_failure, recorded_texts
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
 PLAIN: dict[str, Any] = {"precision": "fp64", "stability": "off", "threads": 1, "certify_fit": True}
@@ -328,13 +328,17 @@ def test_the_certificate_is_planned(call: Runner) -> None:
     )
 
 
-def test_a_certificate_that_cannot_be_made_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conventional, "MOST_BUILDS", 1)
+@pytest.mark.parametrize(("name", "value"), [("MOST_BUILDS", 1), ("SAME_OCCUPIED", 1.1)])
+def test_a_certificate_that_cannot_be_made_is_not_made_up(
+    name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The builds do not suffice, or lead to other orbitals."""
+    monkeypatch.setattr(conventional, name, value)
     heard = Heard()
     result = dfmp2.run(WATER, "sto-3g", listener=heard, **PLAIN)
     assert result.fitting_certificate is None
-    assert any("not certified" in text for text in heard.warnings)
-    assert result.diagnostics.warnings
+    assert list(result.diagnostics.warnings) == heard.warnings
+    recorded_texts(text for text in heard.warnings if "not certified" in text)
 
 
 def test_the_certificate_is_stored_and_shown(call: Runner) -> None:

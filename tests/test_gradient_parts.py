@@ -4,7 +4,7 @@ are held by test_gradients and test_properties."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,8 @@ from dfmp2.gradients.response import FockBuilder, Orbitals
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space
 from dfmp2.integrals.metric import InverseMetric
-from dfmp2.mp2.properties import Gradient
+from dfmp2.mp2.properties import Gradient, GradientCertificate
+from dfmp2.options import make_options
 from dfmp2.options.methods import Method
 from dfmp2.scf.kohn_sham import ExactExchange
 from dfmp2.scf.rotations import free_rotations
@@ -31,7 +32,6 @@ from tests.conftest import Heard
 from tests.recorded import recorded_error
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-SCALED = Method("custom", "custom", 1.3, 0.4, "test")
 
 
 def positive(rng: Any, size: int, least: float = 0.3) -> Array:
@@ -303,8 +303,18 @@ def test_a_response_is_strong_beyond_a_quarter_along_one_rotation(sign: float) -
 # --- sums of a certificate ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("charged", [False, True])
-def test_the_certificate_of_a_gradient_by_hand(charged: bool) -> None:
+@pytest.mark.parametrize(
+    ("charged", "opposite", "same", "most"),
+    [
+        (False, 1.3, 0.4, 1.3),
+        (False, 0.4, -1.5, 1.5),
+        (False, 0.3, 0.2, 1.0),
+        (True, 1.3, 0.4, 1.3),
+    ],
+)
+def test_the_certificate_of_a_gradient_by_hand(
+    charged: bool, opposite: float, same: float, most: float
+) -> None:
     """Torques about the centre of all positions, over the largest distance from it; grid spheres
     contribute the opposite. Restricted and in mixed precision, unrestricted and in float64."""
     rng = np.random.default_rng(23)
@@ -330,13 +340,15 @@ def test_the_certificate_of_a_gradient_by_hand(charged: bool) -> None:
     )
     extent = max(1.0, *(float(np.linalg.norm(place - centre)) for place in places))
     mole, energy, spins = mole_of(molecule), -0.4, 1
-    allowed = 1e-9 + 1.3 * 2e-7
+    allowed = 1e-9 + most * 2e-7
     if charged:
         energy, spins, allowed = -2.5, 2, 2.5e-9
     density = rng.standard_normal((spins, mole.nao, mole.nao))
     system: Any = SimpleNamespace(mole=mole, molecule=molecule)
     result: Any = SimpleNamespace(
-        options=SimpleNamespace(correlation=SCALED, tolerance=2e-7),
+        options=SimpleNamespace(
+            correlation=Method("custom", "custom", opposite, same, "test"), tolerance=2e-7
+        ),
         correlation_energy=energy,
         precision="fp64" if charged else "mixed",
     )
@@ -359,6 +371,47 @@ def test_the_certificate_of_a_gradient_by_hand(charged: bool) -> None:
         },
         rel=1e-10,
     )
+
+
+@pytest.mark.parametrize(
+    ("xc", "energy_xc", "allowed"),
+    [(None, None, 2e-6), ("pbe", "hf", 2e-6), (",pz", None, 2e-5), ("pbe", ",pz", 2e-5)],
+)
+def test_a_slope_by_hand(
+    xc: str | None, energy_xc: str | None, allowed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four energies of a quartic polynomial give its slope exactly; they are tight, and nothing is
+    examined again. Either functional may jump."""
+    molecule, asked = MOLECULES["chloramine"], []
+    direction = certificate.check_direction(molecule)  # moves every atom
+    assert np.linalg.norm(direction, axis=1).min() > 0.05
+    gradient = np.random.default_rng(2).standard_normal((molecule.natom, 3))
+
+    def energy(moved: Any, options: Any, **how: Any) -> Any:
+        asked.append((options, how["start"], how["doubt_units"]))
+        step = moved.coordinates - molecule.coordinates
+        s = float(np.vdot(step, direction))
+        np.testing.assert_allclose(step, s * direction, atol=1e-13)
+        return SimpleNamespace(total_energy=-0.3 * s + 20 * s**2 - 50 * s**3 + 300 * s**4)
+
+    monkeypatch.setattr(certificate, "mp2_energy", energy)
+    wishes = {"check": True, "certify_fit": True, "stability": "full", "precision": "mixed"}
+    tolerance = 1e-8 if xc is None else 1e-14
+    options = make_options(
+        basis="sto-3g", scf_starts=2, scf_from="x.h5", scf_conv_tol=tolerance, **wishes
+    )
+    proof: Any = GradientCertificate(0.0, 0.0, 1e-9, 0.0, 1e-11, 1e-6)
+    reference: Any = SimpleNamespace(xc=xc, energy_xc=energy_xc, as_start=lambda origin: "there")
+    found = certificate.with_slope(
+        proof, molecule, options, reference, SimpleNamespace(total_gradient=gradient), Heard()
+    )
+    assert found.numerical_slope == pytest.approx(-0.3, rel=1e-9)
+    assert found.analytic_slope == float(np.vdot(gradient, direction))
+    assert found.allowed_slope == allowed
+    beside = {"check": False, "certify_fit": False, "stability": "off", "precision": "fp64"}
+    beside |= {"guess": "atoms", "scf_from": None, "scf_starts": 1}
+    tight = replace(options, scf_conv_tol=min(tolerance, 1e-12), **beside)
+    assert asked == [(tight, "there", False)] * 4
 
 
 def test_what_is_exchanged_with_depends_on_both_functionals() -> None:

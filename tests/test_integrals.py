@@ -237,14 +237,6 @@ def test_workers_take_their_part_of_masks_and_norms():
     assert norms.tolist() == [0.0, 1.0, -1.0, -1.0, -1.0, 5.0, 6.0]
 
 
-def test_matrices_of_a_closed_shell_have_no_spin_axis():
-    mole = gto.M(atom="F 0 0 0; H 0 0 0.92", basis="6-31g", verbose=0)
-    aux = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
-    mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run()
-    j, k = JKFitting(mole, aux, 2).get_jk(mf.make_rdm1())
-    np.testing.assert_allclose((j, k), mf.with_df.get_jk(mf.make_rdm1()), atol=1e-11)
-
-
 @pytest.mark.bits
 def test_same_threads_give_the_same_bits(uhf):
     b = fit_scf_integrals(MOLE, AUX, ALL, 2)

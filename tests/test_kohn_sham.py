@@ -24,7 +24,6 @@ from dfmp2.output import hdf5
 from dfmp2.output.text import report
 from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham, ladder
-from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from tests.awkward import mole_of
@@ -120,18 +119,6 @@ def test_the_functional_of_exact_exchange_is_hartree_fock(monkeypatch: pytest.Mo
 def test_perdew_zunger_correlation_jumps_at_unit_radius(xc: str, jumps: bool) -> None:
     """Its two formulas differ by 3e-5 Eh at r_s = 1."""
     assert kohn_sham.is_discontinuous(xc) is jumps
-
-
-@pytest.mark.parametrize("spins", [1, 2])
-def test_coulomb_alone_is_that_of_coulomb_and_exchange(spins: int) -> None:
-    """J alone is made from the density, otherwise from the products of the exchange."""
-    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
-    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
-    builder = ScfIntegrals(auxmole, "memory", threads=2).builder(mole)
-    occupied = [np.random.default_rng(s).standard_normal((mole.nao, 5)) for s in range(spins)]
-    both, alone = builder.matrices(occupied), builder.matrices(occupied, exchange=False)
-    np.testing.assert_allclose(both[0], alone[0], rtol=0, atol=1e-12 * abs(both[0]).max())
-    assert not alone[1].any()
 
 
 def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
@@ -285,6 +272,8 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
         {"xc": "gga_x_no(_bt=1),lyp"},
         {"xc": "0.5*hf+0.5*pbe,r4scan"},
         {"xc": "pbe-d3bj"},
+        {"xc": "b97-3c"},
+        {"xc": "0.5*hf+0.5*b973c"},
         {"xc": "b88,lyp+*"},
     ],
     ids=str,

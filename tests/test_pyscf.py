@@ -14,6 +14,7 @@ import pytest
 from pyscf import dft, gto, lo, qmmm, scf, sgx
 from pyscf.mp import dfmp2 as pyscf_dfmp2
 from pyscf.mp import dfmp2_native, dfump2_native
+from pyscf.pbc import gto as periodic
 from pyscf.scf import addons
 
 import dfmp2
@@ -164,10 +165,16 @@ class Shifted(scf.hf.RHF):  # type: ignore[misc]
         return float(super().energy_nuc()) + 0.3
 
 
-def _atomic_x2c() -> Any:
+def _with_x2c(**settings: Any) -> Any:
     mf = water().RHF().x2c()
-    mf.with_x2c.approx = "atom1e"
+    vars(mf.with_x2c).update(settings)
     return mf.run()
+
+
+def _changed(mf: Any, **attributes: Any) -> Any:
+    """Run a mean field and set attributes on it."""
+    vars(mf.run()).update(attributes)
+    return mf
 
 
 def _complex() -> Any:
@@ -183,7 +190,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "other electrons": lambda: set_on(water().UHF(), nelec=(6, 4)),
     "charges with radii": lambda: among(water().RHF(), radii=[0.5, 0.5]).run(),
     "x2c without charges": lambda: among(water().RHF()).x2c().run(),
-    "atomic x2c": _atomic_x2c,
+    "atomic x2c": lambda: _with_x2c(approx="atom1e"),
     "finite nuclei": lambda: water(nucmod={"O": 2}).RHF().run(),
     "range separation": _range_separated,
     "electric field": _in_a_field,
@@ -197,10 +204,28 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "localised": _localised,
     "shifted": lambda: set_on(water().RHF(), level_shift=0.3, conv_check=False),
     "complex": _complex,
+    "dispersion": lambda: _changed(water().RHF(), disp="d3bj"),
+    "non-local correlation": lambda: _changed(water().RHF(), nlc="vv10"),
+    "other electrons, restricted": lambda: _changed(water().RHF(), mo_occ=6 * [2] + 7 * [0]),
+    "fractions, unrestricted": lambda: _changed(
+        water().UHF(), mo_occ=[4 * [1] + 2 * [0.5] + 7 * [0], 5 * [1] + 8 * [0]]
+    ),
+    "different core potentials": lambda: (
+        water(
+            atom="Na1 0 0 0; Na2 0 0 3.1",
+            basis={"Na1": "lanl2dz", "Na2": "sto-3g"},
+            ecp={"Na1": "lanl2dz"},
+        )
+        .RHF()
+        .run()
+    ),
+    "x2c in another basis": lambda: _with_x2c(basis="sto-3g"),
+    "x2c in contracted functions": lambda: _with_x2c(xuncontract=False),
     "ghf": lambda: water().GHF().run(),
     "rohf": lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(),
     "kohn-sham": lambda: dft.RKS(water()).run(),
     "cartesian": lambda: water(basis="6-31g*", cart=True).RHF().run(),
+    "periodic": lambda: scf.hf.RHF(periodic.M(atom="He", a=np.eye(3) * 4, basis="6-31g")),
     "not a mean field": object,
     "gpu4pyscf": lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
     "dirac": lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(),
@@ -222,8 +247,10 @@ def test_orbitals_of_either_spin_must_be_canonical(radical: Any, what: str, spin
     if what == "energies":
         mf.mo_energy[spin] += 0.01
     else:
+        # Their energies are those of the turned orbitals.
         turn = np.array([[0.8, -0.6], [0.6, 0.8]])
         mf.mo_coeff[spin][:, 1:3] = mf.mo_coeff[spin][:, 1:3] @ turn
+        mf.mo_energy[spin][1:3] = turn.T**2 @ mf.mo_energy[spin][1:3]
     with recorded_error(InputError):
         dfmp2.from_mean_field(mf, **PLAIN)
 
@@ -249,10 +276,30 @@ def test_canonicalised_orbitals_and_an_equal_matrix_are_taken(closed: Any) -> No
         assert found.mp2_correlation_energy == pytest.approx(expected, abs=1e-7)
 
 
-def test_convergence_as_pyscf_leaves_it_is_enough() -> None:
-    for tolerance in (1e-9, 1e-4):
-        mf = water().RHF().run(conv_tol=tolerance)
+@pytest.mark.parametrize(
+    ("of_energy", "of_gradient", "energy", "taken"),
+    [
+        (1e-9, None, 0.0, False),
+        (1e-6, None, 0.0, True),
+        (1e-9, 1e-3, 0.0, True),
+        (1e-6, 1e-5, 0.0, False),
+        (1e-9, 1e-3, 4e-6, False),
+        (1e-6, None, 4e-6, True),
+    ],
+)
+def test_what_pyscf_was_asked_for_decides_how_close_is_close(
+    closed: Any, of_energy: float, of_gradient: float | None, energy: float, taken: bool
+) -> None:
+    """HOMO and LUMO turned by 1e-3 couple by 4e-4 Eh, and raise the energy by less than 1e-6."""
+    mf, turn = closed.copy(), np.eye(13)
+    mf.conv_tol, mf.conv_tol_grad, mf.e_tot = of_energy, of_gradient, closed.e_tot + energy
+    turn[4:6, 4:6] = np.array([[1.0, -1e-3], [1e-3, 1.0]]) / np.sqrt(1 + 1e-6)
+    mf.mo_coeff = closed.mo_coeff @ turn
+    if taken:
         assert dfmp2.from_mean_field(mf, **PLAIN).scf_total_energy == mf.e_tot
+    else:
+        with recorded_error(InputError):
+            dfmp2.from_mean_field(mf, **PLAIN)
 
 
 # --- the class ------------------------------------------------------------------------------------

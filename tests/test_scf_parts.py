@@ -221,6 +221,19 @@ def test_the_second_order_solver_goes_alone_where_it_is_asked_to() -> None:
     assert (solver.ah_conv_tol, solver.ah_lindep) == (1e-16, 1e-20)
 
 
+def test_later_rungs_are_in_float64_on_the_final_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although DIIS has ended before it left float32."""
+    for name, value in (("SINGLE_LEAST", 10), ("COARSE_LEAST", 10), ("DIIS_LEAST", 3)):
+        monkeypatch.setattr(ladder, name, value)
+    made: Any = MadeUp([(-1.0 - 1e-6 * n, 0.05) for n in range(20)])
+    made.with_df = SimpleNamespace(single=False, corrected=False, occupied_rows=False)
+    left: list[str] = []
+    made.on_grid = SimpleNamespace(single=False, leave_coarse_grid=lambda: left.append("left"))
+    with pytest.raises(ConvergenceError):
+        Ladder(made, Options("sto-3g", scf_max_cycles=5), Heard()).climb("start")
+    assert not any(vars(made.with_df).values()) and len(left) == 3
+
+
 @pytest.mark.parametrize(
     ("energies", "gradient", "expected"),
     [
@@ -356,14 +369,15 @@ def test_instabilities_are_followed_five_times_at_most(
 
 @pytest.mark.usefixtures("judged")
 def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third is lower than the first by more than 1e-7 Eh, the second by less; the fourth does
-    not converge."""
+    """The fourth is lower than the second by more than 1e-7 Eh, the third by less, and the fifth is
+    not lower than the fourth by as much; the first and the last do not converge."""
     energies: dict[str, float | None] = {
-        "start": -1.0,
-        "2": -1.0 - 0.9e-7,
-        "3": -1.0 - 1.2e-7,
-        "4": None,
+        "start": None,
+        "2": -1.0,
+        "3": -1.0 - 0.9e-7,
+        "4": -1.0 - 1.2e-7,
         "5": -1.0 - 1.9e-7,
+        "6": None,
     }
     monkeypatch.setattr(following, "random_density", lambda mf, density, number: str(number))
 
@@ -373,15 +387,20 @@ def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch)
             raise ConvergenceError("made up")
         return Solution(energy, density), ["DIIS"], [(energy, 0.0, 0.1)]
 
-    options = Options(basis="sto-3g", stability="off", scf_starts=5)
+    options = Options(basis="sto-3g", stability="off", scf_starts=6)
     heard = Heard()
     found, solutions = find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
     assert solutions is not None
-    assert (found.mf.name, found.place, solutions.chosen) == ("3", 3, 3)
-    assert solutions.origin == ("atoms", *(f"atoms, rotated at random ({n})" for n in (2, 3, 4, 5)))
-    assert math.isnan(solutions.energy[3]) and solutions.kind == ("",) * 5
-    assert sum("orbitals rotated at random" in text for text in heard.stages) == 4
-    assert sum("start 4 did not converge" in text for text in heard.stages) == 1
+    assert (found.mf.name, found.place, solutions.chosen) == ("4", 4, 4)
+    origins = [f"atoms, rotated at random ({n})" for n in (2, 3, 4, 5, 6)]
+    assert solutions.origin == ("atoms", *origins)
+    assert solutions.energy == pytest.approx(
+        [math.nan, *list(energies.values())[1:-1], math.nan], nan_ok=True
+    )
+    assert solutions.kind == ("",) * 6
+    assert sum("orbitals rotated at random" in text for text in heard.stages) == 5
+    for start in (1, 6):
+        assert sum(f"start {start} did not converge" in text for text in heard.stages) == 1
     energies = dict.fromkeys(energies)
     with recorded_error(ConvergenceError):
         find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
@@ -557,15 +576,17 @@ def test_operations_of_fitted_matrices_are_counted() -> None:
             j[s], np.einsum("pmn,p->mn", b, np.einsum("pmi,mi->p", half, c)), atol=1e-9
         )
     # Operations of another operator are added, and share the switches.
-    made.gathers = True
     long_range = made.at_long_range(0.4)
     assert long_range is made.at_long_range(0.4) and long_range.operations is made.operations
-    assert long_range.single and long_range.gathers and long_range.name == "scf-long-range"
+    assert long_range.name == "scf-long-range"
+    for switch in ("single", "corrected", "occupied_rows", "gathers"):
+        for state in (True, False):
+            setattr(made, switch, state)
+            assert getattr(made.at_long_range(0.4), switch) is state
+    made.gathers = True
     with mole.with_range_coulomb(0.4):
         exact = df.DF(mole, "def2-universal-jkfit").get_jk(occupied[0] @ occupied[0].T)[0]
-    made.single = False
     again = made.at_long_range(0.4)
-    assert not again.single
     mine, _ = made.get_jk(occupied[0] @ occupied[0].T, omega=0.4)
     assert np.abs(mine - exact).max() < 0.05 * np.abs(exact).max()  # their metric is of 1/r
     made.stop_gathering()

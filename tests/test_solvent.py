@@ -27,12 +27,13 @@ from dfmp2.scf.solvent import (
     Solvent,
     find_solvent,
     in_solvent,
+    require_solvable,
     solvent_object,
     solvent_table,
     surface_points,
 )
 from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure, recorded_warning
+from tests.recorded import recorded_error, recorded_failure, recorded_texts, recorded_warning
 
 TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
@@ -280,6 +281,14 @@ def test_solvents_go_by_their_names_in_any_case(name: str, found: str) -> None:
     assert solvent == Solvent("cpcm", found, smd.solvent_db[found][5])
 
 
+def test_every_solvent_of_the_table_is_found_by_its_name() -> None:
+    for name, values in solvent_table().items():
+        for given in (name, name.upper().replace("-", " ")):
+            assert find_solvent(Options("sto-3g", solvent=given)) == Solvent(
+                "cpcm", name, values[5]
+            )
+
+
 def test_the_page_lists_the_solvents_of_the_table() -> None:
     page = (Path(__file__).parent.parent / "docs/reference/solvents.md").read_text()
     for name, values in solvent_table().items():
@@ -320,6 +329,16 @@ def test_ghosts_gradients_and_interactions_are_refused() -> None:
         dfmp2.gradient(molecule(BENT), "sto-3g", solvent="water")
     with recorded_error(InputError):
         dfmp2.interaction(molecule(BENT), "sto-3g", fragments="1,2-3", solvent="water")
+
+
+def test_elements_have_a_radius_a_doubtful_one_or_none() -> None:
+    """Sodium and silicon are larger than 2 angstrom, which stand for what is not published."""
+    options = Options("sto-3g", solvent="water")
+    known = "Na 0 0 0; Si 0 0 3; H 0 0 6"
+    assert require_solvable(molecule(known), options) == ""
+    recorded_texts([require_solvable(molecule(f"{known}; Fe 0 0 9; Ti 0 0 12"), options)])
+    with recorded_error(InputError):
+        require_solvable(molecule("Rf 0 0 0"), options)
 
 
 def test_an_element_without_a_published_radius_is_warned_of() -> None:
@@ -372,12 +391,21 @@ def test_exports_name_the_solvent_or_refuse() -> None:
     assert document["keywords"]["solvent"] == "water"
 
 
-def test_the_plan_counts_the_surface() -> None:
+@pytest.mark.parametrize(
+    ("solvent", "model"),
+    [("water", "cpcm"), ("water", "smd"), ("toluene", "smd"), ("chloroform", "smd")],
+)
+def test_points_of_a_surface_are_known_before_it_is_built(solvent: str, model: Any) -> None:
+    """SMD's radius of oxygen depends on the acidity of the solvent."""
     mole = gto.M(atom=BENT, basis="sto-3g", verbose=0)
-    points = surface_points(mole, Options("sto-3g", solvent="water"))
-    model = pcm.PCM(mole)
-    model.build()
-    assert points == len(model.surface["grid_coords"])
+    points = surface_points(mole, Options("sto-3g", solvent=solvent, solvent_model=model))
+    theirs = smd.SMD(mole, solvent) if model == "smd" else pcm.PCM(mole)
+    theirs.build()
+    assert points == len(theirs.surface["grid_coords"])
+    assert surface_points(mole, Options("sto-3g")) == 0
+
+
+def test_the_plan_counts_the_surface() -> None:
     work = Workload(300, 1500, 1000, (Spin(10, 10, 290),), "fp64", 100)
     from dfmp2.backends.cpu import CpuBackend
 

@@ -13,7 +13,7 @@ import pytest
 from pyscf import dft, gto, scf
 from pyscf.scf import stability as pyscf_stability
 from pyscf.soscf import newton_ah
-from scipy.linalg import expm
+from scipy.linalg import eigh, expm
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
@@ -23,10 +23,11 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import make_options
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
-from dfmp2.scf import following, ladder, rotation_left, rotations, stability
+from dfmp2.scf import following, ladder, response_matrices, rotation_left, rotations, stability
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.jk import JKFitting
-from dfmp2.scf.reference import Solutions
+from dfmp2.scf.kohn_sham import ExactExchange
+from dfmp2.scf.reference import Solutions, Stability
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests import awkward
 from tests.conftest import Heard, Runner, succeed
@@ -120,15 +121,15 @@ def test_what_is_advised_was_not_asked_for(
 
 def test_a_random_start_turns_the_frontier_orbitals_alone() -> None:
     """Of HBr's 18 occupied orbitals the lowest 8 stay full; the number of the start decides how the
-    other 10 mix with the only virtual one."""
-    mole = gto.M(atom="Br 0 0 0; H 0.1 0.3 1.4", basis="sto-3g", verbose=0)
+    other 10 mix with the lowest 10 virtual ones."""
+    mole = gto.M(atom="Br 0 0 0; H 0.1 0.3 1.4", basis="def2-svp", verbose=0)
     mf, overlap = scf.RHF(mole), mole.intor("int1e_ovlp")
     start = mf.get_init_guess(key="minao")
     _, orbitals = mf.eig(mf.get_fock(dm=start), overlap)
     first, second = (following.random_density(mf, start, number) for number in (1, 2))
     filled = np.einsum("pi,pq,qi->i", overlap @ orbitals, first, overlap @ orbitals)
     assert np.abs(filled[:6] - 2).max() < 1e-9  # the next three, 3p, are of equal energy
-    assert filled[9:18].min() < 1.999 and filled[18] > 0.01
+    assert filled[9:18].min() < 1.999 and filled[18:28].min() > 0.01 > 1e7 * filled[28:].max()
     assert np.vdot(first, overlap) == pytest.approx(mole.nelectron)
     assert np.abs(first - second).max() > 0.01
 
@@ -292,6 +293,17 @@ def test_held_integrals_give_the_eigenvalues_of_fitted_densities(kind: str) -> N
         counted = np.subtract(fitted.operations, before)
         # The Fock matrix of the final orbitals is in float64.
         assert counted[int(single)] > 10 * counted[int(not single)]
+    spins, rng = rotations.orbital_spins(mf), np.random.default_rng(3)
+    x = [rng.standard_normal(spin.differences.shape) for spin in spins]
+    for exact in (ExactExchange(0.2, 0.9, 0.4), ExactExchange(0.5, 0.0, 0.4)):
+        plain, held, rough = (
+            response_matrices.orbital_hessian(mf, spins, exact, single=single, held=in_memory)
+            for single, in_memory in ((False, False), (False, True), (True, False))
+        )
+        for image, other in zip(plain(x, 1.5), held(x, 1.5), strict=True):
+            np.testing.assert_allclose(image, other, atol=1e-9)
+        rough(x, 1.5)
+        assert not fitted.single and not fitted.at_long_range(0.4).single
 
 
 def test_fitting_of_pyscf_is_left_as_it_is() -> None:
@@ -329,7 +341,9 @@ def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
         gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="6-31g", spin=1, verbose=0)
     ).run(conv_tol=1e-12)
     (rotation,) = stability.examined(mf).lowest
-    norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
+    norms = [float(np.linalg.norm(x)) for x in rotation.vectors]
+    assert max(norms) == pytest.approx(1.0) and norms[0] < norms[1]
+    norm = sum(one**2 for one in norms)
     angle = 0.01
     assert rotations.energy_along(mf, rotation)(angle) == pytest.approx(
         angle**2 * norm * rotation.eigenvalue, rel=1e-3
@@ -360,7 +374,9 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
             "RHF to UHF": (pyscf_stability._gen_hop_rhf_external(mf)[2], 1),
         }
     size = sum(spin.differences.size for spin in rotations.orbital_spins(mf))
-    found = {rotation.kind: rotation for rotation in stability.examined(mf).lowest}
+    examination = stability.examined(mf)
+    assert examination.left is None
+    found = {rotation.kind: rotation for rotation in examination.lowest}
     assert found.keys() == hops.keys()
     for kind, (product, factor) in hops.items():
         matrix = np.array([np.asarray(product(row)).real / factor for row in np.eye(size)])
@@ -391,6 +407,19 @@ def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> No
     followed, _ = run(hydrogen(), "6-31g", reference="uhf", stability="follow", **given)
     assert followed.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-7)
     assert solutions(followed).kind[0] == "UKS to UKS"
+
+
+@pytest.mark.parametrize("method", ["auto", "full"])
+@pytest.mark.parametrize("distance", [0.9, 3.0])
+def test_one_electron_alone_is_in_a_stable_state(distance: float, method: str) -> None:
+    """H2+: no rotation of beta orbitals, and each excitation energy is a difference of orbital
+    energies of the bare nuclei."""
+    molecule = hydrogen(distance).with_state(1, 2)
+    found = run(molecule, "6-31g", reference="uhf", stability=method)[0].reference.stability
+    mole, fitted = awkward.mole_of(molecule), 1e-3 if method == "auto" else 2e-5
+    levels = eigh(scf.hf.get_hcore(mole), mole.intor("int1e_ovlp"), eigvals_only=True)
+    assert found is not None and found.verdict == "stable"
+    assert found.lowest_eigenvalue == pytest.approx(levels[1] - levels[0], abs=fitted)
 
 
 NITRIC_OXIDE = atoms(("N", 0, 0, 0), ("O", 0.2, 0.3, 1.1), multiplicity=2)
@@ -442,20 +471,56 @@ def test_turns_about_an_axis_of_the_nuclei_are_left_out(atom: str, charge: int, 
     assert stability.examined(mf).lowest[0].eigenvalue == pytest.approx(lowest[free], abs=2e-5)
 
 
-def test_the_onset_of_an_instability_is_marginal() -> None:
-    """Between 1.15 and 1.25 angstrom an eigenvalue of H2 passes zero."""
-    near, far = 1.15, 1.25
-    for _ in range(12):
-        distance = (near + far) / 2
-        result, _ = run(hydrogen(distance), "6-31g", stability="full")
-        found = result.reference.stability
-        assert found is not None
-        if found.lowest_eigenvalue > 0:
-            near = distance
-        else:
-            far = distance
-    assert -1e-4 < found.lowest_eigenvalue < 1e-4
-    assert found.verdict == "marginal (RHF to UHF)"
+def test_a_turn_of_both_spins_may_be_free_and_an_opposite_one_is_not() -> None:
+    """Singlet NH, two electrons in one of two pi orbitals: RHF is unstable towards UHF along the
+    rotation into the other one, which costs RHF nothing."""
+    mf = scf.RHF(gto.M(atom="N 0.3 0.1 0; H 0.5 0.8 0.6", basis="6-31g", verbose=0))
+    mf.run(conv_tol=1e-13)
+    internal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)[1]
+    external = pyscf_stability._gen_hop_rhf_external(mf)[2]
+    alike, opposite = (
+        np.linalg.eigvalsh([np.asarray(product(row)).real / factor for row in np.eye(4 * 7)])
+        for product, factor in ((internal, 2), (external, 1))
+    )
+    found = {one.kind: one.eigenvalue for one in stability.examined(mf).lowest}
+    assert abs(alike[0]) < 1e-5 and opposite[0] < -0.01
+    expected = {"RHF to RHF": alike[1], "RHF to UHF": opposite[0]}
+    assert found == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("converged", "lower", "verdict"),
+    [
+        ((True, True), 0.1, "stable"),
+        ((True, False), 0.1, "no instability found"),
+        ((False, True), 0.1, "no instability found"),
+        ((True, True), 1.01e-4, "stable"),
+        ((True, True), 1e-4, "marginal (RHF to UHF)"),
+        ((True, True), -1e-4, "marginal (RHF to UHF)"),
+    ],
+)
+@pytest.mark.parametrize("xc", [None, "pbe"])
+def test_a_verdict_is_certain_if_all_rotations_have_converged(
+    converged: tuple[bool, bool], lower: float, verdict: str, xc: str | None
+) -> None:
+    """An eigenvalue up to 1e-4 Eh from zero is marginal: an instability may begin there."""
+    kinds, nothing = ("RHF to RHF", "RHF to UHF"), (np.zeros((1, 1)),) * 2
+    lowest = [
+        rotations.Rotation(kind, value, nothing, one)
+        for kind, value, one in zip(kinds, (0.2, lower), converged, strict=True)
+    ]
+    found, angles = stability.judged(SimpleNamespace(xc=xc), lowest)
+    words = [f"{', '.join(kinds)}; all rotations, iterative", verdict]
+    if xc is not None:
+        words = [text.replace("HF", "KS") for text in words]
+    assert found == Stability(
+        verdict=words[1],
+        method=words[0],
+        lowest_eigenvalue=lower,
+        internal_eigenvalue=0.2,
+        external_eigenvalue=lower,
+    )
+    assert angles == dict.fromkeys(kinds, 0.0)
 
 
 @pytest.mark.parametrize("method", ["auto", "full"])

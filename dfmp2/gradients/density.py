@@ -131,10 +131,11 @@ ROUNDING = 1e-15  # of the SCF energy: the best that can be reached
 
 def options_beside(options: Options, tolerance: float) -> Options:
     """Options of runs that start from the orbitals of a finished one: energies in float64 from an
-    SCF converged to `tolerance`, Eh, and nothing examined again."""
+    SCF converged to `tolerance`, Eh, and nothing examined or certified again."""
     return replace(
         options,
         check=False,
+        certify_fit=False,
         precision="fp64",
         guess="atoms",
         scf_from=None,
@@ -150,7 +151,6 @@ def options_in_fields(result: MP2Result) -> Options:
     tight = max(TIGHT, ROUNDING * abs(result.scf_total_energy))
     return replace(
         options_beside(result.options, tight),
-        certify_fit=False,
         polarizability=False,
         allow_small_gap=True,
     )

@@ -54,10 +54,11 @@ def nuclear_repulsion_gradient(mole: Any, charges: Array | None) -> tuple[Array,
     if charges is None:
         return gradient, None
     on_charges = np.empty((len(charges), 3))
+    nuclei = z != 0  # a ghost may lie on a charge
     for number, (*place, q) in enumerate(charges):
-        away = places - place
-        force = -(z * q / np.sqrt((away**2).sum(axis=1)) ** 3)[:, None] * away
-        gradient += force
+        away = places[nuclei] - place
+        force = -(z[nuclei] * q / np.sqrt((away**2).sum(axis=1)) ** 3)[:, None] * away
+        gradient[nuclei] += force
         on_charges[number] = -force.sum(axis=0)
     return gradient, on_charges
 

@@ -124,15 +124,17 @@ def require_functional(xc: str) -> None:
             laplacian = libxc.needs_laplacian(code)
             nonlocal_part = libxc.is_nlc(code)
             libxc.rsh_coeff(code)
+            terms = libxc.parse_xc(without_parameters(xc))[1]
         except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError) as error:
             raise _unknown_functional(xc) from error
+    composite = {number for name, number in libxc.XC_CODES.items() if name.endswith("3C")}
     without = "a functional without it, such as pbe, tpss, pbe0 or camb3lyp"
     corrected = re.fullmatch(r"(.+)-d[34]\w*", xc)
     parts = {
         "a non-local correlation functional (VV10)": (nonlocal_part, without),
         "the Laplacian of the density": (laplacian, without),
         "a dispersion correction": (corrected is not None, corrected and corrected[1]),
-        "its own corrections": ("-3c" in xc, without),
+        "its own corrections": (any(number in composite for number, _ in terms), without),
     }
     for part, (present, instead) in parts.items():
         if present:

@@ -68,10 +68,15 @@ class Lowest(NamedTuple):
 
 
 def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
-    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) for each
-    spin's window."""
-    windows = _windows(reference)
-    return [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
+    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) for the
+    window of each spin that has rotations."""
+    spaces = []
+    for window in _windows(reference):
+        if window.nocc and window.nvir:
+            spaces.append(window)
+            spaces.append(_same(window.c_occ, window.eps_occ))
+            spaces.append(_same(window.c_vir, window.eps_vir))
+    return spaces
 
 
 def frontier_window(occupied: int, virtual: int) -> tuple[int, int]:
@@ -95,6 +100,7 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     Stability with the lowest eigenvalue, Eh
     """
     windows = _windows(reference)
+    tensors = _of_every_window(windows, tensors)
     examined = sum(window.nocc * window.nvir for window in windows)
     exact = examined == sum(int((n > 0).sum() * (n == 0).sum()) for n in reference.mo_occ)
     covered = "all rotations" if exact else f"{examined} frontier rotations"
@@ -276,6 +282,22 @@ def _windows(reference: Reference) -> list[ActiveSpace]:
         i, a = occupied[len(occupied) - nocc :], virtual[:nvir]
         windows.append(ActiveSpace(coeff[:, i], coeff[:, a], energy[i], energy[a]))
     return windows
+
+
+def _of_every_window(windows: list[ActiveSpace], tensors: list[Array]) -> list[Array]:
+    """The integrals (ia|P), (ij|P), (ab|P) of each window, from those for `frontier_spaces`; 0
+    where a spin has no rotations."""
+    remaining = iter(tensors)
+    naux = tensors[0].shape[2]
+    found = []
+    for window in windows:
+        nocc, nvir = window.nocc, window.nvir
+        for rows, columns in ((nocc, nvir), (nocc, nocc), (nvir, nvir)):
+            if nocc and nvir:
+                found.append(next(remaining))
+            else:
+                found.append(np.zeros((rows, columns, naux)))
+    return found
 
 
 def _same(coeff: Array, energy: Array) -> ActiveSpace:
