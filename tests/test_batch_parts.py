@@ -145,6 +145,19 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
     assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
 
 
+def test_sets_of_numbered_atoms_follow_their_order(tmp_path):
+    """6-31G for the first of two atoms, which have 9 and 2 functions in it, and 5 and 1 in
+    STO-3G."""
+    for name, order in (("oh", "OH"), ("ho", "HO")):
+        lines = [f"{symbol} 0 0 {0.97 * place}" for place, symbol in enumerate(order)]
+        (tmp_path / f"{name}.xyz").write_text("\n".join(["2", "", *lines, ""]))
+    options = {"basis": "sto-3g,1=6-31g", "charge": -1, "allow_poor_fit": True}
+    batch = make_batch(["oh.xyz", "ho.xyz"], options, tmp_path / "out", tmp_path)
+    assert [work.load.nao for work in works(read_inputs(batch))] == [9 + 1, 2 + 5]
+    rows = foresee_shards(batch, 1, WorkerShare(1, 10**9))["items"]
+    assert [row["nao"] for row in rows] == [9 + 1, 2 + 5]
+
+
 def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
     """What `dfmp2 plan` says of a single run of each kind; also where a worker has died."""
     monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda: 100 * 10**6)
