@@ -8,18 +8,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dfmp2.errors import ComparisonFailed
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import ComparisonFailed, ResourceError
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.planning import rates
 from dfmp2.planning.rates import Rates
-from dfmp2.progress import Silent
 from dfmp2.validation import bench
 from dfmp2.validation.bench import ratios, spread
 from tests.conftest import Heard, Runner, Stored, listing, succeed
@@ -71,6 +73,16 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
     for row in found["results"]:
         assert abs(row["energy_difference"]) < 1e-9  # digits of the published energy
         assert row["gflops"]["median"] > 0.1
+        of_lane = [
+            one
+            for one in found["measurements"]
+            if (one["backend"], one["precision"]) == (row["backend"], row["precision"])
+        ]
+        for name, key in (("seconds", "pairs"), ("put_seconds", "put")):
+            assert row[name] == asdict(spread([one[key] for one in of_lane]))
+        of_sample = row["certificate_seconds"]
+        assert of_sample == asdict(spread([one["certificate"] for one in of_lane]))
+        assert (of_sample["low"] > 0) == (row["precision"] == "mixed")
     seconds = [one["pairs"] for one in found["measurements"][::4]]  # of the cpu in fp64
     rate = 16 * 17 * 112**2 * 384 / max(seconds) / 1e9
     assert found["results"][0]["gflops"]["low"] == pytest.approx(rate, rel=1e-12)
@@ -81,13 +93,37 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
     }
 
 
-def test_a_wrong_energy_is_refused():
-    options = {"repeats": 1, "count": 1, "memory": None, "listener": Silent()}
-    found = bench.measure_shape("small", ["cpu"], ["fp64"], **options)
-    bench.judge(found)
-    found["measurements"][0]["difference"] = 1e-3
-    with recorded_error(ComparisonFailed):
-        bench.judge(found)
+@pytest.mark.parametrize(
+    ("precision", "allowed"), [("fp64", 3e-9), ("mixed", 3e-9 + 2e-5 * 1.5)], ids=["fp64", "mixed"]
+)
+@pytest.mark.parametrize("off", [0.99, -0.99, 1.01, -1.01, float("nan")])
+def test_a_wrong_energy_is_refused(precision: str, allowed: float, off: float):
+    """In float32, by more than 2e-5 of the energy as well."""
+    right = {"backend": "cpu", "precision": "fp64", "difference": 0.0}
+    one = {"backend": "torch", "precision": precision, "difference": off * allowed}
+    task = {"name": "small", "energy": -1.5, "tolerance": 3e-9}
+    with nullcontext() if abs(off) < 1 else recorded_error(ComparisonFailed):
+        bench.judge({"problem": task, "measurements": [right, one]})
+
+
+def test_other_names_of_shapes_and_backends():
+    """Shapes of version 0.1, and a backend by another word."""
+    for name in ("benz", "cor", "c60", "w30", "w60"):
+        assert "gamess-miniapp" in bench._replacement(name)
+    assert "--profile" in bench._replacement("15/51/420") and bench._replacement("huge") == ""
+    pytest.importorskip("torch")
+    chosen, unused = bench._backends(bench.problem("small"), ["pytorch"], 1)
+    assert [backend.name for backend in chosen] == ["torch"] and unused == {}
+
+
+def test_a_device_must_hold_the_arrays():
+    """B in float64 and a copy in float32, to the byte; the host's memory is checked apart."""
+    task = bench.problem("small")
+    needed = 12 * 16 * 112 * 384
+    for memory in (None, needed, needed - 1):
+        device = SimpleNamespace(name="cuda", limits=SimpleNamespace(memory=memory))
+        with recorded_error(ResourceError) if memory == needed - 1 else nullcontext():
+            bench._require_memory(task, 10**12, [device])
 
 
 @pytest.mark.parametrize(
@@ -136,6 +172,17 @@ def test_gemm_measures_both_libraries(call: Runner, monkeypatch: pytest.MonkeyPa
     assert all(row["flops_per_second"]["median"] > 1e8 for row in found["rates"])
     assert found["pair_step_flops_per_second"]["torch mixed"] == 5e11
     assert "numpy" in bench.products_text(found)
+
+
+@pytest.mark.parametrize(("threads", "seconds"), [(1, [0.25]), (2, [0.5, 0.25]), (2, [0.25, 0.5])])
+def test_the_faster_way_of_a_product_counts(
+    threads: int, seconds: list[float], monkeypatch: pytest.MonkeyPatch
+):
+    """Rows distributed over threads, or all threads in the BLAS."""
+    left = iter(seconds)
+    monkeypatch.setattr(rates, "shortest", lambda work: (work(), next(left))[1])
+    rate = bench.square_rate(CpuBackend(threads), "mixed", threads)
+    assert rate == 2 * 256**3 / 0.25 and list(left) == []
 
 
 def test_ratios_are_taken_run_by_run():

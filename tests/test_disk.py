@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ import pytest
 from pyscf import df, gto, scf
 
 import dfmp2
-from dfmp2.errors import ResourceError
+from dfmp2.errors import InputError, Interrupted, ResourceError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import ScratchTensor
-from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
+from dfmp2.host.scratch import PREFIX, Room, Space, choose_root, remove_stale
 from dfmp2.integrals.three_center import ClusterRectangles, packed_blocks
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
@@ -464,23 +465,81 @@ def test_a_held_lock_protects_whatever_the_name_says(
         assert space.folder is not None and (space.folder / "b.raw").exists()
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Interrupted])
 def test_signal_during_the_removal_is_raised_afterwards(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[BaseException], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove, calls = scratch_folder.remove_folder, []
 
     def interrupted(path: Path) -> None:
         calls.append(path)
         if len(calls) == 1:
-            raise KeyboardInterrupt
+            raise kind
         remove(path)
 
     monkeypatch.setattr(scratch_folder, "remove_folder", interrupted)
     space = Space(root, 0)
     space.array("b", 3)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(kind):
         space.close()
     assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [(KeyboardInterrupt(), True), (Interrupted("by hand"), True), (ValueError(), False)],
+)
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_folder_stays_for_a_checkpoint_if_the_run_is_stopped(
+    error: BaseException, stays: bool, adopted: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was taken over; arrays of the run before are made anew."""
+    monkeypatch.chdir(root.parent)
+    left = root / stale_name()
+    with suppress(type(error)), Space(root, 0) as space:
+        if adopted:
+            left.mkdir()
+            (left / "b.raw").write_bytes(bytes(800))
+            assert space.adopt(left)
+        space.array("b", 2).write(0, np.ones(2))
+        if not adopted:
+            space.keep("x.checkpoint")
+        folder = space.own_folder()
+        raise error
+    assert folder.exists() == stays and (folder == left) == adopted
+    if stays:
+        assert (folder / "b.raw").read_bytes() == np.ones(2).tobytes()
+    if stays and not adopted:  # whatever the working directory of the next run is
+        assert (folder / "checkpoint").read_text() == str(root.parent / "x.checkpoint")
+
+
+def test_a_folder_that_a_checkpoint_names_is_not_stale(root: Path, tmp_path: Path) -> None:
+    folder, checkpoint = root / stale_name(), tmp_path / "x.checkpoint"
+    folder.mkdir()
+    (folder / "checkpoint").write_text(str(checkpoint))
+    checkpoint.write_text(f"its folder is {folder.name}")
+    assert remove_stale(root) == [] and folder.exists()
+    checkpoint.write_text("its folder is another one")
+    assert remove_stale(root) == [folder.name] and not folder.exists()
+
+
+def test_scratch_files_go_where_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the option, else by our variable, else where temporary files are; as an absolute path."""
+    for name in ("option", "variable", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DFMP2_SCRATCH", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(scratch_folder.tempfile, "tempdir", None)
+    assert choose_root(None) == choose_root("") == tmp_path / "temporary"
+    monkeypatch.setenv("DFMP2_SCRATCH", "variable")
+    assert choose_root(None) == tmp_path / "variable"
+    for variable in ("variable", "none"):
+        monkeypatch.setenv("DFMP2_SCRATCH", variable)
+        assert choose_root("option") == tmp_path / "option"
+    for given in (None, "no option"):
+        with recorded_error(InputError):
+            choose_root(given)
 
 
 # --- choosing and refusing ------------------------------------------------------------------------

@@ -143,15 +143,18 @@ TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
         0,
     ),
     ("threads", {"OMP_NUM_THREADS": "many"}, "is no number", "unset OMP_NUM_THREADS", 0),
-    ("threads", {"OMP_PROC_BIND": "FALSE"}, "8 usable", None, 0),
-    (
-        "threads",
-        {"OMP_PROC_BIND": "true"},
-        "OMP_PROC_BIND=true may pin all workers",
-        "unset OMP_PROC_BIND",
-        0,
+    *(
+        ("threads", {"OMP_PROC_BIND": word}, "8 usable", None, 0)
+        for word in ("FALSE", "disabled", "none")
     ),
-    ("threads", {"MKL_NUM_THREADS": "4"}, "; a run overrides MKL_NUM_THREADS=4", None, 0),
+    *(
+        ("threads", {name: "true"}, f"{name}=true may pin all workers", f"unset {name}", 0)
+        for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+    ),
+    *(
+        ("threads", {name: "4"}, f"; a run overrides {name}=4", None, 0)
+        for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+    ),
     ("working directory", {"folder": Path("/nowhere/gone")}, "there is no folder", "--output", 3),
     (
         "working directory",
@@ -194,14 +197,26 @@ def test_python_disk_and_memory(sound, monkeypatch):
     check(inspect("memory", sound), "16.00 GB available, no control group limit")
     plant(sound, "/sys/fs/cgroup/memory.max", "max\n")
     check(inspect("memory", sound))
-    plant(sound, "/sys/fs/cgroup/memory.max", "1000000000\n")
-    monkeypatch.setattr(resources, "available_memory", lambda: 900_000_000)
-    check(
-        inspect("memory", sound),
-        "900.00 MB available",
-        "control group limit 1.00 GB",
-        fix="end other programs",
+    (version2, version1) = (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
     )
+    plant(sound, version1, f"{2**63 - 4096}\n")  # none
+    check(inspect("memory", sound), "no control group limit")
+    monkeypatch.setattr(resources, "available_memory", lambda: 900_000_000)
+    for file in (version1, version2):
+        plant(sound, file, "1000000000\n")
+        check(
+            inspect("memory", sound),
+            "900.00 MB available",
+            "control group limit 1.00 GB",
+            fix="end other programs",
+        )
+        (sound.root / file.lstrip("/")).unlink()
+    monkeypatch.setattr(resources, "available_memory", lambda: 2 * 10**9)
+    check(inspect("memory", sound))
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda kind: (8 * 10**9, 9 * 10**9))
+    check(inspect("memory", sound), "limits addresses to 8.00 GB", fix="ulimit -v unlimited")
 
 
 def test_requirements_are_those_of_the_metadata():
@@ -258,6 +273,10 @@ def test_files_that_shadow_modules(sound):
         "through PYTHONPATH",
         fix="unset PYTHONPATH",
     )
+    for name in ("torch.py", "dfmp2.py", "basis_set_exchange.py"):
+        (sound.folder / name).touch()
+        check(inspect("module path", sound), f"{name} in the working", fix="rename it")
+        (sound.folder / name).unlink()
     for name in ("pyscf/__init__.py", "json.py", "nki.py"):
         file = sound.folder / name
         file.parent.mkdir(exist_ok=True)

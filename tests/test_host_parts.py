@@ -13,6 +13,7 @@ import shutil
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,20 @@ import pytest
 from filelock import FileLock
 from pyscf import lib
 
-from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
+from dfmp2.errors import (
+    DiskFull,
+    InputError,
+    Option,
+    ResourceError,
+    ResultExists,
+    ResultFileError,
+)
 from dfmp2.host import blas, files, resources, threads
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import Workers
 from tests.conftest import PATIENCE
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 RNG = np.random.default_rng(31)
 
@@ -537,6 +545,44 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     assert files.stamp(tmp_path / "none") == files.NO_FILE == (0, 0)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_each_of_several_files_is_checked(place: int, tmp_path: Path) -> None:
+    """With the same refusal as of one file alone, which names its option."""
+    for name in ("protected", "there"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "protected").chmod(0o444)
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    others = [(Option(name), tmp_path / name) for name in ("output", "xyz")]
+    (tmp_path / "output").write_text("x")
+    for name in ("protected", "link", "none/x", "n" * 300):
+        wrong = (Option("csv"), tmp_path / name)
+        targets = [*others[:place], wrong, *others[place:]]
+        with recorded_error(Exception) as alone:
+            files.require_writable(wrong[1], overwrite=True, option=wrong[0])
+        with pytest.raises(type(alone.value)) as caught:
+            files.require_all_writable(targets, overwrite=True)
+        assert str(caught.value) == str(alone.value) and "csv" in str(caught.value)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_only_what_was_left_of_these_files_is_removed(tmp_path: Path) -> None:
+    """In the folder of each, and of names that differ late."""
+    long = "n" * 199
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for name in ("x.h5", "x.h5.checkpoint", f"{long}1", f"{long}2"):
+            files.beside(tmp_path / folder / name).touch()
+    files.remove_parts(tmp_path / "a" / "x.h5", tmp_path / "b" / f"{long}1", tmp_path / "no" / "x")
+    left = {
+        folder: sorted(path.name.partition(".part-")[0] for path in (tmp_path / folder).iterdir())
+        for folder in ("a", "b")
+    }
+    assert left == {
+        "a": [f".{long}1", f".{long}2", ".x.h5.checkpoint"],
+        "b": [f".{long}2", ".x.h5", ".x.h5.checkpoint"],
+    }
+
+
 # --- caches, locks, memory ------------------------------------------------------------------------
 
 
@@ -550,7 +596,12 @@ def test_entries_of_the_cache_are_those_of_this_machine(
     assert files.load_cached("one") == {"a": 1} and files.load_cached("two") == {"b": 2}
     files.store_cached("one", {"a": 3})
     assert files.load_cached("one") == {"a": 3} and files.load_cached("two") == {"b": 2}
-    assert files.cache_file().is_relative_to(tmp_path)
+    assert files.cache_file() == tmp_path / "dfmp2" / "calibration.json"
+    with monkeypatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path / "home"))
+        for unset in (partial(patch.setenv, value=""), patch.delenv):
+            unset("XDG_CACHE_HOME")
+            assert files.cache_file().parent == tmp_path / "home" / ".cache" / "dfmp2"
     keys = {files.cache_key(what, libraries) for what in "ab" for libraries in ((), ("numpy",))}
     assert len(keys) == 4
     assert np.__version__ in files.cache_key("a", ("numpy",))
@@ -575,12 +626,19 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     target = tmp_path / "x.h5"
     assert files.lock_file(target) == tmp_path / ".x.lock"
     assert files.lock_file(tmp_path / "y") == tmp_path / ".y.lock"
+    assert files.lock_file(tmp_path / "y.csv") == tmp_path / ".y.csv.lock"
     assert files.lock_holder(target) is None
     assert files.acquire_lock(target) is None and files.acquire_lock(target) is None
     held = files.lock_holder(target)
     assert held is not None and held.pid == os.getpid() and held.host == platform.node()
     assert str(held) == f"process {held.pid} on {held.host}, since {held.since}"
-    files.release_lock(target)
+    monkeypatch.chdir(tmp_path)
+    assert files.lock_holder(Path("x.h5")) == held
+    child = os.fork()
+    if not child:  # it holds nothing
+        os._exit(files.acquire_lock(target) != held)
+    assert os.waitpid(child, 0)[1] == 0
+    files.release_lock(Path("x.h5"))
     assert files.lock_file(target).exists()
     files.release_lock(target)
     files.release_lock(target)  # nothing is held any more
@@ -605,6 +663,31 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
         assert path.exists() == bool(said)  # a file that names nobody was left by a look
     files.discard_lock(target)
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("pid", "host", "computes"),
+    [
+        (os.getpid(), None, True),
+        (2**22 - 1, None, False),
+        (2**22 - 1, "elsewhere", True),  # nobody here knows
+        (0, "elsewhere", False),
+    ],
+)
+def test_who_holds_a_lock_may_be_alive(pid: int, host: str | None, computes: bool) -> None:
+    holder = files.Holder(pid, host or socket.gethostname(), "since")
+    assert holder.computes() == computes
+
+
+def test_the_space_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written so far will be free again."""
+    monkeypatch.setattr(files, "free_disk", lambda folder: 40)
+    described = [
+        files.describe_space(tmp_path, needed, discarded)
+        for needed, discarded in ((100, 20), (100, 60), (None, 20), (100, 0))
+    ]
+    monkeypatch.setattr(files, "free_disk", lambda folder: os.statvfs(tmp_path / "none"))
+    recorded_texts([*described, files.describe_space(tmp_path, 100, 20)])
 
 
 def test_a_look_is_not_taken_for_a_computation(

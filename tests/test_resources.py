@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +19,21 @@ def system_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return content
 
 
-def test_memory_is_what_the_control_group_leaves(system_files: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "usage"),
+    [
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_memory_is_what_the_control_group_leaves(
+    limit: str, usage: str, system_files: dict[str, str]
+) -> None:
     """The free memory of the machine, or of the group if that is less; kB are 1024 bytes."""
+    limit, usage = f"/sys/fs/cgroup/{limit}", f"/sys/fs/cgroup/{usage}"
     system_files["/proc/meminfo"] = "MemTotal: 900 kB MemAvailable: 500 kB"
     assert resources.available_memory() == 500 * 1024
-    (limit, usage), *_ = resources._CGROUP_LIMITS
     system_files[limit] = "max"
     system_files[usage] = "400000"
     assert resources.available_memory() == 500 * 1024
@@ -75,3 +87,48 @@ def test_busy_seconds_are_all_but_idle_ones(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(resources, "Path", lambda name, file=file: file)
         monkeypatch.setattr(resources.os, "sysconf", lambda name: 100)
         assert resources.busy_seconds() == seconds
+
+
+def test_what_is_asked_of_the_system(
+    system_files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it does not say more: KB (bytes on a Mac) of the largest size, space for this user, a
+    process of somebody else; times include those of child processes."""
+    monkeypatch.setattr(resources.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=5))
+    for platform, peak in (("linux", 5 * 1024), ("darwin", 5)):
+        monkeypatch.setattr(resources.sys, "platform", platform)
+        assert resources.peak_resident_memory() == resources.resident_memory() == peak
+    disk = SimpleNamespace(f_bavail=3, f_bfree=5, f_frsize=7, f_bsize=11)
+    monkeypatch.setattr(resources.os, "statvfs", lambda folder: disk)
+    assert resources.free_disk(Path()) == 21
+
+    def fail(kind: type[OSError]) -> None:
+        raise kind
+
+    for kind, alive in ((ProcessLookupError, False), (PermissionError, True)):
+        monkeypatch.setattr(resources.os, "kill", lambda pid, number, kind=kind: fail(kind))
+        assert resources.is_alive(7) == alive
+    monkeypatch.setattr(resources.os, "times", lambda: (1.0, 2.0, 4.0, 8.0, 99.0))
+    monkeypatch.setattr(resources, "busy_seconds", lambda: 20.0)
+    assert resources.Others._now()[1:] == (20.0, 15.0)
+    written: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        resources,
+        "Path",
+        lambda name: SimpleNamespace(write_text=lambda text: written.append((name, text))),
+    )
+    resources.restart_peak()
+    assert written == [("/proc/self/clear_refs", "5")]  # Linux, proc(5): the peak alone
+
+
+class Cycle:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_memory_of_objects_that_refer_to_each_other_is_returned() -> None:
+    seen = weakref.ref(Cycle())
+    resources.return_memory()
+    assert seen() is None

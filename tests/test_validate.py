@@ -9,8 +9,10 @@ import itertools
 import math
 import shutil
 import tomllib
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -23,6 +25,7 @@ from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.frozen_core import CORE_ORBITALS
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
+from dfmp2.output.document import size
 from dfmp2.progress import Silent
 from dfmp2.validation import entries, tables, validate
 from dfmp2.validation.entries import SyntheticSizes, TorchStream
@@ -525,6 +528,28 @@ def test_a_problem_of_given_sizes_needs_its_arrays(monkeypatch, precision, bytes
 
 
 @pytest.mark.parametrize(
+    ("recipe", "held", "bytes_of_arrays"),
+    [
+        ("closed-form", 0, 8 * 3 * 5 * 7),
+        ("trnblas", 0, 8 * (3 * 5 * 7 + 3 * (3 + 5) * 7)),  # half-transformed integrals as well
+        ("closed-form", 9000, 9000),
+        ("trnblas", 9000, 9000),
+    ],
+)
+@pytest.mark.parametrize("given", [True, False])
+def test_arrays_fit_down_to_the_byte(monkeypatch, recipe, held, bytes_of_arrays, given):
+    """Beside what the process has; without a given limit into what is free."""
+    kernel = SyntheticSizes(recipe, 3, 5, 7)
+    monkeypatch.setattr(entries.resources, "resident_memory", lambda: 1000)
+    needed = 1000 + bytes_of_arrays + 16 * 7**2
+    for budget, fits in ((needed, True), (needed - 1, False)):
+        free = 10**9 * (not fits) if given else budget
+        monkeypatch.setattr(entries.resources, "usable_memory", lambda free=free: free)
+        with nullcontext() if fits else pytest.raises(ResourceError):
+            entries.require_host_memory(kernel, held, budget if given else None)
+
+
+@pytest.mark.parametrize(
     ("off", "status"), [(0.0, "PASS"), (0.5, "PASS"), (0.50001, "FAIL"), (float("nan"), "FAIL")]
 )
 @pytest.mark.parametrize("sign", [1, -1])
@@ -539,20 +564,137 @@ def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int
     assert (shown.value, shown.reference) == (9.0, 8.0) and shown.status.upper() == "SHOWN"
 
 
-def test_a_correlation_dipole_is_that_of_the_relaxed_density():
-    """It is the slope of the correlation energy in a field, which the unrelaxed one is not."""
+def test_energies_of_a_calculation_by_name():
+    """Ours and PySCF's; SCS has 6/5 and 1/3 of the spin components, SOS 1.3 of opposite spins."""
+    session = Session("cpu", "fp64")
+    calculation = BY_ID["pyscf-2.14.0-h2o"].calculations[0]
+    ours = session.calculate(calculation).values
+    theirs = validate.Other("pyscf", session).calculate(calculation).values
+    for values in (ours, theirs):
+        scf = values["scf_total_energy"]
+        same = values["mp2_same_spin_correlation_energy"]
+        opposite = values["mp2_opposite_spin_correlation_energy"]
+        expected = {
+            "scf_total_energy": scf,
+            "mp2_same_spin_correlation_energy": same,
+            "mp2_opposite_spin_correlation_energy": opposite,
+            "mp2_correlation_energy": same + opposite,
+            "mp2_total_energy": scf + same + opposite,
+            "scs_mp2_correlation_energy": 6 / 5 * opposite + same / 3,
+            "scs_mp2_total_energy": scf + 6 / 5 * opposite + same / 3,
+        }
+        found = {name: values[name] for name in expected}
+        assert found == pytest.approx(expected, abs=1e-12)
+    assert theirs.keys() == expected.keys() and theirs == pytest.approx(found, abs=1e-8)
+    assert ours["sos_mp2_total_energy"] == pytest.approx(
+        ours["scf_total_energy"] + 1.3 * ours["mp2_opposite_spin_correlation_energy"], abs=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("mixed", "published", "against", "quoted"),
+    [
+        (False, None, 4e-8, 5e-6),
+        (True, None, 4e-8 + 1e-7, 5e-6 + 1e-7),
+        (True, entries.Published(1e-9, None, "a paper"), 5e-6, 5e-6),
+    ],
+)
+def test_what_may_differ_from_another_program(mixed, published, against, quoted):
+    """1e-8 Eh of each run, and 1e-7 Eh in mixed precision; a published limit stays as it is."""
+    factors, energies = (1.0, -2.0, -1.0), (-7.0, -2.0, -3.0 + 1e-9)
+    names = ("mp2_total_energy", "nuclear_repulsion_energy")
+    entry = dataclasses.replace(
+        MAIN[0],
+        quantities=tuple(entries.Quantity(name, name, -1.0, factors) for name in names),
+        calculations=(-7.0, -2.0, -3.0),
+        tolerance=5e-6,
+        published=published,
+    )
+    ours = [validate.ProgramEnergies(dict.fromkeys(names, e), mixed) for e in energies]
+
+    def calculate(energy):
+        return validate.ProgramEnergies({"mp2_total_energy": energy}, program="Psi4 1.4 x")
+
+    (row,) = validate._judged_by(SimpleNamespace(calculate=calculate), entry, ours)
+    assert (row.maker, row.version, row.source) == ("Psi4", "1.4 x", "recomputed now")
+    assert (row.reference, row.status) == (0.0, "pass")
+    assert row.value == pytest.approx(-1e-9, rel=1e-5)
+    assert row.tolerance == pytest.approx(against, rel=1e-12)
+    assert validate._limit(entry, mixed) == pytest.approx(quoted, rel=1e-12)
+    assert validate._limit(dataclasses.replace(entry, tolerance=None), mixed) is None
+
+
+def test_derivatives_of_the_energy_by_name():
+    """Dipole moments in debye; the correlation contribution, the slope of the correlation energy in
+    a field, is that of the relaxed density, in e bohr."""
     molecule = Molecule(("O", "H"), [[0.1, 0.2, -0.3], [0.9, 1.1, 1.0]], charge=-1)
     options = make_options(
         basis="sto-3g", scf_auxbasis="def2-universal-jkfit", auxbasis="def2-svp-ri", threads=1
     )
     result = mp2_gradient(molecule, options, listener=Silent()).result
-    values = validate._derivatives(result)
-    dipoles = result.properties
-    for place, axis in enumerate("xyz"):
-        found = values[f"correlation dipole {axis}"]
-        scf = dipoles.scf_dipole[place]
-        assert found == pytest.approx(dipoles.relaxed_dipole[place] - scf, abs=1e-12)
-        assert abs(found - (dipoles.unrelaxed_dipole[place] - scf)) > 1e-4
+    slopes, properties = result.gradient.total_gradient, result.properties
+    relaxed, scf = properties.relaxed_dipole, properties.scf_dipole
+    expected = {
+        f"gradient {atom} {axis}": slopes[row, column]
+        for row, atom in enumerate(("1 O", "2 H"))
+        for column, axis in enumerate("xyz")
+    }
+    for kind in ("unrelaxed", "relaxed"):
+        numbers = enumerate(getattr(properties, f"{kind}_occupations"), start=1)
+        expected |= {f"{kind} occupation {number}": value for number, value in numbers}
+    dipoles = {"scf": scf, "unrelaxed": properties.unrelaxed_dipole, "relaxed": relaxed}
+    for kind, dipole in dipoles.items():
+        expected[f"{kind} dipole / debye"] = 2.541746473 * math.sqrt(sum(dipole**2))
+    expected |= {f"correlation dipole {x}": relaxed[k] - scf[k] for k, x in enumerate("xyz")}
+    assert validate._derivatives(result) == pytest.approx(expected, rel=1e-8, abs=1e-12)
+    of_field = SimpleNamespace(relaxed=np.diag([9.0, 7.0, 20.0]), scf=np.diag([8.5, 7.2, 21.0]))
+    expected |= {"correlation polarizability xx": 0.5, "correlation polarizability yy": -0.2}
+    expected["correlation polarizability zz"] = -1.0
+    found = validate._derivatives(dataclasses.replace(result, polarizability=of_field))
+    assert found == pytest.approx(expected, rel=1e-8, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "short", "of_pairs"),
+    [
+        ("nuclear_repulsion_energy", "Eh", "nuclear repulsion", False),
+        ("scf_total_energy", "Eh", "E(SCF)", False),
+        ("mp2_same_spin_correlation_energy", "Eh", "same spin", True),
+        ("mp2_opposite_spin_correlation_energy", "Eh", "opposite spin", True),
+        ("mp2_correlation_energy", "Eh", "E(corr)", True),
+        ("mp2_singles_energy", "Eh", "singles", False),
+        ("mp2_total_energy", "Eh", "E(MP2)", True),
+        ("same_spin_correlation_energy", "Eh", "same spin", True),
+        ("opposite_spin_correlation_energy", "Eh", "opposite spin", True),
+        ("correlation_energy", "Eh", "E(corr)", True),
+        ("total_energy", "Eh", "E", True),
+        ("rpa_correlation_energy", "Eh", "E(RPA)", True),
+        ("scs_mp2_correlation_energy", "Eh", "SCS-MP2 corr", True),
+        ("scs_mp2_total_energy", "Eh", "E(SCS-MP2)", True),
+        ("sos_mp2_total_energy", "Eh", "E(SOS-MP2)", True),
+        ("interaction mp2_total_energy", "Eh", "interaction E(MP2)", True),
+        ("gradient 1 O x", "Eh/bohr", "gradient 1 O x", False),
+        ("relaxed occupation 3", "", "relaxed occupation 3", False),
+        ("unrelaxed dipole / debye", "debye", "unrelaxed dipole", False),
+        ("correlation dipole z", "e bohr", "corr dipole z", False),
+        ("correlation polarizability xx", "bohr^3", "corr polarizability xx", False),
+    ],
+)
+def test_what_is_known_of_a_quantity_by_its_name(name, unit, short, of_pairs):
+    """Only energies of pairs have more tolerance if one of the calculations has mixed precision."""
+    row = tables.QuantityRow("x", "Psi4", "1", name, -1.0, -1.0, 1e-8, "pass", "", "")
+    assert (row.unit, row.short_name) == (unit, short)
+    quantity = entries.Quantity(name, name.split()[-1] if unit == "Eh" else name, -1.0)
+    runs = [validate.ProgramEnergies({}, mixed=mixed) for mixed in (False, True)]
+    assert validate._in_mixed_precision(quantity, runs) == of_pairs
+    assert not validate._in_mixed_precision(quantity, runs[:1])
+    # Columns of a file have a unit if all rows share it.
+    other = dataclasses.replace(row, quantity="gradient 2 H y")
+    for rows, shared in (([row], unit), ([other, row], unit if unit == "Eh/bohr" else "")):
+        units = {key: column.units for key, column in tables.columns(rows).items() if column.units}
+        shared = shared.replace("Eh", "hartree")
+        numbers = ("reference", "value", "difference", "tolerance")
+        assert units == (dict.fromkeys(numbers, shared) if shared else {})
 
 
 def test_numbers_of_a_validation_in_json():
@@ -580,6 +722,8 @@ def test_numbers_of_a_validation_in_json():
             "NWChem": {"passed": 1, "failed": 0, "skipped": 2, "shown": 0},
         },
     }
+    # Of those with a verdict.
+    assert tables.largest(rows) == size(1.5) and tables.largest(rows[3:6]) == ""
     row = found["entries"][2]
     assert (row["reference"], row["value"], row["tolerance"]) == (-1.5, -2.5, 1e-8)
     assert row["difference"] == -1.0
@@ -605,3 +749,12 @@ def test_an_entry_is_a_line_unless_something_is_wrong():
     ]
     wrong = tables.line_of_entry([near, row("E(SCF)", 2e-8, 1e-8, "fail")])
     assert wrong.startswith("water: Psi4 1.3.2\n  fail    E(SCF)") and "E(corr)" not in wrong
+    skipped = dataclasses.replace(near, status="skipped", value=None)
+    assert [line.split()[0] for line in tables.lines_of([near, skipped, far])] == [
+        "water:",
+        "pass",
+        "skipped",
+        "why",
+        "pass",
+    ]
+    assert tables.line_of_entry([near, skipped]).split()[3] == "skipped"
