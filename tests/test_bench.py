@@ -8,16 +8,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import ComparisonFailed, ResourceError
+from dfmp2.errors import BackendUnavailable, ComparisonFailed, ResourceError
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.planning import rates
@@ -73,16 +75,13 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
     for row in found["results"]:
         assert abs(row["energy_difference"]) < 1e-9  # digits of the published energy
         assert row["gflops"]["median"] > 0.1
+        lane = (row["backend"], row["precision"])
         of_lane = [
-            one
-            for one in found["measurements"]
-            if (one["backend"], one["precision"]) == (row["backend"], row["precision"])
+            one for one, name in zip(found["measurements"], order, strict=True) if name == lane
         ]
-        for name, key in (("seconds", "pairs"), ("put_seconds", "put")):
-            assert row[name] == asdict(spread([one[key] for one in of_lane]))
-        of_sample = row["certificate_seconds"]
-        assert of_sample == asdict(spread([one["certificate"] for one in of_lane]))
-        assert (of_sample["low"] > 0) == (row["precision"] == "mixed")
+        for name, key in (("s", "pairs"), ("put_s", "put"), ("certificate_s", "certificate")):
+            assert row[f"{name}econds"] == asdict(spread([one[key] for one in of_lane]))
+        assert (row["certificate_seconds"]["low"] > 0) == (row["precision"] == "mixed")
     seconds = [one["pairs"] for one in found["measurements"][::4]]  # of the cpu in fp64
     rate = 16 * 17 * 112**2 * 384 / max(seconds) / 1e9
     assert found["results"][0]["gflops"]["low"] == pytest.approx(rate, rel=1e-12)
@@ -106,24 +105,21 @@ def test_a_wrong_energy_is_refused(precision: str, allowed: float, off: float):
         bench.judge({"problem": task, "measurements": [right, one]})
 
 
-def test_other_names_of_shapes_and_backends():
-    """Shapes of version 0.1, and a backend by another word."""
-    for name in ("benz", "cor", "c60", "w30", "w60"):
-        assert "gamess-miniapp" in bench._replacement(name)
-    assert "--profile" in bench._replacement("15/51/420") and bench._replacement("huge") == ""
-    pytest.importorskip("torch")
-    chosen, unused = bench._backends(bench.problem("small"), ["pytorch"], 1)
-    assert [backend.name for backend in chosen] == ["torch"] and unused == {}
-
-
-def test_a_device_must_hold_the_arrays():
-    """B in float64 and a copy in float32, to the byte; the host's memory is checked apart."""
+@pytest.mark.parametrize("name", ["cpu", "pytorch", "torch", "cuda", "cuda-tf32"])
+def test_backends_that_are_timed(name: str):
+    """By both words; each must hold B in float64 and a copy in float32, to the byte."""
     task = bench.problem("small")
+    with suppress(BackendUnavailable):
+        (chosen,), unused = bench._backends(task, [name], 1)
+        assert (chosen.name, unused) == (name.removeprefix("py"), {})
     needed = 12 * 16 * 112 * 384
-    for memory in (None, needed, needed - 1):
-        device = SimpleNamespace(name="cuda", limits=SimpleNamespace(memory=memory))
-        with recorded_error(ResourceError) if memory == needed - 1 else nullcontext():
-            bench._require_memory(task, 10**12, [device])
+    devices: Any = [
+        SimpleNamespace(name=name, limits=SimpleNamespace(memory=memory))
+        for memory in (None, needed, needed - 1)
+    ]
+    bench._require_memory(task, 10**12, devices[:2])
+    with recorded_error(ResourceError):
+        bench._require_memory(task, 10**12, devices)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +134,10 @@ def test_a_device_must_hold_the_arrays():
         (("--shape", "small", "--json", "h2.xyz"), 3, "--json names another file"),
         (("--shape", "small", "--backend", "nki"), 3, "nki lanes are never timed here"),
         (("--shape", "large", "--memory", "1GB"), 7, " GB and 1.00 GB may be used"),
-        (("--shape", "w60"), 3, "dfmp2 validate --only gamess-miniapp checks their energies"),
+        *(
+            (("--shape", name), 3, "dfmp2 validate --only gamess-miniapp checks their energies")
+            for name in ("benz", "cor", "c60", "w30", "w60")
+        ),
         (("--shape", "15,51,420"), 3, "dfmp2 run --profile FILE has the rate"),
         (("--gemm", "--backend", "cpu"), 3, "--backend does not belong to --gemm"),
         (("--gemm", "--repeats", "0"), 3, "--repeats 0: expected a whole number"),
@@ -179,10 +178,8 @@ def test_the_faster_way_of_a_product_counts(
     threads: int, seconds: list[float], monkeypatch: pytest.MonkeyPatch
 ):
     """Rows distributed over threads, or all threads in the BLAS."""
-    left = iter(seconds)
-    monkeypatch.setattr(rates, "shortest", lambda work: (work(), next(left))[1])
-    rate = bench.square_rate(CpuBackend(threads), "mixed", threads)
-    assert rate == 2 * 256**3 / 0.25 and list(left) == []
+    monkeypatch.setattr(rates, "shortest", Mock(side_effect=seconds))
+    assert bench.square_rate(CpuBackend(threads), "mixed", threads) == 2 * 256**3 / 0.25
 
 
 def test_ratios_are_taken_run_by_run():

@@ -10,10 +10,12 @@ import stat
 import subprocess
 import sys
 from ast import literal_eval
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -257,19 +259,15 @@ def test_which_scf_of_pyscf_is_compared(
 ) -> None:
     """That from atomic densities, unless that from the stored orbitals alone has their energy, Eh
     above it; None if it does not converge or is not needed."""
-    found = {False: alone, True: stored}
-
-    def solved(*_: Any, stored: bool) -> tuple[str, Any]:
-        if found[stored] is None:
-            raise ConvergenceError("no convergence")
-        energy = SimpleNamespace(scf_total_energy=-76.0 - (found[stored] or 0.0))
-        return ("stored" if stored else "alone"), energy
-
-    monkeypatch.setattr(compare, "_scf", solved)
+    found = [
+        ConvergenceError("by hand")
+        if above is None
+        else (name, SimpleNamespace(scf_total_energy=-76.0 - above))
+        for name, above in (("alone", alone), ("stored", stored))
+    ]
+    monkeypatch.setattr(compare, "_scf", Mock(side_effect=found))
     heard = Heard()
-    result: Any = SimpleNamespace(
-        scf_total_energy=-76.0, reference=SimpleNamespace(title="RHF"), molecule=None
-    )
+    result: Any = SimpleNamespace(scf_total_energy=-76.0, reference=SimpleNamespace(title="RHF"))
     assert compare._same_solution(None, result, None, heard, 1)[0] == expected
     assert len(heard.warnings) == (expected == "stored")
 
@@ -429,7 +427,12 @@ METHODS_COMPARED: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"multiplicity": 2, "point_charges": CHARGES},
         {"method": "drpa", "frozen_core": "1", "frozen_virtual": 1},
     ),
-    "drpa, pbe0": (WATER, "6-31g", {}, {"method": "drpa", "xc": "pbe0", "grid": 0}),
+    "drpa, pbe0, x2c, point charges": (
+        WATER,
+        "6-31g",
+        {"point_charges": CHARGES},
+        {"method": "drpa", "xc": "pbe0", "grid": 0, "relativity": "x2c"},
+    ),
     "drpa, core potential": ("H 0 0.1 0; I 0 0 1.6; @H 0 0 3", "def2-svp", {}, {"method": "drpa"}),
     "drpa, uks, x2c": (
         "S 0 0 0; H 0.97 0.93 0; H -0.9 0.95 0",
@@ -593,17 +596,22 @@ def test_what_psi4_cannot_repeat_is_refused(asked: dict[str, str], water: Stored
 def test_bytes_of_sums_counted_by_hand() -> None:
     """B of both spins twice, three-centre integrals, (ia|jb) of one i four times and, for plasmons,
     two matrices."""
-    spins, pairs = [(3, 7), (2, 8)], 3 * 7 + 2 * 8
-    sums = 8 * (2 * 20 * pairs + 20 * 10 * 11 // 2 + 4 * 8 * pairs)
-    assert formulas.fitted_bytes(spins, 10, 20, plasmons=False) == sums
-    assert formulas.fitted_bytes(spins, 10, 20, plasmons=True) == sums + 16 * pairs**2
+    pairs = 3 * 7 + 2 * 8
+    for plasmons in (False, True):
+        numbers = 2 * 20 * pairs + 20 * 10 * 11 // 2 + 4 * 8 * pairs + 2 * pairs**2 * plasmons
+        assert formulas.fitted_bytes([(3, 7), (2, 8)], 10, 20, plasmons=plasmons) == 8 * numbers
 
 
 def test_sums_that_do_not_fit_are_refused(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     succeed(call("run", "h2o.xyz", "--basis", "6-31g", "--method", "drpa", "--quiet"))
-    monkeypatch.setattr(formulas, "fitted_bytes", lambda *_, **__: 10**15)
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        formulas, "fitted_bytes", lambda *given, **how: asked.append((given, how)) or 10**15
+    )
     done = call("compare", "h2o.dfmp2.h5")
     assert done.code == 7
+    naux = hdf5.read("h2o.dfmp2.h5").sizes.naux
+    assert asked == [(([(5, 8)], 13, naux), {"plasmons": True})]
 
 
 # --- Psi4: the input ---
@@ -652,6 +660,10 @@ def test_settings_follow_the_calculation(radical_result: MP2Result) -> None:
         text = psi4_input(result, 10**9)
         assert expected in text
         assert ("df_basis_scf" in text) == ("scf_type df" in text)
+    frozen = replace(r, sizes=replace(r.sizes, frozen_core=2, frozen_virtual=3))
+    assert "num_frozen_docc 2\nnum_frozen_uocc 3\n" in psi4_input(frozen, 10**9)
+    of_ion = replace(r, molecule=replace(r.molecule, charge=-2, multiplicity=4))
+    assert "molecule {\n-2 4\nN " in psi4_input(of_ion, 10**9)
     for memory, given in ((10**6, 500), (500_999_999, 500), (7 * 10**9, 7000)):
         assert psi4_input(r, memory).startswith(f"memory {given} mb\n")
 
@@ -708,9 +720,9 @@ def test_what_the_format_cannot_express_is_refused(radical_result, iodide_result
             ),
             10**9,
         )
-    for momentum, letter in enumerate("SPDFGHIKLMN"):
-        of_letter = replace(high, shells=((momentum, (1.5, 2.0)),))
-        assert psi4._shells("N", of_letter).splitlines()[1] == f"{letter} 1 1.0"
+    every = replace(high, shells=tuple((momentum, (1.5, 2.0)) for momentum in range(11)))
+    letters = [line[0] for line in psi4._shells("N", every).splitlines()[1::2]]
+    assert "".join(letters) == "SPDFGHIKLMN"
     with recorded_error(InputError):
         psi4_input(replace(radical_result, mp2_fitting=replace(basis, elements={})), 10**9)
     orbital = iodide_result.orbital_basis
@@ -790,6 +802,34 @@ def stand_in(tmp_path, monkeypatch):
 
     yield make
     assert list(scratch.iterdir()) == []  # whatever happened
+
+
+@pytest.mark.parametrize(
+    ("ghost", "overlap", "relativity", "repeatable"),
+    [
+        (False, 1.0, "x2c", False),
+        (True, 1.0, "x2c", True),
+        (True, 0.9e-6, "x2c", False),
+        (False, 0.9e-6, "none", True),
+    ],
+)
+def test_x2c_is_repeated_for_light_atoms_alone(
+    ghost: bool,
+    overlap: float,
+    relativity: str,
+    repeatable: bool,
+    iodide_result: MP2Result,
+    monkeypatch,
+) -> None:
+    """The ghost of a heavy one has no nucleus; functions must not be nearly dependent."""
+    molecule = atoms(f"H 0 0 0; {'@' * ghost}I 0 0 1.6", charge=ghost - 1, multiplicity=1 + ghost)
+    options = replace(iodide_result.options, relativity=relativity)
+    result: Any = SimpleNamespace(
+        molecule=molecule, options=options, orbital_basis=iodide_result.orbital_basis
+    )
+    monkeypatch.setattr(psi4, "smallest_overlap", lambda _: overlap)
+    with nullcontext() if repeatable else recorded_error(UnsupportedByBackend):
+        psi4._require_repeatable(result)
 
 
 def test_energies_of_another_calculation_are_refused(radical_result, stand_in):

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -489,57 +489,52 @@ def test_signal_during_the_removal_is_raised_afterwards(
     ("error", "stays"),
     [(KeyboardInterrupt(), True), (Interrupted("by hand"), True), (ValueError(), False)],
 )
-@pytest.mark.parametrize("adopted", [False, True])
 def test_a_folder_stays_for_a_checkpoint_if_the_run_is_stopped(
-    error: BaseException, stays: bool, adopted: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, stays: bool, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that was taken over; arrays of the run before are made anew."""
+    """Also if the run that has taken it over is stopped, which makes arrays anew."""
     monkeypatch.chdir(root.parent)
-    left = root / stale_name()
     with suppress(type(error)), Space(root, 0) as space:
-        if adopted:
-            left.mkdir()
-            (left / "b.raw").write_bytes(bytes(800))
-            assert space.adopt(left)
-        space.array("b", 2).write(0, np.ones(2))
-        if not adopted:
-            space.keep("x.checkpoint")
+        space.keep("x.checkpoint")
+        space.array("b", 3).write(0, np.zeros(3))
         folder = space.own_folder()
         raise error
-    assert folder.exists() == stays and (folder == left) == adopted
-    if stays:
-        assert (folder / "b.raw").read_bytes() == np.ones(2).tobytes()
-    if stays and not adopted:  # whatever the working directory of the next run is
+    with suppress(type(error)), Space(root, 0) as again:
+        assert again.adopt(folder) == stays
+        again.array("b", 2).write(0, np.ones(2))
+        raise error
+    if stays:  # whatever the working directory of the next run is
         assert (folder / "checkpoint").read_text() == str(root.parent / "x.checkpoint")
+        assert (folder / "b.raw").read_bytes() == np.ones(2).tobytes()
+    assert [path.name for path in root.iterdir()] == [folder.name] * stays
 
 
-def test_a_folder_that_a_checkpoint_names_is_not_stale(root: Path, tmp_path: Path) -> None:
-    folder, checkpoint = root / stale_name(), tmp_path / "x.checkpoint"
-    folder.mkdir()
-    (folder / "checkpoint").write_text(str(checkpoint))
-    checkpoint.write_text(f"its folder is {folder.name}")
-    assert remove_stale(root) == [] and folder.exists()
-    checkpoint.write_text("its folder is another one")
-    assert remove_stale(root) == [folder.name] and not folder.exists()
-
-
-def test_scratch_files_go_where_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("option", "variable", "chosen"),
+    [
+        (None, "", "temporary"),
+        ("", "variable", "variable"),
+        ("option", "variable", "option"),
+        ("option", "none", "option"),
+        (None, "none", ""),
+        ("none", "variable", ""),
+    ],
+)
+def test_scratch_files_go_where_it_is_said(
+    option: str | None,
+    variable: str,
+    chosen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By the option, else by our variable, else where temporary files are; as an absolute path."""
     for name in ("option", "variable", "temporary"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DFMP2_SCRATCH", raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setattr(scratch_folder.tempfile, "tempdir", None)
-    assert choose_root(None) == choose_root("") == tmp_path / "temporary"
-    monkeypatch.setenv("DFMP2_SCRATCH", "variable")
-    assert choose_root(None) == tmp_path / "variable"
-    for variable in ("variable", "none"):
-        monkeypatch.setenv("DFMP2_SCRATCH", variable)
-        assert choose_root("option") == tmp_path / "option"
-    for given in (None, "no option"):
-        with recorded_error(InputError):
-            choose_root(given)
+    monkeypatch.setenv("DFMP2_SCRATCH", variable)
+    monkeypatch.setattr(scratch_folder.tempfile, "tempdir", str(tmp_path / "temporary"))
+    with nullcontext() if chosen else recorded_error(InputError):
+        assert choose_root(option) == tmp_path / chosen
 
 
 # --- choosing and refusing ------------------------------------------------------------------------

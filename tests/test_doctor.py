@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,13 @@ TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
     ),
     ("libraries", {"click": "8.0rc1"}, "click of a version", "pip install 'click>=8.1'", 0),
     ("libraries", {"scipy": "1.11rc1", "h5py": "3.10.0"}, "scipy 1.11rc1, h5py 3.10.0", None, 0),
+    (
+        "libraries",
+        {"requirements": ("typing-extensions>=4",), "typing_extensions": "4.12"},
+        "typing-extensions 4.12",
+        None,
+        0,
+    ),
     ("libraries", {"requirements": ("jinja2>=3.1",)}, "jinja2 missing", "pip install jinja2", 1),
     ("libraries", {"requirements": ("filelock",)}, "filelock missing", "pip install filelock", 1),
     (
@@ -217,6 +225,14 @@ def test_python_disk_and_memory(sound, monkeypatch):
     check(inspect("memory", sound))
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda kind: (8 * 10**9, 9 * 10**9))
     check(inspect("memory", sound), "limits addresses to 8.00 GB", fix="ulimit -v unlimited")
+
+
+def test_a_disk_that_changes_what_is_written(sound, monkeypatch):
+    changed = SimpleNamespace(mp2_total_energy=-1.0)
+    monkeypatch.setattr("dfmp2.output.hdf5.read", lambda path: changed)
+    found = inspect("working directory", sound)
+    check(found, "what was read is not what was written", fix="--output", status="fail", code=7)
+    assert listing(sound.folder) == {}
 
 
 def test_requirements_are_those_of_the_metadata():

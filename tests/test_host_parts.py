@@ -13,7 +13,6 @@ import shutil
 import socket
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from filelock import FileLock
 from pyscf import lib
 
 from dfmp2.errors import (
+    Dfmp2Error,
     DiskFull,
     InputError,
     Option,
@@ -200,8 +200,9 @@ def test_a_pool_is_used_again_unless_a_task_failed() -> None:
         assert list(first.map(abs, (-1, 2))) == [1, 2]
         with threads.worker_pool(3) as inner:
             assert inner is not first
-    with threads.worker_pool(3) as again:
+    with threads.worker_pool(3) as again, threads.worker_pool(2) as smaller:
         assert again in (first, inner)
+        assert (again._max_workers, smaller._max_workers) == (3, 2)
     with pytest.raises(ZeroDivisionError), threads.worker_pool(3) as failed:
         failed.submit(lambda: 1 // 0).result()
     with pytest.raises(RuntimeError):
@@ -266,31 +267,31 @@ def test_a_library_that_is_loaded_later_is_listed(tmp_path: Path) -> None:
     assert threads._loaded("late-library") == (os.path.realpath(late),)
 
 
-def test_variables_of_the_thread_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "OMP_NUM_THREADS",
-        "OMP_WAIT_POLICY",
-        "BLIS_NUM_THREADS",
-        "NUMPY_MADVISE_HUGEPAGE",
-    ):
-        monkeypatch.setenv(name, "")  # so that it is removed afterwards
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(threads, "gives_memory_back", lambda: False)
+@pytest.mark.parametrize(
+    ("gives_back", "before", "after"),
+    [
+        (False, {}, {"OMP_WAIT_POLICY": "passive"}),
+        (True, {}, {"OMP_WAIT_POLICY": "passive", "NUMPY_MADVISE_HUGEPAGE": "0"}),
+        (
+            True,
+            dict.fromkeys(("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "7"),
+            {"OMP_WAIT_POLICY": "passive", "NUMPY_MADVISE_HUGEPAGE": "0"},
+        ),
+        (True, {"OMP_WAIT_POLICY": "active", "NUMPY_MADVISE_HUGEPAGE": "1"}, {}),
+    ],
+)
+def test_variables_of_the_thread_libraries(
+    gives_back: bool,
+    before: dict[str, str],
+    after: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of waiting threads and huge pages only if they are not set."""
+    monkeypatch.setattr(threads, "gives_memory_back", lambda: gives_back)
+    monkeypatch.setattr(os, "environ", dict(before))
     threads.set_environment(5)
-    assert "NUMPY_MADVISE_HUGEPAGE" not in os.environ
-    monkeypatch.setattr(threads, "gives_memory_back", lambda: True)
-    monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
-    threads.set_environment(5)
-    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    assert [os.environ[name] for name in names] == ["5", "passive", "1", "1"]
-    assert os.environ["BLIS_NUM_THREADS"] == "1"
-    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "0"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    monkeypatch.setenv("NUMPY_MADVISE_HUGEPAGE", "1")
-    threads.set_environment(1)
-    assert os.environ["OMP_WAIT_POLICY"] == "active"
-    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "1"
+    own = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+    assert os.environ == before | after | own | {"OMP_NUM_THREADS": "5"}
 
 
 @pytest.mark.parametrize(
@@ -546,41 +547,31 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_each_of_several_files_is_checked(place: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["protected", "link", "none/x", "n" * 300])
+def test_each_of_several_files_is_checked(place: int, name: str, tmp_path: Path) -> None:
     """With the same refusal as of one file alone, which names its option."""
-    for name in ("protected", "there"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "protected").chmod(0o444)
-    (tmp_path / "link").symlink_to(tmp_path / "there")
-    others = [(Option(name), tmp_path / name) for name in ("output", "xyz")]
-    (tmp_path / "output").write_text("x")
-    for name in ("protected", "link", "none/x", "n" * 300):
-        wrong = (Option("csv"), tmp_path / name)
-        targets = [*others[:place], wrong, *others[place:]]
-        with recorded_error(Exception) as alone:
-            files.require_writable(wrong[1], overwrite=True, option=wrong[0])
-        with pytest.raises(type(alone.value)) as caught:
-            files.require_all_writable(targets, overwrite=True)
-        assert str(caught.value) == str(alone.value) and "csv" in str(caught.value)
-    assert len(list(tmp_path.iterdir())) == 4
+    (tmp_path / "protected").touch(0o444)
+    (tmp_path / "link").symlink_to("protected")
+    targets = [(Option("output"), tmp_path / "x"), (Option("xyz"), tmp_path / "y")]
+    with pytest.raises(Dfmp2Error) as alone:
+        files.require_writable(tmp_path / name, overwrite=True, option=Option("csv"))
+    targets.insert(place, (Option("csv"), tmp_path / name))
+    with pytest.raises(type(alone.value)) as caught:
+        files.require_all_writable(targets, overwrite=True)
+    assert str(caught.value) == str(alone.value) and "csv" in str(caught.value)
 
 
 def test_only_what_was_left_of_these_files_is_removed(tmp_path: Path) -> None:
-    """In the folder of each, and of names that differ late."""
-    long = "n" * 199
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        for name in ("x.h5", "x.h5.checkpoint", f"{long}1", f"{long}2"):
-            files.beside(tmp_path / folder / name).touch()
-    files.remove_parts(tmp_path / "a" / "x.h5", tmp_path / "b" / f"{long}1", tmp_path / "no" / "x")
-    left = {
-        folder: sorted(path.name.partition(".part-")[0] for path in (tmp_path / folder).iterdir())
-        for folder in ("a", "b")
-    }
-    assert left == {
-        "a": [f".{long}1", f".{long}2", ".x.h5.checkpoint"],
-        "b": [f".{long}2", ".x.h5", ".x.h5.checkpoint"],
-    }
+    """Not in other folders, and not of names that differ late."""
+    targets = [tmp_path / folder / f"{'n' * 199}{end}" for folder in "ab" for end in "12"]
+    for target in targets:
+        target.parent.mkdir(exist_ok=True)
+        files.beside(target).touch()
+    files.remove_parts(targets[0], tmp_path / "no" / "x", targets[3])
+    left = sorted(
+        path.relative_to(tmp_path).as_posix()[:203] for path in tmp_path.rglob("*.part-*")
+    )
+    assert left == [f"a/.{targets[1].name}", f"b/.{targets[2].name}"]
 
 
 # --- caches, locks, memory ------------------------------------------------------------------------
@@ -598,10 +589,8 @@ def test_entries_of_the_cache_are_those_of_this_machine(
     assert files.load_cached("one") == {"a": 3} and files.load_cached("two") == {"b": 2}
     assert files.cache_file() == tmp_path / "dfmp2" / "calibration.json"
     with monkeypatch.context() as patch:
-        patch.setenv("HOME", str(tmp_path / "home"))
-        for unset in (partial(patch.setenv, value=""), patch.delenv):
-            unset("XDG_CACHE_HOME")
-            assert files.cache_file().parent == tmp_path / "home" / ".cache" / "dfmp2"
+        patch.setattr(os, "environ", {"XDG_CACHE_HOME": "", "HOME": "/home/x"})
+        assert files.cache_file().parent == Path("/home/x/.cache/dfmp2")
     keys = {files.cache_key(what, libraries) for what in "ab" for libraries in ((), ("numpy",))}
     assert len(keys) == 4
     assert np.__version__ in files.cache_key("a", ("numpy",))
@@ -628,17 +617,16 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     assert files.lock_file(tmp_path / "y") == tmp_path / ".y.lock"
     assert files.lock_file(tmp_path / "y.csv") == tmp_path / ".y.csv.lock"
     assert files.lock_holder(target) is None
-    assert files.acquire_lock(target) is None and files.acquire_lock(target) is None
+    monkeypatch.chdir(tmp_path)
+    assert files.acquire_lock(target) is None and files.acquire_lock(Path("x.h5")) is None
     held = files.lock_holder(target)
     assert held is not None and held.pid == os.getpid() and held.host == platform.node()
     assert str(held) == f"process {held.pid} on {held.host}, since {held.since}"
-    monkeypatch.chdir(tmp_path)
-    assert files.lock_holder(Path("x.h5")) == held
     child = os.fork()
     if not child:  # it holds nothing
         os._exit(files.acquire_lock(target) != held)
     assert os.waitpid(child, 0)[1] == 0
-    files.release_lock(Path("x.h5"))
+    files.release_lock(target)
     assert files.lock_file(target).exists()
     files.release_lock(target)
     files.release_lock(target)  # nothing is held any more
@@ -675,19 +663,14 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     ],
 )
 def test_who_holds_a_lock_may_be_alive(pid: int, host: str | None, computes: bool) -> None:
-    holder = files.Holder(pid, host or socket.gethostname(), "since")
-    assert holder.computes() == computes
+    assert files.Holder(pid, host or socket.gethostname(), "since").computes() == computes
 
 
 def test_the_space_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written so far will be free again."""
     monkeypatch.setattr(files, "free_disk", lambda folder: 40)
-    described = [
-        files.describe_space(tmp_path, needed, discarded)
-        for needed, discarded in ((100, 20), (100, 60), (None, 20), (100, 0))
-    ]
-    monkeypatch.setattr(files, "free_disk", lambda folder: os.statvfs(tmp_path / "none"))
-    recorded_texts([*described, files.describe_space(tmp_path, 100, 20)])
+    asked = ((100, 20), (100, 60), (None, 20), (100, 0))
+    recorded_texts([files.describe_space(tmp_path, *numbers) for numbers in asked])
 
 
 def test_a_look_is_not_taken_for_a_computation(
@@ -712,21 +695,3 @@ def test_a_look_is_not_taken_for_a_computation(
         assert holder is not None and holder.pid == os.getpid()
         files.release_lock(target)
         assert not path.exists()
-
-
-def test_memory_that_may_be_used_is_what_there_is_and_most_of_what_is_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(resources, "resident_memory", lambda: 300)
-    monkeypatch.setattr(resources, "available_memory", lambda: 1000)
-    assert resources.usable_memory() == 1200
-    assert resources.peak_of_process(2**22 - 1) is None
-    assert (resources.peak_of_process(os.getpid()) or 0) > 10**7
-    for asked, expected in (
-        ("3", 3),
-        ("5,2", 5),
-        ("0", resources.cores()),
-        ("x", resources.cores()),
-    ):
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
-        assert resources.usable_cores() == expected

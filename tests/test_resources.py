@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -89,46 +89,28 @@ def test_busy_seconds_are_all_but_idle_ones(monkeypatch: pytest.MonkeyPatch) -> 
         assert resources.busy_seconds() == seconds
 
 
+@pytest.mark.parametrize(("platform", "peak"), [("linux", 5 * 1024), ("darwin", 5)])
+@pytest.mark.parametrize(("error", "alive"), [(ProcessLookupError, False), (PermissionError, True)])
 def test_what_is_asked_of_the_system(
-    system_files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    platform: str,
+    peak: int,
+    error: type[OSError],
+    alive: bool,
+    system_files: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where it does not say more: KB (bytes on a Mac) of the largest size, space for this user, a
-    process of somebody else; times include those of child processes."""
+    """KB (bytes on a Mac) of the largest size, space for this user, a process of somebody else, times
+    with those of child processes; Linux restarts the peak for a 5 (proc(5))."""
+    monkeypatch.setattr(resources.sys, "platform", platform)
     monkeypatch.setattr(resources.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=5))
-    for platform, peak in (("linux", 5 * 1024), ("darwin", 5)):
-        monkeypatch.setattr(resources.sys, "platform", platform)
-        assert resources.peak_resident_memory() == resources.resident_memory() == peak
+    assert resources.peak_resident_memory() == resources.resident_memory() == peak
     disk = SimpleNamespace(f_bavail=3, f_bfree=5, f_frsize=7, f_bsize=11)
     monkeypatch.setattr(resources.os, "statvfs", lambda folder: disk)
     assert resources.free_disk(Path()) == 21
-
-    def fail(kind: type[OSError]) -> None:
-        raise kind
-
-    for kind, alive in ((ProcessLookupError, False), (PermissionError, True)):
-        monkeypatch.setattr(resources.os, "kill", lambda pid, number, kind=kind: fail(kind))
-        assert resources.is_alive(7) == alive
+    monkeypatch.setattr(resources.os, "kill", Mock(side_effect=error))
+    assert resources.is_alive(7) == alive
     monkeypatch.setattr(resources.os, "times", lambda: (1.0, 2.0, 4.0, 8.0, 99.0))
-    monkeypatch.setattr(resources, "busy_seconds", lambda: 20.0)
-    assert resources.Others._now()[1:] == (20.0, 15.0)
-    written: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        resources,
-        "Path",
-        lambda name: SimpleNamespace(write_text=lambda text: written.append((name, text))),
-    )
+    assert resources.Others._now()[2] == 15.0
+    monkeypatch.setattr(resources, "Path", file := Mock())
     resources.restart_peak()
-    assert written == [("/proc/self/clear_refs", "5")]  # Linux, proc(5): the peak alone
-
-
-class Cycle:
-    """An object that refers to itself."""
-
-    def __init__(self) -> None:
-        self.own = self
-
-
-def test_memory_of_objects_that_refer_to_each_other_is_returned() -> None:
-    seen = weakref.ref(Cycle())
-    resources.return_memory()
-    assert seen() is None
+    assert file.mock_calls == [call("/proc/self/clear_refs"), call().write_text("5")]
