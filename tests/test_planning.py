@@ -297,7 +297,9 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
     assert found.write > 0 and found.read > 0 and found.cached > 0 and found.date
     assert dropped == [os.POSIX_FADV_DONTNEED]
     assert list(folder.iterdir()) == []
-    assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
+    (tmp_path / "link").symlink_to(folder)
+    assert rates.load_disk(folder) == rates.load_disk(tmp_path / "link") == found
+    assert rates.load_disk(tmp_path / "other" / "scratch") is None
     files.store_cached(rates._disk_key(folder), {"write": "fast"})
     assert rates.load_disk(folder) is None
 
