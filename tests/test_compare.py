@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 from ast import literal_eval
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -802,34 +801,6 @@ def stand_in(tmp_path, monkeypatch):
 
     yield make
     assert list(scratch.iterdir()) == []  # whatever happened
-
-
-@pytest.mark.parametrize(
-    ("ghost", "overlap", "relativity", "repeatable"),
-    [
-        (False, 1.0, "x2c", False),
-        (True, 1.0, "x2c", True),
-        (True, 0.9e-6, "x2c", False),
-        (False, 0.9e-6, "none", True),
-    ],
-)
-def test_x2c_is_repeated_for_light_atoms_alone(
-    ghost: bool,
-    overlap: float,
-    relativity: str,
-    repeatable: bool,
-    iodide_result: MP2Result,
-    monkeypatch,
-) -> None:
-    """The ghost of a heavy one has no nucleus; functions must not be nearly dependent."""
-    molecule = atoms(f"H 0 0 0; {'@' * ghost}I 0 0 1.6", charge=ghost - 1, multiplicity=1 + ghost)
-    options = replace(iodide_result.options, relativity=relativity)
-    result: Any = SimpleNamespace(
-        molecule=molecule, options=options, orbital_basis=iodide_result.orbital_basis
-    )
-    monkeypatch.setattr(psi4, "smallest_overlap", lambda _: overlap)
-    with nullcontext() if repeatable else recorded_error(UnsupportedByBackend):
-        psi4._require_repeatable(result)
 
 
 def test_energies_of_another_calculation_are_refused(radical_result, stand_in):

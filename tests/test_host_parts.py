@@ -561,19 +561,6 @@ def test_each_of_several_files_is_checked(place: int, name: str, tmp_path: Path)
     assert str(caught.value) == str(alone.value) and "csv" in str(caught.value)
 
 
-def test_only_what_was_left_of_these_files_is_removed(tmp_path: Path) -> None:
-    """Not in other folders, and not of names that differ late."""
-    targets = [tmp_path / folder / f"{'n' * 199}{end}" for folder in "ab" for end in "12"]
-    for target in targets:
-        target.parent.mkdir(exist_ok=True)
-        files.beside(target).touch()
-    files.remove_parts(targets[0], tmp_path / "no" / "x", targets[3])
-    left = sorted(
-        path.relative_to(tmp_path).as_posix()[:203] for path in tmp_path.rglob("*.part-*")
-    )
-    assert left == [f"a/.{targets[1].name}", f"b/.{targets[2].name}"]
-
-
 # --- caches, locks, memory ------------------------------------------------------------------------
 
 

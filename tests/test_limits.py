@@ -71,22 +71,6 @@ def budget(room: int) -> int:
     return PROGRAM + SLACK + room
 
 
-def test_a_run_fits_from_its_least_memory_on() -> None:
-    """The exact rows of a reference count: they are the largest here, 2500 and one block of 100."""
-    replace(PLAN, budget=budget(2600)).require()
-    with recorded_error(ResourceError):
-        replace(PLAN, budget=budget(2599)).require()
-    assert PLAN.least == PROGRAM + VARIES + SLACK + 2600
-    assert PLAN.comfortable == PROGRAM + SLACK + 2500 + 900
-    assert replace(PLAN, budget=budget(2600)).predicted_peak == budget(2600)
-    assert replace(PLAN, budget=budget(10**6)).predicted_peak == budget(3400)
-    without = replace(PLAN, exact_rows=Stage())
-    assert without.least == PROGRAM + VARIES + SLACK + 95
-    with pytest.raises(ResourceError):
-        replace(without, budget=budget(94)).require()
-    replace(without, budget=budget(95)).require()
-
-
 ALONE = replace(PLAN, exact_rows=Stage(), gradient=GradientMemory())
 FORCES = GradientMemory("gradient", peak=3500, needed=3500, least=3500, comfortable=4000)
 DEMANDING = replace(ALONE, exact_rows=Stage(7000, 100, 900))

@@ -17,13 +17,21 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources
 from dfmp2.options import Options
-from dfmp2.planning import memory, plan, rates
+from dfmp2.planning import memory, plan, rates, system
 from dfmp2.planning.memory import MemoryPlan, Stage
-from dfmp2.planning.plan import PARTS, Plan, workload_sizes
+from dfmp2.planning.plan import PARTS, CertificatePlan, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
-from dfmp2.planning.time import NO_TIME, STAGES, Pace, Timings
+from dfmp2.planning.time import (
+    NO_TIME,
+    STAGES,
+    Pace,
+    Timings,
+    Traffic,
+    certificate_seconds,
+    time_text,
+)
 from dfmp2.progress import Silent
 from tests.awkward import MOLECULES, mole_of
 from tests.conftest import Heard
@@ -206,6 +214,46 @@ def test_times_of_a_run_whose_b_a_device_makes(fits: bool) -> None:
     )
 
 
+def test_times_of_a_plan_are_those_of_its_parts() -> None:
+    """Of traffic at the measured speed of the disk, of a gradient, and of a certificate."""
+    work, held = replace(WORK, task="gradient"), memory.GradientMemory(scf_on_disk=True)
+    speed, moved = DiskRates(1e8, 2e8, "today", 3e8), Traffic(10**8, 3 * 10**8, 10**7, 10**7, 10**9)
+    full = replace(FULL, gradient=held)
+    planned = plan_of(work=work, traffic=moved, disk=speed, memory=full)
+    setup: Any = SimpleNamespace(options=SimpleNamespace(transform="host"))
+    alone = time_text(work, Rates(), moved, speed, held)
+    assert plan._seconds(setup, planned) == alone
+    of_another_disk = plan._seconds(setup, replace(planned, disk=None))
+    assert of_another_disk == time_text(work, Rates(), moved, DiskRates(), held) != alone
+    certificate = CertificatePlan(None, FULL, rows=3, passes=2)
+    more = certificate_seconds(work, None, 3, 2, Rates())
+    found = plan._seconds(setup, replace(planned, certificate=certificate))
+    assert found == replace(alone, fitting_certificate=more, total=alone.total + more)
+
+
+@pytest.mark.parametrize(("at_once", "passes"), [(12, 2), (5, 6), (1, 24)])
+def test_a_certificate_needs_a_second_fit_and_some_exact_rows(
+    at_once: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 of 53 orbitals in eight strata, as many of a spin at a time as there is room for, after one
+    SCF without what the run does beside it."""
+    alone = replace(WORK, nao=70, spins=(Spin(50, 28, 20), Spin(27, 25, 43)), scf_columns=900)
+    extras = {"starts": 3, "examined": True, "x2c_functions": 99, "rectangles": 11}
+    work = replace(alone, frontier=((2, 3), (4, 5)), **extras)
+    fitted: Any = SimpleNamespace(auxmole=SimpleNamespace(nao=333))
+    monkeypatch.setattr(plan, "densely_fitted", lambda system: fitted)
+    monkeypatch.setattr(plan.three_center, "block_functions", lambda aux, nao: 17)
+    monkeypatch.setattr(resources, "resident_memory", lambda: 10**8)
+    rows, program = memory.exact_rows_stage(alone, 3, 12), 10**8 + (24 + 3 * 16) * 10**6
+    setup: Any = SimpleNamespace(backend=CpuBackend(3), threads=3)
+    setup.budget = program + memory.SLACK + rows.fixed + at_once * rows.least
+    found = plan._certificate(fitted, setup, work)
+    dense = replace(alone, naux=333, block_functions=17)
+    limits = CpuBackend(3).limits
+    planned = memory.memory_plan(dense, limits, 3, program=program, budget=setup.budget)
+    assert found == CertificatePlan(dense, replace(planned, exact_rows=rows), 24, passes)
+
+
 def test_programs_are_compiled_before_the_scf() -> None:
     """With the transformation where the device makes B."""
     asked: list[Any] = []
@@ -323,6 +371,40 @@ def test_a_part_of_a_run_takes_its_stages_alone(
         **{**vars(setup), "options": replace(options, method="sos-laplace")}
     )
     assert plan._memory(WORK, laplace, "all") == memory.without_pairs(FULL, WORK)
+
+
+@pytest.mark.parametrize(
+    ("part", "task", "screened", "precision", "checked", "fitted"),
+    [
+        ("all", "energy", True, "mixed", True, True),
+        ("up to b", "energy", True, "fp64", True, True),
+        ("from orbitals", "energy", False, "mixed", True, True),
+        ("from orbitals", "gradient", True, "mixed", True, True),
+        ("from b", "energy", False, "mixed", False, False),
+    ],
+)
+def test_the_work_of_a_part(
+    part: str,
+    task: str,
+    screened: bool,
+    precision: str,
+    checked: bool,
+    fitted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the SCF keeps, precision, frontier orbitals and blocks of integrals; with one thread each
+    pair of 7 and 6 orbitals is a tile."""
+    speed = DiskRates(1.0, 2.0, "today", 3.0)
+    monkeypatch.setattr(rates, "load_disk", lambda root: speed)
+    options = Options(basis="6-31g", threads=1, precision="mixed", stability="auto", backend="cpu")
+    setup = system.set_up_run(options, "test")
+    made = system.resolve(MOLECULES["cyano radical"], setup, Silent())
+    core = system.frozen_core(made, options, Silent())
+    found = plan.make_plan(made, setup, core, "uhf", part=part, task=task)
+    assert (found.work.task, found.work.precision) == (task, precision)
+    shown = (found.work.scf_columns, found.work.frontier, found.work.block_functions)
+    assert [bool(one) for one in shown] == [screened, checked, fitted]
+    assert (found.tiles, found.disk) == (7 * 8 // 2 + 6 * 7 // 2 + 7 * 6, speed)
 
 
 def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

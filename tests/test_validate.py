@@ -22,7 +22,6 @@ from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, Interrupted, ResourceError, UnsupportedByBackend
 from dfmp2.gradients.gradient import mp2_gradient
-from dfmp2.molecule.frozen_core import CORE_ORBITALS
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
 from dfmp2.output.document import size
@@ -200,20 +199,6 @@ def test_a_dropped_exchange_is_noticed(call, monkeypatch):
     done = call("validate", *only(*wrong, "psi4-dfomp2-1"), "--backend", "cpu")
     assert done.code == 8
     assert failing(done) == wrong  # not psi4-dfomp2-1: the SCF is sound
-
-
-def test_a_core_table_off_by_one_is_noticed(call, monkeypatch):
-    wrong = tuple((last, count + (count > 0)) for last, count in CORE_ORBITALS["psi4"])
-    monkeypatch.setitem(CORE_ORBITALS, "psi4", wrong)
-    done = call(
-        "validate",
-        *only("bagel-1.2.2-h2o", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"),
-        "--backend",
-        "cpu",
-    )
-    assert done.code == 8
-    assert {"bagel-1.2.2-h2o-fc", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"} <= failing(done)
-    assert "bagel-1.2.2-h2o" not in failing(done)  # all its electrons are correlated
 
 
 def test_a_wrong_denominator_is_noticed_in_mixed_precision(call, monkeypatch):
