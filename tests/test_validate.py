@@ -408,7 +408,8 @@ def test_markdown_tables(call):
     assert rows[0].startswith("| reference | values |") and rows[2].startswith(
         "| BAGEL | 4 | 4 | 0 | 0 | 0 |"
     )
-    assert any(row.startswith("| bagel-1.2.2-h2o-fc | BAGEL 1.2.2 | 2 |") for row in rows)
+    (row,) = [row for row in rows if row.startswith("| bagel-1.2.2-h2o-fc | BAGEL 1.2.2 | 2 |")]
+    assert row.endswith(" | Eh |") and " Eh |" in rows[2]
     done = call(
         "validate",
         "--table",
@@ -670,7 +671,9 @@ def test_numbers_of_a_validation_in_json():
         },
     }
     # Of those with a verdict.
-    assert tables.largest(rows) == size(1.5) and tables.largest(rows[3:6]) == ""
+    assert tables.largest(rows) == f"{size(1.5)} Eh" and tables.largest(rows[3:6]) == ""
+    wider = dataclasses.replace(rows[0], quantity="scf dipole / debye", value=0.25)
+    assert tables.largest([*rows, wider]) == f"{size(1.75)} debye"
     row = found["entries"][2]
     assert (row["reference"], row["value"], row["tolerance"]) == (-1.5, -2.5, 1e-8)
     assert row["difference"] == -1.0
