@@ -13,6 +13,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,43 +111,39 @@ def test_packed_symmetric_matrices_are_multiplied() -> None:
                 np.testing.assert_allclose(found[number], one @ square, atol=1e-12)
 
 
-def test_arrays_that_would_be_read_wrongly_are_refused(lower: Any) -> None:
+LOWER = np.asfortranarray(np.zeros((5, 5)))
+ROWS, SQUARE, VECTOR = np.zeros((3, 5)), np.zeros((5, 5)), np.zeros(5)
+SINGLE, TURNED = np.float32, np.zeros((5, 3)).T
+PACKED, OUT = np.zeros((2, 15)), [np.zeros((2, 3, 5))]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: blas.multiply_rows(LOWER, ROWS.astype(SINGLE)),
+        lambda: blas.multiply_rows(LOWER, TURNED),
+        lambda: blas.multiply_rows(LOWER.astype(SINGLE), ROWS),
+        lambda: blas.multiply_rows(np.ascontiguousarray(LOWER), ROWS),
+        lambda: blas.add_square(ROWS.astype(SINGLE), SQUARE, 0, 2),
+        lambda: blas.add_square(TURNED, SQUARE, 0, 2),
+        lambda: blas.add_square(ROWS, SQUARE[:4], 0, 2),
+        lambda: blas.add_square(ROWS, SQUARE.astype(SINGLE), 0, 2),
+        lambda: blas.add_square(ROWS, np.zeros((10, 5))[::2], 0, 2),
+        lambda: blas.add_projection(ROWS[:, ::2], VECTOR[:3], VECTOR[:3]),
+        lambda: blas.add_projection(ROWS, VECTOR[:4], VECTOR),
+        lambda: blas.add_projection(ROWS, VECTOR, VECTOR[:4]),
+        lambda: blas.add_projection(ROWS, VECTOR.astype(SINGLE), VECTOR),
+        lambda: SymmetricProducts([ROWS])(np.zeros((2, 14)), OUT),
+        lambda: SymmetricProducts([ROWS])(PACKED.astype(SINGLE), OUT),
+        lambda: SymmetricProducts([ROWS])(np.zeros((15, 2)).T, OUT),
+        lambda: SymmetricProducts([ROWS])(PACKED, [np.zeros((2, 2, 5))]),
+        lambda: SymmetricProducts([ROWS, ROWS.astype(SINGLE)]),
+    ],
+)
+def test_arrays_that_would_be_read_wrongly_are_refused(call: Callable[[], None]) -> None:
     """Other types, orders and shapes, which BLAS would misinterpret."""
-    good = np.zeros((3, 5))
-    for wrong, error in ((good.astype(np.float32), TypeError), (np.zeros((5, 3)).T, ValueError)):
-        with pytest.raises(error):
-            blas.multiply_rows(lower, wrong)
-    with pytest.raises(TypeError):
-        blas.multiply_rows(lower.astype(np.float32), good)
-    with recorded_error(ValueError):
-        blas.multiply_rows(np.ascontiguousarray(lower), good)
-    square, vector = np.zeros((5, 5)), np.zeros(5)
-    for rows, matrix in (
-        (good.astype(np.float32), square),
-        (np.zeros((5, 3)).T, square),
-        (good, square[:4]),
-        (good, square.astype(np.float32)),
-        (good, np.zeros((10, 5))[::2]),
-    ):
-        with recorded_error(ValueError):
-            blas.add_square(rows, matrix, 0, 2)
-    for rows, one, sums in (
-        (good[:, ::2], vector[:3], vector[:3]),
-        (good, vector[:4], vector),
-        (good, vector, vector[:4]),
-        (good, vector.astype(np.float32), vector),
-    ):
-        with recorded_error(ValueError):
-            blas.add_projection(rows, one, sums)
-    made = SymmetricProducts([good])
-    out = [np.zeros((2, 3, 5))]
-    for packed in (np.zeros((2, 14)), np.zeros((2, 15), np.float32), np.zeros((15, 2)).T):
-        with recorded_error(ValueError):
-            made(packed, out)
-    with recorded_error(ValueError):
-        made(np.zeros((2, 15)), [np.zeros((2, 2, 5))])
-    with recorded_error(ValueError):
-        SymmetricProducts([good, good.astype(np.float32)])
+    with pytest.raises((TypeError, ValueError)):
+        call()
 
 
 # --- workers --------------------------------------------------------------------------------------

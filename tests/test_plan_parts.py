@@ -4,24 +4,26 @@ scratch folders, with made-up numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from pyscf import dft, gto
 
 from dfmp2.backends.base import Shape
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
+from dfmp2.errors import InputError, KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources
 from dfmp2.options import Options
 from dfmp2.planning import memory, plan, rates, system
 from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.plan import PARTS, CertificatePlan, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.sizes import Sizes, Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
 from dfmp2.planning.time import (
     NO_TIME,
@@ -33,7 +35,7 @@ from dfmp2.planning.time import (
     time_text,
 )
 from dfmp2.progress import Silent
-from tests.awkward import MOLECULES, mole_of
+from tests.awkward import MOLECULES, mole_of, read
 from tests.conftest import Heard
 from tests.recorded import recorded_error
 
@@ -143,6 +145,37 @@ def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> 
     kept = with_kept_pairs(found, SimpleNamespace(naux_scf=found.naux_scf, mole=mole))
     columns = nao * (nao + 1) // 2 if options.scf == "df" else 0
     assert kept == replace(found, scf_columns=columns)
+
+
+def test_sizes_that_are_stored() -> None:
+    """Of hydroxide with a ghost; orbitals as they were found."""
+    molecule = read("charge=-1", "O 0 0 0", "H 0 0 0.97", "@H 0 0 2")
+    options = Options(basis="6-31g", frozen_virtual=1, backend="cpu", threads=1)
+    made = system.resolve(molecule, system.set_up_run(options, "test"), Silent())
+    spaces: Any = [SimpleNamespace(nocc=4, nvir=5), SimpleNamespace(nocc=3, nvir=6)]
+    orbitals: Any = SimpleNamespace(mo_energy=np.zeros((2, 12)))
+    core: Any = SimpleNamespace(orbitals=2)
+    found = system.system_sizes(made, orbitals, spaces, core, options)
+    fitted = (made.naux_scf, int(made.auxmole.nao))
+    assert (
+        found == Sizes(3, 10, 13, 12, *fitted, 2, (4, 3), (5, 6), 1) and fitted[0] > fitted[1] > 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("atoms", "multiplicity", "left_out", "enough"),
+    [
+        (("H 0 0 0", "H 0 0 0.9"), 3, 0, False),  # two electrons of one spin in two functions
+        (("O 0 0 0", "H 0 0 0.97"), 2, 0, True),  # five in six
+        (("O 0 0 0", "H 0 0 0.97"), 2, 1, False),
+    ],
+)
+def test_each_spin_needs_a_virtual_orbital(
+    atoms: tuple[str, ...], multiplicity: int, left_out: int, enough: bool
+) -> None:
+    options = Options(basis="sto-3g", frozen_virtual=left_out)
+    with nullcontext() if enough else recorded_error(InputError):
+        workload_sizes(read(f"multiplicity={multiplicity}", *atoms), options, Silent())
 
 
 def test_shapes_leave_out_spins_with_nothing_to_correlate() -> None:
@@ -423,6 +456,27 @@ def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(resources, "resident_memory", lambda here=resident: here)
         plan._memory(WORK, setup, "all")
     assert asked == [(100, 0), (130, 30), (90, 0)]
+
+
+@pytest.mark.parametrize("with_b", [3000, 3])
+@pytest.mark.parametrize("part", ["all", "from b"])
+def test_a_gradient_is_planned_beside_the_whole_energy(
+    part: str, with_b: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may need more with B in memory, with the widest shell of both fitting sets and the threads
+    in use."""
+    whole, energy = replace(FULL, scf_disk=77), replace(FULL, mp2_in_core=1000)
+    monkeypatch.setattr(plan, "_memory", lambda *_: whole)
+    monkeypatch.setattr(plan, "gradient_with_b", lambda work, threads: with_b * threads)
+    monkeypatch.setattr(plan, "gradient_memory", lambda *given: given)
+    places = (np.array([0, 1, 6]), np.array([0, 7, 8]))
+    jk, aux = (SimpleNamespace(ao_loc_nr=lambda place=place: place) for place in places)
+    made: Any = SimpleNamespace(auxmole=aux, jk_auxmole=jk)
+    setup: Any = SimpleNamespace(active=2, threads=5)
+    found: Any = plan._with_gradient(energy, made, setup, WORK, part)
+    in_core = max(1000, 2 * with_b)
+    beside = replace(energy if part == "all" else whole, mp2_in_core=in_core)
+    assert found == replace(energy, mp2_in_core=in_core, gradient=(WORK, beside, 7, 2))
 
 
 # --- scratch folders ------------------------------------------------------------------------------
