@@ -127,6 +127,8 @@ def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
     assert plan.scratch == disk + 3000
     larger = replace(plan, scf_disk=9000)
     assert larger.disk == (9000 if room < 1000 else disk)
+    blocks = [replace(plan, mp2_in_core=n, budget=budget(290)).integral_bytes for n in (290, 291)]
+    assert blocks == [100, 50]  # all of them beside B, or half beside the rest on disk
     both = replace(plan, grid_disk=400)  # B of two grids
     assert both.disk == (7400 if room < 2000 else 0)
     certificate = replace(plan, scf_disk=100, mp2_disk=250)

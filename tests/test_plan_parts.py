@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -192,29 +193,36 @@ def backend(*, fits: bool, transforms: bool, cost: Callable[..., float] | None =
     return SimpleNamespace(limits=limits, transform_seconds=cost or (lambda spins, nao: 7.0))
 
 
-def test_a_device_makes_b_where_it_can_and_the_host_has_room() -> None:
+NOBODY = (Spin(1, 0, 19),)
+
+
+@pytest.mark.parametrize(
+    ("fits", "transforms", "spins", "lacking", "refused"),
+    [
+        (False, True, WORK.spins, 0, None),
+        (False, True, WORK.spins, 1, ResourceError),
+        (True, False, WORK.spins, 10**12, None),
+        (False, False, WORK.spins, 0, UnsupportedByBackend),
+        (True, True, NOBODY, 0, UnsupportedByBackend),
+        (False, True, NOBODY, 0, UnsupportedByBackend),
+    ],
+    ids=["room", "a byte less", "of its own", "none", "nobody", "nobody with room"],
+)
+def test_a_device_makes_b_where_it_can_and_the_host_has_room(
+    fits: bool, transforms: bool, spins: tuple[Spin, ...], lacking: int, refused: Any
+) -> None:
     """Down to the last byte."""
-    held = memory.device_host_bytes(WORK)
-    able = backend(fits=False, transforms=True)
-    plan.require_device(able, WORK, held)
-    with recorded_error(ResourceError):
-        plan.require_device(able, WORK, held - 1)
-    plan.require_device(backend(fits=True, transforms=False), WORK, 0)
-    with recorded_error(UnsupportedByBackend):
-        plan.require_device(backend(fits=False, transforms=False), WORK, held)
-    empty = replace(WORK, spins=(Spin(1, 0, 19),))
-    for kind in (True, False):
-        with recorded_error(UnsupportedByBackend):
-            plan.require_device(backend(fits=kind, transforms=True), empty, held)
-    asked: list[Any] = []
+    room = memory.device_host_bytes(WORK) - lacking
+    with nullcontext() if refused is None else recorded_error(refused):
+        device = backend(fits=fits, transforms=transforms)
+        plan.require_device(device, replace(WORK, spins=spins), room)
 
-    def fail(spins: Any, nao: int) -> float:
-        asked.append((spins, nao))
-        raise KernelError("too wide")
 
+def test_a_device_without_a_kernel_for_these_sizes_is_refused() -> None:
+    asked = Mock(side_effect=KernelError("too wide"))
     with recorded_error(UnsupportedByBackend):
-        plan.require_device(backend(fits=False, transforms=True, cost=fail), WORK, held)
-    assert asked == [(plan.trainium_shapes(WORK), 20)]
+        plan.require_device(backend(fits=False, transforms=True, cost=asked), WORK, 10**12)
+    asked.assert_called_once_with(plan.trainium_shapes(WORK), 20)
 
 
 def plan_of(**how: Any) -> Plan:
@@ -262,6 +270,14 @@ def test_times_of_a_plan_are_those_of_its_parts() -> None:
     more = certificate_seconds(work, None, 3, 2, Rates())
     found = plan._seconds(setup, replace(planned, certificate=certificate))
     assert found == replace(alone, fitting_certificate=more, total=alone.total + more)
+
+
+def test_a_certificate_of_an_exact_run_has_no_other_scf_or_fit() -> None:
+    """For the seven orbitals of both spins, in one pass for each."""
+    setup: Any = SimpleNamespace(backend=CpuBackend(3), threads=3, budget=10**10)
+    found = plan._certificate(setup, setup, replace(WORK, naux_scf=0, scf_columns=1))
+    needs = (found.memory.scf, found.memory.mp2, found.memory.disk)
+    assert (found.dense, found.rows, found.passes, *needs) == (None, 7, 2, 0, 0, 0)
 
 
 @pytest.mark.parametrize(("at_once", "passes"), [(12, 2), (5, 6), (1, 24)])
