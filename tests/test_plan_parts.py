@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from pyscf import dft, gto
 
-from dfmp2.backends.base import Shape
+from dfmp2.backends import tiling
+from dfmp2.backends.base import Limits, Shape
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources
@@ -33,6 +34,7 @@ from dfmp2.planning.time import (
     Timings,
     Traffic,
     certificate_seconds,
+    cuts_of,
     time_text,
 )
 from dfmp2.progress import Silent
@@ -150,7 +152,7 @@ def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> 
 
 def test_sizes_that_are_stored() -> None:
     """Of hydroxide with a ghost; orbitals as they were found."""
-    molecule = read("charge=-1", "O 0 0 0", "H 0 0 0.97", "@H 0 0 2")
+    molecule = read("charge=-1", "O 0 0 0", "H 0 0 0.97", "@He 0 0 2")
     options = Options(basis="6-31g", frozen_virtual=1, backend="cpu", threads=1)
     made = system.resolve(molecule, system.set_up_run(options, "test"), Silent())
     spaces: Any = [SimpleNamespace(nocc=4, nvir=5), SimpleNamespace(nocc=3, nvir=6)]
@@ -177,6 +179,12 @@ def test_each_spin_needs_a_virtual_orbital(
     options = Options(basis="sto-3g", frozen_virtual=left_out)
     with nullcontext() if enough else recorded_error(InputError):
         workload_sizes(read(f"multiplicity={multiplicity}", *atoms), options, Silent())
+
+
+def test_pairs_of_two_spins_are_cut_for_the_longer_rows() -> None:
+    limits = Limits(("mixed",), 9, 10**6, 1, 10**10, edge_elements=3600)
+    found, shorter = (tiling.rectangle_cuts(4, 3, limits, 60 * nvir) for nvir in (16, 15))
+    assert cuts_of(WORK, limits)[0, 1] == found != shorter
 
 
 def test_shapes_leave_out_spins_with_nothing_to_correlate() -> None:
@@ -486,7 +494,7 @@ def test_a_gradient_is_planned_beside_the_whole_energy(
     monkeypatch.setattr(plan, "gradient_with_b", lambda work, threads: with_b * threads)
     monkeypatch.setattr(plan, "gradient_memory", lambda *given: given)
     places = (np.array([0, 1, 6]), np.array([0, 7, 8]))
-    jk, aux = (SimpleNamespace(ao_loc_nr=lambda place=place: place) for place in places)
+    aux, jk = (SimpleNamespace(ao_loc_nr=lambda place=place: place) for place in places)
     made: Any = SimpleNamespace(auxmole=aux, jk_auxmole=jk)
     setup: Any = SimpleNamespace(active=2, threads=5)
     found: Any = plan._with_gradient(energy, made, setup, WORK, part)
