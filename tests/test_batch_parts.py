@@ -94,23 +94,31 @@ def test_shards_are_a_partition_and_balanced(chained):
     assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]
 
 
-def test_shards_are_taken_from_the_scheduler():
-    assert read_shard("2/5") == (2, 5)
-    assert shard_of_job({}) is None
-    slurm = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
-    assert shard_of_job(slurm) == (2, 4)
-    aws = {"AWS_BATCH_JOB_ARRAY_INDEX": "2", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}
-    assert shard_of_job(aws) == (2, 3)
-    for job in (
-        {**slurm, "SLURM_ARRAY_TASK_ID": "11"},
-        {**slurm, "SLURM_ARRAY_TASK_COUNT": "four"},
+SLURM = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
+AWS = {"AWS_BATCH_JOB_ARRAY_INDEX": "2", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}
+
+
+@pytest.mark.parametrize(("job", "shard"), [({}, None), (SLURM, (2, 4)), (AWS, (2, 3))])
+def test_shards_are_taken_from_the_scheduler(
+    job: dict[str, str], shard: tuple[int, int] | None
+) -> None:
+    assert shard_of_job(job) == shard
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {**SLURM, "SLURM_ARRAY_TASK_ID": "11"},
+        {**SLURM, "SLURM_ARRAY_TASK_COUNT": "four"},
         {"AWS_BATCH_JOB_ARRAY_INDEX": "0"},
-    ):
-        with recorded_error(InputError):
-            shard_of_job(job)
-    for text in ("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"):
-        with recorded_error(InputError):
-            read_shard(text)
+        *("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"),
+    ],
+    ids=str,
+)
+def test_a_shard_is_one_of_those_there_are(given: Any) -> None:
+    assert read_shard(" 2/5") == (2, 5)
+    with recorded_error(InputError):
+        (read_shard if isinstance(given, str) else shard_of_job)(given)
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):

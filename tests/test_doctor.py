@@ -253,12 +253,14 @@ def test_torch(sound, monkeypatch):
     check(
         inspect("PyTorch", sound), "NVIDIA driver, but no PyTorch", fix="pip install 'dfmp2[torch]'"
     )
-    judge = doctor.judge_torch
-    check(judge("2.9.0+cpu", None, None, False))
-    check(judge("2.13.0", "12.8", "NVIDIA H200", True))
-    check(judge("2.8.1", None, None, False), "2.8.1", fix="'torch>=2.9'")
-    check(judge("2.9.0+cpu", None, None, True), "but an NVIDIA driver", fix="CUDA build")
-    check(judge("2.9.0", "12.8", None, True), "no CUDA device", fix="nvidia-smi")
+    for found, text, fix in (
+        (("2.9.0+cpu", None, None, False), "2.9.0+cpu", None),
+        (("2.13.0", "12.8", "NVIDIA H200", True), "CUDA 12.8, NVIDIA H200", None),
+        (("2.8.1", None, None, False), "2.8.1", "'torch>=2.9'"),
+        (("2.9.0+cpu", None, None, True), "but an NVIDIA driver", "CUDA build"),
+        (("2.9.0", "12.8", None, True), "no CUDA device", "nvidia-smi"),
+    ):
+        check(doctor.judge_torch(*found), text, fix=fix)
     here = replace(having(sound, torch="2.9.0"), root=sound.root / "empty")
     for code, said in (
         ("raise ImportError('libcudart.so.12')", "libcudart.so.12"),
