@@ -730,7 +730,7 @@ def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | Non
     file.write_text("a" * 4000 + "b" * 15_999 + "\u00e9")
     slot.share, slot._peak = SHARE, 5
     slot._errors = open(file, "rb")  # noqa: SIM115 - as long as the slot
-    slot._process = SimpleNamespace(exitcode=-9, kill=lambda: None)
+    slot._process = SimpleNamespace(pid=None, exitcode=-9, kill=lambda: None)
     slot._executor = SimpleNamespace(shutdown=lambda **how: None)
     slot._loaded = Future()
     if loaded is None:
@@ -747,6 +747,7 @@ def test_the_last_that_a_worker_wrote_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = ended_slot(tmp_path, BrokenExecutor())
+    slot.look_at_memory()  # too late
     with pytest.raises(Died) as caught:
         slot.result()
     assert slot.future is None

@@ -142,6 +142,8 @@ def test_workers_and_those_beside_them_share_the_memory(
     pool = local_pool("cpu", count, 1, 10**9, others=others)
     assert pool.share.memory == 10**9 // (count + others)
     assert pool.share.memory * (count + others) <= 10**9
+    monkeypatch.setattr(workers, "usable_cores", lambda: 4)
+    assert local_pool("cpu", count, None, 10**9).share.threads == {1: 4, 2: 2}.get(count, 1)
     monkeypatch.setattr(workers, "available_memory", lambda: 10**10)
     free = local_pool("cpu", count, 1, None, others=others)
     assert free.share.memory == SHARE_OF_FREE * 10**10 // (count + others)

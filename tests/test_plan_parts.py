@@ -181,6 +181,12 @@ def test_each_spin_needs_a_virtual_orbital(
         workload_sizes(read(f"multiplicity={multiplicity}", *atoms), options, Silent())
 
 
+def test_workers_of_a_backend_need_memory_beyond_the_threads() -> None:
+    limits, given = CpuBackend(3).limits, {"program": 0, "budget": 10**12}
+    planned = [memory.memory_plan(WORK, limits, count, **given) for count in (1, 3, 4)]
+    assert planned[0] == planned[1] != planned[2]
+
+
 def test_pairs_of_two_spins_are_cut_for_the_longer_rows() -> None:
     limits = Limits(("mixed",), 9, 10**6, 1, 10**10, edge_elements=3600)
     found, shorter = (tiling.rectangle_cuts(4, 3, limits, 60 * nvir) for nvir in (16, 15))
@@ -274,6 +280,8 @@ def test_times_of_a_plan_are_those_of_its_parts() -> None:
     assert plan._seconds(setup, planned) == alone
     of_another_disk = plan._seconds(setup, replace(planned, disk=None))
     assert of_another_disk == time_text(work, Rates(), moved, DiskRates(), held) != alone
+    cached = time_text(work, Rates(), replace(moved, cached=True), speed, held)
+    assert alone.fit - cached.fit == pytest.approx(10**7 * (1 / 2e8 - 1 / 3e8), rel=1e-6)
     certificate = CertificatePlan(None, FULL, rows=3, passes=2)
     more = certificate_seconds(work, None, 3, 2, Rates())
     found = plan._seconds(setup, replace(planned, certificate=certificate))
@@ -476,10 +484,10 @@ def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPa
     setup: Any = SimpleNamespace(
         backend=CpuBackend(1), threads=1, budget=10**9, options=Options(basis="x")
     )
-    for resident in (100, 130, 90):
+    for resident in (100, 130, 120, 90):
         monkeypatch.setattr(resources, "resident_memory", lambda here=resident: here)
         plan._memory(WORK, setup, "all")
-    assert asked == [(100, 0), (130, 30), (90, 0)]
+    assert asked == [(100, 0), (130, 30), (120, 20), (90, 0)]
 
 
 @pytest.mark.parametrize("with_b", [3000, 3])
