@@ -11,12 +11,17 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, Option, ResourceError
+from dfmp2.execution import aws as aws_jobs
 from dfmp2.execution.aws import (
     INSTANCES,
     PROGRAM,
@@ -154,8 +159,6 @@ def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: s
         one["hostPath"] == one["containerPath"] and one["permissions"] == ["READ", "WRITE"]
         for one in devices
     )
-    vcpus = {"trn1.2xlarge": "8"}.get(name, "128")
-    assert {"type": "VCPU", "value": vcpus} in told["resourceRequirements"]
     assert (
         told["readonlyRootFilesystem"]
         and not told["privileged"]
@@ -320,20 +323,86 @@ def test_warm_up_comes_before_the_array(aws: Cloud, batch: Path, call: Runner) -
     assert [one["jobId"] for one in jobs[0]["dependsOn"]] == [done["warm_up"]]
 
 
+CODES = {
+    BackendUnavailable: (
+        "NoRegionError ExpiredToken UnrecognizedClientException NoCredentialsError "
+        "InvalidAccessKeyId SignatureDoesNotMatch ProfileNotFound AuthFailure"
+    ),
+    InputError: (
+        "301 400 404 ClientException InvalidBucketName NoSuchBucket NoSuchKey NotFound "
+        "ParamValidationError PermanentRedirect ValidationException"
+    ),
+    ResourceError: "AccessDenied SlowDown 403 500 InternalError",
+}
+
+
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        ("AccessDenied", ResourceError),
-        ("ExpiredToken", BackendUnavailable),
-        ("NoSuchBucket", InputError),
-        ("SlowDown", ResourceError),
-    ],
+    ("kind", "code"), [(kind, code) for kind, codes in CODES.items() for code in codes.split()]
 )
-def test_what_aws_answers_becomes_an_error_with_its_code(code: str, kind: type[Exception]) -> None:
+def test_what_aws_answers_becomes_an_error_with_its_code(kind: type[Exception], code: str) -> None:
     """Errors are classified by what the user should do next."""
     exceptions = pytest.importorskip("botocore.exceptions")
-    with recorded_error(kind), asking("writing x"):
-        raise exceptions.ClientError({"Error": {"Code": code, "Message": "told"}}, "PutObject")
+    with pytest.raises(kind) as caught, asking("writing x"):
+        raise exceptions.ClientError({"Error": {"Code": code, "Message": "told\n ."}}, "PutObject")
+    advice = ": see `aws configure`, --region and --profile" * (kind is BackendUnavailable)
+    assert type(caught.value) is kind and str(caught.value) == f"writing x: {code}: told {advice}"
+
+
+@pytest.mark.parametrize(
+    ("backend", "given", "vcpus", "memory", "share"),
+    [
+        ("cpu", {}, 1, 1800, 1288),
+        ("cpu", {"workers": 4, "threads": 2}, 8, 14400, 12960),
+        ("cpu", {"memory": 3 * 10**9}, 1, 2862, 2350),
+        ("cpu", {"memory": 2**30}, 1, 1024, 512),
+        ("cpu", {"memory": 2**30 - 2**20}, 0, 0, 0),  # half of it would not be for workers
+        ("nki", {"workers": 2, "threads": 4}, 8, 30_000, 27_000),
+        ("nki-xla", {"workers": 2, "memory": 30_000 * 2**20}, 8, 30_000, 27_000),
+        ("nki", {"memory": 30_000 * 2**20 + 1}, 0, 0, 0),  # more than the smallest instance has
+        ("nki", {"workers": 3}, 0, 0, 0),  # it has two cores
+        ("cpu", {"workers": 3, "threads": 3, "instance": "trn1.2xlarge"}, 0, 0, 0),  # 8 CPUs
+        ("nki", {"workers": 32, "instance": "trn1.32xlarge"}, 128, 490_000, 441_000),
+        ("nki", {"instance": "trn1n.32xlarge"}, 128, 490_000, 441_000),
+    ],
+)
+def test_what_a_container_and_its_workers_have(
+    batch: Path, backend: str, given: dict[str, object], vcpus: int, memory: int, share: int
+) -> None:
+    """MiB: 1800 per CPU, or those of the instance; a tenth, at least 512, is not for workers."""
+    write(batch, "h2", head=HEAD + f'backend = "{backend}"\n')
+    asked = ASKED | {"shards": 1, "copy_every": 37.5, "scf_chain": True} | given
+    with nullcontext() if vcpus else recorded_error(InputError):
+        sent, _ = make_requests(read_manifest(batch / "batch.toml"), asked)
+    if not vcpus:
+        return
+    needs = sent["job-definition"]["containerProperties"]["resourceRequirements"]
+    assert needs == [
+        {"type": "VCPU", "value": str(vcpus)},
+        {"type": "MEMORY", "value": str(memory)},
+    ]
+    command = sent["array"]["containerOverrides"]["command"]
+    words = [f"--workers {asked['workers']} --threads {asked['threads']} --memory {share}MiB"]
+    assert " ".join(command[4:]) == f"{words[0]} --copy-every 37.5 --scf-chain"
+
+
+def test_a_batch_goes_to_the_region_and_account_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its inputs too."""
+    pytest.importorskip("boto3")
+    monkeypatch.setattr(aws_jobs, "connect", connect := MagicMock())
+    requests = {"job-definition": {"jobDefinitionName": "x"}, "array": {"jobName": "y"}}
+    inputs = {"s3://bucket/a/inputs/z.zip": b"zip"}
+    aws_jobs.submit_to_aws(requests, inputs, "eu-west-1", "me")
+    assert {service.args[0] for service in connect.call_args_list} == {"batch", "s3"}
+    assert {service.args[1:] for service in connect.call_args_list} == {("eu-west-1", "me")}
+    assert connect().upload_fileobj.call_args.args[1:] == ("bucket", "a/inputs/z.zip")
+
+
+def test_all_files_of_an_item_are_fetched() -> None:
+    """Its result, what is unfinished and why it failed; those that there are."""
+    ends = (".h5", ".h5.checkpoint", ".error.json")
+    there = {f"{name}{end}" for name in "abc" for end in ends} - {"b.h5"}
+    copies: Any = SimpleNamespace(names=lambda: there, fetch=sorted)
+    assert fetch_items(copies, ["a", "b"]) == sorted(name for name in there if name[0] in "ab")
 
 
 def test_inputs_mean_the_same_elsewhere(store: Cloud, batch: Path) -> None:
@@ -352,8 +421,9 @@ def test_inputs_mean_the_same_elsewhere(store: Cloud, batch: Path) -> None:
     with open(batch / "batch.toml", "a") as manifest:
         manifest.write(
             'name = "\\u007f \\"quoted\\" \\U0001F9EA"\nscf_from = "h2.xyz"\ncharge = 0\n'
+            'scf-conv-tol = 1e-9\npoint_charges = "charges.txt"\n'
         )
-        manifest.write("scf-conv-tol = 1e-9\n")
+    (batch / "charges.txt").write_text("0 0 9 0.5\n")
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
     assert pack(here) == sent
@@ -374,7 +444,8 @@ def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: b
     """The items of a shard are those of the scheduler, and only their files are unpacked."""
     write(batch, "h2o", "h2", "nh2", "o2", "h2o", head=HEAD)
     with open(batch / "batch.toml", "a") as manifest:
-        manifest.write('name = "started"\nscf_from = "h2.xyz"\n')
+        manifest.write('name = "started"\nscf_from = "h2.xyz"\npoint_charges = "charges.txt"\n')
+    (batch / "charges.txt").write_text("0 0 9 0.5\n")
     here = read_manifest(batch / "batch.toml")
     sent = pack(here, 3, chained=chained)
     store.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/three.zip", Body=sent)
@@ -395,7 +466,7 @@ def test_a_container_unpacks_its_own_shard(store: Cloud, batch: Path, chained: b
             files = {path.stem for path in there.items[0].path.parent.iterdir()}
             wanted = {Path(one.item.path).stem for one in expected}
             if "started" in {one.item.name for one in expected}:
-                wanted.add("h2")
+                wanted |= {"h2", "charges"}
             assert files == wanted
     with unpacked_archive(f"{PLACE}/inputs/three.zip", 60.0, print, (0, 2), chained=chained) as (
         there,

@@ -19,6 +19,7 @@ import pytest
 import dfmp2
 from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
+from dfmp2.execution.batch import read_list
 from dfmp2.execution.items import ItemStatus, compute_item, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
@@ -220,6 +221,9 @@ def test_each_task_reads_its_own_list(folder, call):
     value["items"] = json.loads(lists[1].read_text())["items"]  # the list is what counts
     lists[0].write_text(json.dumps(value))
     assert f"({len(named[1])} of them before)" in succeed(call(*run, "0/2")).out
+    own = (str(folder / "m.toml"), None, folder / "out", (0, 2))
+    assert read_list(*own, chained=False) is not None is read_list(*own, chained=True)
+    assert read_list(own[0], str(folder / "out"), *own[2:], chained=False) is None
     with (folder / "m.toml").open("a") as manifest:
         manifest.write("# a change\n")
     succeed(call(*run, "0/2"))
@@ -269,7 +273,10 @@ def test_nothing_complete_is_computed_again_and_changes_are_said(own_batch, call
     folder, _ = own_batch
     monkeypatch.chdir(folder)
     before = results(folder / "out")
+    (folder / "out" / "batch.index.jsonl").unlink()
     again = call("batch", "run", "m.toml")
+    complete = {name for name, row in read_rows(folder / "out").items() if "output" in row}
+    assert complete == {path.stem for path in (folder / "out").glob("*.h5")}
     assert again.code == 9 and "(4 of them before)" in again.out
     assert results(folder / "out") == before
     (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.75\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def test_a_wrong_manifest_names_the_place_and_nothing_happens(call, folder, tmp_
 def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
     (folder / "sub").mkdir()
     (folder / "sub" / "m.toml").write_text(
-        'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\n[[item]]\nmolecule = '
+        'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\nscratch = "tmp"\n[[item]]\nmolecule = '
         '"w.xyz"\n[[item]]\nmolecule = "w.xyz"\nname = "水/b wasser"\nbasis = '
         '"cc-pvdz"\nfrozen_core = "none"\ncharge = -2\n'
     )
@@ -102,6 +103,7 @@ def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
     first, second = batch.items
     assert batch.output == folder / "sub" / "res"
     assert (first.name, first.path) == ("w", folder / "sub" / "w.xyz")
+    assert first.given["scratch"] == str(folder / "sub" / "tmp")
     assert (first.options.basis, first.options.frozen_core) == ("sto-3g", "1")
     assert (second.options.basis, second.options.frozen_core) == ("cc-pvdz", "none")
     assert second.given["charge"] == -2 and "charge" not in first.given
@@ -121,6 +123,8 @@ def test_a_link_inside_the_root_is_followed(folder):
 def test_files_on_the_command_line(folder, call):
     batch = make_batch(["h2o.xyz", "nh2.xyz"], {"basis": "sto-3g"}, Path("out"))
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
+    values = {"smiles": 'C"\x7f\\é\n', "charge": -1, "check": True, "tolerance": 1e-9}
+    assert tomllib.loads("\n".join(manifest_lines(values))) == values
     (folder / "-.xyz").write_text((folder / "h2o.xyz").read_text())
     with recorded_error(InputError):
         make_batch(["h2o.xyz", "-.xyz"], {"basis": "sto-3g"}, Path("out"))
@@ -161,11 +165,21 @@ def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
     """Even if file systems ignore case, or another item has the name with a number."""
     text = HEAD + "".join(
         f'[[item]]\nmolecule = "h2o.xyz"\nname = "{name}"\n'
-        for name in ("a b", "A/b", "a_b-2", "a_b", "Größe", "фенол", "ü" * 80, "\u0308o")
+        for name in (
+            "a b",
+            "A/b",
+            "A_b-2",
+            "a_b",
+            "Gro\u0308ße",
+            "фенол",
+            "ü" * 80,
+            "\u0308o",
+            "-.a",
+        )
     )
     (folder / "m.toml").write_text(text)
     names = [item.name for item in read_manifest(folder / "m.toml").items]
-    assert names[:4] == ["a_b", "A_b-3", "a_b-2", "a_b-4"]
+    assert names[:4] == ["a_b", "A_b-3", "A_b-2", "a_b-4"] and names[-1] == "a"
     assert names[4:6] == ["Größe", "фенол"] and names[6] == "ü" * 50
     assert all(len(name.encode()) <= 100 for name in names)
     targets = [item.target.name for item in read_manifest(folder / "m.toml").items]

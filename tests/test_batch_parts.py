@@ -36,9 +36,9 @@ from dfmp2.execution.batch import (
     shards,
     works,
 )
-from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot
+from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot, read_engine
 from dfmp2.execution.items import ItemStatus, read_inputs
-from dfmp2.execution.manifest import make_batch, options_of_item
+from dfmp2.execution.manifest import Batch, make_batch, options_of_item
 from dfmp2.execution.outlook import foresee_shards
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
@@ -74,6 +74,10 @@ def test_series_stay_together_in_as_many_pieces_as_there_are_workers():
     items = [Work(place, 1.0, "even" if place % 2 == 0 else "odd") for place in range(10)]
     assert set(places(items, 1, chained=True)) == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
     assert set(places(items, 2, chained=True)) == {(0, 2, 4), (6, 8), (1, 3, 5), (7, 9)}
+    assert places(items, 5, chained=True) == [(place,) for place in range(10)]
+    # All of a series counts.
+    items = [Work(0, 2.0, "short"), *(Work(place, 1.0, "long") for place in (1, 2, 3))]
+    assert places(items, 1, chained=True) == [(1, 2, 3), (0,)]
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -90,25 +94,31 @@ def test_shards_are_a_partition_and_balanced(chained):
     assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]
 
 
-def test_shards_are_taken_from_the_scheduler():
-    assert read_shard("2/5") == (2, 5)
-    assert shard_of_job({}) is None
-    slurm = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
-    assert shard_of_job(slurm) == (2, 4)
-    assert shard_of_job({"AWS_BATCH_JOB_ARRAY_INDEX": "0", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}) == (
-        0,
-        3,
-    )
-    for job in (
-        {**slurm, "SLURM_ARRAY_TASK_ID": "11"},
-        {**slurm, "SLURM_ARRAY_TASK_COUNT": "four"},
+SLURM = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
+AWS = {"AWS_BATCH_JOB_ARRAY_INDEX": "2", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}
+
+
+@pytest.mark.parametrize(("job", "shard"), [({}, None), (SLURM, (2, 4)), (AWS, (2, 3))])
+def test_shards_are_taken_from_the_scheduler(
+    job: dict[str, str], shard: tuple[int, int] | None
+) -> None:
+    assert shard_of_job(job) == shard
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {**SLURM, "SLURM_ARRAY_TASK_ID": "11"},
+        {**SLURM, "SLURM_ARRAY_TASK_COUNT": "four"},
         {"AWS_BATCH_JOB_ARRAY_INDEX": "0"},
-    ):
-        with recorded_error(InputError):
-            shard_of_job(job)
-    for text in ("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"):
-        with recorded_error(InputError):
-            read_shard(text)
+        *("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"),
+    ],
+    ids=str,
+)
+def test_a_shard_is_one_of_those_there_are(given: Any) -> None:
+    assert read_shard(" 2/5") == (2, 5)
+    with recorded_error(InputError):
+        (read_shard if isinstance(given, str) else shard_of_job)(given)
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
@@ -139,11 +149,30 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
     (one,) = read_inputs(make_batch(["given.xyz"], {"basis": "6-31g"}, tmp_path / "out", tmp_path))
-    ions = [one._replace(molecule=one.molecule.with_state(charge, 2)) for charge in (0, 2, -2)]
-    electrons = [[s.nocc for s in work.load.spins] for work in works(ions)]
-    assert electrons == [[5, 4], [4, 3], [6, 5]]  # of NH2
+    states = ((0, 2), (2, 2), (-2, 2), (0, 4))
+    asked = [one._replace(molecule=one.molecule.with_state(*state)) for state in states]
+    frozen = replace(one.item, options=replace(one.item.options, frozen_core="1"))
+    asked.append(one._replace(item=frozen))
+    ghost = replace(one.molecule, ghost=(False, False, True), multiplicity=1)
+    found = works([*asked, one._replace(molecule=ghost)])
+    electrons = [[s.nocc for s in work.load.spins] for work in found]
+    assert electrons == [[5, 4], [4, 3], [6, 5], [6, 3], [4, 3], [4]]  # of NH2, and NH
+    assert len({work.series for work in found}) == 6
     refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
     assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
+
+
+def test_sets_of_numbered_atoms_follow_their_order(tmp_path):
+    """6-31G for the first of two atoms, which have 9 and 2 functions in it, and 5 and 1 in
+    STO-3G."""
+    for name, order in (("oh", "OH"), ("ho", "HO")):
+        lines = [f"{symbol} 0 0 {0.97 * place}" for place, symbol in enumerate(order)]
+        (tmp_path / f"{name}.xyz").write_text("\n".join(["2", "", *lines, ""]))
+    options = {"basis": "sto-3g,1=6-31g", "charge": -1, "allow_poor_fit": True}
+    batch = make_batch(["oh.xyz", "ho.xyz"], options, tmp_path / "out", tmp_path)
+    assert [work.load.nao for work in works(read_inputs(batch))] == [9 + 1, 2 + 5]
+    rows = foresee_shards(batch, 1, WorkerShare(1, 10**9))["items"]
+    assert [row["nao"] for row in rows] == [9 + 1, 2 + 5]
 
 
 def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
@@ -159,22 +188,20 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
         "b2plyp": ({"method": "b2plyp"}, {"method": "b2plyp"}),
     }
     share = WorkerShare(1, 10**9)
-    for kind, (of_item, of_plan) in kinds.items():
-        options = {
-            "basis": "6-31g*",
-            "charge": radical.charge,
-            "multiplicity": radical.multiplicity,
-            **of_item,
-        }
-        batch = make_batch(["radical.xyz"], options, tmp_path / "out", tmp_path)
-        (row,) = foresee_shards(batch, 1, share)["items"]
+    options = {"charge": radical.charge, "multiplicity": radical.multiplicity, "basis": "6-31g*"}
+    batches = [
+        make_batch(["radical.xyz"], options | of_item, tmp_path / "out", tmp_path)
+        for of_item, _ in kinds.values()
+    ]
+    batch = replace(batches[0], items=tuple(one.items[0] for one in batches))
+    rows, inputs = foresee_shards(batch, 1, share)["items"], read_inputs(batch)
+    for row, given, (kind, (_, of_plan)) in zip(rows, inputs, kinds.items(), strict=True):
         properties = kind == "properties"
         alone = dfmp2.plan(
             radical, "6-31g*", memory="1GB", threads=1, properties=properties, **of_plan
         ).plan.memory
         planned = alone.predicted_peak, alone.least, alone.comfortable, alone.scratch
         assert tuple(row["memory_bytes"].values()) == planned, kind
-        (given,) = read_inputs(batch)
         assert memory_needed(given, share) == planned[1:3], kind
 
 
@@ -218,18 +245,22 @@ def test_workers_suit_the_items_that_are_left(monkeypatch):
     """Their costs, and the memory of the largest one beside its libraries; one worker if nothing
     can run, or on one core."""
     monkeypatch.setattr(
-        batch, "memory_needed", lambda given, share: given and (given, 100 * given * share.threads)
+        batch,
+        "memory_needed",
+        lambda given, share: given and (given, 100 * given * share.threads + share.memory),
     )
+    monkeypatch.setattr(batch.resources, "usable_memory", lambda: 5)
     monkeypatch.setattr(batch, "process_count", lambda *given: given)
     inputs = [None, 5, 9, 7]
     works = [Work(place, 1.5 * place, "", None) for place in range(4)]
 
-    def asked(left: list[int], cores: int) -> Any:
+    def asked(left: list[int], cores: int, memory: int | None = 10**6) -> Any:
         run: Any = SimpleNamespace(left=left, inputs=inputs, _works=works)
-        return BatchRun.suitable_workers(run, cores, 10**6)
+        return BatchRun.suitable_workers(run, cores, memory)
 
-    assert asked([0, 1, 2], 4) == ([0.0, 1.5, 3.0], 900, 10**6, 4)
-    assert asked([3, 1], 2) == ([4.5, 1.5], 700, 10**6, 2)
+    assert asked([0, 1, 2], 4) == ([0.0, 1.5, 3.0], 900 + 10**6, 10**6, 4)
+    assert asked([3, 1], 2) == ([4.5, 1.5], 700 + 10**6, 10**6, 2)
+    assert asked([3, 1], 2, None) == ([4.5, 1.5], 700 + 5, None, 2)
     assert asked([0], 4) == asked([], 4) == asked([1, 2], 1) == 1
 
 
@@ -454,6 +485,42 @@ def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str)
         options_of_item(given, "item 3")
 
 
+@pytest.mark.parametrize(
+    ("backends", "device"),
+    [
+        (("cpu", "torch"), "cpu"),
+        (("cpu", "auto"), "auto"),
+        (("auto", "cuda-tf32"), "cuda-tf32"),
+        (("cuda-tf32", "cuda"), "cuda"),
+        (("cuda", "nki-xla"), "nki-xla"),
+        (("nki-xla", "nki"), "nki"),
+    ],
+)
+def test_devices_that_workers_share(backends: tuple[str, ...], device: str) -> None:
+    """Those of one backend, whatever the order of the items; each has a file of its own."""
+    rows: Any = [SimpleNamespace(options=SimpleNamespace(backend=name)) for name in backends]
+    for order in (rows, rows[::-1]):
+        assert Batch("", Path(), Path(), tuple(order)).device == device
+    assert items.error_file(Path("a.b.h5")) == Path("a.b.error.json")
+
+
+@pytest.mark.parametrize(
+    ("address", "closed"),
+    [
+        *(
+            (f"tcp://{host}:8786", True)
+            for host in ("localhost", "127.0.0.1", "127.9.8.7", "[::1]")
+        ),
+        ("tls://a.host:8786", True),
+        *((f"tcp://{host}:8786", False) for host in ("a.host", "127.0.0.1.host", "10.0.0.1")),
+        *((text, False) for text in ("http://localhost:1", "tls://a.host", "tcp://:5", "none")),
+    ],
+)
+def test_a_scheduler_must_not_be_open_to_others(address: str, closed: bool) -> None:
+    with nullcontext() if closed else recorded_error(InputError):
+        assert read_engine(address) == address
+
+
 class Cluster(SimpleNamespace):
     """The interface of the pool and the Dask client used by a slot."""
 
@@ -666,7 +733,7 @@ def ended_slot(tmp_path: Path, error: BaseException, loaded: BaseException | Non
     file.write_text("a" * 4000 + "b" * 15_999 + "\u00e9")
     slot.share, slot._peak = SHARE, 5
     slot._errors = open(file, "rb")  # noqa: SIM115 - as long as the slot
-    slot._process = SimpleNamespace(exitcode=-9, kill=lambda: None)
+    slot._process = SimpleNamespace(pid=None, exitcode=-9, kill=lambda: None)
     slot._executor = SimpleNamespace(shutdown=lambda **how: None)
     slot._loaded = Future()
     if loaded is None:
@@ -683,6 +750,7 @@ def test_the_last_that_a_worker_wrote_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = ended_slot(tmp_path, BrokenExecutor())
+    slot.look_at_memory()  # too late
     with pytest.raises(Died) as caught:
         slot.result()
     assert slot.future is None

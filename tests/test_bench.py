@@ -8,18 +8,22 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from dfmp2.errors import ComparisonFailed
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import BackendUnavailable, ComparisonFailed, ResourceError
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.planning import rates
 from dfmp2.planning.rates import Rates
-from dfmp2.progress import Silent
 from dfmp2.validation import bench
 from dfmp2.validation.bench import ratios, spread
 from tests.conftest import Heard, Runner, Stored, listing, succeed
@@ -71,6 +75,13 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
     for row in found["results"]:
         assert abs(row["energy_difference"]) < 1e-9  # digits of the published energy
         assert row["gflops"]["median"] > 0.1
+        lane = (row["backend"], row["precision"])
+        of_lane = [
+            one for one, name in zip(found["measurements"], order, strict=True) if name == lane
+        ]
+        for name, key in (("s", "pairs"), ("put_s", "put"), ("certificate_s", "certificate")):
+            assert row[f"{name}econds"] == asdict(spread([one[key] for one in of_lane]))
+        assert (row["certificate_seconds"]["low"] > 0) == (row["precision"] == "mixed")
     seconds = [one["pairs"] for one in found["measurements"][::4]]  # of the cpu in fp64
     rate = 16 * 17 * 112**2 * 384 / max(seconds) / 1e9
     assert found["results"][0]["gflops"]["low"] == pytest.approx(rate, rel=1e-12)
@@ -81,13 +92,34 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
     }
 
 
-def test_a_wrong_energy_is_refused():
-    options = {"repeats": 1, "count": 1, "memory": None, "listener": Silent()}
-    found = bench.measure_shape("small", ["cpu"], ["fp64"], **options)
-    bench.judge(found)
-    found["measurements"][0]["difference"] = 1e-3
-    with recorded_error(ComparisonFailed):
-        bench.judge(found)
+@pytest.mark.parametrize(
+    ("precision", "allowed"), [("fp64", 3e-9), ("mixed", 3e-9 + 2e-5 * 1.5)], ids=["fp64", "mixed"]
+)
+@pytest.mark.parametrize("off", [0.99, -0.99, 1.01, -1.01, float("nan")])
+def test_a_wrong_energy_is_refused(precision: str, allowed: float, off: float):
+    """In float32, by more than 2e-5 of the energy as well."""
+    right = {"backend": "cpu", "precision": "fp64", "difference": 0.0}
+    one = {"backend": "torch", "precision": precision, "difference": off * allowed}
+    task = {"name": "small", "energy": -1.5, "tolerance": 3e-9}
+    with nullcontext() if abs(off) < 1 else recorded_error(ComparisonFailed):
+        bench.judge({"problem": task, "measurements": [right, one]})
+
+
+@pytest.mark.parametrize("name", ["cpu", "pytorch", "torch", "cuda", "cuda-tf32"])
+def test_backends_that_are_timed(name: str):
+    """By both words; each must hold B in float64 and a copy in float32, to the byte."""
+    task = bench.problem("small")
+    with suppress(BackendUnavailable):
+        (chosen,), unused = bench._backends(task, [name], 1)
+        assert (chosen.name, unused) == (name.removeprefix("py"), {})
+    needed = 12 * 16 * 112 * 384
+    devices: Any = [
+        SimpleNamespace(name=name, limits=SimpleNamespace(memory=memory))
+        for memory in (None, needed, needed - 1)
+    ]
+    bench._require_memory(task, 10**12, devices[:2])
+    with recorded_error(ResourceError):
+        bench._require_memory(task, 10**12, devices)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +134,10 @@ def test_a_wrong_energy_is_refused():
         (("--shape", "small", "--json", "h2.xyz"), 3, "--json names another file"),
         (("--shape", "small", "--backend", "nki"), 3, "nki lanes are never timed here"),
         (("--shape", "large", "--memory", "1GB"), 7, " GB and 1.00 GB may be used"),
-        (("--shape", "w60"), 3, "dfmp2 validate --only gamess-miniapp checks their energies"),
+        *(
+            (("--shape", name), 3, "dfmp2 validate --only gamess-miniapp checks their energies")
+            for name in ("benz", "cor", "c60", "w30", "w60")
+        ),
         (("--shape", "15,51,420"), 3, "dfmp2 run --profile FILE has the rate"),
         (("--gemm", "--backend", "cpu"), 3, "--backend does not belong to --gemm"),
         (("--gemm", "--repeats", "0"), 3, "--repeats 0: expected a whole number"),
@@ -136,6 +171,15 @@ def test_gemm_measures_both_libraries(call: Runner, monkeypatch: pytest.MonkeyPa
     assert all(row["flops_per_second"]["median"] > 1e8 for row in found["rates"])
     assert found["pair_step_flops_per_second"]["torch mixed"] == 5e11
     assert "numpy" in bench.products_text(found)
+
+
+@pytest.mark.parametrize(("threads", "seconds"), [(1, [0.25]), (2, [0.5, 0.25]), (2, [0.25, 0.5])])
+def test_the_faster_way_of_a_product_counts(
+    threads: int, seconds: list[float], monkeypatch: pytest.MonkeyPatch
+):
+    """Rows distributed over threads, or all threads in the BLAS."""
+    monkeypatch.setattr(rates, "shortest", Mock(side_effect=seconds))
+    assert bench.square_rate(CpuBackend(threads), "mixed", threads) == 2 * 256**3 / 0.25
 
 
 def test_ratios_are_taken_run_by_run():

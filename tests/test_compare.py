@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from dfmp2.cli import validate as validate_cli
 from dfmp2.errors import (
     BackendError,
     ComparisonFailed,
+    ConvergenceError,
     InputError,
     ResourceError,
     UnsupportedByBackend,
@@ -41,7 +43,7 @@ from dfmp2.output import hdf5
 from dfmp2.progress import Collector, Listener, Silent
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import BOHR_PER_ANGSTROM
-from dfmp2.validation import compare, formulas
+from dfmp2.validation import compare, formulas, psi4
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input, run_psi4
 from tests.conftest import COMMAND, PATIENCE, Heard, Runner, Stored, succeed, wait_until
 from tests.recorded import recorded_error, recorded_failure, recorded_texts
@@ -168,14 +170,21 @@ def test_what_does_not_fit_is_refused_first(
 ) -> None:
     """The error names the largest basis that would fit into the available memory."""
     result = hdf5.read(water.path)
-    large = replace(result, sizes=replace(result.sizes, nao=2000, nvir=(1995, 1995)))
+    sizes = replace(result.sizes, nao=2000, nvir=(1995, 1995))
     monkeypatch.setattr(compare.hartree_fock, "run_scf", None)
     monkeypatch.setattr(resources, "available_memory", lambda: 10**10)
-    with pytest.raises(ResourceError, match=r"\d+ functions would fit") as refused:
-        exactly(large)
-    fits = int(str(refused.value).partition(" functions would fit")[0].split()[-1])
-    needed = [exact.required_bytes(large.sizes, 1, n) + compare.LOADED for n in (fits, fits + 1)]
-    assert needed[0] <= 9 * 10**9 < needed[1]
+    for method, arrays in (("mp2", 0), ("kappa-mp2", 2)):  # (ia|jb) of 5 occupied orbitals, twice
+        options = replace(result.options, method=method, check=False)
+        with pytest.raises(ResourceError, match=r"\d+ functions would fit") as refused:
+            exactly(replace(result, sizes=sizes, options=options))
+        fits = int(str(refused.value).partition(" functions would fit")[0].split()[-1])
+        needed = [
+            exact.required_bytes(sizes, 1, n)
+            + compare.LOADED
+            + 8 * arrays * (5 * max(0, 1995 + n - 2000)) ** 2
+            for n in (fits, fits + 1)
+        ]
+        assert needed[0] <= 9 * 10**9 < needed[1]
     monkeypatch.setattr(resources, "available_memory", lambda: 10**6)
     done = call("compare", str(water.path), "--exact")
     assert (done.code, done.out) == (7, "")
@@ -233,6 +242,35 @@ def test_another_solution_is_compared_with_itself(broken: MP2Result) -> None:
     warned = Collector(Silent())
     assert not compare.recompute(wrong, 1e-6, 1, warned).passed  # of no solution
     assert warned.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("alone", "stored", "expected"),
+    [
+        (0.9e-6, None, "alone"),
+        (1.1e-6, 0.0, "stored"),
+        (-1.1e-6, 0.0, "stored"),
+        (1e-3, 1e-3, "alone"),  # neither has the stored energy
+        (None, 0.0, "stored"),
+        (None, -1e-3, "stored"),
+    ],
+)
+def test_which_scf_of_pyscf_is_compared(
+    alone: float | None, stored: float | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That from atomic densities, unless that from the stored orbitals alone has their energy, Eh
+    above it; None if it does not converge or is not needed."""
+    found = [
+        ConvergenceError("by hand")
+        if above is None
+        else (name, SimpleNamespace(scf_total_energy=-76.0 - above))
+        for name, above in (("alone", alone), ("stored", stored))
+    ]
+    monkeypatch.setattr(compare, "_scf", Mock(side_effect=found))
+    heard = Heard()
+    result: Any = SimpleNamespace(scf_total_energy=-76.0, reference=SimpleNamespace(title="RHF"))
+    assert compare._same_solution(None, result, None, heard, 1)[0] == expected
+    assert len(heard.warnings) == (expected == "stored")
 
 
 def test_a_loosely_converged_scf_is_not_repeated_loosely(call: Runner) -> None:
@@ -439,7 +477,12 @@ METHODS_COMPARED: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"multiplicity": 2, "point_charges": CHARGES},
         {"method": "drpa", "frozen_core": "1", "frozen_virtual": 1},
     ),
-    "drpa, pbe0": (WATER, "6-31g", {}, {"method": "drpa", "xc": "pbe0", "grid": 0}),
+    "drpa, pbe0, x2c, point charges": (
+        WATER,
+        "6-31g",
+        {"point_charges": CHARGES},
+        {"method": "drpa", "xc": "pbe0", "grid": 0, "relativity": "x2c"},
+    ),
     "drpa, core potential": ("H 0 0.1 0; I 0 0 1.6; @H 0 0 3", "def2-svp", {}, {"method": "drpa"}),
     "drpa, uks, x2c": (
         "S 0 0 0; H 0.97 0.93 0; H -0.9 0.95 0",
@@ -583,11 +626,42 @@ def test_psi4_has_mp2_alone(call: Runner, folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"method": "kappa-mp2"},
+        {"method": "drpa"},
+        {"method": "ks", "xc": "pbe"},
+        {"solvent": "water"},
+    ],
+    ids=lambda asked: "".join(asked.values()),
+)
+def test_what_psi4_cannot_repeat_is_refused(asked: dict[str, str], water: Stored) -> None:
+    result = hdf5.read(water.path)
+    options = replace(result.options, check=False, stability="off", **asked)
+    with recorded_error(InputError):
+        compare.recompute(replace(result, options=options), 1e-6, 1, Silent(), program="psi4")
+
+
+def test_bytes_of_sums_counted_by_hand() -> None:
+    """B of both spins twice, three-centre integrals, (ia|jb) of one i four times and, for plasmons,
+    two matrices."""
+    pairs = 3 * 7 + 2 * 8
+    for plasmons in (False, True):
+        numbers = 2 * 20 * pairs + 20 * 10 * 11 // 2 + 4 * 8 * pairs + 2 * pairs**2 * plasmons
+        assert formulas.fitted_bytes([(3, 7), (2, 8)], 10, 20, plasmons=plasmons) == 8 * numbers
+
+
 def test_sums_that_do_not_fit_are_refused(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     succeed(call("run", "h2o.xyz", "--basis", "6-31g", "--method", "drpa", "--quiet"))
-    monkeypatch.setattr(formulas, "fitted_bytes", lambda *_, **__: 10**15)
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        formulas, "fitted_bytes", lambda *given, **how: asked.append((given, how)) or 10**15
+    )
     done = call("compare", "h2o.dfmp2.h5")
     assert done.code == 7
+    naux = hdf5.read("h2o.dfmp2.h5").sizes.naux
+    assert asked == [(([(5, 8)], 13, naux), {"plasmons": True})]
 
 
 # --- Psi4: the input ---
@@ -636,6 +710,12 @@ def test_settings_follow_the_calculation(radical_result: MP2Result) -> None:
         text = psi4_input(result, 10**9)
         assert expected in text
         assert ("df_basis_scf" in text) == ("scf_type df" in text)
+    frozen = replace(r, sizes=replace(r.sizes, frozen_core=2, frozen_virtual=3))
+    assert "num_frozen_docc 2\nnum_frozen_uocc 3\n" in psi4_input(frozen, 10**9)
+    of_ion = replace(r, molecule=replace(r.molecule, charge=-2, multiplicity=4))
+    assert "molecule {\n-2 4\nN " in psi4_input(of_ion, 10**9)
+    for memory, given in ((10**6, 500), (500_999_999, 500), (7 * 10**9, 7000)):
+        assert psi4_input(r, memory).startswith(f"memory {given} mb\n")
 
 
 @pytest.fixture(scope="module")
@@ -690,6 +770,9 @@ def test_what_the_format_cannot_express_is_refused(radical_result, iodide_result
             ),
             10**9,
         )
+    every = replace(high, shells=tuple((momentum, (1.5, 2.0)) for momentum in range(11)))
+    letters = [line[0] for line in psi4._shells("N", every).splitlines()[1::2]]
+    assert "".join(letters) == "SPDFGHIKLMN"
     with recorded_error(InputError):
         psi4_input(replace(radical_result, mp2_fitting=replace(basis, elements={})), 10**9)
     orbital = iodide_result.orbital_basis
@@ -796,17 +879,21 @@ def test_psi4s_energies_beside_ours(call: Runner, stored: Path, stand_in):
 def test_it_runs_alone(radical_result, stand_in, tmp_path, monkeypatch):
     """Its own folder as home and working directory, no terminal, no foreign basis sets, our
     threads."""
-    monkeypatch.setenv("PSIPATH", "/elsewhere")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    names = ("PSIPATH", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    foreign = "".join(f"${name}" for name in names)
     seen = tmp_path / "seen"
     stand_in(
-        f'(pwd; echo "$HOME|$PSIPATH|$OPENBLAS_NUM_THREADS|$*"; cat; ls) > {seen}; cp $RECORDED '
-        "output.dat"
+        f'(pwd; echo "$HOME|$OMP_NUM_THREADS|{foreign}|$*"; head -1 input.dat; cat; ls) > {seen}; '
+        "cp $RECORDED output.dat"
     )
+    monkeypatch.setattr(resources, "available_memory", lambda: 10**10)
     run_psi4(radical_result, 3)
-    where, environment, *files = seen.read_text().splitlines()
+    where, environment, memory, *files = seen.read_text().splitlines()
     assert Path(where).parent == tmp_path / "scratch"
-    assert environment == f"{where}|||-n 3 -s {where}"
+    assert environment == f"{where}|3||-n 3 -s {where}"
+    assert memory == "memory 7000 mb"  # most of what is free
     assert files == ["input.dat", "screen.txt"]
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ import pytest
 from pyscf import df, gto, scf
 
 import dfmp2
-from dfmp2.errors import ResourceError
+from dfmp2.errors import InputError, Interrupted, ResourceError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import ScratchTensor
-from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
+from dfmp2.host.scratch import PREFIX, Room, Space, choose_root, remove_stale
 from dfmp2.integrals.three_center import ClusterRectangles, packed_blocks
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
@@ -464,23 +465,76 @@ def test_a_held_lock_protects_whatever_the_name_says(
         assert space.folder is not None and (space.folder / "b.raw").exists()
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Interrupted])
 def test_signal_during_the_removal_is_raised_afterwards(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[BaseException], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove, calls = scratch_folder.remove_folder, []
 
     def interrupted(path: Path) -> None:
         calls.append(path)
         if len(calls) == 1:
-            raise KeyboardInterrupt
+            raise kind
         remove(path)
 
     monkeypatch.setattr(scratch_folder, "remove_folder", interrupted)
     space = Space(root, 0)
     space.array("b", 3)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(kind):
         space.close()
     assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [(KeyboardInterrupt(), True), (Interrupted("by hand"), True), (ValueError(), False)],
+)
+def test_a_folder_stays_for_a_checkpoint_if_the_run_is_stopped(
+    error: BaseException, stays: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the run that has taken it over is stopped, which makes arrays anew."""
+    monkeypatch.chdir(root.parent)
+    with suppress(type(error)), Space(root, 0) as space:
+        space.keep("x.checkpoint")
+        space.array("b", 3).write(0, np.zeros(3))
+        folder = space.own_folder()
+        raise error
+    with suppress(type(error)), Space(root, 0) as again:
+        assert again.adopt(folder) == stays
+        again.array("b", 2).write(0, np.ones(2))
+        raise error
+    if stays:  # whatever the working directory of the next run is
+        assert (folder / "checkpoint").read_text() == str(root.parent / "x.checkpoint")
+        assert (folder / "b.raw").read_bytes() == np.ones(2).tobytes()
+    assert [path.name for path in root.iterdir()] == [folder.name] * stays
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "chosen"),
+    [
+        (None, "", "temporary"),
+        ("", "variable", "variable"),
+        ("option", "variable", "option"),
+        ("option", "none", "option"),
+        (None, "none", ""),
+        ("none", "variable", ""),
+    ],
+)
+def test_scratch_files_go_where_it_is_said(
+    option: str | None,
+    variable: str,
+    chosen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the option, else by our variable, else where temporary files are; as an absolute path."""
+    for name in ("option", "variable", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DFMP2_SCRATCH", variable)
+    monkeypatch.setattr(scratch_folder.tempfile, "tempdir", str(tmp_path / "temporary"))
+    with nullcontext() if chosen else recorded_error(InputError):
+        assert choose_root(option) == tmp_path / chosen
 
 
 # --- choosing and refusing ------------------------------------------------------------------------

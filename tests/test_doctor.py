@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +111,13 @@ TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
     ),
     ("libraries", {"click": "8.0rc1"}, "click of a version", "pip install 'click>=8.1'", 0),
     ("libraries", {"scipy": "1.11rc1", "h5py": "3.10.0"}, "scipy 1.11rc1, h5py 3.10.0", None, 0),
+    (
+        "libraries",
+        {"requirements": ("typing-extensions>=4",), "typing_extensions": "4.12"},
+        "typing-extensions 4.12",
+        None,
+        0,
+    ),
     ("libraries", {"requirements": ("jinja2>=3.1",)}, "jinja2 missing", "pip install jinja2", 1),
     ("libraries", {"requirements": ("filelock",)}, "filelock missing", "pip install filelock", 1),
     (
@@ -143,15 +151,18 @@ TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
         0,
     ),
     ("threads", {"OMP_NUM_THREADS": "many"}, "is no number", "unset OMP_NUM_THREADS", 0),
-    ("threads", {"OMP_PROC_BIND": "FALSE"}, "8 usable", None, 0),
-    (
-        "threads",
-        {"OMP_PROC_BIND": "true"},
-        "OMP_PROC_BIND=true may pin all workers",
-        "unset OMP_PROC_BIND",
-        0,
+    *(
+        ("threads", {"OMP_PROC_BIND": word}, "8 usable", None, 0)
+        for word in ("FALSE", "disabled", "none")
     ),
-    ("threads", {"MKL_NUM_THREADS": "4"}, "; a run overrides MKL_NUM_THREADS=4", None, 0),
+    *(
+        ("threads", {name: "true"}, f"{name}=true may pin all workers", f"unset {name}", 0)
+        for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+    ),
+    *(
+        ("threads", {name: "4"}, f"; a run overrides {name}=4", None, 0)
+        for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+    ),
     ("working directory", {"folder": Path("/nowhere/gone")}, "there is no folder", "--output", 3),
     (
         "working directory",
@@ -194,14 +205,34 @@ def test_python_disk_and_memory(sound, monkeypatch):
     check(inspect("memory", sound), "16.00 GB available, no control group limit")
     plant(sound, "/sys/fs/cgroup/memory.max", "max\n")
     check(inspect("memory", sound))
-    plant(sound, "/sys/fs/cgroup/memory.max", "1000000000\n")
-    monkeypatch.setattr(resources, "available_memory", lambda: 900_000_000)
-    check(
-        inspect("memory", sound),
-        "900.00 MB available",
-        "control group limit 1.00 GB",
-        fix="end other programs",
+    (version2, version1) = (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
     )
+    plant(sound, version1, f"{2**63 - 4096}\n")  # none
+    check(inspect("memory", sound), "no control group limit")
+    monkeypatch.setattr(resources, "available_memory", lambda: 900_000_000)
+    for file in (version1, version2):
+        plant(sound, file, "1000000000\n")
+        check(
+            inspect("memory", sound),
+            "900.00 MB available",
+            "control group limit 1.00 GB",
+            fix="end other programs",
+        )
+        (sound.root / file.lstrip("/")).unlink()
+    monkeypatch.setattr(resources, "available_memory", lambda: 2 * 10**9)
+    check(inspect("memory", sound))
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda kind: (8 * 10**9, 9 * 10**9))
+    check(inspect("memory", sound), "limits addresses to 8.00 GB", fix="ulimit -v unlimited")
+
+
+def test_a_disk_that_changes_what_is_written(sound, monkeypatch):
+    changed = SimpleNamespace(mp2_total_energy=-1.0)
+    monkeypatch.setattr("dfmp2.output.hdf5.read", lambda path: changed)
+    found = inspect("working directory", sound)
+    check(found, "what was read is not what was written", fix="--output", status="fail", code=7)
+    assert listing(sound.folder) == {}
 
 
 def test_requirements_are_those_of_the_metadata():
@@ -222,12 +253,14 @@ def test_torch(sound, monkeypatch):
     check(
         inspect("PyTorch", sound), "NVIDIA driver, but no PyTorch", fix="pip install 'dfmp2[torch]'"
     )
-    judge = doctor.judge_torch
-    check(judge("2.9.0+cpu", None, None, False))
-    check(judge("2.13.0", "12.8", "NVIDIA H200", True))
-    check(judge("2.8.1", None, None, False), "2.8.1", fix="'torch>=2.9'")
-    check(judge("2.9.0+cpu", None, None, True), "but an NVIDIA driver", fix="CUDA build")
-    check(judge("2.9.0", "12.8", None, True), "no CUDA device", fix="nvidia-smi")
+    for found, text, fix in (
+        (("2.9.0+cpu", None, None, False), "2.9.0+cpu", None),
+        (("2.13.0", "12.8", "NVIDIA H200", True), "CUDA 12.8, NVIDIA H200", None),
+        (("2.8.1", None, None, False), "2.8.1", "'torch>=2.9'"),
+        (("2.9.0+cpu", None, None, True), "but an NVIDIA driver", "CUDA build"),
+        (("2.9.0", "12.8", None, True), "no CUDA device", "nvidia-smi"),
+    ):
+        check(doctor.judge_torch(*found), text, fix=fix)
     here = replace(having(sound, torch="2.9.0"), root=sound.root / "empty")
     for code, said in (
         ("raise ImportError('libcudart.so.12')", "libcudart.so.12"),
@@ -258,6 +291,10 @@ def test_files_that_shadow_modules(sound):
         "through PYTHONPATH",
         fix="unset PYTHONPATH",
     )
+    for name in ("torch.py", "dfmp2.py", "basis_set_exchange.py"):
+        (sound.folder / name).touch()
+        check(inspect("module path", sound), f"{name} in the working", fix="rename it")
+        (sound.folder / name).unlink()
     for name in ("pyscf/__init__.py", "json.py", "nki.py"):
         file = sound.folder / name
         file.parent.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,21 @@ import pytest
 from filelock import FileLock
 from pyscf import lib
 
-from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
+from dfmp2.errors import (
+    Dfmp2Error,
+    DiskFull,
+    InputError,
+    Option,
+    ResourceError,
+    ResultExists,
+    ResultFileError,
+)
 from dfmp2.host import blas, files, resources, threads
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import Workers
 from tests.conftest import PATIENCE
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 RNG = np.random.default_rng(31)
 
@@ -102,43 +111,39 @@ def test_packed_symmetric_matrices_are_multiplied() -> None:
                 np.testing.assert_allclose(found[number], one @ square, atol=1e-12)
 
 
-def test_arrays_that_would_be_read_wrongly_are_refused(lower: Any) -> None:
+LOWER = np.asfortranarray(np.zeros((5, 5)))
+ROWS, SQUARE, VECTOR = np.zeros((3, 5)), np.zeros((5, 5)), np.zeros(5)
+SINGLE, TURNED = np.float32, np.zeros((5, 3)).T
+PACKED, OUT = np.zeros((2, 15)), [np.zeros((2, 3, 5))]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: blas.multiply_rows(LOWER, ROWS.astype(SINGLE)),
+        lambda: blas.multiply_rows(LOWER, TURNED),
+        lambda: blas.multiply_rows(LOWER.astype(SINGLE), ROWS),
+        lambda: blas.multiply_rows(np.ascontiguousarray(LOWER), ROWS),
+        lambda: blas.add_square(ROWS.astype(SINGLE), SQUARE, 0, 2),
+        lambda: blas.add_square(TURNED, SQUARE, 0, 2),
+        lambda: blas.add_square(ROWS, SQUARE[:4], 0, 2),
+        lambda: blas.add_square(ROWS, SQUARE.astype(SINGLE), 0, 2),
+        lambda: blas.add_square(ROWS, np.zeros((10, 5))[::2], 0, 2),
+        lambda: blas.add_projection(ROWS[:, ::2], VECTOR[:3], VECTOR[:3]),
+        lambda: blas.add_projection(ROWS, VECTOR[:4], VECTOR),
+        lambda: blas.add_projection(ROWS, VECTOR, VECTOR[:4]),
+        lambda: blas.add_projection(ROWS, VECTOR.astype(SINGLE), VECTOR),
+        lambda: SymmetricProducts([ROWS])(np.zeros((2, 14)), OUT),
+        lambda: SymmetricProducts([ROWS])(PACKED.astype(SINGLE), OUT),
+        lambda: SymmetricProducts([ROWS])(np.zeros((15, 2)).T, OUT),
+        lambda: SymmetricProducts([ROWS])(PACKED, [np.zeros((2, 2, 5))]),
+        lambda: SymmetricProducts([ROWS, ROWS.astype(SINGLE)]),
+    ],
+)
+def test_arrays_that_would_be_read_wrongly_are_refused(call: Callable[[], None]) -> None:
     """Other types, orders and shapes, which BLAS would misinterpret."""
-    good = np.zeros((3, 5))
-    for wrong, error in ((good.astype(np.float32), TypeError), (np.zeros((5, 3)).T, ValueError)):
-        with pytest.raises(error):
-            blas.multiply_rows(lower, wrong)
-    with pytest.raises(TypeError):
-        blas.multiply_rows(lower.astype(np.float32), good)
-    with recorded_error(ValueError):
-        blas.multiply_rows(np.ascontiguousarray(lower), good)
-    square, vector = np.zeros((5, 5)), np.zeros(5)
-    for rows, matrix in (
-        (good.astype(np.float32), square),
-        (np.zeros((5, 3)).T, square),
-        (good, square[:4]),
-        (good, square.astype(np.float32)),
-        (good, np.zeros((10, 5))[::2]),
-    ):
-        with recorded_error(ValueError):
-            blas.add_square(rows, matrix, 0, 2)
-    for rows, one, sums in (
-        (good[:, ::2], vector[:3], vector[:3]),
-        (good, vector[:4], vector),
-        (good, vector, vector[:4]),
-        (good, vector.astype(np.float32), vector),
-    ):
-        with recorded_error(ValueError):
-            blas.add_projection(rows, one, sums)
-    made = SymmetricProducts([good])
-    out = [np.zeros((2, 3, 5))]
-    for packed in (np.zeros((2, 14)), np.zeros((2, 15), np.float32), np.zeros((15, 2)).T):
-        with recorded_error(ValueError):
-            made(packed, out)
-    with recorded_error(ValueError):
-        made(np.zeros((2, 15)), [np.zeros((2, 2, 5))])
-    with recorded_error(ValueError):
-        SymmetricProducts([good, good.astype(np.float32)])
+    with pytest.raises((TypeError, ValueError)):
+        call()
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -192,8 +197,9 @@ def test_a_pool_is_used_again_unless_a_task_failed() -> None:
         assert list(first.map(abs, (-1, 2))) == [1, 2]
         with threads.worker_pool(3) as inner:
             assert inner is not first
-    with threads.worker_pool(3) as again:
+    with threads.worker_pool(3) as again, threads.worker_pool(2) as smaller:
         assert again in (first, inner)
+        assert (again._max_workers, smaller._max_workers) == (3, 2)
     with pytest.raises(ZeroDivisionError), threads.worker_pool(3) as failed:
         failed.submit(lambda: 1 // 0).result()
     with pytest.raises(RuntimeError):
@@ -258,31 +264,31 @@ def test_a_library_that_is_loaded_later_is_listed(tmp_path: Path) -> None:
     assert threads._loaded("late-library") == (os.path.realpath(late),)
 
 
-def test_variables_of_the_thread_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "OMP_NUM_THREADS",
-        "OMP_WAIT_POLICY",
-        "BLIS_NUM_THREADS",
-        "NUMPY_MADVISE_HUGEPAGE",
-    ):
-        monkeypatch.setenv(name, "")  # so that it is removed afterwards
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(threads, "gives_memory_back", lambda: False)
+@pytest.mark.parametrize(
+    ("gives_back", "before", "after"),
+    [
+        (False, {}, {"OMP_WAIT_POLICY": "passive"}),
+        (True, {}, {"OMP_WAIT_POLICY": "passive", "NUMPY_MADVISE_HUGEPAGE": "0"}),
+        (
+            True,
+            dict.fromkeys(("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "7"),
+            {"OMP_WAIT_POLICY": "passive", "NUMPY_MADVISE_HUGEPAGE": "0"},
+        ),
+        (True, {"OMP_WAIT_POLICY": "active", "NUMPY_MADVISE_HUGEPAGE": "1"}, {}),
+    ],
+)
+def test_variables_of_the_thread_libraries(
+    gives_back: bool,
+    before: dict[str, str],
+    after: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of waiting threads and huge pages only if they are not set."""
+    monkeypatch.setattr(threads, "gives_memory_back", lambda: gives_back)
+    monkeypatch.setattr(os, "environ", dict(before))
     threads.set_environment(5)
-    assert "NUMPY_MADVISE_HUGEPAGE" not in os.environ
-    monkeypatch.setattr(threads, "gives_memory_back", lambda: True)
-    monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
-    threads.set_environment(5)
-    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    assert [os.environ[name] for name in names] == ["5", "passive", "1", "1"]
-    assert os.environ["BLIS_NUM_THREADS"] == "1"
-    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "0"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    monkeypatch.setenv("NUMPY_MADVISE_HUGEPAGE", "1")
-    threads.set_environment(1)
-    assert os.environ["OMP_WAIT_POLICY"] == "active"
-    assert os.environ["NUMPY_MADVISE_HUGEPAGE"] == "1"
+    own = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+    assert os.environ == before | after | own | {"OMP_NUM_THREADS": "5"}
 
 
 @pytest.mark.parametrize(
@@ -537,6 +543,21 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     assert files.stamp(tmp_path / "none") == files.NO_FILE == (0, 0)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("name", ["protected", "link", "none/x", "n" * 300])
+def test_each_of_several_files_is_checked(place: int, name: str, tmp_path: Path) -> None:
+    """With the same refusal as of one file alone, which names its option."""
+    (tmp_path / "protected").touch(0o444)
+    (tmp_path / "link").symlink_to("protected")
+    targets = [(Option("output"), tmp_path / "x"), (Option("xyz"), tmp_path / "y")]
+    with pytest.raises(Dfmp2Error) as alone:
+        files.require_writable(tmp_path / name, overwrite=True, option=Option("csv"))
+    targets.insert(place, (Option("csv"), tmp_path / name))
+    with pytest.raises(type(alone.value)) as caught:
+        files.require_all_writable(targets, overwrite=True)
+    assert str(caught.value) == str(alone.value) and "csv" in str(caught.value)
+
+
 # --- caches, locks, memory ------------------------------------------------------------------------
 
 
@@ -550,7 +571,10 @@ def test_entries_of_the_cache_are_those_of_this_machine(
     assert files.load_cached("one") == {"a": 1} and files.load_cached("two") == {"b": 2}
     files.store_cached("one", {"a": 3})
     assert files.load_cached("one") == {"a": 3} and files.load_cached("two") == {"b": 2}
-    assert files.cache_file().is_relative_to(tmp_path)
+    assert files.cache_file() == tmp_path / "dfmp2" / "calibration.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "environ", {"XDG_CACHE_HOME": "", "HOME": "/home/x"})
+        assert files.cache_file().parent == Path("/home/x/.cache/dfmp2")
     keys = {files.cache_key(what, libraries) for what in "ab" for libraries in ((), ("numpy",))}
     assert len(keys) == 4
     assert np.__version__ in files.cache_key("a", ("numpy",))
@@ -575,11 +599,17 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     target = tmp_path / "x.h5"
     assert files.lock_file(target) == tmp_path / ".x.lock"
     assert files.lock_file(tmp_path / "y") == tmp_path / ".y.lock"
+    assert files.lock_file(tmp_path / "y.csv") == tmp_path / ".y.csv.lock"
     assert files.lock_holder(target) is None
-    assert files.acquire_lock(target) is None and files.acquire_lock(target) is None
+    monkeypatch.chdir(tmp_path)
+    assert files.acquire_lock(target) is None and files.acquire_lock(Path("x.h5")) is None
     held = files.lock_holder(target)
     assert held is not None and held.pid == os.getpid() and held.host == platform.node()
     assert str(held) == f"process {held.pid} on {held.host}, since {held.since}"
+    child = os.fork()
+    if not child:  # it holds nothing
+        os._exit(files.acquire_lock(target) != held)
+    assert os.waitpid(child, 0)[1] == 0
     files.release_lock(target)
     assert files.lock_file(target).exists()
     files.release_lock(target)
@@ -607,6 +637,26 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("pid", "host", "computes"),
+    [
+        (os.getpid(), None, True),
+        (2**22 - 1, None, False),
+        (2**22 - 1, "elsewhere", True),  # nobody here knows
+        (0, "elsewhere", False),
+    ],
+)
+def test_who_holds_a_lock_may_be_alive(pid: int, host: str | None, computes: bool) -> None:
+    assert files.Holder(pid, host or socket.gethostname(), "since").computes() == computes
+
+
+def test_the_space_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written so far will be free again."""
+    monkeypatch.setattr(files, "free_disk", lambda folder: 40)
+    asked = ((100, 20), (100, 60), (None, 20), (100, 0))
+    recorded_texts([files.describe_space(tmp_path, *numbers) for numbers in asked])
+
+
 def test_a_look_is_not_taken_for_a_computation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -629,21 +679,3 @@ def test_a_look_is_not_taken_for_a_computation(
         assert holder is not None and holder.pid == os.getpid()
         files.release_lock(target)
         assert not path.exists()
-
-
-def test_memory_that_may_be_used_is_what_there_is_and_most_of_what_is_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(resources, "resident_memory", lambda: 300)
-    monkeypatch.setattr(resources, "available_memory", lambda: 1000)
-    assert resources.usable_memory() == 1200
-    assert resources.peak_of_process(2**22 - 1) is None
-    assert (resources.peak_of_process(os.getpid()) or 0) > 10**7
-    for asked, expected in (
-        ("3", 3),
-        ("5,2", 5),
-        ("0", resources.cores()),
-        ("x", resources.cores()),
-    ):
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
-        assert resources.usable_cores() == expected

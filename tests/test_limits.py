@@ -73,22 +73,6 @@ def budget(room: int) -> int:
     return PROGRAM + SLACK + room
 
 
-def test_a_run_fits_from_its_least_memory_on() -> None:
-    """The exact rows of a reference count: they are the largest here, 2500 and one block of 100."""
-    replace(PLAN, budget=budget(2600)).require()
-    with recorded_error(ResourceError):
-        replace(PLAN, budget=budget(2599)).require()
-    assert PLAN.least == PROGRAM + VARIES + SLACK + 2600
-    assert PLAN.comfortable == PROGRAM + SLACK + 2500 + 900
-    assert replace(PLAN, budget=budget(2600)).predicted_peak == budget(2600)
-    assert replace(PLAN, budget=budget(10**6)).predicted_peak == budget(3400)
-    without = replace(PLAN, exact_rows=Stage())
-    assert without.least == PROGRAM + VARIES + SLACK + 95
-    with pytest.raises(ResourceError):
-        replace(without, budget=budget(94)).require()
-    replace(without, budget=budget(95)).require()
-
-
 ALONE = replace(PLAN, exact_rows=Stage(), gradient=GradientMemory())
 FORCES = GradientMemory("gradient", peak=3500, needed=3500, least=3500, comfortable=4000)
 DEMANDING = replace(ALONE, exact_rows=Stage(7000, 100, 900))
@@ -145,6 +129,8 @@ def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
     assert plan.scratch == disk + 3000
     larger = replace(plan, scf_disk=9000)
     assert larger.disk == (9000 if room < 1000 else disk)
+    blocks = [replace(plan, mp2_in_core=n, budget=budget(290)).integral_bytes for n in (290, 291)]
+    assert blocks == [100, 50]  # all of them beside B, or half beside the rest on disk
     both = replace(plan, grid_disk=400)  # B of two grids
     assert both.disk == (7400 if room < 2000 else 0)
     certificate = replace(plan, scf_disk=100, mp2_disk=250)
@@ -158,6 +144,8 @@ def test_workers_and_those_beside_them_share_the_memory(
     pool = local_pool("cpu", count, 1, 10**9, others=others)
     assert pool.share.memory == 10**9 // (count + others)
     assert pool.share.memory * (count + others) <= 10**9
+    monkeypatch.setattr(workers, "usable_cores", lambda: 4)
+    assert local_pool("cpu", count, None, 10**9).share.threads == {1: 4, 2: 2}.get(count, 1)
     monkeypatch.setattr(workers, "available_memory", lambda: 10**10)
     free = local_pool("cpu", count, 1, None, others=others)
     assert free.share.memory == SHARE_OF_FREE * 10**10 // (count + others)

@@ -4,28 +4,41 @@ scratch folders, with made-up numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from pyscf import dft, gto
 
-from dfmp2.backends.base import Shape
+from dfmp2.backends import tiling
+from dfmp2.backends.base import Limits, Shape
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
+from dfmp2.errors import InputError, KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources
 from dfmp2.options import Options
-from dfmp2.planning import memory, plan, rates
+from dfmp2.planning import memory, plan, rates, system
 from dfmp2.planning.memory import MemoryPlan, Stage
-from dfmp2.planning.plan import PARTS, Plan, workload_sizes
+from dfmp2.planning.plan import PARTS, CertificatePlan, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.sizes import Sizes, Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
-from dfmp2.planning.time import NO_TIME, STAGES, Pace, Timings
+from dfmp2.planning.time import (
+    NO_TIME,
+    STAGES,
+    Pace,
+    Timings,
+    Traffic,
+    certificate_seconds,
+    cuts_of,
+    time_text,
+)
 from dfmp2.progress import Silent
-from tests.awkward import MOLECULES, mole_of
+from tests.awkward import MOLECULES, mole_of, read
 from tests.conftest import Heard
 from tests.recorded import recorded_error
 
@@ -137,6 +150,49 @@ def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> 
     assert kept == replace(found, scf_columns=columns)
 
 
+def test_sizes_that_are_stored() -> None:
+    """Of hydroxide with a ghost; orbitals as they were found."""
+    molecule = read("charge=-1", "O 0 0 0", "H 0 0 0.97", "@He 0 0 2")
+    options = Options(basis="6-31g", frozen_virtual=1, backend="cpu", threads=1)
+    made = system.resolve(molecule, system.set_up_run(options, "test"), Silent())
+    spaces: Any = [SimpleNamespace(nocc=4, nvir=5), SimpleNamespace(nocc=3, nvir=6)]
+    orbitals: Any = SimpleNamespace(mo_energy=np.zeros((2, 12)))
+    core: Any = SimpleNamespace(orbitals=2)
+    found = system.system_sizes(made, orbitals, spaces, core, options)
+    fitted = (made.naux_scf, int(made.auxmole.nao))
+    assert (
+        found == Sizes(3, 10, 13, 12, *fitted, 2, (4, 3), (5, 6), 1) and fitted[0] > fitted[1] > 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("atoms", "multiplicity", "left_out", "enough"),
+    [
+        (("H 0 0 0", "H 0 0 0.9"), 3, 0, False),  # two electrons of one spin in two functions
+        (("O 0 0 0", "H 0 0 0.97"), 2, 0, True),  # five in six
+        (("O 0 0 0", "H 0 0 0.97"), 2, 1, False),
+    ],
+)
+def test_each_spin_needs_a_virtual_orbital(
+    atoms: tuple[str, ...], multiplicity: int, left_out: int, enough: bool
+) -> None:
+    options = Options(basis="sto-3g", frozen_virtual=left_out)
+    with nullcontext() if enough else recorded_error(InputError):
+        workload_sizes(read(f"multiplicity={multiplicity}", *atoms), options, Silent())
+
+
+def test_workers_of_a_backend_need_memory_beyond_the_threads() -> None:
+    limits, given = CpuBackend(3).limits, {"program": 0, "budget": 10**12}
+    planned = [memory.memory_plan(WORK, limits, count, **given) for count in (1, 3, 4)]
+    assert planned[0] == planned[1] != planned[2]
+
+
+def test_pairs_of_two_spins_are_cut_for_the_longer_rows() -> None:
+    limits = Limits(("mixed",), 9, 10**6, 1, 10**10, edge_elements=3600)
+    found, shorter = (tiling.rectangle_cuts(4, 3, limits, 60 * nvir) for nvir in (16, 15))
+    assert cuts_of(WORK, limits)[0, 1] == found != shorter
+
+
 def test_shapes_leave_out_spins_with_nothing_to_correlate() -> None:
     assert plan.trainium_shapes(WORK) == (Shape(4, 15, 60), Shape(3, 16, 60))
     for spins in ((Spin(5, 4, 15), Spin(1, 0, 19)), (Spin(5, 4, 15), Spin(20, 19, 0))):
@@ -151,29 +207,36 @@ def backend(*, fits: bool, transforms: bool, cost: Callable[..., float] | None =
     return SimpleNamespace(limits=limits, transform_seconds=cost or (lambda spins, nao: 7.0))
 
 
-def test_a_device_makes_b_where_it_can_and_the_host_has_room() -> None:
+NOBODY = (Spin(1, 0, 19),)
+
+
+@pytest.mark.parametrize(
+    ("fits", "transforms", "spins", "lacking", "refused"),
+    [
+        (False, True, WORK.spins, 0, None),
+        (False, True, WORK.spins, 1, ResourceError),
+        (True, False, WORK.spins, 10**12, None),
+        (False, False, WORK.spins, 0, UnsupportedByBackend),
+        (True, True, NOBODY, 0, UnsupportedByBackend),
+        (False, True, NOBODY, 0, UnsupportedByBackend),
+    ],
+    ids=["room", "a byte less", "of its own", "none", "nobody", "nobody with room"],
+)
+def test_a_device_makes_b_where_it_can_and_the_host_has_room(
+    fits: bool, transforms: bool, spins: tuple[Spin, ...], lacking: int, refused: Any
+) -> None:
     """Down to the last byte."""
-    held = memory.device_host_bytes(WORK)
-    able = backend(fits=False, transforms=True)
-    plan.require_device(able, WORK, held)
-    with recorded_error(ResourceError):
-        plan.require_device(able, WORK, held - 1)
-    plan.require_device(backend(fits=True, transforms=False), WORK, 0)
-    with recorded_error(UnsupportedByBackend):
-        plan.require_device(backend(fits=False, transforms=False), WORK, held)
-    empty = replace(WORK, spins=(Spin(1, 0, 19),))
-    for kind in (True, False):
-        with recorded_error(UnsupportedByBackend):
-            plan.require_device(backend(fits=kind, transforms=True), empty, held)
-    asked: list[Any] = []
+    room = memory.device_host_bytes(WORK) - lacking
+    with nullcontext() if refused is None else recorded_error(refused):
+        device = backend(fits=fits, transforms=transforms)
+        plan.require_device(device, replace(WORK, spins=spins), room)
 
-    def fail(spins: Any, nao: int) -> float:
-        asked.append((spins, nao))
-        raise KernelError("too wide")
 
+def test_a_device_without_a_kernel_for_these_sizes_is_refused() -> None:
+    asked = Mock(side_effect=KernelError("too wide"))
     with recorded_error(UnsupportedByBackend):
-        plan.require_device(backend(fits=False, transforms=True, cost=fail), WORK, held)
-    assert asked == [(plan.trainium_shapes(WORK), 20)]
+        plan.require_device(backend(fits=False, transforms=True, cost=asked), WORK, 10**12)
+    asked.assert_called_once_with(plan.trainium_shapes(WORK), 20)
 
 
 def plan_of(**how: Any) -> Plan:
@@ -204,6 +267,56 @@ def test_times_of_a_run_whose_b_a_device_makes(fits: bool) -> None:
         host.integrals,
         host.pair_energies,
     )
+
+
+def test_times_of_a_plan_are_those_of_its_parts() -> None:
+    """Of traffic at the measured speed of the disk, of a gradient, and of a certificate."""
+    work, held = replace(WORK, task="gradient"), memory.GradientMemory(scf_on_disk=True)
+    speed, moved = DiskRates(1e8, 2e8, "today", 3e8), Traffic(10**8, 3 * 10**8, 10**7, 10**7, 10**9)
+    full = replace(FULL, gradient=held)
+    planned = plan_of(work=work, traffic=moved, disk=speed, memory=full)
+    setup: Any = SimpleNamespace(options=SimpleNamespace(transform="host"))
+    alone = time_text(work, Rates(), moved, speed, held)
+    assert plan._seconds(setup, planned) == alone
+    of_another_disk = plan._seconds(setup, replace(planned, disk=None))
+    assert of_another_disk == time_text(work, Rates(), moved, DiskRates(), held) != alone
+    cached = time_text(work, Rates(), replace(moved, cached=True), speed, held)
+    assert alone.fit - cached.fit == pytest.approx(10**7 * (1 / 2e8 - 1 / 3e8), rel=1e-6)
+    certificate = CertificatePlan(None, FULL, rows=3, passes=2)
+    more = certificate_seconds(work, None, 3, 2, Rates())
+    found = plan._seconds(setup, replace(planned, certificate=certificate))
+    assert found == replace(alone, fitting_certificate=more, total=alone.total + more)
+
+
+def test_a_certificate_of_an_exact_run_has_no_other_scf_or_fit() -> None:
+    """For the seven orbitals of both spins, in one pass for each."""
+    setup: Any = SimpleNamespace(backend=CpuBackend(3), threads=3, budget=10**10)
+    found = plan._certificate(setup, setup, replace(WORK, naux_scf=0, scf_columns=1))
+    needs = (found.memory.scf, found.memory.mp2, found.memory.disk)
+    assert (found.dense, found.rows, found.passes, *needs) == (None, 7, 2, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("at_once", "passes"), [(12, 2), (5, 6), (1, 24)])
+def test_a_certificate_needs_a_second_fit_and_some_exact_rows(
+    at_once: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 of 53 orbitals in eight strata, as many of a spin at a time as there is room for, after one
+    SCF without what the run does beside it."""
+    alone = replace(WORK, nao=70, spins=(Spin(50, 28, 20), Spin(27, 25, 43)), scf_columns=900)
+    extras = {"starts": 3, "examined": True, "x2c_functions": 99, "rectangles": 11}
+    work = replace(alone, frontier=((2, 3), (4, 5)), **extras)
+    fitted: Any = SimpleNamespace(auxmole=SimpleNamespace(nao=333))
+    monkeypatch.setattr(plan, "densely_fitted", lambda system: fitted)
+    monkeypatch.setattr(plan.three_center, "block_functions", lambda aux, nao: 17)
+    monkeypatch.setattr(resources, "resident_memory", lambda: 10**8)
+    rows, program = memory.exact_rows_stage(alone, 3, 12), 10**8 + (24 + 3 * 16) * 10**6
+    setup: Any = SimpleNamespace(backend=CpuBackend(3), threads=3)
+    setup.budget = program + memory.SLACK + rows.fixed + at_once * rows.least
+    found = plan._certificate(fitted, setup, work)
+    dense = replace(alone, naux=333, block_functions=17)
+    limits = CpuBackend(3).limits
+    planned = memory.memory_plan(dense, limits, 3, program=program, budget=setup.budget)
+    assert found == CertificatePlan(dense, replace(planned, exact_rows=rows), 24, passes)
 
 
 def test_programs_are_compiled_before_the_scf() -> None:
@@ -325,6 +438,40 @@ def test_a_part_of_a_run_takes_its_stages_alone(
     assert plan._memory(WORK, laplace, "all") == memory.without_pairs(FULL, WORK)
 
 
+@pytest.mark.parametrize(
+    ("part", "task", "screened", "precision", "checked", "fitted"),
+    [
+        ("all", "energy", True, "mixed", True, True),
+        ("up to b", "energy", True, "fp64", True, True),
+        ("from orbitals", "energy", False, "mixed", True, True),
+        ("from orbitals", "gradient", True, "mixed", True, True),
+        ("from b", "energy", False, "mixed", False, False),
+    ],
+)
+def test_the_work_of_a_part(
+    part: str,
+    task: str,
+    screened: bool,
+    precision: str,
+    checked: bool,
+    fitted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the SCF keeps, precision, frontier orbitals and blocks of integrals; with one thread each
+    pair of 7 and 6 orbitals is a tile."""
+    speed = DiskRates(1.0, 2.0, "today", 3.0)
+    monkeypatch.setattr(rates, "load_disk", lambda root: speed)
+    options = Options(basis="6-31g", threads=1, precision="mixed", stability="auto", backend="cpu")
+    setup = system.set_up_run(options, "test")
+    made = system.resolve(MOLECULES["cyano radical"], setup, Silent())
+    core = system.frozen_core(made, options, Silent())
+    found = plan.make_plan(made, setup, core, "uhf", part=part, task=task)
+    assert (found.work.task, found.work.precision) == (task, precision)
+    shown = (found.work.scf_columns, found.work.frontier, found.work.block_functions)
+    assert [bool(one) for one in shown] == [screened, checked, fitted]
+    assert (found.tiles, found.disk) == (7 * 8 // 2 + 6 * 7 // 2 + 7 * 6, speed)
+
+
 def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
 
@@ -337,10 +484,31 @@ def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPa
     setup: Any = SimpleNamespace(
         backend=CpuBackend(1), threads=1, budget=10**9, options=Options(basis="x")
     )
-    for resident in (100, 130, 90):
+    for resident in (100, 130, 120, 90):
         monkeypatch.setattr(resources, "resident_memory", lambda here=resident: here)
         plan._memory(WORK, setup, "all")
-    assert asked == [(100, 0), (130, 30), (90, 0)]
+    assert asked == [(100, 0), (130, 30), (120, 20), (90, 0)]
+
+
+@pytest.mark.parametrize("with_b", [3000, 3])
+@pytest.mark.parametrize("part", ["all", "from b"])
+def test_a_gradient_is_planned_beside_the_whole_energy(
+    part: str, with_b: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may need more with B in memory, with the widest shell of both fitting sets and the threads
+    in use."""
+    whole, energy = replace(FULL, scf_disk=77), replace(FULL, mp2_in_core=1000)
+    monkeypatch.setattr(plan, "_memory", lambda *_: whole)
+    monkeypatch.setattr(plan, "gradient_with_b", lambda work, threads: with_b * threads)
+    monkeypatch.setattr(plan, "gradient_memory", lambda *given: given)
+    places = (np.array([0, 1, 6]), np.array([0, 7, 8]))
+    aux, jk = (SimpleNamespace(ao_loc_nr=lambda place=place: place) for place in places)
+    made: Any = SimpleNamespace(auxmole=aux, jk_auxmole=jk)
+    setup: Any = SimpleNamespace(active=2, threads=5)
+    found: Any = plan._with_gradient(energy, made, setup, WORK, part)
+    in_core = max(1000, 2 * with_b)
+    beside = replace(energy if part == "all" else whole, mp2_in_core=in_core)
+    assert found == replace(energy, mp2_in_core=in_core, gradient=(WORK, beside, 7, 2))
 
 
 # --- scratch folders ------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
         assert (getattr(just, name), getattr(below, name)) == (value, not value), name
         if name == "z_on_disk":
             assert below.disk == max(8 * B, half if below.half_on_disk else 0)
+    certified = gradient_memory(GRADIENT, replace(plan, certificate=plan), 9, WORKERS)
+    assert not certified.scf_kept  # it has an SCF of its own meanwhile
     densities = gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
     assert densities.purpose == "relaxed densities"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -17,11 +19,21 @@ def system_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return content
 
 
-def test_memory_is_what_the_control_group_leaves(system_files: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "usage"),
+    [
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_memory_is_what_the_control_group_leaves(
+    limit: str, usage: str, system_files: dict[str, str]
+) -> None:
     """The free memory of the machine, or of the group if that is less; kB are 1024 bytes."""
+    limit, usage = f"/sys/fs/cgroup/{limit}", f"/sys/fs/cgroup/{usage}"
     system_files["/proc/meminfo"] = "MemTotal: 900 kB MemAvailable: 500 kB"
     assert resources.available_memory() == 500 * 1024
-    (limit, usage), *_ = resources._CGROUP_LIMITS
     system_files[limit] = "max"
     system_files[usage] = "400000"
     assert resources.available_memory() == 500 * 1024
@@ -75,3 +87,30 @@ def test_busy_seconds_are_all_but_idle_ones(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(resources, "Path", lambda name, file=file: file)
         monkeypatch.setattr(resources.os, "sysconf", lambda name: 100)
         assert resources.busy_seconds() == seconds
+
+
+@pytest.mark.parametrize(("platform", "peak"), [("linux", 5 * 1024), ("darwin", 5)])
+@pytest.mark.parametrize(("error", "alive"), [(ProcessLookupError, False), (PermissionError, True)])
+def test_what_is_asked_of_the_system(
+    platform: str,
+    peak: int,
+    error: type[OSError],
+    alive: bool,
+    system_files: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """KB (bytes on a Mac) of the largest size, space for this user, a process of somebody else, times
+    with those of child processes; Linux restarts the peak for a 5 (proc(5))."""
+    monkeypatch.setattr(resources.sys, "platform", platform)
+    monkeypatch.setattr(resources.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=5))
+    assert resources.peak_resident_memory() == resources.resident_memory() == peak
+    disk = SimpleNamespace(f_bavail=3, f_bfree=5, f_frsize=7, f_bsize=11)
+    monkeypatch.setattr(resources.os, "statvfs", lambda folder: disk)
+    assert resources.free_disk(Path()) == 21
+    monkeypatch.setattr(resources.os, "kill", Mock(side_effect=error))
+    assert resources.is_alive(7) == alive
+    monkeypatch.setattr(resources.os, "times", lambda: (1.0, 2.0, 4.0, 8.0, 99.0))
+    assert resources.Others._now()[2] == 15.0
+    monkeypatch.setattr(resources, "Path", file := Mock())
+    resources.restart_peak()
+    assert file.mock_calls == [call("/proc/self/clear_refs"), call().write_text("5")]

@@ -19,7 +19,10 @@ import pytest
 
 from dfmp2.cli.batch import parse_walltime
 from dfmp2.errors import InputError
+from dfmp2.execution import slurm as slurm_jobs
+from dfmp2.execution.manifest import read_manifest
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
+from tests.recorded import recorded_error
 from tests.test_batch import HEAD, chain, items, start
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # allowed as the name of a script's folder
@@ -137,6 +140,44 @@ def test_the_warm_up_compiles_before_the_array_and_the_table_comes_last(
     assert "--gres=gpu:1" in directives(xla["warm-up.sbatch"]) and "collect.sbatch" not in xla
     whole = directives(rendered(call, manifest, "whole node")["array.sbatch"])
     assert "--exclusive" in whole and not any(option.startswith("--gres") for option in whole)
+
+
+GIVEN = {
+    **dict.fromkeys(("partition", "account", "qos", "constraint", "gres", "cache", "seconds")),
+    **{"signal_before": 120, "workers": 3, "threads": 2, "cpus_per_task": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "given", "gres", "cpus"),
+    [
+        ("cpu", {}, None, 6),
+        ("cpu", {"gres": "license:1", "cpus_per_task": 9}, "license:1", 9),
+        ("nki", {}, "gpu:2", 6),  # chips have two cores
+        ("nki-xla", {"workers": 4}, "gpu:2", 8),
+        ("cuda", {}, "gpu:3", 6),
+        ("cuda-tf32", {"workers": 1}, "gpu:1", 2),
+        ("cuda", {"gres": "gpu:a100:1"}, "gpu:a100:1", 6),
+    ],
+)
+def test_devices_and_cores_of_a_task(
+    folder: Path, backend: str, given: dict[str, object], gres: str | None, cpus: int
+) -> None:
+    """As many as its workers need, unless others are asked for."""
+    (folder / "m.toml").write_text(f'{HEAD}backend = "{backend}"\n{items("h2")}')
+    asked = {"source": "m.toml", "root": None, "collect": None, "scf_chain": False}
+    jobs = slurm_jobs.batch_jobs(read_manifest(folder / "m.toml"), GIVEN | asked)
+    assert jobs.backend == backend
+    found = slurm_jobs._values(jobs, Path("/w"), GIVEN | given)
+    assert (found["gres"], found["cpus"], found["places"]) == (gres, cpus, {})
+    assert bool(found["variables"]) == backend.startswith("nki")
+
+
+@pytest.mark.parametrize(("seconds", "enough"), [(None, True), (181, True), (180, False)])
+def test_a_task_must_have_time_to_stop(seconds: int | None, enough: bool) -> None:
+    """It is told two minutes before its end, and Slurm may do so a minute early."""
+    with nullcontext() if enough else recorded_error(InputError):
+        slurm_jobs._require_time_to_stop(seconds, 120)
 
 
 def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:

@@ -69,6 +69,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
 from dfmp2.options import ALL, Options
+from dfmp2.options.basis_parts import parse_parts
 from dfmp2.output.batch_index import IndexWriter, index_name
 from dfmp2.planning import plan
 from dfmp2.planning.rates import Rates
@@ -398,10 +399,13 @@ def planned_task(item: BatchItem) -> str:
 
 
 def composition_of(molecule: Molecule, options: Options) -> str:
-    """What the sizes of a calculation follow from: atoms in any order, charge, multiplicity and
-    options."""
+    """What the sizes of a calculation follow from: charge, multiplicity, options and atoms, in any
+    order unless the basis names some by their number."""
     asked = sorted((name, value) for name, value in asdict(options).items() if name not in FREE)
-    return repr((sorted(molecule.labels), molecule.charge, molecule.multiplicity, asked))
+    atoms = list(molecule.labels)
+    if not any(key.isdigit() for key in parse_parts(options.basis).special):
+        atoms.sort()
+    return repr((atoms, molecule.charge, molecule.multiplicity, asked))
 
 
 def shard_cost(load: Workload | None) -> float:

@@ -346,11 +346,12 @@ def _require_memory(task: BenchProblem, memory: int | None, chosen: list[Backend
     entries.require_host_memory(task.kernel, held, memory)
     for backend in chosen:
         if backend.limits.memory is not None and backend.limits.memory < held:
+            needed, there = told_apart("bytes", held, backend.limits.memory)
             raise ResourceError(
                 Option("shape", task.name),
                 (
-                    f" needs {format_bytes(held)} of the memory of {backend.name}, which has "
-                    f"{format_bytes(backend.limits.memory)}: take a smaller shape, or another "
+                    f" needs {needed} of the memory of {backend.name}, which has {there}: take a "
+                    "smaller shape, or another "
                 ),
                 Option("backend"),
             )

@@ -51,7 +51,7 @@ from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.units import format_bytes
+from dfmp2.units import told_apart
 
 TABLES = {"main": "cases.json", "trnsci": "trnsci.json"}
 TAGS = {
@@ -348,11 +348,11 @@ def require_host_memory(kernel: SyntheticSizes, held: int, memory: int | None) -
     )
     budget = memory or resources.usable_memory()
     if needed > budget:
+        required, allowed = told_apart("bytes", needed, budget)
         raise ResourceError(
             (
-                f"the arrays of {kernel.nocc}/{kernel.nvir}/{kernel.naux} need "
-                f"{format_bytes(needed)} and {format_bytes(budget)} may be used: allow more with"
-                " "
+                f"the arrays of {kernel.nocc}/{kernel.nvir}/{kernel.naux} need {required} and "
+                f"{allowed} may be used: allow more with "
             ),
             Option("memory"),
             ", or use a larger machine",

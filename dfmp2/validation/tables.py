@@ -134,11 +134,17 @@ def by_program(rows: Sequence[QuantityRow]) -> dict[str, Sequence[QuantityRow]]:
 
 
 def largest(rows: Iterable[QuantityRow]) -> str:
-    """The largest difference with a verdict, Eh; "" if there is none."""
-    judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
-    if (found := max(judged, default=None)) is None:
+    """The largest difference with a verdict and its unit, whatever the units of others; "" if there
+    is none."""
+    judged = [
+        (abs(d), row.unit)
+        for row in rows
+        if (d := row.difference) is not None and row.status != SHOWN
+    ]
+    if not judged:
         return ""
-    return size(found)
+    difference, unit = max(judged)
+    return f"{size(difference)} {unit}".rstrip()
 
 
 def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
@@ -183,7 +189,7 @@ def line_of_entry(rows: Sequence[QuantityRow]) -> str:
 def validation_summary(rows: Sequence[QuantityRow]) -> str:
     """One line per program, the total, and what both sides have in common."""
     lines = [
-        f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference / Eh':>26}"
+        f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference':>26}"
     ]
     for name, own in by_program(rows).items():
         numbers = "{passed:>8}{failed:>8}{skipped:>9}{shown:>8}".format(**tally(own))
@@ -238,10 +244,10 @@ def markdown(rows: Sequence[QuantityRow], table: str) -> str:
         own = [row for row in rows if row.id == name]
         worst = _closest_to_limit(own)
         cells = name, worst.program, len(own), worst.quantity, _difference(worst)
-        entries.append((*cells, _allowed(worst, 0)))
-    first = _table("reference|values|passed|failed|skipped|shown|largest difference / Eh", programs)
+        entries.append((*cells, _allowed(worst, 0), worst.unit))
+    first = _table("reference|values|passed|failed|skipped|shown|largest difference", programs)
     return f"{first}\n\n" + _table(
-        "entry|reference|values|closest to its limit|difference / Eh|allowed / Eh", entries
+        "entry|reference|values|closest to its limit|difference|allowed|unit", entries
     )
 
 
