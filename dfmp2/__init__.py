@@ -15,8 +15,6 @@ from importlib import import_module
 # the path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from dfmp2 import tensor
     from dfmp2.errors import (
         BackendError,
@@ -194,22 +192,16 @@ def __getattr__(name: str) -> object:
         raise AttributeError(
             f"module 'dfmp2' has no attribute {name!r}", name=name, obj=import_module(__name__)
         )
-    home = _import_home(_HOMES[name])
+    try:
+        home = import_module(_HOMES[name])
+    except ValueError:  # NumPy is kept from being imported by a variable of the environment
+        import_module("dfmp2.host.threads").require_huge_pages()
+        raise
     if name == "__version__":
         return home.version()
     if name in _OFFERED[_HOMES[name]]:
         return getattr(home, name)
     return home
-
-
-def _import_home(module: str) -> ModuleType:
-    """The module; raises InputError if a variable of the environment keeps NumPy from being
-    imported."""
-    try:
-        return import_module(module)
-    except ValueError:
-        import_module("dfmp2.host.threads").require_huge_pages()
-        raise
 
 
 def __dir__() -> list[str]:

@@ -1441,14 +1441,19 @@ def test_every_run_counts_in_the_budget_of_a_study_with_its_weights(
     """Of E(SCF) and E(corr); each point of a scan against both ends. The runs are made up."""
     asked: list[list[tuple[tuple[float, float], str]]] = []
 
-    def note(parts: Any, *_: str) -> Any:
+    def note(parts: Any, *_: str, exact: str) -> Any:
+        assert exact == f"an exact value of {parts[0][1].name}"
         asked.append([(weights, run.name) for weights, run in parts])
         return SimpleNamespace(total=1.0)
 
     def of(kind: str, names: str, **settings: Any) -> Study:
         asked.clear()
         runs: Any = {
-            name: SimpleNamespace(name=name, total_energy=-float(place))
+            name: SimpleNamespace(
+                name=name,
+                total_energy=-float(place),
+                error_budget=SimpleNamespace(exact=f"an exact value of {name}"),
+            )
             for place, name in enumerate(names.split())
         }
         return Study(kind, "", settings, (), {}, {}, runs, True)

@@ -645,6 +645,7 @@ def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
         (2**22 - 1, "elsewhere", True),  # nobody here knows
         (0, "elsewhere", False),
     ],
+    ids=["this process", "none", "of another host", "without a number"],
 )
 def test_who_holds_a_lock_may_be_alive(pid: int, host: str | None, computes: bool) -> None:
     assert files.Holder(pid, host or socket.gethostname(), "since").computes() == computes
