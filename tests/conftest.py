@@ -169,6 +169,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("quick")
 
 
+def pytest_collection_finish() -> None:
+    """Load every module of dfmp2 that needs nothing optional: one first loaded while a test has
+    replaced a function would keep the replacement for the tests that follow."""
+    for module in pkgutil.walk_packages(importlib.import_module("dfmp2").__path__, "dfmp2."):
+        if not module.name.startswith(NOT_LOADED):
+            importlib.import_module(module.name)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Turn the skip of a required test into a failure."""
@@ -387,15 +395,6 @@ def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             for count in {1, 2, 4, usable_cores()}:
                 rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def loaded_modules() -> None:
-    """Load every module of dfmp2 that needs nothing optional: one first loaded while a test has
-    replaced a function would keep the replacement for the tests that follow."""
-    for module in pkgutil.walk_packages(importlib.import_module("dfmp2").__path__, "dfmp2."):
-        if not module.name.startswith(NOT_LOADED):
-            importlib.import_module(module.name)
 
 
 @pytest.fixture(scope="session", autouse=True)
