@@ -178,6 +178,13 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
+def test_a_log_is_a_file_in_a_folder_that_exists(call: Runner, folder: Path) -> None:
+    (folder / "logs").mkdir()
+    for log in ("logs", "none/run.log"):
+        recorded_failure(call("run", H2, *STO3G, "--log", log), 3)
+        assert not (folder / "h2.dfmp2.h5").exists()
+
+
 def test_without_permission(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of another user gives an error for results, logs and input alike."""
     succeed(call("run", H2, *STO3G))  # import modules that nobody may not be allowed to read

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import df, dft, gto, lib
+from pyscf import df, dft, gto, lib, scf
 from pyscf.dft import libxc
 
 import dfmp2
@@ -691,6 +691,8 @@ def test_a_mean_field_of_pyscf() -> None:
     assert own.total_energy == pytest.approx(ss_os.e_tot, abs=1e-10)
     with recorded_error(InputError):
         dfmp2.from_mean_field(mf, method="xyg3")
+    with recorded_error(InputError):
+        dfmp2.from_mean_field(scf.UHF(mole_of(CATION)).run(), method="b2plyp")
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,16 @@ def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:
         frames_in(tmp_path / "none.db")
 
 
+def test_what_is_wrong_in_a_later_molecule_is_on_its_line(tmp_path: Path) -> None:
+    """The first molecule is as it should be and has 9 lines."""
+    path = tmp_path / "two.sdf"
+    good, bad = H2["sdf"].format(0.7), H2["sdf"].format(0.8).replace(" H ", " Xx", 1)
+    path.write_text(good + bad)
+    assert len(good.splitlines()) == 9
+    with recorded_error(InputError):
+        read_frames(path)
+
+
 def test_without_ase_a_database_is_refused(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,11 +18,11 @@ from pyscf.pbc import gto as periodic
 from pyscf.scf import addons
 
 import dfmp2
-from dfmp2.errors import ConvergenceError, InputError
+from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError
 from dfmp2.interop.pyscf import DFMP2, gradient_from_mean_field
 from dfmp2.progress import Listener
 from dfmp2.validation.compare import recompute
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_warning
 
 WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
 RADICAL = "N 0 0 0; H 0 0.8036 0.6347; H 0 -0.8036 0.6347"
@@ -264,6 +264,17 @@ def test_what_has_not_converged_or_is_of_the_scf_is_refused(closed: Any) -> None
         dfmp2.from_mean_field(closed, polarizability=True, **PLAIN)
     with recorded_error(InputError):
         gradient_from_mean_field(closed, check=True, **PLAIN)
+
+
+def test_a_gradient_whose_certificate_fails_is_returned_on_request(
+    radical: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 1e-15)
+    with recorded_error(ComparisonFailed):
+        gradient_from_mean_field(radical, **PLAIN)
+    with recorded_warning(UserWarning):
+        found = gradient_from_mean_field(radical, require_proofs=False, **PLAIN)
+    assert not found.certificate.passed
 
 
 def test_canonicalised_orbitals_and_an_equal_matrix_are_taken(closed: Any) -> None:

@@ -867,6 +867,11 @@ def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
     assert find_extrema(both) == []
 
 
+@pytest.mark.parametrize("core", ["none", "0", "auto", "orca", "psi4", "pyscf"])
+def test_cores_that_hold_for_every_molecule_are_taken(core: str) -> None:
+    interaction.require_cancelling(Options("6-31g", frozen_core=core), "the molecules")
+
+
 RUN = mp2.mp2_energy
 
 

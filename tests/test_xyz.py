@@ -23,7 +23,7 @@ from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.files import _charges
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz, write_xyz
-from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 from tests.recorded import recorded_error
 
 WATER = """3
@@ -73,6 +73,14 @@ def test_water_is_pyscfs_to_the_last_bit() -> None:
 )
 def test_same_water(text: str) -> None:
     assert parse(text).molecule == parse(WATER).molecule
+
+
+def test_a_file_in_bohr(tmp_path: Path) -> None:
+    (tmp_path / "w.xyz").write_text(WATER)
+    found = read_xyz(tmp_path / "w.xyz", units="bohr", charge=1, multiplicity=2).molecule
+    expected = parse(WATER).molecule.coordinates * ANGSTROM_PER_BOHR
+    assert found.coordinates == pytest.approx(expected, rel=1e-9)
+    assert (found.charge, found.multiplicity) == (1, 2)
 
 
 def test_ghosts() -> None:
