@@ -52,6 +52,7 @@ WRONG = {  # manifest -> name of the test
     + ITEM: "unknown option 'xyzzy': the options are allow_poor_fit, allow_small_gap, ",
     HEAD + ITEM + "bassis = 'x'": "item 1: unknown option 'bassis': did you mean basis?",
     HEAD + "scf-conv-tol = 1e-9\nscf_conv_tol = 1e-8\n" + ITEM: "given twice",
+    HEAD + "scf_conv_tol = 1e-9\nscf-conv-tol = 1e-8\n" + ITEM: "given twice",
     HEAD + ITEM + "charge = 1.5": "charge = 1.5: expected a whole number",
     HEAD + ITEM + "charge = true": "charge = true: expected a whole number",
     HEAD + ITEM + "multiplicity = 0": "multiplicity = 0",

@@ -280,6 +280,8 @@ def test_columns_of_charges_and_moments_add_up() -> None:
     assert (found.molecule.charge, found.molecule.multiplicity) == (-1, 3)
     found = parse_xyz(f"{head}O 0 0 0 -0.5 1\nH 0 0 1 0.5 -1\n", file="f")
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
+    found = parse_xyz(f"{head}O 0 0 0 0 -2.5\nH 0 0 1 1 0.5\n", file="f")
+    assert (found.molecule.charge, found.molecule.multiplicity) == (1, 3)
     with recorded_error(InputError):
         parse_xyz(head.replace("\n", "\ncharge=1 ", 1) + "O 0 0 0 -2 0\nH 0 0 1 0 0", file="f")
     with recorded_error(InputError):

@@ -390,6 +390,7 @@ CASES = [
         "reduce(u[:, 0:2], filled((128, 2, 2)), (2,))",
     ),
     ("not-in-subset", "nisa.tensor_reduce(dst=c, op=nl.subtract, data=s, axis=1)", ""),
+    ("enum-value", "copy(u, s, nisa.dge_mode.unknown)", "copy(u, s, nisa.engine.unknown)"),
     ("enum-value", "mode = 3; nisa.dma_copy(dst=u, src=a, dge_mode=mode)", "move(u, a)"),
     ("sub-kernel", "call = other; w = call(a)", "call = part; w = call(a)"),
     (

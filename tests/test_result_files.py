@@ -25,9 +25,10 @@ import dfmp2
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.molecule.basis import ElementBasis, nested_tuples
 from dfmp2.mp2.result import Ranks, same_content
+from dfmp2.options import KEPT
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
-from dfmp2.output.hdf5_datasets import Dataset, hash_of, read_contents
+from dfmp2.output.hdf5_datasets import Dataset, hash_of, read_contents, reduced
 from dfmp2.output.json import to_json
 from dfmp2.output.study import Column, Study, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
@@ -192,6 +193,38 @@ def test_start_orbitals_of_a_pair_as_pyscf_stores_it(radical: Stored, tmp_path: 
         and np.array_equal(found.mo_occ, occ)
         and found.charges is None
     )
+
+
+def test_rectangular_orbitals_are_those_of_fewer_than_functions(
+    radical: Stored, tmp_path: Path
+) -> None:
+    """After a linear dependency there is an occupation for each orbital, not for each function."""
+    whole = hdf5.read(radical.path).reference
+    for shape, fits in ((np.s_[:, :, :-2], True), (np.s_[:, :-2, :], False)):
+        coeff, occ = whole.mo_coeff[shape], whole.mo_occ[:, :-2]
+        path = tmp_path / f"{fits}.h5"
+        with h5py.File(path, "w") as handle:
+            handle["scf/mo_coeff"], handle["scf/mo_occ"] = coeff, occ
+        if fits:
+            assert np.array_equal(read_start_orbitals(path).mo_coeff, coeff)
+            continue
+        with recorded_error(InputError):
+            read_start_orbitals(path)
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_a_result_says_what_its_file_keeps(keep: str, water: Stored, tmp_path: Path) -> None:
+    dfmp2.write(reduced(dfmp2.read(water.path), keep), tmp_path / "x.h5")
+    assert dfmp2.read(tmp_path / "x.h5").kept == keep
+
+
+def test_the_path_of_an_optimisation_of_an_earlier_version_is_its_steps(water: Stored) -> None:
+    """Without the runs beside it, of a Hessian."""
+    run = hdf5.read(water.path)
+    names = ["step-000", "plus-001-x", "step-001", "minus-001-x"]
+    for kind, expected in (("optimization", ["step-000", "step-001"]), ("scan", names)):
+        study = Study(kind, "", {}, (), {}, {}, dict.fromkeys(names, run), True)
+        assert list(study.path) == expected
 
 
 def test_a_study_is_read_as_it_was_written(water: Stored, tmp_path: Path) -> None:
