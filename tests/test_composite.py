@@ -33,7 +33,7 @@ from dfmp2.output.study import StudyWriter, read_study
 from dfmp2.planning.sizes import Spin
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
-from dfmp2.studies.composite import CompositeOptions, at_level
+from dfmp2.studies.composite import CompositeOptions, at_level, columns_of_bases
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import StoredHessian
 from dfmp2.studies.ideal_gas import ROOM, GasConditions
@@ -338,6 +338,9 @@ def test_a_limit_stays_one_in_the_file_of_its_gas_and_in_comparisons(unlike, tmp
     assert again.settings == study.settings and again.runs.keys() == study.runs.keys()
     with recorded_error(InputError):
         make_thermochemistry(stored, GasConditions(scale="auto"))
+    columns = columns_of_bases([None, whole])
+    assert columns["scf_total_energy_sto-3g"].values[1] == small.scf_total_energy
+    assert columns["scf_total_energy_6-31g"].values[0] is None
     rank_conformers([replace(read, name="one"), replace(read, name="two")])
     with recorded_error(InputError):
         rank_conformers([read, Candidate("large", large, read.hessian)])

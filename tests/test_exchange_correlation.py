@@ -373,3 +373,13 @@ def test_a_kernel_takes_a_grid_of_half_the_points_or_the_same() -> None:
     coarse = coarse_grid(mole, fine)
     assert 2 * len(coarse.weights) <= len(fine.weights)
     assert np.sort(coarse.weights) == pytest.approx(np.sort(same.weights), abs=1e-14)
+
+
+def test_memory_is_used_again_for_less_of_the_same_kind_alone() -> None:
+    memory = exchange_correlation.Memory()
+    first = memory.array("rho", (4, 6), np.float64)
+    again = memory.array("rho", (3, 5), np.float64)
+    assert again.shape == (3, 5) and np.shares_memory(first, again)
+    for shape, kind in (((2, 2), np.float32), ((40, 6), np.float32)):
+        other = memory.array("rho", shape, kind)
+        assert (other.shape, other.dtype) == (shape, kind) and not np.shares_memory(first, other)
