@@ -27,6 +27,7 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import NkiBackend
+from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor, name_type, source_hash
@@ -127,6 +128,11 @@ def two_cores():
     backend = CoresBackend("nki-interpreter", (0, 1))
     yield backend
     backend.close()
+
+
+@pytest.mark.parametrize(("exact", "products"), [(False, "fp32"), (True, "exact")])
+def test_the_interpreter_says_how_it_multiplies(exact: bool, products: str) -> None:
+    assert InterpreterExecutor(Settings(exact=exact)).describe()["products"] == products
 
 
 def test_two_processes_give_the_bits_of_one(two_cores):

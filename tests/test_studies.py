@@ -766,6 +766,8 @@ def test_barriers_of_a_scan() -> None:
         assert found[name][order] % modulo == pytest.approx(numbers, rel=1e-4), name
     arrays = numbers_of_curve(curve, "degree")[1]
     study: Any = SimpleNamespace(arrays=arrays, settings={"units": "degree"})
+    kinds = {round(float(row[1])) % 360: row[0] for row in extrema_tables(study)[0].rows}
+    assert kinds == {4: "maximum", 90: "minimum", 176: "maximum", 270: "minimum"}
     for row in extrema_tables(study)[1].rows:
         for joules, calories in (row[3:5], row[5:7]):
             assert float(joules) == pytest.approx(4.184 * float(calories), abs=1e-3)
