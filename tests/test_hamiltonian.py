@@ -20,7 +20,9 @@ from dfmp2.interop import qcschema
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.options import make_options
+from dfmp2.output.document import Facts
 from dfmp2.output.export import export
+from dfmp2.output.reports.method import reference_section
 from dfmp2.planning import memory, system
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf import hamiltonian
@@ -532,6 +534,13 @@ def test_exports_say_it_or_refuse() -> None:
         f"field.extern.addCharge(-0.834, {float(IN_BOHR[0, 0])!r}, 0.0, {float(IN_BOHR[0, 2])!r})"
         in text
     )
+
+
+def test_a_report_says_which_hamiltonian_its_reference_has(hcl: dfmp2.MP2Result) -> None:
+    plain = replace(hcl, options=replace(hcl.options, relativity="none"))
+    for result, said in ((hcl, "spin-free one-electron X2C"), (plain, "none")):
+        (facts,) = [block for block in reference_section(result).blocks if isinstance(block, Facts)]
+        assert dict(facts.rows)["relativity"] == said
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
