@@ -536,6 +536,14 @@ def test_exports_say_it_or_refuse() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "given", [[["a", 0, 0, 1]], [[None, 0, 0, 1]], [[10**400, 0, 0, 1]], [[0, 0, 1]], [], "x y"]
+)
+def test_point_charges_that_are_no_rows_of_four_numbers_are_refused(given: Any) -> None:
+    with recorded_error(InputError):
+        WATER.in_field(given)
+
+
 def test_a_report_says_which_hamiltonian_its_reference_has(hcl: dfmp2.MP2Result) -> None:
     plain = replace(hcl, options=replace(hcl.options, relativity="none"))
     for result, said in ((hcl, "spin-free one-electron X2C"), (plain, "none")):
