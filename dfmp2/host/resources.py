@@ -148,10 +148,15 @@ def restart_peak() -> None:
 
 def usable_cores() -> int:
     """Number of threads a process should use: OMP_NUM_THREADS if set, otherwise its cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
-    return cores()
+    return threads_asked_for(os.environ.get("OMP_NUM_THREADS", "")) or cores()
+
+
+def threads_asked_for(text: str) -> int:
+    """The number of threads in a value of OMP_NUM_THREADS, the first of a list; 0 if it is none."""
+    first = text.split(",")[0].strip()
+    if not first.isdecimal():
+        return 0
+    return int(first)
 
 
 def allowed_cores() -> int:

@@ -46,6 +46,10 @@ class Part:
     scf: float
     correlation: float
 
+    def stored(self) -> list[str | float]:
+        """Its fields, as the settings of a study hold them: `Part(*part.stored())` is equal."""
+        return [self.name, self.scf, self.correlation]
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class CompositeResult(MP2Result):

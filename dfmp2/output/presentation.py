@@ -82,7 +82,7 @@ def _nothing_to_draw(study: Study) -> InputError:
 def _scan(study: Study, axes: Any) -> None:
     """Energy above the lowest point, along one coordinate or as a map of two: levels between the
     finished points or, while they are on one line, the points."""
-    names = study.settings.get("coordinates", [study.settings["coordinate"]])
+    names = study.coordinates
     energies = study.table["relative_energy"]
     finished = [k for k, energy in enumerate(energies.values) if math.isfinite(energy)]
     if not finished:

@@ -228,6 +228,13 @@ class Study:
         return {name: results[name] for name in names}
 
     @property
+    def coordinates(self) -> list[str]:
+        """Names of the columns that hold the coordinates of a scan, one or two."""
+        if "coordinates" in self.settings:
+            return list(self.settings["coordinates"])
+        return [self.settings["coordinate"]]
+
+    @property
     def last(self) -> Molecule:
         """The geometry of the last run: the final geometry of an optimisation."""
         return list(self.path.values())[-1].molecule

@@ -167,9 +167,7 @@ class CompositeOptions(Options):
 
     def settings(self) -> dict[str, Any]:
         """The settings that a study stores about the level."""
-        settings: dict[str, Any] = {
-            "parts": [[run.part.name, run.part.scf, run.part.correlation] for run in self.runs]
-        }
+        settings: dict[str, Any] = {"parts": [run.part.stored() for run in self.runs]}
         bracket = self.bracket
         if bracket is not None:
             scf, correlation = self.formulas

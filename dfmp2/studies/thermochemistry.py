@@ -115,7 +115,7 @@ def make_thermochemistry(
     runs = {REFERENCE: result}
     if isinstance(result, CompositeResult):
         runs = {f"{REFERENCE}-{part.name}": run for part, run in result.parts}
-        settings["parts"] = [[part.name, part.scf, part.correlation] for part, _ in result.parts]
+        settings["parts"] = [part.stored() for part, _ in result.parts]
     return Study(
         kind="thermochemistry",
         title=f"thermochemistry of {molecule.described}, {result.level}",

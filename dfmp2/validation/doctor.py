@@ -402,12 +402,12 @@ def _threads_asked_for(s: Surroundings, usable: int) -> list[tuple[str, str]]:
         if usable < s.cores and not s.words(QUOTA):
             return [(f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}")]
         return []
-    first = asked.split(",")[0].strip()
-    if not first.isdecimal() or int(first) < 1:
+    threads = resources.threads_asked_for(asked)
+    if not threads:
         return [(f"OMP_NUM_THREADS={asked} is no number", "unset OMP_NUM_THREADS")]
-    if int(first) > usable:
+    if threads > usable:
         return [(f"OMP_NUM_THREADS={asked} is more", f"export OMP_NUM_THREADS={usable}")]
-    if int(first) < usable:
+    if threads < usable:
         fix = f"unset OMP_NUM_THREADS, or run with --threads {usable}"
         return [(f"OMP_NUM_THREADS={asked} is fewer", fix)]
     return []

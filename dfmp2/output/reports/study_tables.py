@@ -332,9 +332,9 @@ def _column_head(name: str, column: Column) -> str:
 def scan_points(study: Study) -> Table:
     """The points of a scan in one table as wide as a terminal."""
     table = study.table
-    settings = study.settings
-    wanted = settings.get("coordinates", [settings["coordinate"]])
-    points = columns_that_fit(table, wanted, [_of_method(table, name) for name in OF_A_POINT])
+    points = columns_that_fit(
+        table, study.coordinates, [_of_method(table, name) for name in OF_A_POINT]
+    )
     titles = {run.options.correlation.title for run in study.runs.values()}
     if len(titles) != 1:
         return points
