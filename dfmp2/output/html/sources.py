@@ -374,7 +374,8 @@ def _turns_of_scan(study: Study, *, found_minimum: bool) -> list[SummaryTile]:
     if not points:
         return []
     lowest = min(points, key=energies.__getitem__)
-    coordinates = [study.table[name] for name in study.coordinates]
+    names = study.settings.get("coordinates", list(study.table)[:1])
+    coordinates = [study.table[name] for name in names]
     place = ", ".join(f"{column.values[lowest]:.6g}" for column in coordinates)
     name = "lowest point"
     if coordinates[0].units:
