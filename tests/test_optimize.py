@@ -250,6 +250,13 @@ def test_a_frozen_bond():
     assert constrained == [f"constraint: bond 1-3 = {length:.6f} angstrom"]
 
 
+def test_a_geometry_that_is_held_whole_has_no_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_springs(monkeypatch, FLUORIDE)
+    held = Search(Constraints([("bond", "1,2")]), verify=True)
+    study = optimized(FLUORIDE, held, ON_SPRINGS)
+    assert study.settings["imaginary_modes"] == 0 and study.arrays["wavenumbers"].value.size == 0
+
+
 def _value(molecule, atoms):
     """A distance (bohr), angle or dihedral (degree) by ASE, or a position (bohr)."""
     if len(atoms) == 1:
@@ -685,6 +692,7 @@ def test_a_saddle_point_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> N
             assert verify != any(f"not verified as a {kind}" in note for note in study.notes)
             displaced = [name for name in study.runs if name.startswith(("plus-", "minus-"))]
             assert len(displaced) == (24 if transition_state else 0)
+            assert {study.runs[name].options.scf_conv_tol for name in displaced} <= {1e-11}
             assert ("hessian-1-plus-004-z" in study.runs) is verify
             if verify:  # of six modes the lowest three are named
                 (line,) = (note for note in study.notes if "imaginary mode" in note)

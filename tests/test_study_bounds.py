@@ -547,23 +547,6 @@ def test_the_results_of_a_limit_are_those_of_whole_steps(monkeypatch: pytest.Mon
         assert made.asked == asked
 
 
-@pytest.mark.parametrize(
-    "second",
-    [
-        "2\n\nH 0 0 0\nO 0 0 0.97\n",
-        "2\n\nS 0 0 0\nH 0 0 1.34\n",
-        "3\n\nO 0 0 0\nH 0 0 1\nH 0 1 0\n",
-        "2\n\nO 0 0 0\n@H 0 0 0.97\n",
-    ],
-    ids=["another order", "another element", "another number of atoms", "a ghost"],
-)
-def test_frames_of_another_molecule_are_refused(second: str, tmp_path: Path) -> None:
-    path = tmp_path / "frames.xyz"
-    path.write_text("2\n\nO 0 0 0\nH 0 0 0.97\n" + second)
-    with recorded_error(InputError):
-        dfmp2.scan(path, "sto-3g", charge=-1, multiplicity=1)
-
-
 GHOST = Molecule(("O", "H", "H", "He"), [*WATER_PLACES, [0, 0, 6]], (False, False, False, True))
 FIELD = Molecule(("O", "H", "H"), WATER_PLACES).in_field([[5.0, 1.0, -4.0, 0.1]])
 
@@ -611,6 +594,11 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "600 points": lambda _: scanned_along(BOND, OTHER_BOND),
     "a side of two coordinates": lambda _: scanned_along(BOND, OTHER_BOND, moving="2"),
     "one frame": lambda _: over_frames([AMMONIA], Options("sto-3g")),
+    "frames in another order": lambda _: over(replace(AMMONIA, symbols=tuple("HNHH"))),
+    "frames of another element": lambda _: over(replace(AMMONIA, symbols=tuple("PHHH"))),
+    "frames of more atoms": lambda _: over(GHOST),
+    "frames with a ghost": lambda _: over(replace(AMMONIA, ghost=(False, False, False, True))),
+    "frames in another field": lambda _: over(AMMONIA.in_field([[0, 0, 9, 0.1]])),
     "frames of another charge": lambda _: over(replace(AMMONIA, charge=2)),
     "frames of another spin": lambda _: over(replace(AMMONIA, multiplicity=3)),
     "one bond held twice": lambda _: dfmp2.optimize(
@@ -633,6 +621,9 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     ),
     "an atom optimised": lambda _: dfmp2.optimize(Molecule(("He",), [[0, 0, 0]]), "sto-3g"),
     "a ghost optimised": lambda _: dfmp2.optimize(GHOST, "sto-3g"),
+    "a relaxed scan beside a ghost": lambda _: dfmp2.scan(
+        GHOST, "sto-3g", ("bond", "1,2", [0.9, 1.0]), relaxed=True
+    ),
     "a saddle point along constraints": lambda _: dfmp2.optimize(
         AMMONIA, "sto-3g", transition_state=True, freeze=[("bond", "1,2")]
     ),

@@ -98,11 +98,7 @@ def optimize_geometry(
             Command("run"),
             " computes its energy",
         )
-    if any(molecule.ghost):
-        raise InputError(
-            "ghost atoms have a gradient but no geometry of their own, and would wander: leave "
-            "them out, or optimise the molecule without them"
-        )
+    require_no_ghosts(molecule)
     if search.transition_state and search.constraints.for_geometric(molecule):
         raise InputError(
             Option("transition_state", True),
@@ -141,6 +137,20 @@ def optimize_geometry(
         free=("precision", "tolerance", "scf_conv_tol"),  # errors may advise changing these midway
     )
     return carry_out(task, **how)
+
+
+def require_no_ghosts(molecule: Molecule) -> None:
+    """Raise for ghost atoms, which are in no geometry.
+
+    Raises
+    ------
+    InputError : there are some
+    """
+    if any(molecule.ghost):
+        raise InputError(
+            "ghost atoms have a gradient but no geometry of their own, and would wander: leave "
+            "them out, or optimise the molecule without them"
+        )
 
 
 def _require_room(first: Step, search: Search, *, begins_with_hessian: bool) -> None:
@@ -232,7 +242,8 @@ class Course:
         """The steps that follow the first one, as in Task."""
         guess = self._guess
         if self._search.transition_state and guess is None:
-            yield displaced(self._first, DISPLACEMENT)
+            tight = for_differences(self._options)
+            yield displaced(replace(self._first, options=tight), DISPLACEMENT)
             guess = hessian(self._molecule, results, DISPLACEMENT)
         name = self._first.name
         while True:

@@ -19,10 +19,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from dfmp2.errors import InputError, Option
+from dfmp2.errors import Command, InputError, Option
 from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_of_difference import relative_errors
+from dfmp2.mp2.identity import point_charges_digest
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
@@ -32,7 +33,7 @@ from dfmp2.studies.composite import CompositeOptions, columns_of_bases
 from dfmp2.studies.coordinate import Constraints, Coordinate, make_coordinate, show_atoms
 from dfmp2.studies.extrema import make_curve, numbers_of_curve
 from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.optimize import CITATION, relaxed_point
+from dfmp2.studies.optimize import CITATION, relaxed_point, require_no_ghosts
 from dfmp2.studies.relaxed import PASSES, Outcome, Relaxation, run_name
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
@@ -69,11 +70,7 @@ METHOD_NUMBERS: dict[
         "correlation energy of the method",
         lambda r: r.correlation_energy,
     ),
-    "total_energy": (
-        "hartree",
-        "total energy of the method",
-        lambda r: r.total_energy,
-    ),
+    "total_energy": ("hartree", "total energy of the method", lambda r: r.total_energy),
 }
 MOST_COORDINATES = 2
 AT_ITS_VALUE = 1e-6  # bohr or radian
@@ -268,7 +265,7 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
 
     Raises
     ------
-    InputError : a single frame, or frames of different molecules
+    InputError : a single frame, or frames of different molecules or among different point charges
     """
     if len(frames) < 2:
         raise InputError(
@@ -296,6 +293,11 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
                 f"frame {number} is {frame.formula} (charge {frame.charge}, multiplicity "
                 f"{frame.multiplicity}) or has its atoms in another order than frame 1, "
                 f"{first.formula}: a scan needs geometries of one molecule"
+            )
+        if point_charges_digest(frame) != point_charges_digest(first):
+            raise InputError(
+                f"frame {number} is among other point charges than frame 1: compute it with ",
+                Command("run"),
             )
     values = tuple((float(n),) for n in range(1, len(frames) + 1))
     return Scan(
@@ -385,6 +387,7 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
             "the geometries that are found with the ",
             Option("basis", scan.options.basis),
         )
+    require_no_ghosts(molecule)
     require_gradient(molecule, scan.options)
     examine_steps([Step(name="", who=scan.point(0), molecule=molecule, options=scan.options)])
     names = [

@@ -124,13 +124,12 @@ def vibrations(
     reduced = 1.0 / (modes**2).sum(axis=0)  # Eq. 2
     slopes = dipole_derivatives.T @ modes
     roots = np.sign(squares) * np.sqrt(np.abs(squares) / ELECTRON_MASSES_PER_U)
-    displacements = (modes * np.sqrt(reduced)).T.reshape(-1, molecule.natom, 3)
-    largest = np.take_along_axis(
-        displacements.reshape(len(squares), -1), _largest(displacements), axis=1
-    )
+    displacements = (modes * np.sqrt(reduced)).T  # (n, 3 natom)
+    largest = np.take_along_axis(displacements, _largest(displacements), axis=1)
+    displacements = displacements * np.sign(largest)
     return Vibrations(
         wavenumber=roots * WAVENUMBER_PER_HARTREE,
-        displacements=displacements * np.sign(largest)[:, :, None],
+        displacements=displacements.reshape(-1, molecule.natom, 3),
         reduced_mass=reduced,
         force_constant=squares * reduced * MDYNE_PER_ANGSTROM,
         ir_intensity=INTENSITY * (slopes**2).sum(axis=0),  # Eq. 3
@@ -158,9 +157,8 @@ def _held(constraints: Array, rigid: Array) -> Array:
 
 
 def _largest(displacements: Array) -> Any:
-    """Indices (n, 1) of the largest component of each mode, which is made positive."""
-    rows = np.abs(displacements.reshape(len(displacements), -1))
-    return np.argmax(rows.round(6), axis=1)[:, None]
+    """Indices (n, 1) of the largest component of each mode (n, 3 natom), which is made positive."""
+    return np.argmax(np.abs(displacements).round(6), axis=1)[:, None]
 
 
 def rigid_motions(molecule: Molecule, weights: Array) -> Array:
@@ -313,10 +311,9 @@ class StationaryPoint:
         """Lines for a report: the lowest modes, and anything uncertain."""
         numbers = self.modes.wavenumber
         shown = ", ".join(_wavenumber(x) for x in numbers[: max(3, self.imaginary)])
-        said = [
-            f"{self.kind}: {counted_text(self.imaginary, 'imaginary mode')} of {len(numbers)}; "
-            f"lowest: {shown} cm^-1"
-        ]
+        said = [f"{self.kind}: {counted_text(self.imaginary, 'imaginary mode')} of {len(numbers)}"]
+        if len(numbers):  # else the constraints leave none
+            said[0] += f"; lowest: {shown} cm^-1"
         if self.flat:
             said.append(
                 f"{counted_text(self.flat, 'mode')} with a curvature below {NOISE:g} Eh/bohr^2, "
