@@ -363,29 +363,6 @@ def test_front_ends_give_the_same_forces() -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_stationary_point_and_its_frequencies() -> None:
-    given = {"method": "b2plyp", **SMALL}
-    fluoride = Molecule(("F", "H"), np.array([[0.1, 0.0, 0.2], [0.3, 0.4, 2.1]]))
-    found = dfmp2.optimize(fluoride, **given)
-    last = [*found.runs.values()][-1]
-    assert last.gradient is not None and last.gradient.largest < 5e-4
-    assert last.total_energy < next(iter(found.runs.values())).total_energy - 1e-4
-    vibrations = dfmp2.frequencies(last.molecule, **given)
-    stretch = np.linalg.eigvalsh(vibrations.arrays["hessian"].value)[-1]  # Eh/bohr^2
-    step = 0.02
-    axis = last.molecule.coordinates[1] - last.molecule.coordinates[0]
-    push = step * np.stack([-axis, axis]) / np.linalg.norm(axis) / np.sqrt(2)
-    energies = [
-        dfmp2.run(
-            replace(last.molecule, coordinates=last.molecule.coordinates + k * push), **given
-        ).total_energy
-        for k in (-1, 0, 1)
-    ]
-    curvature = (energies[0] - 2 * energies[1] + energies[2]) / step**2
-    assert stretch == pytest.approx(curvature, rel=2e-3)
-
-
 def test_the_command_prints_and_stores_total_gradients(call: Runner, tmp_path: Path) -> None:
     asked = ("--basis", "6-31g", "--auxbasis", "cc-pvdz-ri", "--grid", "1", "--json")
     (tmp_path / "w.xyz").write_text("3\n\nO 0 0 0.1\nH 0 0.8 -0.5\nH 0.1 -0.7 -0.6\n")
@@ -439,15 +416,6 @@ def test_kohn_sham_alone_is_stored_shown_and_compared(call: Runner, tmp_path: Pa
 def test_wrong_requests_name_a_way_out(given: dict[str, Any]) -> None:
     with recorded_error(InputError):
         dfmp2.gradient(WATER, **{"basis": "6-31g", **given})
-
-
-@pytest.mark.slow
-def test_a_functional_that_jumps_has_slopes_of_its_own() -> None:
-    """PZ81 correlation is discontinuous: checks allow for that, and only there."""
-    for method, allowed in (("dsd-pbep86", 2e-5), ("dsd-pbepbe", 2e-6)):
-        found = dfmp2.gradient(WATER, method=method, check=True, **SMALL)
-        assert found.certificate.allowed_slope == allowed
-        assert found.certificate.passed
 
 
 def test_the_plan_counts_the_kernel_at_every_point(call: Runner, tmp_path: Path) -> None:
