@@ -54,6 +54,7 @@ from dfmp2.studies import (
 )
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Coordinate, _values, make_coordinate
+from dfmp2.studies.extrema import make_curve
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.keeper import Keeper
@@ -133,7 +134,11 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
     ),
     "points": (coordinate("bond"), ("1:2:2", "1:2:500"), ("1:2:1", "1:2:0", "1:2:501")),
     "same values": (coordinate("bond"), ([1, 1.001],), ([1, 1], [1, 1.2, 1])),
-    "listed values": (coordinate("bond"), ([1, "2"],), ([1, "b"], [1, None], [1, math.nan])),
+    "listed values": (
+        coordinate("bond"),
+        ([1, "2"], range(1, 4)),
+        ([1, "b"], [1, None], [1, math.nan]),
+    ),
     "runs of a study": (planned_runs, (500,), (501,)),
     "runs of species": (room_for, ((25, 0, 0), (0, 13, 6)), ((25, 0, 1), (0, 13, 7))),
     "runs of species at a limit": (
@@ -230,6 +235,7 @@ def test_the_last_value_is_taken_and_the_first_beyond_it_refused(name: str) -> N
 
 
 def test_values_of_a_range_are_evenly_spaced() -> None:
+    assert coordinate("bond")(x / 2 for x in (2, 3)) == (1.0, 1.5)
     assert coordinate("angle")("100:130:4") == (100.0, 110.0, 120.0, 130.0)
     assert coordinate("bond")("0.7:1:4") == (0.7, 0.8, 0.9, 1.0)
     assert parse_values(OPTION, "200,250:300:3") == (200.0, 250.0, 275.0, 300.0)
@@ -278,6 +284,12 @@ def test_a_coordinate_is_the_same_from_either_end(
     one = Coordinate("angle", (0, 1, 2), (2,), (90.0, 95.0), "degree")
     other = Coordinate(kind, atoms, (3,), (10.0, 20.0), "degree")
     assert one.same_place(other) is same and other.same_place(one) is same
+
+
+def test_both_ends_of_a_turn_are_one_geometry_with_the_lower_energy() -> None:
+    for ends in ((2.0, 1.8), (1.8, 2.0), (math.nan, 1.8), (1.8, math.nan)):
+        curve = make_curve([0, 90, 270, 360], [ends[0], 1.0, 1.5, ends[1]], 360.0)
+        assert curve.energies.tolist() == [1.8, 1.0, 1.5]
 
 
 def candidate(name: str, places: list[list[float]]) -> Any:
@@ -621,6 +633,9 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     ),
     "an atom optimised": lambda _: dfmp2.optimize(Molecule(("He",), [[0, 0, 0]]), "sto-3g"),
     "a ghost optimised": lambda _: dfmp2.optimize(GHOST, "sto-3g"),
+    "convergence of a rigid scan": lambda _: dfmp2.scan(
+        AMMONIA, "sto-3g", ("bond", "1,2", [0.9, 1.0]), convergence="GAU_TIGHT"
+    ),
     "a relaxed scan beside a ghost": lambda _: dfmp2.scan(
         GHOST, "sto-3g", ("bond", "1,2", [0.9, 1.0]), relaxed=True
     ),

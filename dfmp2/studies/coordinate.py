@@ -251,7 +251,11 @@ def parse_place(option: Option, kind: str, atoms: str, natom: int) -> tuple[int,
 
 
 def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[float, ...]:
-    text = given if isinstance(given, str) else ""
+    text = ""
+    if isinstance(given, str):
+        text = given
+    else:
+        given = tuple(given)
     match = _POINTS.fullmatch(text)
     if match:
         count = int(match[3])

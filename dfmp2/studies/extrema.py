@@ -110,9 +110,8 @@ def make_curve(
     if period is None or len(places) < 3:
         return Sampled(places, heights, None)
     span = float(places[-1] - places[0])
-    if abs(span - period) < SAME_PLACE:  # both ends are one geometry
-        if np.isnan(heights[0]):
-            heights[0] = heights[-1]
+    if abs(span - period) < SAME_PLACE:  # both ends are one geometry, whose lower energy counts
+        heights[0] = np.fmin(heights[0], heights[-1])
         return Sampled(places[:-1], heights[:-1], period)
     widest = float(np.diff(places).max())
     if span < period <= span + widest + SAME_PLACE:
