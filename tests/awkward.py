@@ -7,6 +7,7 @@ PySCF's numbers for them are computed in the tests (`unrestricted`), with the sa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,10 @@ import numpy as np
 from pyscf import df, gto, lib, qmmm, scf
 
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.mp2.result import MP2Result
+from dfmp2.progress import Silent
+from dfmp2.scf.reference import StartOrbitals
 
 BASIS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = {**BASIS, "precision": "fp64", "scf_conv_tol": 1e-12, "threads": 1, "allow_poor_fit": True}
@@ -158,3 +163,18 @@ def spin_energies(
         else:
             sums[1] += float((g**2 / d).sum())
     return sums[0], sums[1]
+
+
+def slope(result: MP2Result, direction: Any, charges: Any = None, step: float = 0.003) -> float:
+    """Five-point difference of the energy along a direction of the atoms, (natom, 3), and one of
+    the point charges, (n, 4), Eh/bohr."""
+    molecule, reference = result.molecule, result.reference
+    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "there")
+    energies = []
+    for factor in (-2, -1, 1, 2):
+        moved = replace(molecule, coordinates=molecule.coordinates + factor * step * direction)
+        if charges is not None:
+            moved = moved.in_field(molecule.point_charges + factor * step * charges)
+        run = mp2_energy(moved, result.options, start=start, listener=Silent())
+        energies.append(run.total_energy)
+    return (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -41,6 +41,17 @@ def springs(place: np.ndarray) -> float:
     if len(arms) == 3:
         energy += HANDED * np.linalg.det(directions)
     return float(energy)
+
+
+def second_derivatives(place: np.ndarray) -> np.ndarray:
+    """Second derivatives of `springs`, (3 natom, 3 natom) Eh/bohr^2, by differences."""
+    step = 1e-3
+    moves = step * np.eye(place.size).reshape(-1, *place.shape)
+    found = np.zeros((place.size, place.size))
+    for (a, one), (b, other) in product(enumerate(moves), repeat=2):
+        for first, second in product((1, -1), repeat=2):
+            found[a, b] += first * second * springs(place + first * one + second * other)
+    return found / (4 * step**2)
 
 
 def pyramid(tilt: float) -> np.ndarray:

@@ -18,12 +18,11 @@ from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.properties import GradientCertificate
 from dfmp2.options import make_options
 from dfmp2.planning import plan as planning
 from dfmp2.progress import Silent
-from dfmp2.scf.reference import StartOrbitals
+from tests.awkward import slope
 from tests.conftest import Heard, succeed
 from tests.recorded import recorded_error, recorded_failure, recorded_warning
 
@@ -63,24 +62,6 @@ CASES = {
 }  # fmt: skip
 
 
-def total(result):
-    """The energy that is differentiated."""
-    scaled = result.scaled_mp2_correlation_energy
-    return result.mp2_total_energy if scaled is None else result.scf_total_energy + scaled
-
-
-def slope(molecule, options, direction, start, step=0.002, charges=None):
-    """Five-point energy difference along a direction of the atoms and one of the charges,
-    Eh/bohr."""
-    energies = []
-    for factor in (-2, -1, 1, 2):
-        moved = replace(molecule, coordinates=molecule.coordinates + factor * step * direction)
-        if charges is not None:
-            moved = moved.in_field(molecule.point_charges + factor * step * charges)
-        energies.append(total(mp2_energy(moved, options, start=start, listener=Silent())))
-    return (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * step)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_gradient_is_the_derivative_of_the_energy(name, monkeypatch):
     molecule, special = CASES[name]
@@ -90,17 +71,13 @@ def test_gradient_is_the_derivative_of_the_energy(name, monkeypatch):
     options = make_options(**SMALL | EXACT | special)
     found = mp2_gradient(molecule, options, listener=Silent())
     assert (found.result.diagnostics.metric_dropped > 5) is (name == CUT)
-    reference = found.result.reference
-    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "there")
     rng = np.random.default_rng(1)
     direction, charges = rng.standard_normal((molecule.natom, 3)), None
     expected = np.vdot(direction, found.gradient)
     if molecule.point_charges is not None:
         charges = np.column_stack([rng.standard_normal((2, 3)), np.zeros(2)])
         expected += np.vdot(charges[:, :3], found.point_charge_gradient)
-    assert slope(molecule, options, direction, start, charges=charges) == pytest.approx(
-        expected, abs=5e-8
-    )
+    assert slope(found.result, direction, charges) == pytest.approx(expected, abs=5e-8)
     assert found.certificate.passed, found.certificate.failures
 
 

@@ -53,7 +53,16 @@ from tests.conftest import Runner, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
-from tests.springs import ANGLE, BOND, CHARGES, ON_SPRINGS, on_springs, pyramid, pyramids, springs
+from tests.springs import (
+    ANGLE,
+    BOND,
+    CHARGES,
+    ON_SPRINGS,
+    on_springs,
+    pyramid,
+    pyramids,
+    second_derivatives,
+)
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -359,6 +368,7 @@ def test_two_molecules_turn_about_their_frozen_fluorines():
     ("constraints", "length"),
     [
         (Constraints(fixed=[("bond", "1,2", "1.8")], units="bohr"), 1.8 * 0.529177210903),
+        (Constraints(fixed=[("distance", "1,2", "1.8")], units="bohr"), 1.8 * 0.529177210903),
         (Constraints(text="$set\ndistance 1 2 0.95 # angstrom\n", units="bohr"), 0.95),
     ],
 )
@@ -848,26 +858,14 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     moves = [one.coordinates - top.coordinates for one in asked[1:]]
     assert [abs(move).max() for move in moves] == pytest.approx([3e-3] * 24)
     assert study.settings["displacement"] == 3e-3
-    step = 1e-3 * np.eye(12).reshape(12, 4, 3)
-    second = [
-        [
-            sum(
-                first * other * springs(top.coordinates + first * a + other * b)
-                for first in (1, -1)
-                for other in (1, -1)
-            )
-            / 4e-6
-            for b in step
-        ]
-        for a in step
-    ]
+    second = second_derivatives(top.coordinates)
     weights = np.repeat([mass("N"), *[mass("H")] * 3], 3) * 1822.888486209
-    squares = np.linalg.eigvalsh(np.array(second) / np.sqrt(np.outer(weights, weights)))
+    squares = np.linalg.eigvalsh(second / np.sqrt(np.outer(weights, weights)))
     squares = np.sort(squares[np.argsort(abs(squares))[6:]])
     expected = 219474.6313632 * np.sign(squares) * np.sqrt(abs(squares))
     assert expected[0] < -900 and (expected[1:] > 0).all()
     found = study.arrays["hessian"].value
-    assert found == pytest.approx(np.array(second), abs=2e-5) and (found == found.T).all()
+    assert found == pytest.approx(second, abs=2e-5) and (found == found.T).all()
     slopes = np.kron(CHARGES[:, None], np.eye(3))
     assert study.arrays["dipole_derivatives"].value == pytest.approx(slopes, abs=1e-9)
     assert study.table["wavenumber"].values == pytest.approx(expected, rel=1e-4)

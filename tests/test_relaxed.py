@@ -317,6 +317,10 @@ def test_rings_are_brought_to_a_value() -> None:
     ]
     both = bring(ring, bonds, [1.6, 1.4])
     assert [value(both, 1, 2), value(both, 2, 3)] == pytest.approx([1.6, 1.4], abs=1e-7)
+    peroxide = molecule(PEROXIDE)
+    turned = make_coordinate("dihedral", "3,1,2,4", "0:90:2", peroxide)
+    nearly_a_turn = value(peroxide, 3, 1, 2, 4) + 350.0
+    assert turned.deviation(peroxide, nearly_a_turn) == pytest.approx(math.radians(-10.0))
 
 
 def test_values_that_exclude_each_other() -> None:

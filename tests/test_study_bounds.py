@@ -31,6 +31,7 @@ from dfmp2.errors import (
 from dfmp2.errors.messages import Option
 from dfmp2.execution.batch import read_shard
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.calculation import NOTHING
 from dfmp2.mp2.composite import Part
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_of_difference import combined, relative_errors
@@ -286,10 +287,32 @@ def test_a_coordinate_is_the_same_from_either_end(
     assert one.same_place(other) is same and other.same_place(one) is same
 
 
+@pytest.mark.parametrize("axis", np.eye(3).tolist())
+def test_a_straight_angle_bends_on_any_axis(axis: list[float]) -> None:
+    molecule = Molecule(("N", "C", "H"), np.outer([2.2, 0.0, -2.0], axis))
+    bent = make_coordinate("angle", "1,2,3", "170:180:2", molecule).at(molecule, 170.0)
+    assert bent.angle(1, 2, 3) == pytest.approx(170.0)
+
+
 def test_both_ends_of_a_turn_are_one_geometry_with_the_lower_energy() -> None:
     for ends in ((2.0, 1.8), (1.8, 2.0), (math.nan, 1.8), (1.8, math.nan)):
         curve = make_curve([0, 90, 270, 360], [ends[0], 1.0, 1.5, ends[1]], 360.0)
         assert curve.energies.tolist() == [1.8, 1.0, 1.5]
+
+
+def test_a_failed_point_is_found_in_every_turn() -> None:
+    curve = make_curve([0, 90, 180, 270], [1.0, math.nan, 1.0, 2.0], 360.0)
+    found = [curve.failed_between(first, first + 60) for first in (-300, 60, 420, 100)]
+    assert found == [True, True, True, False]
+
+
+def test_the_four_atoms_that_move_most_are_named() -> None:
+    molecule = Molecule(("H",) * 6, [[0, 0, 3 * k] for k in range(6)])
+    moves = np.zeros((2, 6, 3))
+    moves[0, :, 1] = 0.4, -1.0, 0.6, 0.9, 0.8, 0.7
+    modes: Any = SimpleNamespace(wavenumber=[-100.0, 50.0], displacements=moves)
+    (line,) = frequencies._imaginary(molecule, modes)
+    assert line.endswith("mode 1: 100.0i cm^-1, mostly of H2, H4, H5, H6")
 
 
 def candidate(name: str, places: list[list[float]]) -> Any:
@@ -490,6 +513,16 @@ def test_checkpoints_belong_to_steps_known_or_still_to_come(
     assert keeper._belongs(state, given) is belongs
 
 
+def test_signals_are_told_of_every_run_that_is_kept(tmp_path: Path) -> None:
+    """They act at once while optimisations and other processes compute."""
+    told: list[Any] = []
+    kept = Keeper(tmp_path / "x.h5", finishing=told.append)
+    made = kept.checkpoint(replace(STEP, name="b"))
+    assert kept.checkpoint(replace(STEP, optimised=True)) is NOTHING
+    kept.wait_for_no_run()
+    assert told[0] is made and [one._run for one in told] == ["b", "", ""]
+
+
 @pytest.fixture(scope="module")
 def hydrogen() -> MP2Result:
     return mp2_energy(Molecule.from_string("H 0 0 0; H 0 0 0.74"), Options("sto-3g", threads=1))
@@ -589,6 +622,7 @@ def over(second: Molecule) -> object:
 
 BOND, OTHER_BOND = ("bond", "1,2", "1:2:20"), ("bond", "1,3", "1:2:30")
 TURNED = ("dihedral", "2,1,3,4", "0:90:2")
+STRAIGHT = Molecule(tuple("HOCN"), [[0, 1.8, 0], [0, 0, 0], [2.4, 0, 0], [4.6, 0, 0]])
 ALONE = replace(AMMONIA, ghost=(True, False, False, False), multiplicity=4)
 REFUSED: dict[str, Callable[[Path], object]] = {
     "a bond of one atom": lambda _: scanned_along(("bond", "1", "1:2:2")),
@@ -596,6 +630,9 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "a side without the last atom": lambda _: scanned_along(BOND, moving="3-4"),
     "a side with the first atom": lambda _: scanned_along(BOND, moving="1-2"),
     "a side with the second atom of four": lambda _: scanned_along(TURNED, moving="1+4"),
+    "a dihedral with a straight end": lambda _: make_coordinate(
+        "dihedral", "1,2,3,4", "0:90:2", STRAIGHT
+    ),
     "a side of no numbers": lambda _: scanned_along(BOND, moving="x"),
     "a side with atom 0": lambda _: scanned_along(BOND, moving="0-2"),
     "a side backwards": lambda _: scanned_along(BOND, moving="3-2"),
