@@ -854,7 +854,8 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
     tilts, energies = pyramids()
     top = Molecule(("N", "H", "H", "H"), pyramid(tilts[1]))
     asked = on_springs(monkeypatch, top)
-    study = harmonic_frequencies(top, ON_SPRINGS, displacement=3e-3, listener=Silent())
+    conditions = GasConditions((350.0,), (2e5,), symmetry=6)
+    study = harmonic_frequencies(top, ON_SPRINGS, conditions, displacement=3e-3, listener=Silent())
     moves = [one.coordinates - top.coordinates for one in asked[1:]]
     assert [abs(move).max() for move in moves] == pytest.approx([3e-3] * 24)
     assert study.settings["displacement"] == 3e-3
@@ -880,9 +881,9 @@ def test_modes_of_a_saddle_point_and_of_a_molecule_among_charges(
         wavenumbers=expected,
         energy=energies[1],
         multiplicity=1,
-        kelvin=298.15,
-        pascal=101325.0,
-        symmetry=3,
+        kelvin=350.0,
+        pascal=2e5,
+        symmetry=6,
     )
     for name in ("gibbs_energy", "entropy", "zero_point_energy"):
         assert study.values[name].value == pytest.approx(gas[name], rel=1e-4), name

@@ -55,7 +55,7 @@ from dfmp2.studies import (
 )
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.coordinate import Coordinate, _values, make_coordinate
-from dfmp2.studies.extrema import make_curve
+from dfmp2.studies.extrema import find_extrema, make_curve, numbers_of_curve
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import GasConditions, LowModes, parse_values, require_symmetry_number
 from dfmp2.studies.keeper import Keeper
@@ -304,6 +304,17 @@ def test_a_failed_point_is_found_in_every_turn() -> None:
     curve = make_curve([0, 90, 180, 270], [1.0, math.nan, 1.0, 2.0], 360.0)
     found = [curve.failed_between(first, first + 60) for first in (-300, 60, 420, 100)]
     assert found == [True, True, True, False]
+
+
+def test_extrema_between_equal_points_and_beside_failed_ones() -> None:
+    for sign in (1, -1):
+        curve = make_curve(range(4), [sign * energy for energy in (3.0, 1.0, 1.0, 3.0)])
+        (found,) = find_extrema(curve)
+        assert (found.position, found.energy) == pytest.approx((1.5, sign * 0.75))
+    failed = make_curve(range(5), [3.0, math.nan, 2.0, 1.0, 2.2])
+    assert "minimum_parabola" in numbers_of_curve(failed, "degree")[0]
+    more_than_a_turn = make_curve(range(0, 451, 90), [1.0, 2.0, 3.0, 2.0, 1.0, 2.0], 360.0)
+    assert more_than_a_turn.period is None
 
 
 def test_the_four_atoms_that_move_most_are_named() -> None:
