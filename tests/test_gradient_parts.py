@@ -45,31 +45,26 @@ def positive(rng: Any, size: int, least: float = 0.3) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("disk", "expected"),
-    [(False, [2, 4, 5]), (True, [2, 4, 5]), (None, [2, 3, 5])],
+    ("held", "group", "expected"),
+    [(0, 2, [2, 4, 5]), (5, 2, [2, 4, 5]), (3, 1, [1, 2, 3, 4, 5])],
     ids=["memory", "disk", "disk by three"],
 )
 def test_amplitudes_are_made_in_groups_that_stay_in_cache(
-    disk: bool | None, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    held: int, group: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two orbitals of 3 x 3 amplitudes in float64; those on disk are read in whole numbers of
+    """Orbitals of 3 x 3 amplitudes in float64; those on disk are read in whole numbers of
     groups."""
-    monkeypatch.setattr(amplitudes, "AMPLITUDE_BYTES", 2 * 8 * 3 * 3 + 5)
+    monkeypatch.setattr(amplitudes, "AMPLITUDE_BYTES", group * 8 * 3 * 3 + 5)
+    monkeypatch.setattr(amplitudes, "STREAM_BYTES", held * 8 * 3 * 4 + 7)
     b = np.random.default_rng(1).standard_normal((5, 3, 4))
-    order = np.arange(4)[::-1]
-    if disk is False:
-        rows = amplitudes._Rows(b, order, 1, single=True)
-    else:
-        held = 5 if disk else 3
-        monkeypatch.setattr(amplitudes, "STREAM_BYTES", held * 8 * 3 * 4 + 7)
-        monkeypatch.setattr(amplitudes, "AMPLITUDE_BYTES", (2 if disk else 1) * 8 * 3 * 3 + 5)
-        expected = expected if disk else [1, 2, 3, 4, 5]
+    read = []
     with Space(tmp_path, 0) as space:
-        if disk is not False:
+        stored: Any = b
+        if held:
             region = space.array("b", b.size)
             region.write(0, b)
-            rows = amplitudes._Rows(StoredTensor(region, b.shape, [(0, 5)]), order, 1, single=True)
-        read = []
+            stored = StoredTensor(region, b.shape, [(0, 5)])
+        rows = amplitudes._Rows(stored, np.arange(4)[::-1], 1, single=True)
         for i0, i1, part in rows.groups():
             read.append(i1)
             np.testing.assert_array_equal(part, b[i0:i1, :, ::-1].astype(np.float32))

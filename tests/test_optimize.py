@@ -1239,17 +1239,6 @@ def test_small_runs_are_shared_by_processes(
     assert found == pytest.approx(expected, rel=1e-7)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("workers")
-def test_workers_give_the_same_bits(call: Runner, folder: Path) -> None:
-    (folder / "hf.xyz").write_text("2\n\nF 0 0 0\nH 0 0 0.94\n")
-    command = ("frequencies", "hf.xyz", *COMMAND, "--allow-gradient", "--json")
-    alone = succeed(call(*command, "--output", "x.h5")).json
-    shared = succeed(call(*command, "--output", "y.h5", "--workers", "2")).json
-    assert shared["hessian"] == alone["hessian"] and shared["table"] == alone["table"]
-    assert list(shared["runs"]) == list(alone["runs"])
-
-
 # --- wrong requests -------------------------------------------------------------------------------
 
 

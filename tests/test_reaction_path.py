@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from dfmp2.studies import frequencies, reaction_path
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.geometric_search import GeomeTRIC, Search
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction_path import _table, _values, arc_length
+from dfmp2.studies.reaction_path import arc_length
 from dfmp2.studies.task import Step, Unfinished
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
@@ -172,58 +173,6 @@ def test_superposed_geometries_are_the_nearest_by_weight(mirrored: bool) -> None
         np.testing.assert_allclose(rotation_onto(places, target, weights), expected, atol=1e-10)
 
 
-def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four geometries, the second of which is the transition state."""
-    monkeypatch.setattr("dfmp2.studies.vibrations.GradientResult", lambda run: run)
-    first = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    energies, places = (-1.0, -0.9, -0.97, -1.1), (0.0, 0.1, 0.4, 0.5)
-    runs: list[Any] = [
-        SimpleNamespace(
-            molecule=replace(first, coordinates=first.coordinates + [[0, 0, 0], [0, 0, place]]),
-            total_energy=energy,
-            gradient=np.array([[3.0, 0, 4.0], [0, energy, 0]]) * 1e-3,
-        )
-        for place, energy in zip(places, energies, strict=True)
-    ]
-    table = _table(("a", "b", "c", "d"), runs, 1)
-    shape = math.sqrt(1.00782503223 / 2)  # of a bond between two hydrogen atoms
-    assert table["run"].values == ("a", "b", "c", "d")
-    lengths = [shape * (place - places[1]) for place in places]
-    assert table["s"].values == pytest.approx(lengths, rel=1e-6)
-    above = [(energy + 1.1) * 2625.4996395 for energy in energies]
-    assert table["relative_energy"].values == pytest.approx(above, rel=1e-9)
-    assert table["total_energy"].values == energies
-    assert table["max_gradient"].values == pytest.approx([5e-3] * 4)
-    units = {name: column.units for name, column in table.items()}
-    assert units == {
-        "run": "",
-        "s": "sqrt(u) bohr",
-        "relative_energy": "kJ/mol",
-        "total_energy": "hartree",
-        "max_gradient": "hartree/bohr",
-    }
-
-
-def test_barriers_of_a_path() -> None:
-    """Heights of the transition state above both minima, and of the minima, in three units."""
-    top, back, ahead = (SimpleNamespace(total_energy=energy) for energy in (-0.9, -1.0, -1.07))
-    found = _values(top, {"backward": back, "forward": ahead})
-    expected = {
-        "transition_state_energy": -0.9,
-        "backward_minimum_energy": -1.0,
-        "forward_minimum_energy": -1.07,
-    }
-    for name, energy in (
-        ("barrier_forward", 0.1),
-        ("barrier_backward", 0.17),
-        ("reaction_energy", -0.07),
-    ):
-        expected[name] = energy
-        expected[f"{name}_kj_per_mol"] = energy * 2625.4996394799
-        expected[f"{name}_kcal_per_mol"] = energy * 627.5094740631
-    assert {name: item.value for name, item in found.items()} == pytest.approx(expected, rel=1e-10)
-
-
 class FakeDescent:
     """geomeTRIC on a path of five geometries, the third of which it refuses. The last one is in a
     valley, or a minimum."""
@@ -340,7 +289,21 @@ def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) ->
     assert (study.settings["backward_run"], study.settings["forward_run"]) == (names[0], names[-1])
     assert list(table["run"].values) == names
     place = names.index(reaction_path.TOP)
-    assert table["s"].values[place] == 0.0 and (np.diff(table["s"].values) > 0).all()
+    runs = list(study.path.values())
+    lengths = [arc_length(one.molecule, next_one.molecule) for one, next_one in pairwise(runs)]
+    assert table["s"].values[place] == 0.0 and min(lengths) > 0
+    assert np.diff(table["s"].values) == pytest.approx(lengths)
+    above = [(run.total_energy - found[0]) * units["_kj_per_mol"] for run in runs]
+    assert table["relative_energy"].values == pytest.approx(above, abs=1e-6)
+    largest = [np.linalg.norm(run.gradient.total_gradient, axis=1).max() for run in runs]
+    assert table["max_gradient"].values == pytest.approx(largest)
+    assert {name: column.units for name, column in table.items()} == {
+        "run": "",
+        "s": "sqrt(u) bohr",
+        "relative_energy": "kJ/mol",
+        "total_energy": "hartree",
+        "max_gradient": "hartree/bohr",
+    }
     assert (np.diff(table["total_energy"].values[: place + 1]) > 0).all()
     assert (np.diff(table["total_energy"].values[place:]) < 0).all()
     for name, energy in zip(names, table["total_energy"].values, strict=True):

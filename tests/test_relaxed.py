@@ -105,30 +105,33 @@ def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
 
 
 @pytest.fixture
-def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Molecule]:
-    """Replace optimisations by energies at the start geometries, which are collected."""
-    starts: list[Molecule] = []
+def no_steps(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Replace optimisations by energies at the start geometries, which are collected as `starts`;
+    the first is 1e-3 Eh too high. `fails` is asked about the first bond, in angstrom, and how often
+    it has been started from."""
+    made = SimpleNamespace(starts=[], fails=lambda bond, times: False)
 
     def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
-        starts.append(place)
-        if abs(value(place, 1, 2) - 1.0) < 1e-6:
+        made.starts.append(place)
+        bonds = [round(value(start, 1, 2), 6) for start in made.starts]
+        if made.fails(bonds[-1], bonds.count(bonds[-1])):
             raise ConvergenceError("planted")
         result = mp2_energy(place, options)
-        if len(starts) == 1:
+        if len(bonds) == 1:
             raised = result.reference.scf_total_energy + 1e-3
-            raised_reference = replace(result.reference, scf_total_energy=raised)
-            result = replace(result, reference=raised_reference)
+            result = replace(result, reference=replace(result.reference, scf_total_energy=raised))
         return SimpleNamespace(path={"step-000": result})
 
     monkeypatch.setattr(optimize, "optimize_geometry", run)
-    return starts
+    return made
 
 
 def test_a_point_that_fails_and_passes_that_disagree(
-    call: Runner, no_steps: list[Molecule], folder: Path
+    call: Runner, no_steps: Any, folder: Path
 ) -> None:
     """The middle point fails in both passes, and the point after it starts from the given geometry.
     The first run is 1e-3 Eh too high, so the other pass counts there."""
+    no_steps.fails = lambda bond, times: bond == 1.0
     (folder / "w.xyz").write_text(WATER)
     scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.1:3", "--relaxed", *OPTIONS)
     done = call(*scan)
@@ -151,25 +154,16 @@ def test_a_point_that_fails_and_passes_that_disagree(
     ]
     given = read_file(folder / "w.xyz").molecule
     bond = make_coordinate("bond", "1,2", "0.9:1.1:3", given)
-    assert np.array_equal(no_steps[-1].coordinates, bond.at(given, 0.9).coordinates)
-    assert len(no_steps) == 6
-    assert call(*scan, "--resume").code == 9 and len(no_steps) == 8  # the failed ones alone
+    assert np.array_equal(no_steps.starts[-1].coordinates, bond.at(given, 0.9).coordinates)
+    assert len(no_steps.starts) == 6
+    assert call(*scan, "--resume").code == 9 and len(no_steps.starts) == 8  # the failed ones alone
 
 
 def test_a_point_that_one_pass_has_found_has_not_failed(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+    call: Runner, folder: Path, no_steps: Any
 ) -> None:
     """The backward pass fails at the first point: that is in a note, and counts nowhere else."""
-    starts: list[Molecule] = []
-
-    def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
-        starts.append(place)
-        at_first = [one for one in starts if abs(value(one, 1, 2) - 0.9) < 1e-6]
-        if place is at_first[-1] and len(at_first) == 2:
-            raise ConvergenceError("planted")
-        return SimpleNamespace(path={"step-000": mp2_energy(place, options)})
-
-    monkeypatch.setattr(optimize, "optimize_geometry", run)
+    no_steps.fails = lambda bond, times: (bond, times) == (0.9, 2)
     (folder / "w.xyz").write_text(WATER)
     scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.0:2", "--relaxed", *OPTIONS)
     done = succeed(call(*scan))
@@ -187,22 +181,14 @@ def test_a_point_that_one_pass_has_found_has_not_failed(
     assert note.startswith("bond 1 2 = 0.9 angstrom, backward: failed with code 4")
 
 
-def test_a_point_that_cannot_be_made_fails_alone(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_point_that_cannot_be_made_fails_alone(call: Runner, folder: Path, no_steps: Any) -> None:
     """Atoms 0.02 angstrom apart; the points after it start from the given geometry."""
-    starts: list[float] = []
-
-    def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
-        starts.append(value(place, 1, 2))
-        return SimpleNamespace(path={"step-000": mp2_energy(place, options)})
-
-    monkeypatch.setattr(optimize, "optimize_geometry", run)
     (folder / "w.xyz").write_text(WATER)
     scan = ("scan", "w.xyz", "--bond", "1,2", "0.02:1.02:3", "--relaxed", *OPTIONS)
     recorded_failure(call(*scan), 9)
     found = read_study("w.scan.h5")
     assert found.complete and found.table["exit_code"].values == (3.0, 0.0, 0.0)
+    starts = [value(place, 1, 2) for place in no_steps.starts]
     assert starts == pytest.approx([1.02, 0.52, 0.52, 1.02])
     assert sum("failed with code 3" in note for note in found.notes) == 2  # in both passes
 
