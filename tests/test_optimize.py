@@ -1147,6 +1147,15 @@ def test_symmetry_numbers(name):
     assert symmetry_number(molecule) == expected
 
 
+def test_an_isotope_in_a_ring_breaks_its_symmetry():
+    turns = np.arange(6) * np.pi / 3
+    ring = np.column_stack([np.cos(turns), np.sin(turns), np.zeros(6)])
+    benzene = Molecule(("C",) * 6 + ("H",) * 6, np.vstack([2.63 * ring, 4.68 * ring]))
+    weights = masses(benzene)
+    weights[0] = 13.003355
+    assert (symmetry_number(benzene), symmetry_number(benzene, weights)) == (12, 2)
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_forces_keep_a_molecule_on_a_line_or_in_a_plane(name):
     """If that is not just because it has two or three atoms; point charges push it out."""

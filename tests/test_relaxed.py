@@ -381,11 +381,12 @@ def test_a_map_with_a_failed_point_is_written_and_shown(
 
 def test_python_takes_one_or_two_coordinates() -> None:
     water = molecule(WATER)
-    line = dfmp2.scan(water, coordinate=("bond", "1,2", [0.9, 1.0]), **SMALL)
+    line = dfmp2.scan(water, coordinate=("bond", "1,2", [0.9, 1.0]), chained=False, **SMALL)
+    assert (line.settings["chained"], list(line.runs)) == (False, ["point-001", "point-002"])
     grid = [("bond", "1,2", [0.9, 1.0]), ("bond", "1,3", [0.95, 1.05])]
     study = dfmp2.scan(water, coordinate=grid, **SMALL)
     assert study.arrays["map_energy"].value.shape == (2, 2)
-    assert len(line.runs) == 2 and "map_energy" not in line.arrays
+    assert "map_energy" not in line.arrays and study.settings["chained"]
     with recorded_error(InputError):
         dfmp2.scan([water, water], relaxed=True, **SMALL)
     with recorded_error(InputError):
