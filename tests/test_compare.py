@@ -283,6 +283,8 @@ def test_a_loosely_converged_scf_is_not_repeated_loosely(call: Runner) -> None:
             "cc-pvdz",
             "--scf-conv-tol",
             "1e-2",
+            "--scf-max-cycles",
+            "6",
             "--precision",
             "fp64",
             "--quiet",

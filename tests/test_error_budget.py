@@ -1171,6 +1171,12 @@ def test_certificates_of_some_runs_say_nothing_of_the_others(result: MP2Result) 
         for runs in ((result, result), (certified, result), (scaled, scaled))
     ]
     assert stated[0] == stated[1] == stated[2]
+    uncorrelated = replace(
+        result,
+        pairs=replace(result.pairs, same_spin=(np.zeros((1, 1)),), opposite_spin=np.zeros((1, 1))),
+    )
+    found = combined(list(zip(weights, (uncorrelated, uncorrelated), strict=True)), "d").sources
+    assert found["mp2_fitting"].correlation.value == 0.0  # as for one electron
 
 
 @pytest.mark.parametrize(

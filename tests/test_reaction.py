@@ -299,6 +299,11 @@ def test_stored_results_take_part(folder: Path) -> None:
     own = {"basis": "h.gbs", "auxbasis": "def2-svp-ri", "scf_auxbasis": "def2-universal-jkfit"}
     dfmp2.write(dfmp2.run("h.xyz", **own, threads=1), "own.h5")
     assert dfmp2.reaction("h2.xyz", "2*own.h5", **own, **SMALL).complete
+    # Each has its part of the basis, and the core of fluorine is frozen on both sides.
+    given = {"frozen_core": "auto", **SMALL}
+    for name, basis in (("h", "6-31g"), ("hf", "6-31g,F=cc-pvdz")):
+        dfmp2.write(dfmp2.run(f"{name}.xyz", basis, **given), f"{name}-part.h5")
+    assert dfmp2.reaction("hf-part.h5", "h-part.h5,f.xyz", "6-31g,F=cc-pvdz", **given).complete
     with recorded_error(InputError):
         dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
     with recorded_error(InputError):

@@ -346,18 +346,20 @@ def test_against_psi4_recomputes(call):
 
 def test_table_is_written_to_a_file(call, folder):
     chosen = only("trnblas-small", "closed-form-17-127-256", "closed-form-1-1-64")
-    done = call("validate", *chosen, "--backend", "cpu", "--output", "table.h5")
+    asked = ("validate", *chosen, "--backend", "cpu", "--precision", "fp64")
+    done = call(*asked, "--output", "table.h5")
     assert done.code == 0, done.err
     with h5py.File(folder / "table.h5") as handle:
         group = handle["validation"]
-        assert handle.attrs["status"] == "complete" and group.attrs["backend"] == "cpu"
+        assert handle.attrs["status"] == "complete"
+        assert (group.attrs["backend"], group.attrs["precision"]) == ("cpu", "fp64")
         assert set(group) == SHAPE
         assert {dataset.shape for dataset in group.values()} == {(3,)}
         assert (
             group["difference"].attrs["units"] == "hartree" and group["source"].attrs["description"]
         )
         assert np.all(np.abs(group["difference"][()]) <= group["tolerance"][()])
-        again = call("validate", *chosen, "--backend", "cpu", "--json").json["entries"]
+        again = call(*asked, "--json").json["entries"]
         for name in ("reference", "value", "difference", "tolerance"):
             expected = [math.nan if row[name] is None else row[name] for row in again]
             assert group[name][()] == pytest.approx(expected, abs=1e-9, nan_ok=True)
