@@ -447,6 +447,7 @@ def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
         found = [study.arrays[f"{name}_{kind}"].value for kind in ("hessian", "wavenumbers")]
         np.testing.assert_allclose(found[0], alone.arrays["hessian"].value, atol=1e-9)
         assert found[1] == pytest.approx(alone.table["wavenumber"].values, rel=1e-9)
+    assert [one["transition_state"] for one in study.settings["species"]] == [False, True]
     assert not any("-x" in name for name in _listed_runs(study))
 
 
