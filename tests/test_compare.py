@@ -488,6 +488,12 @@ METHODS_COMPARED: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"point_charges": CHARGES},
         {"method": "drpa", "xc": "pbe0", "grid": 0, "relativity": "x2c"},
     ),
+    "drpa, pbe0, solvent": (
+        WATER,
+        "6-31g",
+        {},
+        {"method": "drpa", "xc": "pbe0", "grid": 0, "solvent": "water"},
+    ),
     "drpa, core potential": ("H 0 0.1 0; I 0 0 1.6; @H 0 0 3", "def2-svp", {}, {"method": "drpa"}),
     "drpa, uks, x2c": (
         "S 0 0 0; H 0.97 0.93 0; H -0.9 0.95 0",
