@@ -717,6 +717,10 @@ def test_settings_follow_the_calculation(radical_result: MP2Result) -> None:
             replace(r, sizes=replace(r.sizes, nmo=r.sizes.nao - 1)),
             "s_orthogonalization canonical\ns_tolerance 1.0e-06",
         ),
+        (
+            replace(r, molecule=r.molecule.in_field([[1.0, 2.0, 3.0, -0.5]])),
+            "field.extern.addCharge(-0.5, 1.0, 2.0, 3.0)\n",
+        ),
     ):
         text = psi4_input(result, 10**9)
         assert expected in text
