@@ -158,6 +158,8 @@ def test_sets_for_which_a_formula_was_not_tested(
     assert [run.options.auxbasis for run in fitted] == ["cc-pvdz-ri", "cc-pvtz-ri"]
     by_default: Any = at_level(Options(basis))
     assert by_default.settings()["scf_formula"] == "largest"
+    for more, of in (({}, "Hartree-Fock"), ({"method": "b2plyp"}, "Kohn-Sham")):
+        assert replace(by_default, **more).notes([])[0].startswith(f"{of}: largest")
 
 
 EXPONENTS = {  # of Neese and Valeev, as printed in their paper
