@@ -369,11 +369,16 @@ def test_the_generator_gives_the_alkane_that_is_shipped():
 def test_others_on_the_machine_are_warned_of(
     foreign: float, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a tenth of a core on; the measured value is always recorded."""
+    """From a tenth of a core on; the measured value is always recorded. A library without a
+    version is not named."""
     monkeypatch.setattr(bench, "WATCHED", 0.01)
+    monkeypatch.setattr(bench.provenance, "installed_version", {"scipy": "1.0"}.get)
     heard = Heard()
     meter = bench.Meter(heard)
     heard.warnings.clear()
     monkeypatch.setattr(meter._others, "used", lambda: foreign)
     assert meter.record()["foreign_cores"] == foreign
     assert len(heard.warnings) == warned
+    versions = meter.machine.versions
+    assert versions.keys() == {"dfmp2", "Python", "scipy", "BLAS of NumPy"}
+    assert (versions["dfmp2"], versions["scipy"]) == ("not installed", "1.0")

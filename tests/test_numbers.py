@@ -83,7 +83,7 @@ def test_a_number_has_a_unit_a_description_and_a_line_on_the_page(field: Any) ->
 
 STUDIES = ROOT / "dfmp2" / "studies"
 OUTPUTS = ROOT / "tests" / "data" / "outputs"
-PREFIXES = ("functional_", "dispersion_", "correlation_", "delta_", "scf_") + tuple(
+PREFIXES = ("functional_", "exx_", "dispersion_", "correlation_", "delta_", "scf_") + tuple(
     f"{of}_correlation_"
     for of in ("mp2", "mp2_same_spin", "mp2_opposite_spin", "scs_mp2", "sos_mp2", "scaled_mp2")
 )

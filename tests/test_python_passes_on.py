@@ -343,8 +343,9 @@ def test_a_ranking_gets_its_conditions(asked: Asked, tmp_path: Path) -> None:
     dfmp2.rank([tmp_path / "b.h5", str(tmp_path / "a.h5")])
     assert asked["given"][0] == [tmp_path / "b.h5", tmp_path / "a.h5"]
     assert asked["degeneracies"] == {} and asked["quantity"] == thermochemistry.BY[None]
-    with recorded_error(InputError):
-        dfmp2.rank(tmp_path, by="enthalpy")
+    for wrong in ("enthalpy", ["energy"]):
+        with recorded_error(InputError):
+            dfmp2.rank(tmp_path, by=wrong)
 
 
 @pytest.mark.parametrize(("open_items", "named"), [(2, "b, c"), (4, "b, c, d, ...")])

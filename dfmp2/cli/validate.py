@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from dfmp2.validation.validate import Other, Session
 
 
+# Energies that the fitting set of the SCF enters alone
+OF_THE_SCF_SET = ("scf_total_energy", "hf_total_energy", "functional_energy")
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The selected entries: the values of --table, --only, --tag and --slow."""
@@ -394,8 +398,13 @@ def _agreement(stored: MP2Result, check: Comparison, tolerance: float, *, exact:
 
 def _suspect(stored: MP2Result, check: Comparison) -> str:
     """The energy that is off without fitting sets, and the set responsible."""
-    if not abs(check.scf_difference) <= check.allowed:
-        energy = f"; E(SCF) is off by {_per_atom(stored, check.scf_difference)} Eh per atom"
+    from dfmp2.validation.tables import ENERGIES
+
+    for of_scf in (one for one in check.energies if one.name in OF_THE_SCF_SET):
+        if abs(of_scf.difference) <= check.allowed:
+            continue
+        off = _per_atom(stored, of_scf.difference)
+        energy = f"; {ENERGIES[of_scf.name]} is off by {off} Eh per atom"
         if stored.scf_fitting is None:
             return f"{energy} although it was computed without a fitting set: report it, please"
         return (

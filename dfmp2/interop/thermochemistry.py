@@ -127,7 +127,7 @@ def rank(
     >>> ranking = dfmp2.rank("conformers/")                                     # doctest: +SKIP
     >>> [(one.name, one.weight) for one in ranking.conformers]                  # doctest: +SKIP
     """
-    if by not in BY:
+    if by not in tuple(BY):  # may be of a type that is no key
         raise InputError(Option("by", by), ": expected energy or gibbs")
     conditions = make_conditions(
         temperature=temperature,

@@ -33,7 +33,6 @@ from dfmp2.mp2.error_budget import (
     ErrorBudget,
     Share,
     Source,
-    finite_share,
 )
 from dfmp2.mp2.error_estimates import (
     ALKALI_PAIR,
@@ -45,7 +44,6 @@ from dfmp2.mp2.error_estimates import (
     bond_orders_of,
     bonded_atoms,
     error_sources,
-    fitting_shares,
     grid_changes,
     method_factor,
     open_shell_metals,
@@ -93,12 +91,9 @@ def combined(
         result.fitting_certificate is not None and result.options.correlation is MP2
         for _, result in parts
     )
-    budgets = [(weights, error_sources(result)) for weights, result in parts]
     if not measured:  # errors measured in some runs say nothing about the others
-        for (_, sources), (_, result) in zip(budgets, parts, strict=True):
-            for key, estimate in _estimated_fitting(result).items():
-                if sources[key].shares:  # Kohn-Sham alone has no fitting of MP2
-                    sources[key] = estimate
+        parts = [(weights, replace(run, fitting_certificate=None)) for weights, run in parts]
+    budgets = [(weights, error_sources(result)) for weights, result in parts]
     by_grid = all(grid_changes(result) is not None for _, result in parts)
     combination = {}
     for key in budgets[0][1]:
@@ -117,15 +112,6 @@ def combined(
             shares = _added(budgets, key, 0), _added(budgets, key, 1)
         combination[key] = Source(SOURCES[key], *shares)
     return ErrorBudget(combination, energy, exact)
-
-
-def _estimated_fitting(result: MP2Result) -> dict[str, Source]:
-    """The fitting errors of a run by source, estimated as if none were measured."""
-    estimates = fitting_shares(replace(result, fitting_certificate=None))
-    return {
-        key: Source(SOURCES[key], finite_share(scf), finite_share(correlation))
-        for key, (scf, correlation) in estimates.items()
-    }
 
 
 def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]:

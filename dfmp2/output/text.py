@@ -66,6 +66,7 @@ NAMES = (
     (r"\bscs mp2\b", "SCS-MP2"),
     (r"\bsos mp2\b", "SOS-MP2"),
     (r"\bscf\b", "SCF"),
+    (r"\bexx\b", "EXX"),
     (r"\bmp2\b", "MP2"),
     (r"\bgibbs\b", "Gibbs"),
 )

@@ -193,7 +193,8 @@ class CompositeOptions(Options):
         bracket = self.bracket
         if bracket is not None:
             lower, upper = bracket.cardinals
-            kinds = ("Hartree-Fock", "correlation and its spin components")
+            mean_field = "Kohn-Sham" if self.correlation.double_hybrid else "Hartree-Fock"
+            kinds = (mean_field, "correlation and its spin components")
             for kind, formula in zip(kinds, self.formulas, strict=True):
                 source = ""
                 if formula.source:

@@ -386,10 +386,10 @@ def certified(steps: Sequence[Step]) -> Certified:
     """
     as_asked = list(steps)
     options = as_asked[0].options
-    if isinstance(options, CompositeOptions):
-        return Certified(as_asked, "fitting errors: estimated in every run", ())
     if options.certify_fit:
         return Certified(as_asked, "fitting errors: measured in every run (--certify-fit)", ())
+    if isinstance(options, CompositeOptions):
+        return Certified(as_asked, "fitting errors: estimated in every run", ())
     chosen = ("certify_fit",)
     estimated = "fitting errors: estimated; --certify-fit measures them in every run"
     if options.correlation is not MP2 or not _has_certificate(options):

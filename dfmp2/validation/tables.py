@@ -143,7 +143,7 @@ def largest(rows: Iterable[QuantityRow]) -> str:
     ]
     if not judged:
         return ""
-    difference, unit = max(judged)
+    difference, unit = max(judged, key=lambda pair: (math.isnan(pair[0]), pair))
     return f"{size(difference)} {unit}".rstrip()
 
 
@@ -265,7 +265,14 @@ def _published_cells(row: QuantityRow) -> tuple[str, ...]:
 
 
 def _closest_to_limit(rows: Sequence[QuantityRow]) -> QuantityRow:
-    return max(rows, key=lambda row: abs(row.difference or 0.0) / (row.tolerance or 1.0))
+    """The row with the largest difference in units of its limit; one that is no number comes
+    first."""
+
+    def in_limits(row: QuantityRow) -> float:
+        off = abs(row.difference or 0.0) / (row.tolerance or 1.0)
+        return math.inf if math.isnan(off) else off
+
+    return max(rows, key=in_limits)
 
 
 def _allowed(row: QuantityRow, digits: int) -> str:

@@ -42,7 +42,7 @@ from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.pairs import PairOperands
 from dfmp2.mp2.result import Certificate, MP2Result
 from dfmp2.options import Options
-from dfmp2.options.methods import SCS
+from dfmp2.options.methods import SCS, SOS
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
@@ -285,6 +285,7 @@ class Other:
                 "mp2_total_energy": scf + same + opposite,
                 "scs_mp2_correlation_energy": scs,
                 "scs_mp2_total_energy": scf + scs,
+                "sos_mp2_total_energy": scf + SOS.apply(opposite, same),
             }
             self._found[calculation] = ProgramEnergies(values, program=check.program)
         return self._found[calculation]
@@ -353,7 +354,12 @@ def _judged_by(
     maker, _, version = theirs[0].program.partition(" ")
     rows = []
     for quantity in entry.quantities:
-        if quantity.of not in theirs[0].values:  # no nuclear repulsion is reported
+        if quantity.of == "nuclear_repulsion_energy":  # is not reported
+            continue
+        if quantity.of not in theirs[0].values:
+            reason = f"{maker} is asked for E(SCF) and the energies of MP2 only"
+            skipped = _row(entry, quantity, status=SKIPPED, reason=reason)
+            rows.append(replace(skipped, maker=maker, version=version, reference=None))
             continue
         limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors)))
         if _in_mixed_precision(quantity, ours):

@@ -32,7 +32,10 @@ WORDS = {  # as in the program -> as on the page
     "gibbs": "Gibbs",
     "kappa": "κ",
     "kappa-MP2": "κ-MP2",
-    **{name: name.upper() for name in ("rhf", "uhf", "rohf", "rks", "uks", "roks", "scf", "mp2")},
+    **{
+        name: name.upper()
+        for name in ("rhf", "uhf", "rohf", "rks", "uks", "roks", "scf", "exx", "mp2")
+    },
     **{name: name.upper() for name in ("b3lyp", "blyp", "pbe", "pbe0", "tpss", "irc", "smd")},
 }
 QUANTITIES = (  # parts of the names of a study's numbers, longest first -> short ones
