@@ -272,9 +272,9 @@ def test_failed_check_exits_8_and_keeps_the_result(
     from dfmp2.mp2 import check
 
     monkeypatch.setattr(check, "SAME_ORBITALS", 1e-30)
-    done = call("run", H2O, *STO3G, "--check", "--precision", "fp64")
-    recorded_failure(done, 8)
-    assert (folder / "h2o.dfmp2.h5").is_file()
+    for more in ((), ("--resume",)):
+        recorded_failure(call("run", H2O, *STO3G, "--check", "--precision", "fp64", *more), 8)
+        assert (folder / "h2o.dfmp2.h5").is_file()
 
 
 def test_a_fault_in_the_program_keeps_its_traceback(

@@ -259,8 +259,8 @@ def compute_result(
 
     Raises
     ------
-    ComparisonFailed : the requested check or the gradient's certificate failed; the result is
-        written anyway
+    ComparisonFailed : the requested check or the gradient's certificate failed, now or in the
+        earlier run; the result is written anyway
     """
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
@@ -280,6 +280,7 @@ def compute_result(
     stored = completed(target, display, console, read or hdf5.read, question)
     if stored is not None:
         show(stored)
+        stored.require_proofs(f"; the result is in {target}")
         return
     # Check for an existing file after everything else
     require_place(target)
