@@ -413,7 +413,8 @@ def test_workers_of_a_batch_share_what_the_command_line_or_else_the_manifest_giv
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a cluster each of them has all of it; their number follows from cores, which are then
-    divided, and memory."""
+    divided, and memory. The backend is the manifest's, whatever the environment says."""
+    monkeypatch.setenv("DFMP2_BACKEND", "torch")
     three = Mock(return_value=3)
     monkeypatch.setattr("dfmp2.execution.batch.BatchRun.suitable_workers", three)
     head = 'threads = 6\nmemory = "4GB"\nscratch = "s"\ntask = "optimize"\n'
@@ -424,6 +425,7 @@ def test_workers_of_a_batch_share_what_the_command_line_or_else_the_manifest_giv
     assert [question.args for question in three.call_args_list] == [asked] * (asked is not None)
     assert Path(passed[".0.0.scratch"]).name == scratch
     assert passed[".0.0.optimize"] == "minimum"
+    assert passed[".0.0.batch.items.0.options.backend"] == "auto"
     assert (passed[".0.0.batch.root"], passed[".0.0.batch.output"]) == (".", "n")
 
 
