@@ -59,6 +59,7 @@ def json_of(call: Runner) -> Any:
 # Other options without which one is refused.
 NEEDED = {
     "kappa": {"method": "kappa-mp2"},
+    "os_scale": {"method": "custom-scs-mp2"},
     "xc": {"method": "drpa"},
     "grid": {"method": "drpa", "xc": "pbe"},
     "laplace": {"method": "xygj-os"},
