@@ -339,8 +339,7 @@ def test_every_option_of_a_command_is_passed_on(
     usual: dict[tuple[str, ...], dict[str, Any]] = {}
     for option in own_options(command):
         name = str(option.name)
-        needed = NEEDS.get((command, name), NEEDS.get(("*", name), ()))
-        beside = (*COMMANDS[command][1], *needed)
+        beside = (*COMMANDS[command][1], *NEEDS.get((command, name), NEEDS.get(("*", name), ())))
         if name in PAIR:
             beside = tuple("cc-pv[dt]z" if one == "sto-3g" else one for one in beside)
         if beside not in usual:

@@ -239,10 +239,8 @@ def test_a_study_goes_on_with_the_threads_and_the_backend_of_its_runs(call, fold
     succeed(call(*scan, "0.7:0.8:2", "--threads", "1"))
     before = listing(folder)
     more = (*scan, "0.7:0.9:3", "--resume")
-    done = call(*more, "--threads", "2")
-    recorded_failure(done, 3)
-    done = call(*more, "--threads", "1", "--backend", "cpu")
-    recorded_failure(done, 3)
+    recorded_failure(call(*more, "--threads", "2"), 3)
+    recorded_failure(call(*more, "--threads", "1", "--backend", "cpu"), 3)
     assert listing(folder) == before
     assert "nothing" not in succeed(call(*scan, "0.7:0.8:2", "--threads", "2", "--resume")).err
 
@@ -254,14 +252,12 @@ def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
     assert succeed(call("plan", "far.xyz", *STO3G, "--json")).json["trainium"] is None
     there = succeed(call("plan", "far.xyz", *STO3G, "--backend", "nki-interpreter")).out
     assert "trn1, lane nki" in there and "B is made on the host" in there
-    absent = call("plan", "far.xyz", *STO3G, "--backend", "nki", "--json")
-    facts = succeed(absent).json
+    facts = succeed(call("plan", "far.xyz", *STO3G, "--backend", "nki", "--json")).json
     assert facts["backend"] == "nki" and facts["reason"].startswith(
         "not on this host: predicted below ("
     )
     assert "nki is not installed" in facts["reason"] and facts["trainium"]["trn1"]["lane"] == "nki"
-    refused = call("plan", "far.xyz", *STO3G, "--backend", "nki", "--precision", "fp64")
-    recorded_failure(refused, 6)
+    recorded_failure(call("plan", "far.xyz", *STO3G, "--backend", "nki", "--precision", "fp64"), 6)
     assert call("plan", "far.xyz", *STO3G, "--backend", "cuda").code == 6
 
 
@@ -370,12 +366,9 @@ def test_an_unknown_method_gets_the_way_out(said_of_it: str) -> None:
 
 
 def test_the_way_out_in_every_front_end(call: Any, tmp_path: Path) -> None:
-    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "RI-MP2")
-    recorded_failure(done, 2)
-    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--relaxed")
-    recorded_failure(done, 2)
-    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--functional", "pbe")
-    recorded_failure(done, 2)
+    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "RI-MP2"), 2)
+    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--relaxed"), 2)
+    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g", "--functional", "pbe"), 2)
     with recorded_error(InputError):
         dfmp2.run("h2o.xyz", "sto-3g", method="RI-MP2")  # type: ignore[arg-type]
     with recorded_error(InputError):
@@ -383,8 +376,7 @@ def test_the_way_out_in_every_front_end(call: Any, tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(
         'basis = "sto-3g"\noutput = "o"\nmethod = "CCSD(T)"\n[[item]]\nmolecule = "h2.xyz"\n'
     )
-    done = call("batch", "run", "b.toml")
-    recorded_failure(done, 3)
+    recorded_failure(call("batch", "run", "b.toml"), 3)
     (tmp_path / "b.toml").write_text(
         'basis = "sto-3g"\noutput = "o"\nfunctional = "pbe"\n[[item]]\nmolecule = "h2.xyz"\n'
     )
@@ -569,7 +561,7 @@ def test_an_error_carries_its_option_through_wraps_and_processes() -> None:
     assert isinstance(exists, FileExistsError)
     exists.speak(PYTHON)
     assert str(exists) == "x.h5: overwrite=True replaces it"
-    assert joined([Option("a"), Option("b"), Option("c")], last=" or ") == "--a, --b or --c"
+    assert joined([Option("a"), Option("bb"), Option("cc")], last=" or ") == "-a, --bb or --cc"
 
 
 def message_of(call: Any) -> str:

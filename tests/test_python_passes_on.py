@@ -102,8 +102,7 @@ def test_an_optimisation_gets_what_it_was_given(asked: Asked, tmp_path: Path) ->
     assert asked["start_hessian"] == "Hessian of h.h5"
     kept(asked, "dfmp2.optimize", path, overwrite=True, resume=False)
     dfmp2.optimize(RADICAL, "sto-3g")
-    constraints = asked["given"][2].constraints
-    assert asked["start_hessian"] is None and constraints.units == "angstrom"
+    assert asked["start_hessian"] is None and asked["given"][2].constraints.units == "angstrom"
     kept(asked, "dfmp2.optimize", None, overwrite=False, resume=False)
 
 

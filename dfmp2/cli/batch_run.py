@@ -201,8 +201,7 @@ def batch_run(
     ):
         batch, _, own_list = opened
         if log is not None:
-            for item in batch.items:
-                require_distinct({f"molecule of {item.name}": item.path, "--log": log})
+            require_no_molecule(batch, "--log", log)
         if warm_up:
             return _compile_programs(batch, signals)
         run = _make_run(opened, division, part, options, console)
@@ -306,6 +305,12 @@ def _announce(
     console.note(f"{items}, shard {shard} of {shards}, {workers_text} -> {batch.output}")
     if shards > len(batch.items) and not listed:
         console.warning(f"more shards ({shards}) than items: some of them have nothing to do")
+
+
+def require_no_molecule(batch: Batch, option: str, path: str) -> None:
+    """Raise if an option names the molecule of an item as a file to be written."""
+    for item in batch.items:
+        require_distinct({f"molecule of {item.name}": item.path, option: path})
 
 
 class Signals:
