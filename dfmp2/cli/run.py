@@ -234,6 +234,11 @@ def logged(display: Display, *, several: bool = False) -> Iterator[Console]:
         except Dfmp2Error as error:
             console.record(f"dfmp2: {error}")
             raise
+        except KeyboardInterrupt:
+            stopped = signals.received()
+            if stopped is not None:
+                console.record(f"dfmp2: {stopped[0]}")
+            raise
 
 
 def compute_result(
