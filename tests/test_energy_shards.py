@@ -21,7 +21,7 @@ import pytest
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import parts
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
 from dfmp2.host import provenance
