@@ -8,6 +8,7 @@ import pytest
 from dfmp2.backends import contract, registry
 from dfmp2.backends.base import Shape
 from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import InputError
 from dfmp2.planning import rates
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import KernelCall
@@ -16,6 +17,7 @@ from dfmp2.trainium.costs.catalogue import Price
 from dfmp2.trainium.costs.model import CHIPS, Engines
 
 from .conftest import succeed
+from .recorded import recorded_error
 
 FOUND = contract.Finding(contract.CASES[0], 0.0, 0.0, 0.0, True)
 KEYS = {
@@ -75,6 +77,8 @@ def test_shapes_are_written_with_commas_or_slashes(call):
     assert one == other
     spins = [calls.spin_shapes("20/30/90", beta) for beta in ("18,32", "18/32")]
     assert spins[0] == spins[1] == (Shape(20, 30, 90), Shape(18, 32, 90))
+    with recorded_error(InputError):
+        calls.parse_shape(f"{'1' * 5000}/2/3")
 
 
 def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():

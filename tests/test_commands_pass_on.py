@@ -339,8 +339,7 @@ def test_every_option_of_a_command_is_passed_on(
     usual: dict[tuple[str, ...], dict[str, Any]] = {}
     for option in own_options(command):
         name = str(option.name)
-        needed = NEEDS.get((command, name), NEEDS.get(("*", name), ()))
-        beside = (*COMMANDS[command][1], *needed)
+        beside = (*COMMANDS[command][1], *NEEDS.get((command, name), NEEDS.get(("*", name), ())))
         if name in PAIR:
             beside = tuple("cc-pv[dt]z" if one == "sto-3g" else one for one in beside)
         if beside not in usual:
@@ -413,7 +412,8 @@ def test_workers_of_a_batch_share_what_the_command_line_or_else_the_manifest_giv
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a cluster each of them has all of it; their number follows from cores, which are then
-    divided, and memory."""
+    divided, and memory. The backend is the manifest's, whatever the environment says."""
+    monkeypatch.setenv("DFMP2_BACKEND", "torch")
     three = Mock(return_value=3)
     monkeypatch.setattr("dfmp2.execution.batch.BatchRun.suitable_workers", three)
     head = 'threads = 6\nmemory = "4GB"\nscratch = "s"\ntask = "optimize"\n'
@@ -424,6 +424,7 @@ def test_workers_of_a_batch_share_what_the_command_line_or_else_the_manifest_giv
     assert [question.args for question in three.call_args_list] == [asked] * (asked is not None)
     assert Path(passed[".0.0.scratch"]).name == scratch
     assert passed[".0.0.optimize"] == "minimum"
+    assert passed[".0.0.batch.items.0.options.backend"] == "auto"
     assert (passed[".0.0.batch.root"], passed[".0.0.batch.output"]) == (".", "n")
 
 

@@ -282,8 +282,7 @@ def test_command_writes_a_whole_result(call: Runner, water: Stored, folder: Path
         float(parent.pairs.opposite_spin[1:, 1:].sum()), abs=EXACT
     )
     assert lib.chkfile.load(str(folder / "d.h5"), "scf")["e_tot"] == parent.scf_total_energy
-    shown = succeed(call("show", "d.h5", "--json", "--verify"))
-    assert shown.json == done.json
+    assert succeed(call("show", "d.h5", "--json", "--verify")).json == done.json
     report = succeed(call("show", "d.h5")).out
     assert "derived from w.h5, content " in report
     assert "frozen core: 1 orbital per spin (--frozen-core auto)" in report
@@ -305,8 +304,7 @@ def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, fol
     shutil.copy(water.path, folder / "w.h5")
     with h5py.File(folder / "w.h5", "a") as handle:
         handle["dfmp2/pairs/opposite_spin"][0, 0] -= 1e-3
-    done = call("derive", "w.h5", "--frozen-core", "1")
-    recorded_failure(done, 3)
+    recorded_failure(call("derive", "w.h5", "--frozen-core", "1"), 3)
 
 
 def test_a_file_is_no_result() -> None:

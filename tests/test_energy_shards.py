@@ -21,7 +21,7 @@ import pytest
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import parts
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
 from dfmp2.host import provenance
@@ -140,19 +140,25 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("prepared")
 def test_the_process_that_adds_up_has_a_share(
-    call: Runner, monkeypatch: pytest.MonkeyPatch
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the memory that is given for all, beside the workers."""
-    asked = []
+    """Of the memory that is given for all, beside the workers, who compute the same numbers."""
+    asked: list[Any] = []
+    workers = HerePool(3)
+    workers.share = WorkerShare(2, 2 * 10**9)
 
-    def pool(*given: Any, **more: Any) -> None:
+    def pool(*given: Any, **more: Any) -> HerePool:
         asked.append((given, more))
-        raise InputError("enough is known")
+        return workers
 
     monkeypatch.setattr("dfmp2.execution.pool.local_pool", pool)
-    command = ("energy", "--from", B, "--workers", "3", "--threads", "2", "--memory", "3GB")
-    assert call(*command, "--output", "x.h5").code == 3
-    assert asked == [(("auto", 3, 2, 3 * 10**9), {"others": 1})]
+    monkeypatch.setattr(HerePool, "grow", lambda _, size: asked.append(size))
+    command = ("energy", "--from", B, "--workers", "3", "--threads", "2", "--memory", "9GB")
+    succeed(call(*command, "--output", "x.h5"))
+    assert asked == [(("auto", 3, 2, 9 * 10**9), {"others": 1}), 3]
+    assert mine(folder / "x.h5") == one_process({})
+    options = dfmp2.read(folder / "x.h5").options
+    assert (options.threads, options.memory) == (2, 9 * 10**9)
 
 
 # --- the same bits --------------------------------------------------------------------------------

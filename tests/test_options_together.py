@@ -324,8 +324,7 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     path.write_text("other numbers")
     assert with_contents(with_hashes(f"cc-pvdz,C={path}")) != with_contents(hashed)
     # The part of a molecule made of its third and first atom, in this order.
-    text = "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz,2=sto-3g,C=sto-3g"
-    made = for_part(text, ["I", "C", "H"], [2, 0])
+    made = for_part("cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz,2=sto-3g,C=sto-3g", ["I", "C", "H"], [2, 0])
     assert made == "cc-pvdz,I=def2-tzvp,1=aug-cc-pvdz"
     assert for_part("cc-pvdz", ["I", "H"], [1]) == "cc-pvdz"
     assert for_elements("cc-pvdz,I=def2-tzvp,C=sto-3g", ["C", "H"]) == "cc-pvdz,C=sto-3g"

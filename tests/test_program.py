@@ -26,8 +26,7 @@ PROGRAM = "import atexit, sys; from dfmp2.cli import main as p; "
 
 @pytest.mark.parametrize("code", [0, 3, 75])
 def test_the_exit_code_is_that_of_the_command_line(code):
-    done = ended(f"{PROGRAM} p.main = lambda **_: {code}; sys.exit(p.program())")
-    assert done.returncode == code
+    assert ended(f"{PROGRAM} p.main = lambda **_: {code}; sys.exit(p.program())").returncode == code
 
 
 def test_what_is_buffered_is_written_and_handlers_are_called():
@@ -70,8 +69,7 @@ def test_a_fault_keeps_its_traceback():
 
 def test_the_interpreter_is_not_taken_apart():
     held = "class Held:\n    def __del__(self): print('taken apart')\n"
-    usual = ended(f"{held}held = Held()")
-    assert usual.stdout == "taken apart\n"
+    assert ended(f"{held}held = Held()").stdout == "taken apart\n"
     done = ended(f"{held}{PROGRAM}\nheld = Held(); p.main = lambda **_: 0; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "")
 

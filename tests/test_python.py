@@ -477,8 +477,7 @@ def test_a_prepared_file_is_replaced_on_request_only(tmp_path: Path) -> None:
     with recorded_error(dfmp2.ResultExists):
         dfmp2.prepare(helium, "cc-pvdz", path, threads=1)
     assert path.read_bytes() == before
-    prepared = dfmp2.prepare(helium, "cc-pvdz", path, threads=1, overwrite=True)
-    assert prepared.sizes.nao == 5
+    assert dfmp2.prepare(helium, "cc-pvdz", path, threads=1, overwrite=True).sizes.nao == 5
 
 
 # --- results --------------------------------------------------------------------------------------

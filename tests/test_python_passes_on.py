@@ -102,8 +102,7 @@ def test_an_optimisation_gets_what_it_was_given(asked: Asked, tmp_path: Path) ->
     assert asked["start_hessian"] == "Hessian of h.h5"
     kept(asked, "dfmp2.optimize", path, overwrite=True, resume=False)
     dfmp2.optimize(RADICAL, "sto-3g")
-    constraints = asked["given"][2].constraints
-    assert asked["start_hessian"] is None and constraints.units == "angstrom"
+    assert asked["start_hessian"] is None and asked["given"][2].constraints.units == "angstrom"
     kept(asked, "dfmp2.optimize", None, overwrite=False, resume=False)
 
 
@@ -393,6 +392,7 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     pools = Asked()
     monkeypatch.setattr(batches, "BatchRun", MadeUpRun)
     monkeypatch.setattr(batches, "local_pool", pools.take)
+    monkeypatch.setenv("DFMP2_BACKEND", "torch")
     listener = Silent()
     found = dfmp2.batch(
         {"one": RADICAL, "two": RADICAL.with_state(1, 1)},
@@ -413,7 +413,8 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     assert (given["chained"], given["command"]) == (True, "dfmp2.batch")
     assert given["scratch"] == str(tmp_path) and given["mine"] == range(2)
     assert [item.name for item in batch.items] == ["one", "two"]
-    assert all(item.options.method == "scs-mp2" for item in batch.items)
+    asked = {(item.options.method, item.options.backend) for item in batch.items}
+    assert asked == {("scs-mp2", "torch")}
     assert batch.optimizes and MadeUpRun.last.optimize is not None
     read = [Molecule.from_xyz(tmp_path / "out" / "molecules" / f"{n}.xyz") for n in ("one", "two")]
     assert [(one.charge, one.multiplicity) for one in read] == [(0, 2), (1, 1)]
@@ -424,8 +425,10 @@ def test_a_batch_gets_what_it_was_given(tmp_path: Path, monkeypatch: pytest.Monk
     )
     elsewhere = {"output": tmp_path / "there", "memory": "2GB", "threads": 5}
     dfmp2.batch(tmp_path / "m.toml", scratch=tmp_path, **elsewhere)
-    assert pools["given"] == (batch.device, 1, 5, 2 * 10**9)
     given = MadeUpRun.last.given
+    (item,) = given["batch"].items
+    assert item.options.backend == "auto"  # a manifest names its own
+    assert pools["given"] == (given["batch"].device, 1, 5, 2 * 10**9)
     assert (given["scratch"], given["batch"].output) == (str(tmp_path), tmp_path / "there")
     with recorded_error(InputError):
         dfmp2.batch(tmp_path / "m.toml", task="gradient")

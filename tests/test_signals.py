@@ -100,14 +100,16 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
 def test_stopped_in_a_stage(
     number: signal.Signals, words: str, options: tuple[str, ...], call: Runner, folder: Path
 ) -> None:
-    """The result to be replaced stays."""
+    """The result to be replaced stays, and the last line is also that of the log."""
     succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
     before = listing(folder)
-    with start("run", *LONG, *options, "--overwrite", cwd=folder) as process:
+    more = ("--overwrite", "--log", f"{folder}.log")
+    with start("run", *LONG, *options, *more, cwd=folder) as process:
         wait_for(process, words)
         process.send_signal(number)
         stopped(process, number)
     assert listing(folder) == before
+    assert Path(f"{folder}.log").read_text().splitlines()[-1] == LINES[number]
 
 
 def unread(pipe: IO[str] | None) -> int:

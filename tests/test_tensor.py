@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_named(call, error):
 
 def test_a_backend_that_is_not_there_is_named():
     one = numbers("float64", 4, 4)
-    with pytest.raises(BackendUnavailable, match=r"--backend nki .* cannot be used"):
+    with recorded_error(BackendUnavailable):
         dt.gemm(one, one, backend="nki")
 
 

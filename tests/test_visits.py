@@ -59,8 +59,7 @@ def test_a_student(call: Runner, folder: Path) -> None:
         "read from: h2o.xyz",
     ):
         assert words in done.out
-    again = call("run", "h2o.xyz", "--basis", "sto-3g")
-    recorded_failure(again, 3)
+    recorded_failure(call("run", "h2o.xyz", "--basis", "sto-3g"), 3)
     far = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g"))
     assert (
         far.out.rstrip().endswith("-> h2-far.dfmp2.h5; 2 warnings")
@@ -284,8 +283,7 @@ def names_of_commands() -> list[str]:
     context = cli.make_context("dfmp2", [], resilient_parsing=True)
     found = []
     for name in COMMANDS:
-        command = cli.get_command(context, name)
-        more = getattr(command, "commands", {})
+        more = getattr(cli.get_command(context, name), "commands", {})
         found += [name, *(f"{name} {one}" for one in more)]
     return found
 

@@ -16,7 +16,13 @@ import click
 from click.core import ParameterSource
 
 from dfmp2.cli.batch_plan import batch_plan
-from dfmp2.cli.batch_run import batch_run, item_lines, of_a_batch, status_json
+from dfmp2.cli.batch_run import (
+    batch_run,
+    item_lines,
+    of_a_batch,
+    require_no_molecule,
+    status_json,
+)
 from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import CommandGroup, GroupedCommand
 from dfmp2.cli.options import AS_JSON, MOST_WORKERS, OVERWRITE, SCF_CHAIN, Words, with_options
@@ -118,6 +124,7 @@ def batch_collect(
     """
     from dfmp2.execution.collect import Destination
 
+    require_no_molecule(batch, "-o", table)
     destination = Destination.chosen(batch.output, table, to, split, overwrite=overwrite)
     for line in destination.collect(batch, Console(quiet=False, log=None).warning, **how):
         conclude(printable(line))

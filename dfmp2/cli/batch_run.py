@@ -99,6 +99,11 @@ class BatchSource:
     output: str | None
     root: str | None
 
+    @property
+    def manifests(self) -> list[str]:
+        """Those of the sources that are manifests."""
+        return [name for name in self.sources if name.endswith(".toml")]
+
 
 @dataclass(frozen=True, slots=True)
 class WorkDivision:
@@ -179,7 +184,9 @@ def batch_run(
     failed, 75 if it was stopped, 7 if a device failed, the output folder can no longer be written or
     --engine does not answer.
     """
-    explicit = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    explicit = [ParameterSource.COMMANDLINE]
+    if not source.manifests:  # which name the backend themselves
+        explicit.append(ParameterSource.ENVIRONMENT)
     options = {
         name: value for name, value in options.items() if ctx.get_parameter_source(name) in explicit
     }
@@ -193,6 +200,8 @@ def batch_run(
         _opened_batch(source, division, part, options, copy_every, console) as opened,
     ):
         batch, _, own_list = opened
+        if log is not None:
+            require_no_molecule(batch, "--log", log)
         if warm_up:
             return _compile_programs(batch, signals)
         run = _make_run(opened, division, part, options, console)
@@ -298,6 +307,12 @@ def _announce(
         console.warning(f"more shards ({shards}) than items: some of them have nothing to do")
 
 
+def require_no_molecule(batch: Batch, option: str, path: str) -> None:
+    """Raise if an option names the molecule of an item as a file to be written."""
+    for item in batch.items:
+        require_distinct({f"molecule of {item.name}": item.path, option: path})
+
+
 class Signals:
     """Counts signals: the first asks the batch to stop, the second to stop at once."""
 
@@ -329,7 +344,7 @@ def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
     from dfmp2.execution.manifest import make_batch, read_manifest
 
     sources = source.sources
-    manifests = [name for name in sources if name.endswith(".toml")]
+    manifests = source.manifests
     if not manifests:
         if source.output is None:
             raise InputError("--output is missing: name the folder for the results")
@@ -418,7 +433,7 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
     """Compile the programs of the batch, in a job of its own before the array; otherwise every task
     would do the same.
 
-    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the
+    One program serves a bucket of sizes (virtuals to 32, fitting functions to 128). Returns the
     exit code of the first failed `dfmp2 kernels warmup`, or 0; raises Interrupted when stopped,
     keeping the compiled programs.
     """

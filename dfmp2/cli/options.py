@@ -23,7 +23,7 @@ from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.options import BACKEND_WORDS, BACKENDS, WHOLE_RUN, Options
 from dfmp2.options.basis_parts import parse_parts, path_of
-from dfmp2.options.methods import CUSTOM_DOUBLE_HYBRID, way_out_behind
+from dfmp2.options.methods import CUSTOM, CUSTOM_DOUBLE_HYBRID, way_out_behind
 
 if TYPE_CHECKING:
     from dfmp2.molecule.xyz import XyzFile
@@ -80,7 +80,7 @@ class MethodNames(click.Choice):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The unchanged text, which `Options` interprets; an unknown method is a usage error."""
-        if value in (*self.choices, CUSTOM_DOUBLE_HYBRID) or look_up(value) is not None:
+        if value in (*self.choices, CUSTOM, CUSTOM_DOUBLE_HYBRID) or look_up(value) is not None:
             return value
         listed = ", ".join(map(repr, (*self.choices, CUSTOM_DOUBLE_HYBRID)))
         advice = way_out_behind(value)

@@ -234,6 +234,11 @@ def logged(display: Display, *, several: bool = False) -> Iterator[Console]:
         except Dfmp2Error as error:
             console.record(f"dfmp2: {error}")
             raise
+        except KeyboardInterrupt:
+            stopped = signals.received()
+            if stopped is not None:
+                console.record(f"dfmp2: {stopped[0]}")
+            raise
 
 
 def compute_result(
@@ -259,8 +264,8 @@ def compute_result(
 
     Raises
     ------
-    ComparisonFailed : the requested check or the gradient's certificate failed; the result is
-        written anyway
+    ComparisonFailed : the requested check or the gradient's certificate failed, now or in the
+        earlier run; the result is written anyway
     """
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
@@ -280,6 +285,7 @@ def compute_result(
     stored = completed(target, display, console, read or hdf5.read, question)
     if stored is not None:
         show(stored)
+        stored.require_proofs(f"; the result is in {target}")
         return
     # Check for an existing file after everything else
     require_place(target)

@@ -62,8 +62,11 @@ class Option:
 
     @property
     def of_shell(self) -> str:
-        """The option as written on the command line: --frozen-core."""
-        return "--" + (self.flag or self.name).replace("_", "-")
+        """The option as written on the command line: --frozen-core, or -o."""
+        flag = self.flag or self.name
+        if len(flag) == 1:
+            return f"-{flag}"
+        return "--" + flag.replace("_", "-")
 
     def __str__(self) -> str:
         return COMMAND_LINE.option(self)

@@ -317,7 +317,7 @@ class Destination:
     ) -> Iterator[str]:
         """Collect and write; returns a line for each file."""
         collected = collect(batch, workers=workers, allow_mixed=allow_mixed)
-        files = [(Option("output"), path) for path in self.targets().values()]
+        files = [(Option("table", flag="o"), path) for path in self.targets().values()]
         require_all_writable(files, overwrite=self.overwrite)
         if self.to is not None:
             collected = fit_for_dataset(collected, duplicates=duplicates, uncertified=uncertified)

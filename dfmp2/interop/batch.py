@@ -25,7 +25,7 @@ from dfmp2.interop.python import (
 )
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import OF_THE_MACHINE, Keywords, make_options
+from dfmp2.options import OF_THE_MACHINE, Keywords, default_backend, make_options
 from dfmp2.options.methods import MP2
 from dfmp2.output.hdf5 import read
 from dfmp2.output.json import UNITS_OF_NUMBERS, frame
@@ -204,6 +204,7 @@ def _planned(
     if output is None:
         raise InputError("output was not given: name the folder of the results")
     # Wrong options are rejected before a file is written.
+    values = {"backend": default_backend(), **values}
     make_options(**{name: value for name, value in values.items() if name not in OF_THE_ITEM})
     return make_batch(_files(molecules, Path(output) / "molecules"), values, Path(output))
 

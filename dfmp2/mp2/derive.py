@@ -140,7 +140,8 @@ def _derivable_changes(result: MP2Result, asked: dict[str, Any]) -> dict[str, An
     _require_pairs_of(result, changes)
     if {"os_scale", "ss_scale", "method"} & changes.keys():
         unchanged = _unchanged_method(result.options)
-        if changes.get("method") in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
+        custom = changes.get("method") in (CUSTOM, CUSTOM_DOUBLE_HYBRID)
+        if custom and result.options.correlation.double_hybrid:
             del changes["method"]
         changes = unchanged | changes
     return {name: changes[name] for name in DERIVABLE if name in changes}
@@ -292,7 +293,10 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
     wanted = changes.get("method")
     if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:
         return
-    if wanted in (None, CUSTOM, CUSTOM_DOUBLE_HYBRID):
+    custom = CUSTOM
+    if result.options.correlation.double_hybrid:
+        custom = CUSTOM_DOUBLE_HYBRID
+    if wanted in (None, custom):
         wanted = _unchanged_method(result.options).get("method", CUSTOM_DOUBLE_HYBRID)
     wanted = canonical_method(wanted)
     _require_same_orbitals(result, wanted)

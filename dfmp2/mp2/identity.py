@@ -220,13 +220,14 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     there = question(result.molecule, result.options)
     here = question(molecule, options)
     # A result that holds more than was requested is an answer too
-    held = {"--certify-fit": result.options.certify_fit}
+    held = {
+        "--certify-fit": result.options.certify_fit,
+        "--check": result.options.check,
+    }
     if isinstance(result, MP2Result):  # not a prepared file
         held["--properties"] = result.properties is not None
         held["--polarizability"] = result.polarizability is not None
-    different = differences(
-        there, here, leave_out=("--check", *(name for name, there in held.items() if there))
-    )
+    different = differences(there, here, leave_out=[name for name, there in held.items() if there])
     if different:
         raise InputError(
             (f"{path} is the result of another calculation: "),

@@ -275,7 +275,9 @@ def _require_factors(options: Options) -> None:
     scaled = options.os_scale is not None or options.ss_scale is not None
     if scaled and options.method != "mp2" and not method.double_hybrid:
         own = METHODS[options.method]
-        verb = "is" if own.kind == "rpa" else "has its own factors,"
+        verb = "has its own factors,"
+        if own.kind in ("rpa", "none"):
+            verb = "is"
         raise InputError(
             Option("method", options.method),
             f" {verb} {own.formula.replace('+', 'and')}: drop ",

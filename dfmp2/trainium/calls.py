@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -33,6 +34,7 @@ from dfmp2.trainium.kernels.sizes import (
 )
 
 LARGEST = 100_000  # of any dimension; anything larger is a typing error
+NUMBER = re.compile("[0-9]{1,9}")  # Unicode has other digits
 SHAPES = {  # synthetic shapes used for the public trn1 figures
     "small": Shape(16, 112, 384),
     "medium": Shape(64, 448, 1536),
@@ -59,10 +61,8 @@ def parse_shape(text: str) -> Shape:
         return SHAPES[text]
     parts = text.replace("/", ",").split(",")
     expected = f"{', '.join(SHAPES)} or three numbers NOCC/NVIR/NAUX such as 16/112/384"
-    if len(parts) != 3 or not all(
-        part.strip().isascii() and part.strip().isdigit() for part in parts
-    ):
-        raise InputError(Option("shape", text), f": not understood: expected {expected}")
+    if len(parts) != 3 or not all(NUMBER.fullmatch(part.strip()) for part in parts):
+        raise InputError(Option("shape", text[:40]), f": not understood: expected {expected}")
     shape = Shape(*(int(part) for part in parts))
     if min(shape) < 1 or max(shape) > LARGEST:
         raise InputError(
