@@ -375,8 +375,8 @@ def in_a_batch(case: Case, **more: Any) -> Any:
 
 def in_a_batch_of_python(case: Case) -> Any:
     case.keep_workers_here()
-    found = dfmp2.batch({"x": case.molecule}, output=case.folder / "out", **case.options)
-    return found["x"]
+    found = dfmp2.batch({"x / 2": case.molecule}, output=case.folder / "out", **case.options)
+    return found["x / 2"]
 
 
 def in_a_scan(case: Case, geometries: Any = None, **more: Any) -> Any:

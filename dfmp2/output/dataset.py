@@ -197,6 +197,11 @@ def _unfit(result: MP2Result) -> str:
         return "the precision error is above the tolerance"
     if result.check is not None and not result.check.passed:
         return "the check by PySCF fails"
+    return unsaid(result)
+
+
+def unsaid(result: MP2Result) -> str:
+    """What a record cannot say of a calculation, "" if it says everything."""
     if any(result.molecule.ghost):
         return "it has ghost atoms"
     if result.molecule.point_charges is not None:
