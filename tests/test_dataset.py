@@ -229,17 +229,25 @@ def test_columns_of_the_table_of_a_batch(ending, batch, call, monkeypatch, tmp_p
 
 @pytest.mark.usefixtures("coarse_grid_error")
 @pytest.mark.parametrize(
-    "asked", [{"method": "drpa", "xc": "pbe"}, {"method": "xyg3"}, {"method": "b2plyp-d3bj"}]
+    "asked",
+    [
+        {"method": "drpa", "xc": "pbe"},
+        {"method": "xyg3"},
+        {"method": "b2plyp-d3bj"},
+        {"method": "ks", "xc": "pbe"},
+    ],
 )
 def test_energies_of_a_row_add_up(asked, tmp_path):
     """Whatever the correlation energy is added to: E(EXX), another functional, or E(SCF). All of
-    them are in the file of the result."""
+    them are in the file of the result; a dipole moment is only there if it is of the same method."""
     molecule = dfmp2.Molecule.from_string("H 0 0 0; F 0 0 0.9")
     result = dfmp2.run(molecule, basis="sto-3g", grid="20,50", threads=1, **asked)
     for row in (numbers_of(result), make_record(result).energies):
         parts = (row["mean_field_energy"], row["correlation_energy"], row["dispersion_energy"])
         total = row.get("total_energy", row.get("energy"))
         assert sum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-12)
+    own_dipole = result.reference.dipole.tolist() if asked["method"] == "ks" else None
+    assert make_record(result).dipole == own_dipole
     write(result, tmp_path / "one.h5")
     own = {
         name: getattr(result, name)
