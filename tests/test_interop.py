@@ -218,26 +218,6 @@ def test_drivers(pipe: Callable[[Any], Finished]) -> None:
     assert middle.properties.mp2_dipole_moment is None  # it is that of SCS-MP2
 
 
-def test_scaled_methods(pipe: Callable[[Any], Finished]) -> None:
-    def energy(method: str, **keywords: float) -> tuple[float, dict[str, float]]:
-        answer = pipe(v1(model={"method": method, "basis": "sto-3g"}, keywords=keywords)).json
-        return answer["return_result"] - answer["properties"]["scf_total_energy"], answer["extras"][
-            "qcvars"
-        ]
-
-    plain, names = energy("RI-MP2")
-    opposite, same = (
-        names["MP2 OPPOSITE-SPIN CORRELATION ENERGY"],
-        names["MP2 SAME-SPIN CORRELATION ENERGY"],
-    )
-    assert plain == pytest.approx(opposite + same, abs=1e-12)
-    assert energy("scs-mp2")[0] == pytest.approx(1.2 * opposite + same / 3, abs=1e-9)  # Grimme 2003
-    assert energy("sos-mp2")[0] == pytest.approx(1.3 * opposite, abs=1e-9)  # Jung 2004
-    custom, names = energy("custom-scs-mp2", os_scale=1.5, ss_scale=0.25)
-    assert custom == pytest.approx(1.5 * opposite + 0.25 * same, abs=1e-9)
-    assert names["CURRENT CORRELATION ENERGY"] == names["CUSTOM SCS-MP2 CORRELATION ENERGY"]
-
-
 def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
     assert qcschema.read_request(v1(schema_name="qc_schema_input")).driver == "energy"
     with recorded_error(InputError):
