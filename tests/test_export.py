@@ -198,6 +198,7 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
             "basis_shell_num": len(momenta),
             "basis_prim_num": len(exponents),
             "state_energy": result.scf_total_energy,
+            "mo_type": {1: "RHF", 2: "UHF"}[result.reference.nspin],
         }
         assert read(" ".join(counts)) == list(counts.values())
         assert read("mo_energy")[0].tolist() == result.reference.mo_energy.ravel().tolist()

@@ -459,6 +459,8 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
         found = outlook.to_dict()
         assert (found["fits"], str(found["change"])) == (not lacking, change)
         assert found["scratch"]["free_bytes"] == free
+    outlook = dfmp2.plan(radical, "cc-pvqz", memory=between, threads=1, scratch=str(tmp_path))
+    assert outlook.change == disk.removeprefix("--") and "does not fit" in repr(outlook)
 
 
 @pytest.mark.usefixtures("measured")
