@@ -540,6 +540,9 @@ def test_a_file_that_keeps_less_has_what_is_sought_apart(
         names = {path for path in paths if isinstance(handle[path], h5py.Dataset)}
     assert names == {f"dfmp2/{name}" for name in ALWAYS_APART | apart | {"records"}}
     assert compare_with_datasets(tmp_path / "less.h5", result) == len(names) - 1
+    found = dfmp2.read(tmp_path / "less.h5")
+    assert found.reference.mo_coeff.size == found.properties.relaxed_density.size == 0
+    assert found.properties.unrelaxed_density.size == 0
 
 
 def test_numbers_that_few_results_have(outputs: Outputs, tmp_path: Path) -> None:
