@@ -579,6 +579,7 @@ def example() -> State:
         {
             (0, 0, 0, Tile(0, 2, 0, 2, True)): PairTerms(rng.random((2, 2)), rng.random((2, 2))),
             (0, 0, 0, Tile(0, 2, 2, 3, False)): PairTerms(rng.random((2, 1)), rng.random((2, 1))),
+            (1, 1, 1, Tile(0, 1, 0, 2, False)): PairTerms(rng.random((1, 2)), rng.random((1, 2))),
             (1, 0, 1, Tile(0, 1, 0, 3, False)): PairTerms(rng.random((1, 3)), None),
         },
     )

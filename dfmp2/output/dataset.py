@@ -197,6 +197,8 @@ def _unfit(result: MP2Result) -> str:
         return "the precision error is above the tolerance"
     if result.check is not None and not result.check.passed:
         return "the check by PySCF fails"
+    if result.options.solvent is not None:
+        return "it is in a solvent"
     return unsaid(result)
 
 
@@ -206,8 +208,6 @@ def unsaid(result: MP2Result) -> str:
         return "it has ghost atoms"
     if result.molecule.point_charges is not None:
         return "it has point charges around it"
-    if result.options.solvent is not None:
-        return "it is in a solvent"
     return ""
 
 

@@ -50,7 +50,7 @@ def _extxyz(result: MP2Result) -> bytes:
 
     Raises
     ------
-    InputError : a reader would take ghosts for atoms, or miss what acted on the molecule
+    InputError : a reader would take ghosts for atoms, or miss the point charges
     """
     reason = unsaid(result)
     if reason:
