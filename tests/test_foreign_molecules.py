@@ -13,7 +13,7 @@ from pyscf import gto
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.elements import isotope_masses
-from dfmp2.molecule.foreign import from_ase, from_pyscf, from_qcschema, read_fields, to_ase
+from dfmp2.molecule.foreign import from_ase, from_pyscf, from_qcschema, to_ase
 from dfmp2.molecule.molecule import Molecule
 from tests.awkward import MOLECULES
 from tests.recorded import recorded_error
@@ -120,6 +120,8 @@ def test_a_molecule_of_qcschema() -> None:
     found = from_qcschema(least)
     assert (found.charge, found.multiplicity, found.name) == (0, 2, "molecule")
     assert found.ghost == (False,)
+    with recorded_error(InputError):
+        from_qcschema([1])
     for schema in (("qcschema_molecule", 3), ("qc_schema_molecule", 2)):
         from_qcschema({**GIVEN, "schema_name": schema[0], "schema_version": schema[1]})
 
@@ -196,21 +198,6 @@ def test_charge_and_spin_of_fragments(changes: dict[str, Any], expected: tuple[i
 def test_molecules_of_qcschema_that_are_none(changes: dict[str, Any]) -> None:
     with recorded_error(InputError):
         from_qcschema({**GIVEN, **changes})
-
-
-def test_fields_have_their_types() -> None:
-    types = {"a": float, "b": bool, "c": object, "d": int}
-    assert read_fields("x", {"a": 1, "c": [1], "b": None}, types) == {
-        "a": 1,
-        "b": None,
-        "c": [1],
-        "d": None,
-    }
-    for wrong in ({"a": True}, {"b": 1}, {"d": 1.5}, {"e": 1}):
-        with recorded_error(InputError):
-            read_fields("x", wrong, types)
-    with recorded_error(InputError):
-        from_qcschema([1])
 
 
 # --- isotopes -------------------------------------------------------------------------------------

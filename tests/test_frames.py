@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,23 +200,21 @@ def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text(text)
         assert frames_in(tmp_path / name) == []
-    for number in (0, 4):
+    for path, number, units in (
+        (many, 0, "angstrom"),
+        (many, 4, "angstrom"),
+        (database, 2, "angstrom"),
+        (database, 1, "bohr"),
+    ):
         with recorded_error(InputError):
-            read_frame(many, number)
-    with recorded_error(InputError):
-        read_frame(database, 2)
-    with recorded_error(InputError):
-        read_frame(database, 1, units="bohr")
+            read_frame(path, number, units=units)
     with connect(tmp_path / "empty.db") as rows:
         rows.write(Atoms("H"))
         del rows[1]
-    with recorded_error(InputError):
-        frames_in(tmp_path / "empty.db")
     (tmp_path / "text.db").write_text("no database\n")
-    with recorded_error(InputError):
-        frames_in(tmp_path / "text.db")
-    with recorded_error(InputError):
-        frames_in(tmp_path / "none.db")
+    for name in ("empty.db", "text.db", "none.db"):
+        with recorded_error(InputError):
+            frames_in(tmp_path / name)
 
 
 def test_what_is_wrong_in_a_later_molecule_is_on_its_line(tmp_path: Path) -> None:
@@ -316,10 +315,5 @@ def test_rank_on_the_command_line(call: Runner, folder: Path, bent: Path) -> Non
     }
     assert call("rank", *files, "--degeneracy", "a").code == 3
     assert call("rank", *files, "--temperature", "200,300").code == 3
-    same = succeed(call("rank", files[0], str(_copy(Path(files[0]), folder / "d.h5")))).out
+    same = succeed(call("rank", files[0], str(shutil.copy(files[0], folder / "d.h5")))).out
     assert "they are one conformer, or mirror images" in " ".join(same.split())
-
-
-def _copy(source: Path, target: Path) -> Path:
-    target.write_bytes(source.read_bytes())
-    return target

@@ -310,6 +310,8 @@ def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
         "nvir": [12, 13],
         "tiles": plan.tiles,
     }
+    orbitals = "5 alpha and 4 beta occupied, 12 alpha and 13 beta virtual orbitals"
+    assert orbitals in " ".join(str(outlook).split())
     pairs, densities = 5**2 + 4**2 + 5 * 4, 2 * 2 * 20**2
     fitted = (5 * 12 + 4 * 13) * plan.work.naux
     assert found["memory_bytes"] == {
@@ -459,6 +461,8 @@ def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
         found = outlook.to_dict()
         assert (found["fits"], str(found["change"])) == (not lacking, change)
         assert found["scratch"]["free_bytes"] == free
+    outlook = dfmp2.plan(radical, "cc-pvqz", memory=between, threads=1, scratch=str(tmp_path))
+    assert outlook.change == disk.removeprefix("--") and "does not fit" in repr(outlook)
 
 
 @pytest.mark.usefixtures("measured")

@@ -325,6 +325,10 @@ def test_settings_by_pyscfs_ways(closed: Any) -> None:
     assert all_electrons < fewer == mp.e_corr
     assert mp.set(frozen="auto").run().result.sizes.frozen_core == 1
     assert mp.run(auxbasis="cc-pvtz-ri").result.mp2_fitting.name == "cc-pvtz-ri"
+    for name in ("frozen", "auxbasis", "options"):  # nor is there a gradient of the old settings
+        mp.run()
+        setattr(mp, name, getattr(mp, name))
+        assert mp.result is None
 
 
 def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:

@@ -161,6 +161,9 @@ REFUSED: dict[str, Call] = {
         "sto-3g",
         workers="two",  # type: ignore[typeddict-item]
     ),
+    "belongs to relaxed=True": lambda: dfmp2.scan(
+        _water(), "sto-3g", ("bond", "1,2", [0.9, 1.0]), convergence="GAU_TIGHT"
+    ),
     "workers=2: each point starts from the one before: add chained=False": lambda: dfmp2.scan(
         _water(), "sto-3g", ("bond", "1,2", "0.9:1.0:3"), workers=2
     ),

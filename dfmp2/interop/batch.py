@@ -21,13 +21,14 @@ from dfmp2.interop.python import (
     TranslatingListener,
     number_of_workers,
     public,
+    read,
     read_molecule,
+    speaking,
 )
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import OF_THE_MACHINE, Keywords, default_backend, make_options
 from dfmp2.options.methods import MP2
-from dfmp2.output.hdf5 import read
 from dfmp2.output.json import UNITS_OF_NUMBERS, frame
 from dfmp2.progress import Listener
 from dfmp2.units import counted_text
@@ -75,11 +76,12 @@ class BatchResult(Mapping[str, MP2Result]):
         return frame(columns, UNITS_OF_NUMBERS, [row.name for row in self.rows])
 
     def __getitem__(self, name: str) -> MP2Result:
-        row = next((row for row in self.rows if row.name == name), None)
+        # Rows have the names of files, in which other characters are replaced.
+        row = next((row for row in self.rows if row.name == slug(name)), None)
         if row is None:
             raise KeyError(f"{name}: there is no such item")
         if row.output is None:
-            raise KeyError(f"{name}: {self.failed.get(name, row.status)}")
+            raise KeyError(f"{name}: {self.failed.get(row.name, row.status)}")
         return read(row.output)
 
     def __iter__(self) -> Iterator[str]:
@@ -132,7 +134,8 @@ def batch(
     Parameters
     ----------
     molecules : a manifest (.toml), or molecules as in `run`: a list, or a mapping from the names of
-        their results. Molecules that are not files are written to OUTPUT/molecules
+        their results, whose files have "_" for spaces and slashes. Molecules that are not files are
+        written to OUTPUT/molecules
     task : str, optional
         "energy", "properties", "gradient" or "optimize".
     keep : str, optional
@@ -302,6 +305,7 @@ def _read_each(
             yield path.stem, result
 
 
+@speaking(PYTHON)
 def _part_of(result: MP2Result, attribute: str) -> Any:
     """An attribute of a result, or of a part of it; None if the part is missing."""
     value: Any = result

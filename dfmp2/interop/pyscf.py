@@ -289,8 +289,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         self._scf = mf
         self.mol = mf.mol
         self.verbose, self.stdout, self.max_memory = mf.verbose, mf.stdout, mf.max_memory
-        self.frozen, self.auxbasis, self.options = frozen, auxbasis, dict(options)
         self.result: MP2Result | None = None
+        self.frozen, self.auxbasis, self.options = frozen, auxbasis, dict(options)
         _checked(frozen, auxbasis, self.options)
 
     def __getattr__(self, name: str) -> Any:
@@ -301,6 +301,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         if name in ABSENT:
             raise AttributeError(f"dfmp2's {type(self).__name__} has no {name}: {ABSENT[name]}")
         super().__setattr__(name, value)
+        if name in SETTINGS:
+            self.result = None
 
     @property
     def converged(self) -> bool:
@@ -345,7 +347,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         auxbasis = settings.pop("auxbasis", self.auxbasis)
         options = {**self.options, **settings}
         _checked(frozen, auxbasis, options)
-        self.frozen, self.auxbasis, self.options, self.result = frozen, auxbasis, options, None
+        self.frozen, self.auxbasis, self.options = frozen, auxbasis, options
         return self
 
     def kernel(self) -> float:

@@ -421,7 +421,8 @@ def plan(
     else:
         task = "energy"
     outlook = foresee(parsed, chosen, TranslatingListener(listener), calibrate=calibrate, task=task)
-    return replace(outlook, change=Message(in_words(outlook.change, PYTHON)))
+    change = outlook.to_dict()["change"]  # of memory, or of the scratch folder
+    return replace(outlook, change=Message(in_words(change, PYTHON)))
 
 
 def available_backends() -> list[str]:

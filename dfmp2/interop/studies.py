@@ -403,7 +403,7 @@ def scan(
     relaxed: bool = False,
     moving: str | None = None,
     chained: bool = True,
-    convergence: str = MINIMUM.convergence,
+    convergence: str | None = None,
     **options: Unpack[SharedLevelKeywords],
 ) -> Study:
     """Energies along one or two coordinates, or of several geometries of one molecule; other
@@ -426,7 +426,7 @@ def scan(
     chained : bool, optional
         Start every SCF from the orbitals of the previous point.
     convergence : str, optional
-        Convergence of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
+        Convergence of a relaxed scan: one of `dfmp2.options.CONVERGENCE`, None for GAU.
     workers : int, optional
         Number of processes that share the points, as in `frequencies`; a rigid scan needs
         `chained=False`.
@@ -446,6 +446,13 @@ def scan(
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
     level = level_of(basis, options)
+    if convergence is not None and not relaxed:
+        raise InputError(
+            Option("convergence", convergence),
+            " belongs to ",
+            Option("relaxed", True),
+            ": add it, or leave this out",
+        )
     if options.get("workers") is not None and chained and not relaxed:
         raise InputError(
             Option("workers", options["workers"]),
@@ -463,15 +470,16 @@ def scan(
         _require_coordinate(relaxed=relaxed, moving=moving)
         asked = over_frames(_frames(molecule, options), level, chained=chained)
     else:
-        coordinates = _coordinates(coordinate)
+        if relaxed and convergence is None:
+            convergence = MINIMUM.convergence
         asked = along_written(
             read_molecule(molecule, options),
-            coordinates,
+            _coordinates(coordinate),
             level,
             units=units_of(options),
             moving=moving,
             chained=chained,
-            convergence=convergence if relaxed else None,
+            convergence=convergence,
         )
     return scan_energies(asked, **carrying_out(options, "dfmp2.scan"))
 

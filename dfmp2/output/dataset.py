@@ -64,7 +64,7 @@ ABOUT = {
     "dispersion_energy": "dispersion correction, contained in the total energy",
     "coordinates": "positions of the nuclei",
     "forces": "negative gradient of the total energy",
-    "dipole": "dipole moment about the origin, relaxed density (else that of the SCF)",
+    "dipole": "dipole moment about the origin, of the method's relaxed density",
     "charges": "Mulliken charges of the relaxed density",
     "polarizability": "static dipole polarizability",
     "charge": "total charge",
@@ -152,8 +152,8 @@ def make_record(result: MP2Result, *, name: str = "", smiles: str = "") -> DataR
     forces = dipole = charges = polarizability = None
     if result.gradient is not None:
         forces = (-result.gradient.total_gradient).tolist()
-    if result.reference.dipole is not None:
-        dipole = result.reference.dipole.tolist()
+    if result.options.correlation.kind == "none" and result.reference.dipole is not None:
+        dipole = result.reference.dipole.tolist()  # the energy is that of the SCF, too
     if properties is not None:
         dipole = properties.relaxed_dipole.tolist()
         if properties.mulliken_charges is not None:
@@ -197,12 +197,17 @@ def _unfit(result: MP2Result) -> str:
         return "the precision error is above the tolerance"
     if result.check is not None and not result.check.passed:
         return "the check by PySCF fails"
+    if result.options.solvent is not None:
+        return "it is in a solvent"
+    return unsaid(result)
+
+
+def unsaid(result: MP2Result) -> str:
+    """What a record cannot say of a calculation, "" if it says everything."""
     if any(result.molecule.ghost):
         return "it has ghost atoms"
     if result.molecule.point_charges is not None:
         return "it has point charges around it"
-    if result.options.solvent is not None:
-        return "it is in a solvent"
     return ""
 
 

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from dfmp2.backends.base import Prediction
-from dfmp2.errors import Message
+from dfmp2.errors import Message, Option
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
 from dfmp2.output.document import WIDTH, Table, aligned
@@ -33,9 +33,10 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
     plan, setup, system = outlook.plan, outlook.setup, outlook.system
     work, memory, limits = plan.work, plan.memory, setup.backend.limits
     orbitals = len(work.spins) * work.nao * (work.nao + 2)
-    change: Message | str = outlook.change
+    change = outlook.change
     if not change and not _has_space(outlook):
-        change = f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"
+        space = format_bytes(memory.scratch + RESERVE)
+        change = Message(Option("scratch"), f" on a disk with {space} free")
     return {
         "sizes": {
             "natom": system.molecule.natom,

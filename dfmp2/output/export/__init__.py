@@ -12,7 +12,7 @@ from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options.methods import MP2
-from dfmp2.output.dataset import extxyz, make_record
+from dfmp2.output.dataset import extxyz, make_record, unsaid
 from dfmp2.output.export.densities import cube
 from dfmp2.output.export.molden import molden
 from dfmp2.output.export.qcschema import qcschema
@@ -46,6 +46,20 @@ def xyz(result: MP2Result) -> bytes:
 
 
 def _extxyz(result: MP2Result) -> bytes:
+    """A frame of extended xyz.
+
+    Raises
+    ------
+    InputError : a reader would take ghosts for atoms, or miss the point charges
+    """
+    reason = unsaid(result)
+    if reason:
+        raise InputError(
+            Option("to"),
+            f" extxyz: {reason}, which the format cannot say: use ",
+            Option("to"),
+            " xyz",
+        )
     return extxyz([make_record(result)])
 
 

@@ -20,6 +20,7 @@ from dfmp2.molecule.mole import ao_shells
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import OF_MP2, MP2Result
 from dfmp2.options import Options
+from dfmp2.options.methods import MP2
 from dfmp2.output.export import conventions
 from dfmp2.output.text import report
 
@@ -177,7 +178,9 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
     derivatives = {name: value for name, value in (returned or {}).items() if name != "properties"}
     if result.properties is None:
         return derivatives
-    dipoles = {"scf": result.properties.scf_dipole, "mp2": result.properties.relaxed_dipole}
+    dipoles = {"scf": result.properties.scf_dipole}
+    if result.options.correlation == MP2:  # the energies of this name are never scaled either
+        dipoles["mp2"] = result.properties.relaxed_dipole
     if result.properties.quadrupole is not None:
         derivatives["scf_quadrupole_moment"] = result.properties.quadrupole[0].ravel().tolist()
     return derivatives | {
