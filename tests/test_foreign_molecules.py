@@ -38,6 +38,8 @@ def test_atoms_of_ase_with_charges_and_moments() -> None:
     assert (asked.charge, asked.multiplicity) == (2, 4)
     plain = from_ase(atoms_of())
     assert (plain.charge, plain.multiplicity) == (0, 1)
+    # The components of moments that are not collinear cancel, and the length of their sum is 5.
+    assert from_ase(atoms_of(magmoms=[[3.0, -3.0, 1.0], [0.0, -1.0, -1.0]])).multiplicity == 6
     with recorded_error(InputError):
         from_ase(atoms_of(pbc=[False, True, False], cell=[5, 5, 5]))
     for field in ("charges", "magmoms"):

@@ -340,6 +340,7 @@ WRONG: dict[str, str] = {
     "no set for the rest": "O=cc-pvdz",
     "two for all": "cc-pvdz,sto-3g",
     "twice": "cc-pvdz,O=sto-3g,o=6-31g",
+    "an atom twice": "cc-pvdz,2=sto-3g,02=6-31g",
     "empty part": "cc-pvdz,,O=sto-3g",
     "empty set": "cc-pvdz,O=",
     "unknown set": "cc-pvdz,O=cc-pvdzz",

@@ -292,8 +292,15 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
 
 
-@pytest.mark.parametrize(("name", "kappa"), [("mp2", None), ("scs-mp2", None), ("kappa-mp2", 1.1)])
-def test_what_is_quoted_is_of_the_method(result, name, kappa):
+@pytest.mark.parametrize(
+    ("name", "kappa", "factors"),
+    [
+        ("mp2", None, (1.0, 1.0, 1.0)),
+        ("scs-mp2", None, (1.2, 1 / 3, 1.0)),
+        ("kappa-mp2", 1.1, (1.0, 1.0, 1.0)),
+    ],
+)
+def test_what_is_quoted_is_of_the_method(result, name, kappa, factors):
     """In a notebook, in the last line and at the head of a page."""
     found = replace(
         result,
@@ -304,10 +311,13 @@ def test_what_is_quoted_is_of_the_method(result, name, kappa):
     )
     table = parse(found._repr_html_())
     title = found.options.correlation.title
-    parts = [float(table.row(f"E({part})")[1]) for part in ("SS", "OS", "S")]
-    assert sum(parts) == pytest.approx(float(table.row(f"E({title} correlation)")[1]), abs=2e-10)
+    names = ("opposite-spin correlation", "same-spin correlation", "singles")
+    parts = [float(table.row(name)[1]) for name in names]
+    assert float(table.row(f"{title} correlation")[1]) == pytest.approx(
+        np.dot(factors, parts), abs=2e-10
+    )
     assert (
-        table.row(f"E({title} total)")[1] == f"{found.total_energy:.10f}"
+        table.row(f"{title} total")[1] == f"{found.total_energy:.10f}"
         and f"DF-{title}/" in table.text
     )
     total, correlation = (f"{e:.10f}" for e in (found.total_energy, found.correlation_energy))
@@ -321,6 +331,7 @@ def test_what_is_quoted_is_of_the_method(result, name, kappa):
 
 
 def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
+    """Without second-order energies, of which a functional has none either."""
     found = replace(
         result,
         options=replace(result.options, method="drpa", xc="pbe", check=False, stability="off"),
@@ -328,8 +339,14 @@ def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
         quadrature=Quadrature(-0.4, 8, 0.1, 9.0, 1e-9),
     )
     table = parse(found._repr_html_())
-    parts = [float(table.row(f"E({part})")[1]) for part in ("EXX", "dRPA correlation")]
-    assert float(table.row("E(dRPA total)")[1]) == sum(parts) == -75.5 - 0.4
+    names = ("reference energy", "exact-exchange energy", "dRPA correlation", "dRPA total")
+    assert tuple(row[0] for row in table.rows) == names
+    assert [float(row[1]) for row in table.rows[1:]] == [-75.5, -0.4, -75.9]
+    alone = replace(found, options=replace(found.options, method="ks"), quadrature=None)
+    assert [row[:2] for row in parse(alone._repr_html_()).rows] == [
+        ["KS total", f"{result.scf_total_energy:.10f}"]
+    ]
+    assert "E(corr)" in repr(found) and "E(corr)" not in repr(alone)
 
 
 @pytest.mark.parametrize(

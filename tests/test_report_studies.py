@@ -447,14 +447,34 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     assert _extrema(drawn_study("scan", {}, {})) == ""
 
 
-def test_the_lowest_point_of_a_map_has_both_coordinates():
+def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them():
+    """One of its points has failed, and the last row is still to come."""
     table = {
         "bond_1_2": Column((0.7, 0.7, 0.75, 0.75), "angstrom", ""),
         "angle_1_2_3": Column((95.0, 120.0, 95.0, 120.0), "degree", ""),
         "relative_energy": Column((math.nan, 5.9, 8.1, 0.0), "kJ/mol", ""),
     }
-    study = drawn_study("scan", table, settings={"coordinates": ["bond_1_2", "angle_1_2_3"]})
+    settings = {"coordinates": list(table)[:2], "grid": [[0.7, 0.75, 0.8], [95.0, 120.0]]}
+    study = drawn_study("scan", table, settings=settings)
     assert _answers(study)[0][:2] == ("lowest point / angstrom, degree", "0.75, 120")
+    boxes = re.findall(
+        r'<rect class="l(\d)" x="([\d.]+)" y="([\d.]+)" [^>]*><title>([^<]+)</title>',
+        curve_file(study),
+    )
+    # 52 by 40 a box, from 64 to the right and from 154 upwards
+    assert [title for *_, title in boxes] == [
+        "bond 1 2 = 0.7, angle 1 2 3 = 120: 5.90 kJ/mol",
+        "bond 1 2 = 0.75, angle 1 2 3 = 95: 8.10 kJ/mol",
+        "bond 1 2 = 0.75, angle 1 2 3 = 120: 0.00 kJ/mol",
+    ]
+    shares = [1 - math.log1p(energy) / math.log1p(8.1) for energy in (5.9, 8.1, 0.0)]
+    assert [int(shade) for shade, *_ in boxes] == [round(9 * share) for share in shares]
+    for share, (_, x, y, _), place in zip(shares, boxes, ((1, 0), (0, 1), (1, 1)), strict=True):
+        width, height = ((side - 1.5) * (0.25 + 0.75 * share) for side in (52, 40))
+        middle = float(x) + width / 2, float(y) + height / 2
+        assert middle == pytest.approx((90 + 52 * place[0], 134 - 40 * place[1]), abs=0.02)
+    table["relative_energy"] = Column((math.nan,) * 4, "kJ/mol", "")
+    assert "no point has an energy" in curve_file(drawn_study("scan", table, settings=settings))
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,8 @@ def from_ase(atoms: Any, charge: int | None = None, multiplicity: int | None = N
     if charge is None:
         charge = _sum("charge", "initial charges", atoms.get_initial_charges())
     if multiplicity is None:
-        multiplicity = 1 + abs(
-            _sum("multiplicity", "initial magnetic moments", atoms.get_initial_magnetic_moments())
-        )
+        moment = np.sum(atoms.get_initial_magnetic_moments(), axis=0)  # a vector if not collinear
+        multiplicity = 1 + _sum("multiplicity", "initial magnetic moments", np.linalg.norm(moment))
     return Molecule(
         symbols=tuple(atoms.get_chemical_symbols()),
         coordinates=atoms.get_positions() * BOHR_PER_ANGSTROM,

@@ -363,29 +363,12 @@ def _go_on(path: str) -> str:
 
 
 def result_html(result: MP2Result) -> str:
-    """An HTML table of the energies of the method, for notebooks."""
-    title = result.options.correlation.title
-    rows = [("E(SCF)", result.scf_total_energy)]
-    if result.functional_energy is not None:
-        rows.append((f"E({title} functional)", result.functional_energy))
-    if result.mean_field_name == "hf_total_energy":
-        rows.append(("E(EXX)", result.hf_total_energy))
-    if result.quadrature is None:
-        rows += [
-            ("E(SS)", result.same_spin_correlation_energy),
-            ("E(OS)", result.opposite_spin_correlation_energy),
-        ]
-    if result.mp2_singles_energy:
-        rows.append(("E(S)", result.mp2_singles_energy))
-    rows.append((f"E({title} correlation)", result.correlation_energy))
-    if result.dispersion is not None:
-        rows.append(("E(dispersion)", result.dispersion.energy))
-    rows.append((f"E({title} total)", result.total_energy))
+    """An HTML table of the energies that people quote, for notebooks."""
     caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
     body = "".join(
-        f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td>"
-        "<td>E<sub>h</sub></td></tr>"
-        for name, value in rows
+        f"<tr><td>{name}</td><td style='text-align:right'>{energy}</td>"
+        f"<td>E<sub>h</sub></td><td>{html.escape(meaning)}</td></tr>"
+        for name, energy, meaning in quoted_energies(result).rows
     )
     return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
 
