@@ -120,7 +120,9 @@ def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical
             writer.add(name, run)
         writer.write(study)
         assert call("report", f"{kind}.h5", "-o", f"{kind}.html").code == 0
-        text = parse(Path(f"{kind}.html").read_text(encoding="utf-8")).text
+        page = Path(f"{kind}.html").read_text(encoding="utf-8")
+        assert "<summary></summary>" not in page
+        text = parse(page).text
         assert [name for name in runs if f"Molecule ({name})" in text] == drawn
         inputs = {"a": "h2o.xyz", "b": "nh2.xyz"}
         assert [name for name in runs if inputs[name] in text] == anchors
