@@ -20,7 +20,7 @@ from dfmp2.execution.collect import collect
 from dfmp2.execution.items import compute_item, inputs_to_share, look_items, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
-from dfmp2.molecule.basis import parse_basis_file
+from dfmp2.molecule.basis import parse_basis_file, squash
 from dfmp2.molecule.basis_library import find_exchange_element, resolve_orbital
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
@@ -147,12 +147,6 @@ def test_fitting_sets_follow_each_part() -> None:
     )
 
 
-def test_an_atom_with_its_own_name_for_the_same_set_changes_nothing() -> None:
-    plain = dfmp2.run(molecule(WATER), "6-31g", **TIGHT)
-    mixed = dfmp2.run(molecule(WATER), "6-31g,2=6-31g,O=6-31g", **TIGHT)
-    assert abs(plain.total_energy - mixed.total_energy) < 1e-11
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 SETS_OF_THE_EXCHANGE = (
@@ -172,8 +166,6 @@ def test_files_hold_what_the_library_holds(name: str, symbol: str, form: str) ->
     text = basis_set_exchange.get_basis(name, elements=[symbol], fmt=form)
     found = parse_basis_file("set", text)
     assert list(found) == [symbol]
-    from dfmp2.molecule.basis import squash
-
     expected = find_exchange_element(squash(name), symbol)
     assert found[symbol].ecp == expected.ecp
     mine = sorted(one_contraction(found[symbol].shells))

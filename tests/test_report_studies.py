@@ -187,7 +187,8 @@ def batch(folder, water, radical):
     output.mkdir()
     shutil.copy(water.path, output / "h2o.h5")
     shutil.copy(radical.path, output / "nh2.h5")
-    (output / "cut.h5").write_bytes(water.path.read_bytes()[:20_000])
+    for name in ("cut", "cr2"):  # of which the second has also its error
+        (output / f"{name}.h5").write_bytes(water.path.read_bytes()[:20_000])
     (output / "link.h5").symlink_to(water.path)
     failure = {
         "code": 4,
@@ -267,6 +268,7 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
             seconds=10.0 * place + number,
             cells=("",) * 6 + (str(number + place),),
             asked=("DF-MP2/STO-3G", "auto"),
+            code=(None, 4, 4, 3, 4, 4)[number],
         )
         for place, state in enumerate(batch_pages.STATES, start=1)
         for number in range(place + 1)
@@ -282,6 +284,12 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
         "method": ("DF-MP2/STO-3G", "auto", ""),
         "warnings": ("3", "of complete items", "warning"),
     }
+    by_code = batch_pages._by_code([item for item in items if item.state in ("failed", "damaged")])
+    assert by_code.rows == [
+        (4, "SCF did not converge", 4),
+        ("none", "unknown", 2),
+        (3, "input or result file", 1),
+    ]
 
 
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])

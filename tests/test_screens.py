@@ -70,6 +70,8 @@ def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
         ("uncorrected interaction energy", "interaction energy, uncorrected"),
         ("counterpoise correction", "CP correction"),
         ("scf cp corrected interaction energy", "SCF, CP-corrected"),
+        ("scf uncorrected interaction energy", "SCF, uncorrected"),
+        ("correlation counterpoise correction", "correlation, CP correction"),
         ("scs mp2 correlation uncorrected interaction energy", "SCS-MP2 correlation, uncorrected"),
         ("mp2 correlation counterpoise correction", "MP2 correlation, CP correction"),
         ("reaction energy", "reaction energy"),
@@ -497,26 +499,6 @@ def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
     assert re.search(r" 1595\.2 +2\.00 +2\.0000 +1\.5000 +real$", text, re.MULTILINE)
     real = {**table, "wavenumber": Column((812.4, 1595.2), "cm^-1", "")}
     assert "real" not in study_report(replace(modes, table=real))
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("cp_corrected_interaction_energy", "interaction energy, CP-corrected"),
-        (
-            "mp2_opposite_spin_correlation_cp_corrected_interaction_energy",
-            "opposite spin, CP-corrected",
-        ),
-        ("scf_uncorrected_interaction_energy", "SCF, uncorrected"),
-        ("correlation_counterpoise_correction", "correlation, CP correction"),
-        ("cbs_mp2_same_spin_correlation_energy", "same spin at the limit"),
-        ("scs_mp2_correlation_reaction_energy", "SCS-MP2 correlation part"),
-        ("gibbs_energy_correction", "Gibbs energy correction"),
-    ],
-)
-def test_quantities_are_named_in_words(key: str, words: str, stretched: Study) -> None:
-    named = replace(stretched, values={key: Dataset(-1.25, "hartree", "")})
-    assert re.search(rf"^{re.escape(words)}  -1\.25", study_report(named), re.MULTILINE)
 
 
 def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Path) -> None:
