@@ -259,6 +259,7 @@ def test_resume_and_compare_know_the_file(call: Runner, folder: Path) -> None:
 
 
 GOOD = "****\nH 0\nS 1 1.00\n 1.0 1.0\n****\n"
+IODINE = "BASIS\nI S\n1 1\nEND\nECP\n"
 WRONG_FILES: dict[str, str] = {
     "empty": "# nothing\n",
     "prose": "Dear colleague,\n",
@@ -282,6 +283,10 @@ WRONG_FILES: dict[str, str] = {
     "no function": GOOD.replace(" 1.0 1.0", " 1.0 0.0"),
     "two of one": f"{GOOD}{GOOD}",
     "power": "BASIS\nI S\n1 1\nEND\nECP\nI nelec 28\nI ul\n7 1 1\nEND\n",
+    "no terms": f"{IODINE}I nelec 28\nEND\n",
+    "two numbers of electrons": f"{IODINE}I nelec 28\nI ul\n2 1 1\nI nelec 46\nEND\n",
+    "two channels of one": f"{IODINE}I nelec 28\nI ul\n2 1 1\nI S\n2 1 5\nI S\n2 7 9\nEND\n",
+    "two potentials": "****\nI 0\nS 1 1\n1 1\n****\n" + 2 * "I 0\nI-ECP 0 28\np\n1\n2 1 1\n",
     "potential alone": "ECP\nI nelec 28\nI ul\n2 1.0 1.0\nEND\n",
 }
 

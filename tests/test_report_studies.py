@@ -201,6 +201,7 @@ def batch(folder, water, radical):
     items = [
         {"name": "later", "status": "pending"},
         {"name": "lost", "status": "complete"},
+        {"name": "h2o", "status": "complete", "seconds": 99.0},  # of the file the time counts
         {"name": "../../etc/passwd", "status": "pending", "output": "/etc/passwd"},
         {"name": "<script>alert(1)</script>", "status": "running", "seconds": 2.5},
         {"name": "cr2", "status": "failed", "seconds": 10**400},
