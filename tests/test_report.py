@@ -436,6 +436,15 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         assert levels == ", ".join(f"{energies[spin][number - 1]:.3f}" for spin, number in pair)
         part = 100 * float(total) / result.pairs.correlation_energy
         assert float(share) == pytest.approx(part, abs=0.06)
+    # The first of five alpha and of four beta orbitals is frozen; same-spin pairs are counted twice.
+    lines = [line.split() for line in text.pair_table(result).splitlines()[1:]]
+    printed = {(name, int(i), int(j)): float(energy) for name, i, j, energy in lines}
+    names = {"alpha beta": "opposite_spin", "alpha alpha": "same_spin_alpha"}
+    for pair in list_pairs(result):
+        energy = pair.opposite + pair.same / 2
+        place = (names.get(pair.spins, "same_spin_beta"), pair.i, pair.j)
+        assert printed[place] == pytest.approx(energy, abs=1e-13)
+    assert min(printed) == ("opposite_spin", 2, 2) and max(printed) == ("same_spin_beta", 4, 4)
 
 
 def test_the_bar_of_a_correlation_energy_includes_singles():

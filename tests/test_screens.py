@@ -22,10 +22,8 @@ from dfmp2.output.document import (
     WIDEST,
     Table,
     aligned,
-    cut_text,
     displayed_width,
     fitted_lines,
-    shortened_lines,
 )
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.reports.energies import energy_rows, quoted_energies
@@ -95,27 +93,6 @@ def test_columns_with_wide_characters_are_aligned() -> None:
     rows = [("水", "1.0"), ("water", "2.0"), ("e\u0301thanol", "3.0")]
     lines = aligned(Table("", ("name", "#E"), rows))
     assert {displayed_width(line) for line in lines} == {12}
-
-
-@pytest.mark.parametrize(
-    "name", ["conformer-0123456789-0001", "水分子の平衡構造における計算一二三"]
-)
-def test_a_cut_name_keeps_both_ends(name: str) -> None:
-    """Names of a series differ at the end."""
-    cut = cut_text(name, 15)
-    assert 14 <= displayed_width(cut) <= 15 and "..." in cut
-    assert cut[:3] == name[:3] and cut[-3:] == name[-3:]
-    assert cut_text(name, displayed_width(name)) == name
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
-def test_advice_is_never_cut(most: int) -> None:
-    """However few lines there are, the last part of a message is shown whole."""
-    lines = shortened_lines(SCF_FAILED, 60, most)
-    advice = SCF_FAILED.partition("MP2 energy. ")[2]
-    assert " ".join(lines).endswith(f"... {advice}")
-    assert max(map(displayed_width, lines)) <= 60
-    assert lines[0].startswith("the SCF did not converge")
 
 
 @pytest.mark.parametrize(
