@@ -21,7 +21,7 @@ from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
 from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.html.sources import _answers, _kind_of_point
+from dfmp2.output.html.sources import Origin, _answers, _kind_of_point, study_page
 from dfmp2.output.reports.study import study_figures, study_warnings
 from dfmp2.output.reports.study_tables import values_on_a_screen
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
@@ -547,6 +547,25 @@ def test_components_and_conditions_are_left_out_of_a_screen():
     values = {name: Dataset(1.0 + k, "hartree", "") for k, name in enumerate((*left_out, *kept))}
     (table,) = values_on_a_screen(drawn_study("reaction", {}, values=values))
     assert [row[0].replace(" ", "_") for row in table.rows] == list(kept)
+
+
+@pytest.mark.parametrize(
+    ("note", "marked"),
+    [
+        ("NO STATIONARY POINT: the gradient of an atom is 6.7e-02 Eh/bohr", True),
+        ("NOT CONVERGED: the last geometry is only the last", True),
+        ("TOO COLD: rotations are those of a classical rotor", True),
+        ("a is NO MINIMUM and no transition state", True),
+        ("a is NO TRANSITION STATE: it has no imaginary mode", True),
+        ("a is a transition state", False),
+    ],
+)
+def test_what_the_numbers_of_a_study_are_not_is_a_warning_on_its_first_sheet(note, marked):
+    study = replace(drawn_study("reaction", {}, settings={"species": []}), notes=("usual", note))
+    page = study_page(study, [], None, Origin("x.h5", "0" * 64))
+    assert page.count('<p class="note warning"><b>! Warning:') == 2 * marked
+    first, results = parse(page).text.split("x.h5", 1)
+    assert (f"Warning: {note}" in first) == marked and note in results
 
 
 def test_a_scan_whose_points_all_failed_is_a_page():
