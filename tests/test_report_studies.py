@@ -466,7 +466,10 @@ def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them():
         "relative_energy": Column((math.nan, 5.9, 8.1, 0.0), "kJ/mol", ""),
     }
     settings = {"coordinates": list(table)[:2], "grid": [[0.7, 0.75, 0.8], [95.0, 120.0]]}
+    settings |= {"failed": 1, "points": 6}
     study = drawn_study("scan", table, settings=settings)
+    elements = parse(study_page(study, [], None, Origin("x.h5", "0" * 64)))
+    assert elements.row("failed points") == ["failed points", "1", "of 6"]
     assert _answers(study)[0][:2] == ("lowest point / angstrom, degree", "0.75, 120")
     boxes = re.findall(
         r'<rect class="l(\d)" x="([\d.]+)" y="([\d.]+)" [^>]*><title>([^<]+)</title>',

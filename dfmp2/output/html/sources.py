@@ -414,6 +414,10 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Ori
                 "status", study.status, "not everything that was asked for has been run", "failure"
             )
         )
+    failed = study.settings.get("failed", 0)
+    if failed:
+        about = f"of {study.settings['points']}"
+        tiles.append(SummaryTile("failed points", failed, about, "failure"))
     budget = study.error_budget
     if budget is not None and budget.total is not None:
         tiles.append(
