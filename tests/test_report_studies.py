@@ -491,6 +491,12 @@ def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them():
     assert "no point has an energy" in curve_file(drawn_study("scan", table, settings=settings))
 
 
+def test_imaginary_modes_are_counted():
+    table = {"wavenumber": Column((-812.4, -50.0, 20.0, 1595.2, 3700.0), "cm^-1", "")}
+    (tile,) = _answers(drawn_study("frequencies", table))
+    assert tile[:3] == ("imaginary modes", 2, "of 5, lowest -812.4 cm^-1")
+
+
 @pytest.mark.parametrize(
     ("transition_state", "imaginary", "mood"),
     [

@@ -188,7 +188,7 @@ def read_basis_file(value: str) -> tuple[str, str]:
             "start again",
         )
     try:
-        return path.name, content.decode("utf-8")
+        return path.name, content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             Option("basis"), f": {path} is not a text file ({error.reason})"
