@@ -31,6 +31,7 @@ from dfmp2.options import Options
 from dfmp2.options.basis_parts import title_of, with_contents
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
+from dfmp2.output.reports.method import _facts_of_set, fitting_errors
 from dfmp2.output.study import Study
 from dfmp2.planning.system import orbital_basis
 from dfmp2.validation import psi4
@@ -200,6 +201,17 @@ def test_a_file_without_its_core_potential_is_refused(
         orbital_basis(basis, molecule(f"H 0 0 0; {symbol} 0 0 1.6"))
     as_ghost = orbital_basis(basis, molecule(f"H 0 0 0; H 0 0 0.7; @{symbol} 0 0 3"))
     assert as_ghost.elements[symbol].shells
+
+
+@pytest.mark.parametrize(("atom", "said"), [("I", True), ("@I", False)])
+def test_a_report_names_core_potential_and_fitting_error_of_an_atom_but_of_no_ghost(
+    atom: str, said: bool
+) -> None:
+    found = molecule(f"H 0 0 0; H 0 0 0.7; {atom} 0 0 3")
+    basis = replace(orbital_basis("def2-svp", found), errors={"H": 1e-5, "I": 2e-5})
+    assert ("orbital, I" in dict(_facts_of_set(found, "orbital", basis, 1))) == said
+    (line,) = fitting_errors(found, None, basis)
+    assert ("I +2.0e-05" in line) == said and "H +1.0e-05" in line
 
 
 def gbs(folder: Path, name: str = "6-31G") -> Path:
