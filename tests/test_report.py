@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -24,6 +25,7 @@ from dfmp2.output.document import Figure, Table
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
+from dfmp2.output.html.sources import _errors
 from dfmp2.output.reports import _said
 from dfmp2.output.reports.energies import _pair_map, energies_section, list_pairs, pairs_section
 from dfmp2.output.reports.result import derivative_sections, operations
@@ -265,10 +267,29 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
     fits = sum(budget.sources[key].total for key in ("scf_fitting", "mp2_fitting"))
     assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
     assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
+    poor = replace(result.certificate, correlation_error=1e-3)
+    for repeated, words in (
+        (True, "PySCF check and certificate passed"),
+        (False, "certificate failed"),
+    ):
+        certificate = replace(poor, repeated_in_fp64=repeated)
+        other = parse(page_of(replace(shown, certificate=certificate)))
+        assert other.row("checks")[1] == f"{words}, 5 warnings"
     header = elements.text.split("Molecule")[1]  # [0] ends in the contents
     assert [f"Warning: {text}" in header for text in "abcde"] == [True] * 3 + [
         False
     ] * 2 and "2 more below" in header
+
+
+def test_the_sum_of_fitting_errors_is_unknown_if_one_of_them_is():
+    known = SimpleNamespace(name="a", kinds="", shares=[SimpleNamespace(value=1e-5)], total=1e-5)
+    unknown = SimpleNamespace(name="b", kinds="", shares=[SimpleNamespace(value=None)], total=0.0)
+    sources = {"scf_fitting": known, "mp2_fitting": unknown}
+    budget = SimpleNamespace(sources=sources, decimals=None)
+    assert [tile.value for tile in _errors(SimpleNamespace(error_budget=budget))] == [
+        "not known",
+        "-",
+    ]
 
 
 def test_folders_of_absolute_paths_are_not_shown(result):
