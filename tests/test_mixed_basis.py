@@ -522,13 +522,21 @@ def test_fragments_by_bonds_are_those_by_hand_and_keep_their_sets() -> None:
     assert ghosts.orbital_basis.elements["N4"].name == "6-31g"
 
 
-def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds() -> None:
-    mixed = molecule("H 0 0 0; H 5 0 0; H 0 0 0.74; H 5 0 0.74; He 0 9 0")
-    assert bonded_parts(mixed) == [(0, 2), (1, 3), (4,)]
-    ghost = replace(mixed, ghost=(False, False, False, False, True))
-    assert bonded_parts(ghost) == [(0, 2), (1, 3)]
-    chain = molecule("; ".join(f"C {1.5 * k} 0 0" for k in (3, 0, 2, 1)))
-    assert bonded_parts(chain) == [(0, 1, 2, 3)]
+INTERLEAVED = "H 0 0 0; H 5 0 0; H 0 0 0.74; H 5 0 0.74"
+
+
+@pytest.mark.parametrize(
+    ("atoms", "parts"),
+    [
+        (f"{INTERLEAVED}; He 0 9 0", [(0, 2), (1, 3), (4,)]),
+        (f"{INTERLEAVED}; @He 0 9 0", [(0, 2), (1, 3)]),
+        ("C 4.5 0 0; C 0 0 0; C 3 0 0; C 1.5 0 0", [(0, 1, 2, 3)]),
+    ],
+)
+def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds(
+    atoms: str, parts: list[tuple[int, ...]]
+) -> None:
+    assert bonded_parts(molecule(atoms)) == parts
 
 
 def test_one_fragment_is_refused() -> None:

@@ -30,7 +30,6 @@ from tests.recorded import recorded_failure
 from tests.report_page import page_of_runs, parse
 
 NASTY = "</td><script>alert(1)</script>"
-STATES = ("complete", "failed", "damaged", "running", "pending")
 
 
 # --- a study --------------------------------------------------------------------------------------
@@ -221,14 +220,9 @@ def test_every_item_has_its_row(call, batch, water, source):
     assert listing(batch) == before
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
     good = elements.row("h2o", "complete")
-    tiles = [row[:2] for row in elements.rows if row[0] in STATES]
-    counts = dict(zip(STATES, ("2 of 9", "2", "2", "1", "2"), strict=True))
-    assert tiles == [list(one) for one in counts.items()]
     runs = [dfmp2.read(batch / f"{name}.h5") for name in ("h2o", "nh2")]
     spent = sum(run.timings.total for run in runs)
     assert elements.row("complete", "2 of 9")[2] == f"wall time {spent:.1f} s in all"
-    warned = sum(len(run.diagnostics.warnings) for run in runs)
-    assert elements.row("warnings")[:3] == ["warnings", str(warned), "of complete items"]
     keys = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     assert good[4:7] == [f"{water.json[key]:.10f}" for key in keys]
     assert elements.row("odd", "failed")[7] == "7.25"
@@ -306,9 +300,15 @@ def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
     assert links == {f"#failure-{place}" for place in range(1, most + 1)}
     assert f"Failed items, the first {most - 1} of 4" in elements.text
     assert ("Wall time of the 2 longest items" in elements.text) == (most - 2 == 2)
-    counts = {"failed": "2", "damaged": "2", "running": "1", "pending": "2", "methods": "2"}
-    assert [row[0] for row in elements.rows[:7]] == ["complete", *counts, "warnings"]
-    assert {row[0]: row[1] for row in elements.rows[1:6]} == counts
+    tiles = [tuple(row[:2]) for row in elements.rows[:6]]
+    assert tiles == [
+        ("complete", "2 of 9"),
+        ("failed", "2"),
+        ("damaged", "2"),
+        ("running", "1"),
+        ("pending", "2"),
+        ("methods", "2"),
+    ]
 
 
 def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
