@@ -687,7 +687,6 @@ def test_defaults_change_on_purpose_only() -> None:
     """A changed default changes everybody's results."""
     found = asdict(Options(basis="sto-3g"))
     assert {name: found[name] for name in DEFAULTS} == DEFAULTS
-    assert Options(basis="sto-3g").settled(1).stability == "auto"
 
 
 def test_a_variable_that_numpy_cannot_read_is_refused_before_it_is_imported(

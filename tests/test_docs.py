@@ -309,11 +309,6 @@ def test_commands_can_be_typed_into_any_shell() -> None:
     assert [one for one in commands if EXPANDED.search(QUOTED.sub("", one))] == []
 
 
-def test_a_header_that_shows_nothing_is_noticed() -> None:
-    assert not shown("<S^2>") and not shown(" ")
-    assert shown("`<S^2>`") and shown("⟨S²⟩") and shown("<b>S</b>")
-
-
 def tables(text: str) -> Iterator[list[str]]:
     """The rows of each table of a page."""
     for found in re.finditer(r"(?:^\|.*\n)+", text, re.MULTILINE):

@@ -38,8 +38,15 @@ def test_atoms_of_ase_with_charges_and_moments() -> None:
     assert (asked.charge, asked.multiplicity) == (2, 4)
     plain = from_ase(atoms_of())
     assert (plain.charge, plain.multiplicity) == (0, 1)
+    # The components of moments that are not collinear cancel, and the length of their sum is 5.
+    assert from_ase(atoms_of(magmoms=[[3.0, -3.0, 1.0], [0.0, -1.0, -1.0]])).multiplicity == 6
     with recorded_error(InputError):
         from_ase(atoms_of(pbc=[False, True, False], cell=[5, 5, 5]))
+    for info in ({"charge": -1}, {"total_charge": 1}, {"multiplicity": 3}, {"charge": "x"}):
+        with recorded_error(InputError):
+            from_ase(atoms_of(info=info))
+        assert from_ase(atoms_of(info=info), charge=-1, multiplicity=1).charge == -1
+    assert from_ase(atoms_of(charges=[-1, 0], info={"charge": -1, "spin": "up"})).charge == -1
     for field in ("charges", "magmoms"):
         from_ase(atoms_of(**{field: [1.0 + 0.9e-6, 0.0]}))
         for wrong in (1.0 + 1.1e-6, 0.5, np.nan, np.inf):

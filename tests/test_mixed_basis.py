@@ -20,7 +20,7 @@ from dfmp2.execution.collect import collect
 from dfmp2.execution.items import compute_item, inputs_to_share, look_items, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
-from dfmp2.molecule.basis import parse_basis_file
+from dfmp2.molecule.basis import parse_basis_file, squash
 from dfmp2.molecule.basis_library import find_exchange_element, resolve_orbital
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
@@ -31,6 +31,7 @@ from dfmp2.options import Options
 from dfmp2.options.basis_parts import title_of, with_contents
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
+from dfmp2.output.reports.method import _facts_of_set, fitting_errors
 from dfmp2.output.study import Study
 from dfmp2.planning.system import orbital_basis
 from dfmp2.validation import psi4
@@ -147,12 +148,6 @@ def test_fitting_sets_follow_each_part() -> None:
     )
 
 
-def test_an_atom_with_its_own_name_for_the_same_set_changes_nothing() -> None:
-    plain = dfmp2.run(molecule(WATER), "6-31g", **TIGHT)
-    mixed = dfmp2.run(molecule(WATER), "6-31g,2=6-31g,O=6-31g", **TIGHT)
-    assert abs(plain.total_energy - mixed.total_energy) < 1e-11
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 SETS_OF_THE_EXCHANGE = (
@@ -172,8 +167,6 @@ def test_files_hold_what_the_library_holds(name: str, symbol: str, form: str) ->
     text = basis_set_exchange.get_basis(name, elements=[symbol], fmt=form)
     found = parse_basis_file("set", text)
     assert list(found) == [symbol]
-    from dfmp2.molecule.basis import squash
-
     expected = find_exchange_element(squash(name), symbol)
     assert found[symbol].ecp == expected.ecp
     mine = sorted(one_contraction(found[symbol].shells))
@@ -210,6 +203,17 @@ def test_a_file_without_its_core_potential_is_refused(
     assert as_ghost.elements[symbol].shells
 
 
+@pytest.mark.parametrize(("atom", "said"), [("I", True), ("@I", False)])
+def test_a_report_names_core_potential_and_fitting_error_of_an_atom_but_of_no_ghost(
+    atom: str, said: bool
+) -> None:
+    found = molecule(f"H 0 0 0; H 0 0 0.7; {atom} 0 0 3")
+    basis = replace(orbital_basis("def2-svp", found), errors={"H": 1e-5, "I": 2e-5})
+    assert ("orbital, I" in dict(_facts_of_set(found, "orbital", basis, 1))) == said
+    (line,) = fitting_errors(found, None, basis)
+    assert ("I +2.0e-05" in line) == said and "H +1.0e-05" in line
+
+
 def gbs(folder: Path, name: str = "6-31G") -> Path:
     """A file with PySCF's own numbers for a set."""
     from pyscf.gto import basis
@@ -221,6 +225,7 @@ def gbs(folder: Path, name: str = "6-31G") -> Path:
 
 def test_an_energy_of_a_file_is_that_of_the_set_in_it(tmp_path: Path) -> None:
     path = gbs(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as editors on Windows write it
     settings = {**TIGHT, "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
     from_file = dfmp2.run(molecule(WATER), str(path), allow_poor_fit=True, **settings)
     named = dfmp2.run(molecule(WATER), "6-31g", allow_poor_fit=True, **settings)
@@ -267,6 +272,7 @@ def test_resume_and_compare_know_the_file(call: Runner, folder: Path) -> None:
 
 
 GOOD = "****\nH 0\nS 1 1.00\n 1.0 1.0\n****\n"
+IODINE = "BASIS\nI S\n1 1\nEND\nECP\n"
 WRONG_FILES: dict[str, str] = {
     "empty": "# nothing\n",
     "prose": "Dear colleague,\n",
@@ -290,6 +296,10 @@ WRONG_FILES: dict[str, str] = {
     "no function": GOOD.replace(" 1.0 1.0", " 1.0 0.0"),
     "two of one": f"{GOOD}{GOOD}",
     "power": "BASIS\nI S\n1 1\nEND\nECP\nI nelec 28\nI ul\n7 1 1\nEND\n",
+    "no terms": f"{IODINE}I nelec 28\nEND\n",
+    "two numbers of electrons": f"{IODINE}I nelec 28\nI ul\n2 1 1\nI nelec 46\nEND\n",
+    "two channels of one": f"{IODINE}I nelec 28\nI ul\n2 1 1\nI S\n2 1 5\nI S\n2 7 9\nEND\n",
+    "two potentials": "****\nI 0\nS 1 1\n1 1\n****\n" + 2 * "I 0\nI-ECP 0 28\np\n1\n2 1 1\n",
     "potential alone": "ECP\nI nelec 28\nI ul\n2 1.0 1.0\nEND\n",
 }
 
@@ -340,6 +350,7 @@ WRONG: dict[str, str] = {
     "no set for the rest": "O=cc-pvdz",
     "two for all": "cc-pvdz,sto-3g",
     "twice": "cc-pvdz,O=sto-3g,o=6-31g",
+    "an atom twice": "cc-pvdz,2=sto-3g,02=6-31g",
     "empty part": "cc-pvdz,,O=sto-3g",
     "empty set": "cc-pvdz,O=",
     "unknown set": "cc-pvdz,O=cc-pvdzz",
@@ -511,13 +522,21 @@ def test_fragments_by_bonds_are_those_by_hand_and_keep_their_sets() -> None:
     assert ghosts.orbital_basis.elements["N4"].name == "6-31g"
 
 
-def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds() -> None:
-    mixed = molecule("H 0 0 0; H 5 0 0; H 0 0 0.74; H 5 0 0.74; He 0 9 0")
-    assert bonded_parts(mixed) == [(0, 2), (1, 3), (4,)]
-    ghost = replace(mixed, ghost=(False, False, False, False, True))
-    assert bonded_parts(ghost) == [(0, 2), (1, 3)]
-    chain = molecule("; ".join(f"C {1.5 * k} 0 0" for k in (3, 0, 2, 1)))
-    assert bonded_parts(chain) == [(0, 1, 2, 3)]
+INTERLEAVED = "H 0 0 0; H 5 0 0; H 0 0 0.74; H 5 0 0.74"
+
+
+@pytest.mark.parametrize(
+    ("atoms", "parts"),
+    [
+        (f"{INTERLEAVED}; He 0 9 0", [(0, 2), (1, 3), (4,)]),
+        (f"{INTERLEAVED}; @He 0 9 0", [(0, 2), (1, 3)]),
+        ("C 4.5 0 0; C 0 0 0; C 3 0 0; C 1.5 0 0", [(0, 1, 2, 3)]),
+    ],
+)
+def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds(
+    atoms: str, parts: list[tuple[int, ...]]
+) -> None:
+    assert bonded_parts(molecule(atoms)) == parts
 
 
 def test_one_fragment_is_refused() -> None:

@@ -58,11 +58,7 @@ def test_symbols_are_pyscfs() -> None:
 
 def test_symbol_spelling_and_advice() -> None:
     assert normalise_symbol("CL") == "Cl"
-    with recorded_error(InputError):
-        normalise_symbol("Cll")
-    with recorded_error(InputError):
-        normalise_symbol("D")
-    for wrong in ("", "Zz", "ﬁ", "x" * 10**6, 8):
+    for wrong in ("Cll", "D", "", "Zz", "ﬁ", "x" * 10**6, 8):
         with recorded_error(InputError) as caught:
             normalise_symbol(wrong)  # type: ignore[arg-type]
         assert len(str(caught.value)) < 120

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -24,6 +25,7 @@ from dfmp2.output.document import Figure, Table
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
+from dfmp2.output.html.sources import _errors
 from dfmp2.output.reports import _said
 from dfmp2.output.reports.energies import _pair_map, energies_section, list_pairs, pairs_section
 from dfmp2.output.reports.result import derivative_sections, operations
@@ -172,12 +174,7 @@ def test_texts_of_a_result_cannot_become_markup(result):
     assert "Molecule" in plain.text
 
 
-def test_an_input_is_shown_up_to_its_first_8000_characters(result):
-    for length, cut in ((8000, False), (8001, True)):
-        text = "#" * (length - 1) + "\N{SNOWMAN}"
-        shown = page_of(replace(result, molecule=replace(result.molecule, text=text)))
-        assert (f"the first 8000 of {length} characters" in shown) == cut
-        assert ("\N{SNOWMAN}" in shown) == (not cut) and "#" * 7999 in shown
+def test_a_molecule_without_input_text_says_so(result):
     shown = page_of(replace(result, molecule=replace(result.molecule, text="")))
     assert "given as numbers: there is no input text" in shown and "Input, SHA-256" not in shown
 
@@ -265,10 +262,29 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
     fits = sum(budget.sources[key].total for key in ("scf_fitting", "mp2_fitting"))
     assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
     assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
+    poor = replace(result.certificate, correlation_error=1e-3)
+    for repeated, words in (
+        (True, "PySCF check and certificate passed"),
+        (False, "certificate failed"),
+    ):
+        certificate = replace(poor, repeated_in_fp64=repeated)
+        other = parse(page_of(replace(shown, certificate=certificate)))
+        assert other.row("checks")[1] == f"{words}, 5 warnings"
     header = elements.text.split("Molecule")[1]  # [0] ends in the contents
     assert [f"Warning: {text}" in header for text in "abcde"] == [True] * 3 + [
         False
     ] * 2 and "2 more below" in header
+
+
+def test_the_sum_of_fitting_errors_is_unknown_if_one_of_them_is():
+    known = SimpleNamespace(name="a", kinds="", shares=[SimpleNamespace(value=1e-5)], total=1e-5)
+    unknown = SimpleNamespace(name="b", kinds="", shares=[SimpleNamespace(value=None)], total=0.0)
+    sources = {"scf_fitting": known, "mp2_fitting": unknown}
+    budget = SimpleNamespace(sources=sources, decimals=None)
+    assert [tile.value for tile in _errors(SimpleNamespace(error_budget=budget))] == [
+        "not known",
+        "-",
+    ]
 
 
 def test_folders_of_absolute_paths_are_not_shown(result):
@@ -292,8 +308,15 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
 
 
-@pytest.mark.parametrize(("name", "kappa"), [("mp2", None), ("scs-mp2", None), ("kappa-mp2", 1.1)])
-def test_what_is_quoted_is_of_the_method(result, name, kappa):
+@pytest.mark.parametrize(
+    ("name", "kappa", "factors"),
+    [
+        ("mp2", None, (1.0, 1.0, 1.0)),
+        ("scs-mp2", None, (1.2, 1 / 3, 1.0)),
+        ("kappa-mp2", 1.1, (1.0, 1.0, 1.0)),
+    ],
+)
+def test_what_is_quoted_is_of_the_method(result, name, kappa, factors):
     """In a notebook, in the last line and at the head of a page."""
     found = replace(
         result,
@@ -304,10 +327,13 @@ def test_what_is_quoted_is_of_the_method(result, name, kappa):
     )
     table = parse(found._repr_html_())
     title = found.options.correlation.title
-    parts = [float(table.row(f"E({part})")[1]) for part in ("SS", "OS", "S")]
-    assert sum(parts) == pytest.approx(float(table.row(f"E({title} correlation)")[1]), abs=2e-10)
+    names = ("opposite-spin correlation", "same-spin correlation", "singles")
+    parts = [float(table.row(name)[1]) for name in names]
+    assert float(table.row(f"{title} correlation")[1]) == pytest.approx(
+        np.dot(factors, parts), abs=2e-10
+    )
     assert (
-        table.row(f"E({title} total)")[1] == f"{found.total_energy:.10f}"
+        table.row(f"{title} total")[1] == f"{found.total_energy:.10f}"
         and f"DF-{title}/" in table.text
     )
     total, correlation = (f"{e:.10f}" for e in (found.total_energy, found.correlation_energy))
@@ -321,6 +347,7 @@ def test_what_is_quoted_is_of_the_method(result, name, kappa):
 
 
 def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
+    """Without second-order energies, of which a functional has none either."""
     found = replace(
         result,
         options=replace(result.options, method="drpa", xc="pbe", check=False, stability="off"),
@@ -328,8 +355,14 @@ def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
         quadrature=Quadrature(-0.4, 8, 0.1, 9.0, 1e-9),
     )
     table = parse(found._repr_html_())
-    parts = [float(table.row(f"E({part})")[1]) for part in ("EXX", "dRPA correlation")]
-    assert float(table.row("E(dRPA total)")[1]) == sum(parts) == -75.5 - 0.4
+    names = ("reference energy", "exact-exchange energy", "dRPA correlation", "dRPA total")
+    assert tuple(row[0] for row in table.rows) == names
+    assert [float(row[1]) for row in table.rows[1:]] == [-75.5, -0.4, -75.9]
+    alone = replace(found, options=replace(found.options, method="ks"), quadrature=None)
+    assert [row[:2] for row in parse(alone._repr_html_()).rows] == [
+        ["KS total", f"{result.scf_total_energy:.10f}"]
+    ]
+    assert "E(corr)" in repr(found) and "E(corr)" not in repr(alone)
 
 
 @pytest.mark.parametrize(
@@ -419,6 +452,15 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         assert levels == ", ".join(f"{energies[spin][number - 1]:.3f}" for spin, number in pair)
         part = 100 * float(total) / result.pairs.correlation_energy
         assert float(share) == pytest.approx(part, abs=0.06)
+    # The first of five alpha and of four beta orbitals is frozen; same-spin pairs are counted twice.
+    lines = [line.split() for line in text.pair_table(result).splitlines()[1:]]
+    printed = {(name, int(i), int(j)): float(energy) for name, i, j, energy in lines}
+    names = {"alpha beta": "opposite_spin", "alpha alpha": "same_spin_alpha"}
+    for pair in list_pairs(result):
+        energy = pair.opposite + pair.same / 2
+        place = (names.get(pair.spins, "same_spin_beta"), pair.i, pair.j)
+        assert printed[place] == pytest.approx(energy, abs=1e-13)
+    assert min(printed) == ("opposite_spin", 2, 2) and max(printed) == ("same_spin_beta", 4, 4)
 
 
 def test_the_bar_of_a_correlation_energy_includes_singles():
@@ -634,19 +676,17 @@ def test_five_pairs_and_three_levels_on_each_side_of_the_gap(water, radical):
 
     result = hdf5.read(radical.path)
     (table,) = text._frontier(result)
-    names = ["HOMO-2", "HOMO-1", "HOMO", "LUMO", "LUMO+1", "LUMO+2"]
-    found = [(row[0], row[1], row[2]) for row in table.rows]
-    wanted, values = [], []
-    for spin, (levels, occupied) in zip(
-        ("alpha", "beta"), zip(result.reference.mo_energy, (5, 4), strict=True), strict=True
+    names = ("HOMO-2", "HOMO-1", "HOMO", "LUMO", "LUMO+1", "LUMO+2")
+    expected = []
+    for spin, levels, occupied in zip(
+        ("alpha", "beta"), result.reference.mo_energy, (5, 4), strict=True
     ):
-        for number in range(occupied - 3, min(occupied + 3, len(levels))):
-            wanted.append((names[number - occupied + 3], number + 1, spin))
-            values.append(levels[number])
-    assert found == wanted
-    assert [float(row[3]) for row in table.rows] == pytest.approx(values, abs=1e-6)
-    volts = [27.211386245988 * value for value in values]
-    assert [float(row[4]) for row in table.rows] == pytest.approx(volts, abs=6e-4)
+        numbers = range(occupied - 2, min(occupied + 3, len(levels)) + 1)
+        for name, number in zip(names, numbers, strict=False):
+            energy = levels[number - 1]
+            volts = 27.211386245988 * energy
+            expected.append((name, number, spin, f"{energy:.6f}", f"{volts:.3f}"))
+    assert table.rows == expected
 
 
 def test_maps_of_both_spins_have_one_scale(result: MP2Result) -> None:

@@ -391,6 +391,27 @@ def test_the_summary_is_one_sheet_whatever_a_run_says(tab, tmp_path, water):
     assert pages(tab) == 1
 
 
+# Least distance of a text directly in a drawing from its left or right end, in units of the drawing.
+ROOM = """Math.min(...[...document.querySelectorAll('svg')].flatMap(drawing =>
+[...drawing.querySelectorAll(':scope > text')].map(text => { const box = text.getBBox();
+return Math.min(box.x, drawing.viewBox.baseVal.width - box.x - box.width); })))"""
+
+
+def test_texts_are_inside_their_drawing(tab, tmp_path, water):
+    """The longest name of a stage, and energies, also in the larger type of a small screen."""
+    result = hdf5.read(water.path)
+    timings = dataclasses.replace(result.timings, gradient=1.5)
+    path = tmp_path / "bars.html"
+    path.write_text(page_of(dataclasses.replace(result, timings=timings)), encoding="utf-8")
+    size = {"height": 700, "deviceScaleFactor": 1, "mobile": False}
+    for width in (360, 1200):
+        tab.ask("Emulation.setDeviceMetricsOverride", width=width, **size)
+        tab.open(path)
+        tab.run("document.querySelectorAll('details').forEach(part => part.open = true)")
+        assert tab.run(ROOM) > -0.5, width
+    tab.ask("Emulation.clearDeviceMetricsOverride")
+
+
 @pytest.mark.parametrize(
     ("shown", "copied"),
     [

@@ -21,7 +21,7 @@ from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
 from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
-from dfmp2.output.html.sources import _answers, _kind_of_point
+from dfmp2.output.html.sources import Origin, _answers, _kind_of_point, study_page
 from dfmp2.output.reports.study import study_figures, study_warnings
 from dfmp2.output.reports.study_tables import values_on_a_screen
 from dfmp2.output.study import Column, Study, StudyWriter, Warned
@@ -30,7 +30,6 @@ from tests.recorded import recorded_failure
 from tests.report_page import page_of_runs, parse
 
 NASTY = "</td><script>alert(1)</script>"
-STATES = ("complete", "failed", "damaged", "running", "pending")
 
 
 # --- a study --------------------------------------------------------------------------------------
@@ -120,7 +119,9 @@ def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical
             writer.add(name, run)
         writer.write(study)
         assert call("report", f"{kind}.h5", "-o", f"{kind}.html").code == 0
-        text = parse(Path(f"{kind}.html").read_text(encoding="utf-8")).text
+        page = Path(f"{kind}.html").read_text(encoding="utf-8")
+        assert "<summary></summary>" not in page
+        text = parse(page).text
         assert [name for name in runs if f"Molecule ({name})" in text] == drawn
         inputs = {"a": "h2o.xyz", "b": "nh2.xyz"}
         assert [name for name in runs if inputs[name] in text] == anchors
@@ -185,7 +186,8 @@ def batch(folder, water, radical):
     output.mkdir()
     shutil.copy(water.path, output / "h2o.h5")
     shutil.copy(radical.path, output / "nh2.h5")
-    (output / "cut.h5").write_bytes(water.path.read_bytes()[:20_000])
+    for name in ("cut", "cr2"):  # of which the second has also its error
+        (output / f"{name}.h5").write_bytes(water.path.read_bytes()[:20_000])
     (output / "link.h5").symlink_to(water.path)
     failure = {
         "code": 4,
@@ -198,6 +200,7 @@ def batch(folder, water, radical):
     items = [
         {"name": "later", "status": "pending"},
         {"name": "lost", "status": "complete"},
+        {"name": "h2o", "status": "complete", "seconds": 99.0},  # of the file the time counts
         {"name": "../../etc/passwd", "status": "pending", "output": "/etc/passwd"},
         {"name": "<script>alert(1)</script>", "status": "running", "seconds": 2.5},
         {"name": "cr2", "status": "failed", "seconds": 10**400},
@@ -217,14 +220,9 @@ def test_every_item_has_its_row(call, batch, water, source):
     assert listing(batch) == before
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
     good = elements.row("h2o", "complete")
-    tiles = [row[:2] for row in elements.rows if row[0] in STATES]
-    counts = dict(zip(STATES, ("2 of 9", "2", "2", "1", "2"), strict=True))
-    assert tiles == [list(one) for one in counts.items()]
     runs = [dfmp2.read(batch / f"{name}.h5") for name in ("h2o", "nh2")]
     spent = sum(run.timings.total for run in runs)
     assert elements.row("complete", "2 of 9")[2] == f"wall time {spent:.1f} s in all"
-    warned = sum(len(run.diagnostics.warnings) for run in runs)
-    assert elements.row("warnings")[:3] == ["warnings", str(warned), "of complete items"]
     keys = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     assert good[4:7] == [f"{water.json[key]:.10f}" for key in keys]
     assert elements.row("odd", "failed")[7] == "7.25"
@@ -265,6 +263,7 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
             seconds=10.0 * place + number,
             cells=("",) * 6 + (str(number + place),),
             asked=("DF-MP2/STO-3G", "auto"),
+            code=(None, 4, 4, 3, 4, 4)[number],
         )
         for place, state in enumerate(batch_pages.STATES, start=1)
         for number in range(place + 1)
@@ -280,6 +279,12 @@ def test_tiles_of_a_batch_count_items_of_each_state_and_warnings_of_complete_one
         "method": ("DF-MP2/STO-3G", "auto", ""),
         "warnings": ("3", "of complete items", "warning"),
     }
+    by_code = batch_pages._by_code([item for item in items if item.state in ("failed", "damaged")])
+    assert by_code.rows == [
+        (4, "SCF did not converge", 4),
+        ("none", "unknown", 2),
+        (3, "input or result file", 1),
+    ]
 
 
 @pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
@@ -295,9 +300,15 @@ def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
     assert links == {f"#failure-{place}" for place in range(1, most + 1)}
     assert f"Failed items, the first {most - 1} of 4" in elements.text
     assert ("Wall time of the 2 longest items" in elements.text) == (most - 2 == 2)
-    counts = {"failed": "2", "damaged": "2", "running": "1", "pending": "2", "methods": "2"}
-    assert [row[0] for row in elements.rows[:7]] == ["complete", *counts, "warnings"]
-    assert {row[0]: row[1] for row in elements.rows[1:6]} == counts
+    tiles = [tuple(row[:2]) for row in elements.rows[:6]]
+    assert tiles == [
+        ("complete", "2 of 9"),
+        ("failed", "2"),
+        ("damaged", "2"),
+        ("running", "1"),
+        ("pending", "2"),
+        ("methods", "2"),
+    ]
 
 
 def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
@@ -447,14 +458,43 @@ def test_the_last_line_of_a_scan_counts_extrema(bends, said):
     assert _extrema(drawn_study("scan", {}, {})) == ""
 
 
-def test_the_lowest_point_of_a_map_has_both_coordinates():
+def test_an_unfinished_map_shows_its_points_and_the_lowest_of_them():
+    """One of its points has failed, and the last row is still to come."""
     table = {
         "bond_1_2": Column((0.7, 0.7, 0.75, 0.75), "angstrom", ""),
         "angle_1_2_3": Column((95.0, 120.0, 95.0, 120.0), "degree", ""),
         "relative_energy": Column((math.nan, 5.9, 8.1, 0.0), "kJ/mol", ""),
     }
-    study = drawn_study("scan", table, settings={"coordinates": ["bond_1_2", "angle_1_2_3"]})
+    settings = {"coordinates": list(table)[:2], "grid": [[0.7, 0.75, 0.8], [95.0, 120.0]]}
+    settings |= {"failed": 1, "points": 6}
+    study = drawn_study("scan", table, settings=settings)
+    elements = parse(study_page(study, [], None, Origin("x.h5", "0" * 64)))
+    assert elements.row("failed points") == ["failed points", "1", "of 6"]
     assert _answers(study)[0][:2] == ("lowest point / angstrom, degree", "0.75, 120")
+    boxes = re.findall(
+        r'<rect class="l(\d)" x="([\d.]+)" y="([\d.]+)" [^>]*><title>([^<]+)</title>',
+        curve_file(study),
+    )
+    # 52 by 40 a box, from 64 to the right and from 154 upwards
+    assert [title for *_, title in boxes] == [
+        "bond 1 2 = 0.7, angle 1 2 3 = 120: 5.90 kJ/mol",
+        "bond 1 2 = 0.75, angle 1 2 3 = 95: 8.10 kJ/mol",
+        "bond 1 2 = 0.75, angle 1 2 3 = 120: 0.00 kJ/mol",
+    ]
+    shares = [1 - math.log1p(energy) / math.log1p(8.1) for energy in (5.9, 8.1, 0.0)]
+    assert [int(shade) for shade, *_ in boxes] == [round(9 * share) for share in shares]
+    for share, (_, x, y, _), place in zip(shares, boxes, ((1, 0), (0, 1), (1, 1)), strict=True):
+        width, height = ((side - 1.5) * (0.25 + 0.75 * share) for side in (52, 40))
+        middle = float(x) + width / 2, float(y) + height / 2
+        assert middle == pytest.approx((90 + 52 * place[0], 134 - 40 * place[1]), abs=0.02)
+    table["relative_energy"] = Column((math.nan,) * 4, "kJ/mol", "")
+    assert "no point has an energy" in curve_file(drawn_study("scan", table, settings=settings))
+
+
+def test_imaginary_modes_are_counted():
+    table = {"wavenumber": Column((-812.4, -50.0, 20.0, 1595.2, 3700.0), "cm^-1", "")}
+    (tile,) = _answers(drawn_study("frequencies", table))
+    assert tile[:3] == ("imaginary modes", 2, "of 5, lowest -812.4 cm^-1")
 
 
 @pytest.mark.parametrize(
@@ -516,6 +556,25 @@ def test_components_and_conditions_are_left_out_of_a_screen():
     values = {name: Dataset(1.0 + k, "hartree", "") for k, name in enumerate((*left_out, *kept))}
     (table,) = values_on_a_screen(drawn_study("reaction", {}, values=values))
     assert [row[0].replace(" ", "_") for row in table.rows] == list(kept)
+
+
+@pytest.mark.parametrize(
+    ("note", "marked"),
+    [
+        ("NO STATIONARY POINT: the gradient of an atom is 6.7e-02 Eh/bohr", True),
+        ("NOT CONVERGED: the last geometry is only the last", True),
+        ("TOO COLD: rotations are those of a classical rotor", True),
+        ("a is NO MINIMUM and no transition state", True),
+        ("a is NO TRANSITION STATE: it has no imaginary mode", True),
+        ("a is a transition state", False),
+    ],
+)
+def test_what_the_numbers_of_a_study_are_not_is_a_warning_on_its_first_sheet(note, marked):
+    study = replace(drawn_study("reaction", {}, settings={"species": []}), notes=("usual", note))
+    page = study_page(study, [], None, Origin("x.h5", "0" * 64))
+    assert page.count('<p class="note warning"><b>! Warning:') == 2 * marked
+    first, results = parse(page).text.split("x.h5", 1)
+    assert (f"Warning: {note}" in first) == marked and note in results
 
 
 def test_a_scan_whose_points_all_failed_is_a_page():

@@ -22,10 +22,8 @@ from dfmp2.output.document import (
     WIDEST,
     Table,
     aligned,
-    cut_text,
     displayed_width,
     fitted_lines,
-    shortened_lines,
 )
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.reports.energies import energy_rows, quoted_energies
@@ -70,6 +68,8 @@ def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
         ("uncorrected interaction energy", "interaction energy, uncorrected"),
         ("counterpoise correction", "CP correction"),
         ("scf cp corrected interaction energy", "SCF, CP-corrected"),
+        ("scf uncorrected interaction energy", "SCF, uncorrected"),
+        ("correlation counterpoise correction", "correlation, CP correction"),
         ("scs mp2 correlation uncorrected interaction energy", "SCS-MP2 correlation, uncorrected"),
         ("mp2 correlation counterpoise correction", "MP2 correlation, CP correction"),
         ("reaction energy", "reaction energy"),
@@ -93,27 +93,6 @@ def test_columns_with_wide_characters_are_aligned() -> None:
     rows = [("水", "1.0"), ("water", "2.0"), ("e\u0301thanol", "3.0")]
     lines = aligned(Table("", ("name", "#E"), rows))
     assert {displayed_width(line) for line in lines} == {12}
-
-
-@pytest.mark.parametrize(
-    "name", ["conformer-0123456789-0001", "水分子の平衡構造における計算一二三"]
-)
-def test_a_cut_name_keeps_both_ends(name: str) -> None:
-    """Names of a series differ at the end."""
-    cut = cut_text(name, 15)
-    assert 14 <= displayed_width(cut) <= 15 and "..." in cut
-    assert cut[:3] == name[:3] and cut[-3:] == name[-3:]
-    assert cut_text(name, displayed_width(name)) == name
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
-def test_advice_is_never_cut(most: int) -> None:
-    """However few lines there are, the last part of a message is shown whole."""
-    lines = shortened_lines(SCF_FAILED, 60, most)
-    advice = SCF_FAILED.partition("MP2 energy. ")[2]
-    assert " ".join(lines).endswith(f"... {advice}")
-    assert max(map(displayed_width, lines)) <= 60
-    assert lines[0].startswith("the SCF did not converge")
 
 
 @pytest.mark.parametrize(
@@ -497,26 +476,6 @@ def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
     assert re.search(r" 1595\.2 +2\.00 +2\.0000 +1\.5000 +real$", text, re.MULTILINE)
     real = {**table, "wavenumber": Column((812.4, 1595.2), "cm^-1", "")}
     assert "real" not in study_report(replace(modes, table=real))
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("cp_corrected_interaction_energy", "interaction energy, CP-corrected"),
-        (
-            "mp2_opposite_spin_correlation_cp_corrected_interaction_energy",
-            "opposite spin, CP-corrected",
-        ),
-        ("scf_uncorrected_interaction_energy", "SCF, uncorrected"),
-        ("correlation_counterpoise_correction", "correlation, CP correction"),
-        ("cbs_mp2_same_spin_correlation_energy", "same spin at the limit"),
-        ("scs_mp2_correlation_reaction_energy", "SCS-MP2 correlation part"),
-        ("gibbs_energy_correction", "Gibbs energy correction"),
-    ],
-)
-def test_quantities_are_named_in_words(key: str, words: str, stretched: Study) -> None:
-    named = replace(stretched, values={key: Dataset(-1.25, "hartree", "")})
-    assert re.search(rf"^{re.escape(words)}  -1\.25", study_report(named), re.MULTILINE)
 
 
 def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Path) -> None:

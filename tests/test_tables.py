@@ -762,7 +762,7 @@ DERIVED = {
 
 
 def batch() -> Iterator[str]:
-    """The page of a batch of two results and a failure, and a ranking of two equal conformers."""
+    """The page of a batch of three results and a failure, and a ranking of two equal conformers."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(WRITTEN / "batch", Path(folder) / "batch")
@@ -771,6 +771,8 @@ def batch() -> Iterator[str]:
             for packed in Path("batch").glob("*.xz"):
                 packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
                 packed.unlink()
+            hybrid = lzma.decompress((RUNS / "double-hybrid.h5.xz").read_bytes())
+            Path("batch/hybrid.h5").write_bytes(hybrid)
             yield from page_of("batch")
             for name in ("rhf", "checked"):
                 packed = (WRITTEN / f"{name}.h5.xz").read_bytes()
@@ -855,20 +857,21 @@ def test_what_depends_on_arguments_alone_changes_on_purpose_only(name: str) -> N
     assert len(found) == len(expected)
 
 
-def test_a_message_that_differs_is_noticed() -> None:
-    """Another text, number or type, one too many, and one that nobody records."""
+ASKED = [("InputError", "2 atoms"), ("InputError", "no atoms")]  # and recorded
+
+
+@pytest.mark.parametrize(
+    "asked", [[("InputError", "3 atoms")], [("ValueError", "2 atoms")], [*ASKED, ASKED[1]]]
+)
+def test_a_message_that_differs_is_noticed(asked: list[tuple[str, str]]) -> None:
+    """Another text or type, and one too many."""
     messages = Messages()
     messages.test = ("test_x.py", "test_y")
-    messages.rows = {messages.test: ["InputError: 2 atoms", "InputError: no atoms"]}
-    for kind, text in (("InputError", "3 atoms"), ("ValueError", "2 atoms")):
-        messages.asked = []
-        with pytest.raises(AssertionError, match="message 1 differs"):
-            messages.compare(kind, text)
-    messages.asked = []
-    messages.compare("InputError", "2 atoms")
-    messages.compare("InputError", "no atoms")
-    with pytest.raises(AssertionError, match="message 3 differs"):
-        messages.compare("InputError", "no atoms")
+    messages.rows = {messages.test: [": ".join(one) for one in ASKED]}
+    for right in asked[:-1]:
+        messages.compare(*right)
+    with pytest.raises(AssertionError, match=f"message {len(asked)} differs"):
+        messages.compare(*asked[-1])
 
 
 def test_recorded_messages_are_those_of_tests() -> None:

@@ -113,20 +113,33 @@ def test_options_win() -> None:
     found = parse("1\ncharge=1 mult=2\nHe 0 0 0", charge=0, multiplicity=3)
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 3)
     assert (found.charge_from, found.multiplicity_from) == ("option", "option")
-    assert one_atom("He 0 0 0", "spin=3", multiplicity=1).multiplicity == 1
-    assert one_atom("He 0 0 0", "spin=3 mult=3").multiplicity == 3
 
 
-def test_a_comment_of_two_numbers_that_says_nothing_else_is_no_error() -> None:
-    """Gaussian, ORCA and Psi4 write charge and multiplicity in this form."""
-    assert one_atom("He 0 0 0", "0 1").charge == 0
-    assert one_atom("He 0 0 0", "-1 1", charge=0, multiplicity=1).charge == 0
-    assert one_atom("He 0 0 0", "1 2", charge=1, multiplicity=2).charge == 1
-    assert one_atom("He 0 0 0", "1 1", charge=1).charge == 1
-    for state in ({"charge": 1}, {"multiplicity": 2}):
+@pytest.mark.parametrize(
+    ("comment", "options", "state"),
+    [
+        ("spin=3", {"multiplicity": 1}, (0, 1)),
+        ("spin=3 mult=3", {}, (0, 3)),
+        # Gaussian, ORCA and Psi4 write charge and multiplicity as two numbers.
+        ("0 1", {}, (0, 1)),
+        ("-1 1", {"charge": 0, "multiplicity": 1}, (0, 1)),
+        ("1 2", {"charge": 1, "multiplicity": 2}, (1, 2)),
+        ("1 1", {"charge": 1}, (1, 1)),
+        ("1 2", {"charge": 1}, None),
+        ("1 2", {"multiplicity": 2}, None),
+        ("I 1.5 of 2", {}, (0, 1)),
+        ("12 300", {}, (0, 1)),
+    ],
+)
+def test_what_a_comment_leaves_to_options(
+    comment: str, options: dict[str, int], state: tuple[int, int] | None
+) -> None:
+    if state is None:
         with recorded_error(InputError):
-            one_atom("He 0 0 0", "1 2", **state)
-    assert one_atom("He 0 0 0", "I 1.5 of 2").charge == one_atom("He 0 0 0", "12 300").charge == 0
+            one_atom("He 0 0 0", comment, **options)
+        return
+    found = one_atom("He 0 0 0", comment, **options)
+    assert (found.charge, found.multiplicity) == state
 
 
 def test_properties_say_which_columns() -> None:

@@ -403,7 +403,7 @@ def composition_of(molecule: Molecule, options: Options) -> str:
     order unless the basis names some by their number."""
     asked = sorted((name, value) for name, value in asdict(options).items() if name not in FREE)
     atoms = list(molecule.labels)
-    if not any(key.isdigit() for key in parse_parts(options.basis).special):
+    if not parse_parts(options.basis).of_atoms:
         atoms.sort()
     return repr((atoms, molecule.charge, molecule.multiplicity, asked))
 

@@ -393,6 +393,10 @@ def parse_basis_file(name: str, text: str) -> dict[str, ElementBasis]:
         if len(set(shells)) < len(shells):
             raise InputError(Option("basis"), f": {name} has a shell of {symbol} twice")
         ecp = None
+        if one.core is not None and not one.channels:
+            raise InputError(
+                Option("basis"), f": {name} has no terms in the core potential of {symbol}"
+            )
         if one.core is not None:
             channels = sorted(one.channels.items())
             ecp = (
@@ -488,11 +492,13 @@ def _read_nwchem_potential(lines: _Lines, found: dict[str, _Element], words: lis
     if kind == "NELEC":
         if len(words) != 3 or not words[2].isdecimal():
             lines.refuse("the number of electrons that the potential replaces")
+        _require_first(lines, element.core is None)
         element.core = int(words[2])
         return
     if element.core is None:
         lines.refuse("nelec of this element first")
     momentum = lines.momentum(kind) if kind != "UL" else -1
+    _require_first(lines, momentum not in element.channels)
     terms: list[list[float]] = []
     for row in lines:
         if not NUMBER.fullmatch(row[0]):
@@ -500,6 +506,11 @@ def _read_nwchem_potential(lines: _Lines, found: dict[str, _Element], words: lis
             break
         terms.append(_term(lines, row))
     element.channels[momentum] = _by_power(lines, terms)
+
+
+def _require_first(lines: _Lines, is_first: bool) -> None:
+    if not is_first:
+        lines.refuse("each part of a core potential once")
 
 
 def _term(lines: _Lines, words: list[str]) -> list[float]:
@@ -561,6 +572,7 @@ def _read_gaussian_potential(lines: _Lines, element: _Element, words: list[str])
         lines.refuse(
             "the highest angular momentum and the electrons of a potential, as in I-ECP 3 28"
         )
+    _require_first(lines, element.core is None)
     highest = int(words[1])
     element.core = int(words[2])
     for momentum in (-1, *range(highest)):

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dfmp2.errors import InputError, Message, Option
@@ -35,6 +35,8 @@ SPIN_STATES = {
     "nonet": 9,
 }
 IONS = {"mono": 1, "di": 2, "tri": 3, "tetra": 4}
+COUNTS = ("one", "two", "three", "four", "five", "six")
+SPELT = ("minus", "plus", "negative", "positive", "zero", *COUNTS)
 # Prefixes joined to a word by _ or - that leave it a property of the molecule.
 OF_THE_MOLECULE = {
     "total",
@@ -143,8 +145,7 @@ _STATEMENT = re.compile(
     rf"{_BEFORE}{_WORD}(?:"
     rf"(?P<equals>\s*(?:=>|->|={{1,2}}|:=?)\s*)(?:(?P<value>{_NUMBER}){_END}|(?P<other>[^\s,;]*))"
     rf"|(?:\s*[,(\[|]\s*|\s+(?:is|of|was|equals|equal\s+to|set\s+to)\s+|\s+)"
-    rf"(?:(?P<beside>{_NUMBER})(?:e(?!\w))?{_END}|(?P<spelt>(?:minus|plus|negative|positive|zero"
-    rf"|one|two|three|four|five|six)\b))"
+    rf"(?:(?P<beside>{_NUMBER})(?:e(?!\w))?{_END}|(?P<spelt>(?:{'|'.join(SPELT)})\b))"
     rf"|(?P<joined>[_-]*[+-]?\d+|[^\w]{{1,6}}\d+(?:\.\d*)?)(?![a-z0-9*]|[.+-]\w)"
     rf"|(?P<place>\s(?:of|on|for|in)(?:\s[a-z]+){{1,4}}?)(?:\s?[=:]\s?|\sis\s)(?P<there>{_NUMBER}){_END}"
     rf"|(?P<behind>(?:[_-][a-z]{{1,20}}){{1,3}})\s*[=:]\s*(?P<its>{_NUMBER}){_END})",
@@ -181,7 +182,7 @@ _UNNUMBERED = {
     ),
     "multiplicity": re.compile(
         rf"{_BEFORE}(?:high[\s-]spin|[bd]i-?radical)s?(?![a-z0-9])"
-        rf"|{_BEFORE}(?:one|two|three|four|five|six)\sunpaired(?![a-z0-9])"
+        rf"|{_BEFORE}(?:{'|'.join(COUNTS)})\sunpaired(?![a-z0-9])"
         rf"|{_BEFORE}n_?(?:alpha|beta)\s?[=:]\s?\d+"
     ),
 }
@@ -227,19 +228,9 @@ def statements(comment: str, hidden: list[str] | None = None) -> list[Statement]
     InputError : a charge or multiplicity is not a whole number
     """
     listed = list(_statements(comment))
+    why = "stands in the text of another key"
     for text in hidden or []:
-        for one in _statements(text):
-            why = "stands in the text of another key"
-            listed.append(
-                Statement(
-                    quantity=one.quantity,
-                    words=one.words,
-                    meanings=one.meanings,
-                    certain=False,
-                    why=why,
-                    quoted=True,
-                )
-            )
+        listed += [replace(one, certain=False, why=why, quoted=True) for one in _statements(text)]
     return listed
 
 
@@ -476,21 +467,6 @@ def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Statem
             f"{word}={shown(other)}: expected a whole number; ", _spelling(KINDS[kind])
         )
     return None
-
-
-SPELT = {
-    "minus",
-    "plus",
-    "negative",
-    "positive",
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-}
 
 
 def _statement(kind: str, words: str, number: str) -> Statement:

@@ -45,10 +45,11 @@ def from_ase(atoms: Any, charge: int | None = None, multiplicity: int | None = N
         )
     if charge is None:
         charge = _sum("charge", "initial charges", atoms.get_initial_charges())
+        _require_stated(atoms, "charge", charge)
     if multiplicity is None:
-        multiplicity = 1 + abs(
-            _sum("multiplicity", "initial magnetic moments", atoms.get_initial_magnetic_moments())
-        )
+        moment = np.sum(atoms.get_initial_magnetic_moments(), axis=0)  # a vector if not collinear
+        multiplicity = 1 + _sum("multiplicity", "initial magnetic moments", np.linalg.norm(moment))
+        _require_stated(atoms, "multiplicity", multiplicity)
     return Molecule(
         symbols=tuple(atoms.get_chemical_symbols()),
         coordinates=atoms.get_positions() * BOHR_PER_ANGSTROM,
@@ -57,6 +58,22 @@ def from_ase(atoms: Any, charge: int | None = None, multiplicity: int | None = N
         name=atoms.get_chemical_formula(),
         source="ASE",
     )
+
+
+STATED = {  # keys of `atoms.info`, in which ASE puts what the comment of an xyz file says
+    "charge": ("charge", "total_charge"),
+    "multiplicity": ("multiplicity", "spin_multiplicity"),
+}
+
+
+def _require_stated(atoms: Any, name: str, value: int) -> None:
+    """Raise if `atoms.info` states another charge or multiplicity than the atoms add up to."""
+    for key in STATED[name]:
+        if key in atoms.info and not np.array_equal(atoms.info[key], value):
+            raise InputError(
+                f"atoms.info[{key!r}] is {atoms.info[key]}, but the {name} is {value} by the "
+                f"initial charges and magnetic moments of the atoms: pass {name}=..."
+            )
 
 
 def _sum(name: str, what: str, values: Any) -> int:

@@ -167,7 +167,8 @@ class Molecule:
 
         Raises
         ------
-        InputError : the atoms are periodic, or the sums are not whole numbers
+        InputError : the atoms are periodic, or the sums are not whole numbers or not what
+            `atoms.info` states
         """
         found: Molecule = _reader("foreign").from_ase(atoms, charge, multiplicity)
         return found

@@ -548,10 +548,13 @@ class MP2Result(Calculated):
         return presentation().result_frame(self)
 
     def __repr__(self) -> str:
-        title = self.options.correlation.title
+        method = self.options.correlation
+        correlation = ""
+        if method.kind != "none":
+            correlation = f", E(corr) = {self.correlation_energy:.10f} Eh"
         return (
-            f"MP2Result({self.molecule.formula}: {self.level}, E({title}, total) = "
-            f"{self.total_energy:.10f} Eh, E(corr) = {self.correlation_energy:.10f} Eh)"
+            f"MP2Result({self.molecule.formula}: {self.level}, E({method.title}, total) = "
+            f"{self.total_energy:.10f} Eh{correlation})"
         )
 
     def __str__(self) -> str:

@@ -44,6 +44,16 @@ class BasisParts:
     special: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def of_atoms(self) -> dict[int, str]:
+        """The sets in `special` by number of an atom."""
+        return {int(key): value for key, value in self.special.items() if key.isdigit()}
+
+    @property
+    def of_symbols(self) -> dict[str, str]:
+        """The sets in `special` by element symbol, as written."""
+        return {key: value for key, value in self.special.items() if not key.isdigit()}
+
+    @property
     def text(self) -> str:
         """The parts as one text."""
         default = [self.default] if self.default else []
@@ -52,11 +62,8 @@ class BasisParts:
     def of_elements(self, elements: Iterable[str]) -> dict[str, str]:
         """The sets in `special` for atoms by number, and for those elements that are present."""
         present = {symbol.lower() for symbol in elements}
-        return {
-            key: value
-            for key, value in self.special.items()
-            if key.isdigit() or key.lower() in present
-        }
+        absent = {key for key in self.of_symbols if key.lower() not in present}
+        return {key: value for key, value in self.special.items() if key not in absent}
 
     @property
     def files(self) -> list[str]:
@@ -90,6 +97,8 @@ def parse_parts(text: str) -> BasisParts:
                     Option("basis", text),
                     f": {key[:20]} is no number of an atom: expected parts as in {EXAMPLE}",
                 )
+            if key.isdigit():
+                key = str(int(key))
             if key.lower() in (known.lower() for known in special):
                 raise InputError(Option("basis", text), f": {key} is given twice: leave one out")
             special[key] = value
@@ -179,7 +188,7 @@ def read_basis_file(value: str) -> tuple[str, str]:
             "start again",
         )
     try:
-        return path.name, content.decode("utf-8")
+        return path.name, content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             Option("basis"), f": {path} is not a text file ({error.reason})"
@@ -297,6 +306,6 @@ def common_basis(texts: Iterable[str]) -> str | None:
     special = dict(item for basis in bases for item in basis.special.items())
     if len({basis.default for basis in bases}) != 1 or len(special) != len(sets):
         return None
-    if any(key.isdigit() for key in special):
+    if any(basis.of_atoms for basis in bases):
         return None
     return BasisParts(bases[0].default, special).text

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.molecule.molecule import Molecule
@@ -29,7 +30,7 @@ from dfmp2.output.document import (
     document_text,
     size,
 )
-from dfmp2.output.reports.energies import list_pairs, quoted_energies
+from dfmp2.output.reports.energies import frozen_before_pairs, list_pairs, quoted_energies
 from dfmp2.output.reports.method import heading, method_name, point_charge_line, spin_fact
 from dfmp2.output.reports.result import input_sections, summary_blocks
 from dfmp2.output.reports.study import (
@@ -44,8 +45,6 @@ from dfmp2.output.study import Study
 from dfmp2.units import DEBYE, EV_PER_HARTREE, counted_text, format_bytes
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dfmp2.mp2.prepared import Prepared
 
 # Shorter forms of quantity names, which are long keys in JSON: pattern -> printed form.
@@ -303,18 +302,19 @@ def last_line(result: MP2Result, output: str) -> str:
 
 
 def pair_table(result: MP2Result) -> str:
-    """All stored pair energies, one line per pair, numbered from 1 over the correlated orbitals."""
+    """All stored pair energies, one line per pair, numbered from 1 over all orbitals."""
     if result.options.correlation.kind != "pairs":
         return f"{result.method} has no pair energies\n"
     if result.pairs.summed:
         return "the file keeps energies alone, without those of pairs\n"
     lines = [f"{'channel':<18}{'i':>5}{'j':>5}{'energy / Eh':>22}"]
+    frozen = frozen_before_pairs(result)
     for name, matrix in result.pairs.channels().items():
         mirrored = name != "opposite_spin" or result.reference.nspin == 1
-        for i, row in enumerate(matrix):
-            for j, energy in enumerate(row):
-                if not mirrored or i <= j:
-                    lines.append(f"{name:<18}{i + 1:>5}{j + 1:>5}{energy:>22.14f}")
+        rows, columns = frozen[name]
+        for (i, j), energy in np.ndenumerate(matrix):
+            if not mirrored or i <= j:
+                lines.append(f"{name:<18}{i + 1 + rows:>5}{j + 1 + columns:>5}{energy:>22.14f}")
     return "\n".join(lines) + "\n"
 
 
@@ -364,29 +364,12 @@ def _go_on(path: str) -> str:
 
 
 def result_html(result: MP2Result) -> str:
-    """An HTML table of the energies of the method, for notebooks."""
-    title = result.options.correlation.title
-    rows = [("E(SCF)", result.scf_total_energy)]
-    if result.functional_energy is not None:
-        rows.append((f"E({title} functional)", result.functional_energy))
-    if result.mean_field_name == "hf_total_energy":
-        rows.append(("E(EXX)", result.hf_total_energy))
-    if result.quadrature is None:
-        rows += [
-            ("E(SS)", result.same_spin_correlation_energy),
-            ("E(OS)", result.opposite_spin_correlation_energy),
-        ]
-    if result.mp2_singles_energy:
-        rows.append(("E(S)", result.mp2_singles_energy))
-    rows.append((f"E({title} correlation)", result.correlation_energy))
-    if result.dispersion is not None:
-        rows.append(("E(dispersion)", result.dispersion.energy))
-    rows.append((f"E({title} total)", result.total_energy))
+    """An HTML table of the energies that people quote, for notebooks."""
     caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
     body = "".join(
-        f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td>"
-        "<td>E<sub>h</sub></td></tr>"
-        for name, value in rows
+        f"<tr><td>{name}</td><td style='text-align:right'>{energy}</td>"
+        f"<td>E<sub>h</sub></td><td>{html.escape(meaning)}</td></tr>"
+        for name, energy, meaning in quoted_energies(result).rows
     )
     return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
 

@@ -516,16 +516,13 @@ def _assigned(
 ) -> tuple[dict[str, str], dict[int, str]]:
     """The sets by element, and by atom number."""
     of_elements: dict[str, str] = {}
-    of_atoms: dict[int, str] = {}
     given = Option("basis", title_of(text))
-    for key, value in parts.special.items():
-        if key.isdigit():
-            if not 1 <= int(key) <= molecule.natom:
-                raise InputError(
-                    given, f": there is no atom {key}, the molecule has {molecule.natom}"
-                )
-            of_atoms[int(key)] = value
-            continue
+    for number in parts.of_atoms:
+        if not 1 <= number <= molecule.natom:
+            raise InputError(
+                given, f": there is no atom {number}, the molecule has {molecule.natom}"
+            )
+    for key, value in parts.of_symbols.items():
         symbol = normalise_symbol(key)
         if symbol not in molecule.elements:
             raise InputError(
@@ -533,7 +530,7 @@ def _assigned(
                 f": there is no {symbol} in {molecule.formula}: leave out {key}=, or correct it",
             )
         of_elements[symbol] = value
-    return of_elements, of_atoms
+    return of_elements, parts.of_atoms
 
 
 def _element(value: str, symbol: str) -> ElementBasis:

@@ -30,6 +30,8 @@ SAMPLES = 401  # points of a broadened spectrum, in addition to its lines
 MOST_LABELS = 6  # of peaks
 WEAKEST_LABELLED = 0.03  # of the strongest
 LABEL_WIDTH = 34.0
+LONGEST_OF_BAR = 23  # characters; longer names are shortened
+WIDTH_OF_LETTER = 8.2  # of a name beside a bar, on a small screen too
 
 
 class Bar(NamedTuple):
@@ -58,9 +60,11 @@ class Limit(NamedTuple):
 def bars(label: str, items: Sequence[Bar], names: Sequence[str] = ()) -> str:
     """Horizontal bars from zero, the longest over the full width; `names` are those of the parts of
     a bar."""
-    left, row, top = 106.0, 30.0, 30.0 if names else 8.0
+    called = [shortened_name(item.name, LONGEST_OF_BAR) for item in items]
+    left = 24.0 + WIDTH_OF_LETTER * max(map(len, called), default=0)
+    row, top = 30.0, 30.0 if names else 8.0
     lengths = [[axis_length(part) for part in item.parts] for item in items]
-    to_x = axis_scale(0.0, max(map(sum, lengths), default=0.0), left, WIDTH - 112.0)
+    to_x = axis_scale(0.0, max(map(sum, lengths), default=0.0), left, WIDTH - 132.0)
     drawn, x = [], left
     for cls, name in zip(("bar", "bar2"), names, strict=False):
         drawn += [
@@ -70,7 +74,7 @@ def bars(label: str, items: Sequence[Bar], names: Sequence[str] = ()) -> str:
         x += 40 + 7 * len(name)
     for place, (item, parts) in enumerate(zip(items, lengths, strict=True)):
         y, end = top + row * place, left
-        drawn.append(text_element(left - 8, y + 18, shortened_name(item.name, 17), "end"))
+        drawn.append(text_element(left - 8, y + 18, called[place], "end"))
         for cls, part in zip(("bar", "bar2"), parts, strict=False):
             wide = to_x(part) - left
             drawn.append(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from dfmp2.arrays import Array
 from dfmp2.output.drawings import drawing, element, of_its_own, text_element
 from dfmp2.output.drawings.plots import LEVELS, Curve, curves
 from dfmp2.output.study import Study
@@ -22,7 +23,8 @@ def scan_drawing(study: Study) -> str:
 
     Failed points are left out; a drawing without any point says so.
     """
-    if "map_energy" in study.arrays:
+    any_energy = any(map(math.isfinite, study.table["relative_energy"].values))
+    if len(study.settings.get("coordinates", ())) == 2 and any_energy:
         return energy_map(study)
     name, column = next(iter(study.table.items()))
     method = next((run.options.correlation.title for run in study.runs.values()), study.title)
@@ -109,10 +111,10 @@ def energy_map(study: Study) -> str:
 
     The first coordinate runs upwards, the second to the right. Sizes and shades fall with the
     logarithm of 1 + E / (kJ/mol), so that wells stay visible beside walls. The lowest box is
-    framed; a failed point has no box.
+    framed; a point that failed, or has not been computed yet, has no box.
     """
-    energies = study.arrays["map_energy"].value
-    above = (energies - np.nanmin(energies)) * KJ_PER_MOL_PER_HARTREE
+    first, second = study.settings["grid"]
+    above = _energies_on_a_grid(study)
     steepest = math.log1p(float(np.nanmax(above)))
     rows, columns = above.shape
     left, top, room = 64.0, 34.0, 416.0
@@ -120,8 +122,8 @@ def energy_map(study: Study) -> str:
     height = min(40.0, room / rows)
     right, bottom = left + width * columns, top + height * rows
     parts = [element("rect", x=left, y=top, width=right - left, height=bottom - top, cls="grid")]
-    names = [name.replace("_", " ") for name in study.settings["coordinates"]]
-    first, second = study.arrays["map_first"], study.arrays["map_second"]
+    names = [name.replace("_", " ") for name in study.coordinates]
+    units = [study.table[name].units for name in study.coordinates]
     frame = ""
     for (i, j), energy in np.ndenumerate(above):
         if math.isnan(energy):
@@ -130,7 +132,7 @@ def energy_map(study: Study) -> str:
         if steepest > 0:
             share = 1.0 - math.log1p(float(energy)) / steepest
         middle = left + width * (j + 0.5), bottom - height * (i + 0.5)
-        place = f"{names[0]} = {first.value[i]:g}, {names[1]} = {second.value[j]:g}"
+        place = f"{names[0]} = {first[i]:g}, {names[1]} = {second[j]:g}"
         parts.append(_box(*middle, (width, height), share, f"{place}: {energy:.2f} kJ/mol"))
         if energy == 0:
             x, y = middle[0] - width / 2, middle[1] - height / 2
@@ -138,12 +140,12 @@ def energy_map(study: Study) -> str:
     parts.append(frame)
     for i in range(0, rows, max(1, math.ceil(15 / height))):
         y = bottom - height * (i + 0.5) + 4
-        parts.append(text_element(left - 6, y, f"{first.value[i]:g}", "small end"))
+        parts.append(text_element(left - 6, y, f"{first[i]:g}", "small end"))
     for j in range(0, columns, max(1, math.ceil(34 / width))):
         x = left + width * (j + 0.5)
-        parts.append(text_element(x, bottom + 16, f"{second.value[j]:g}", "small middle"))
-    parts.append(text_element(14, top - 14, f"{names[0]} / {first.units}", "small up"))
-    x_name = f"{names[1]} / {second.units}"
+        parts.append(text_element(x, bottom + 16, f"{second[j]:g}", "small middle"))
+    parts.append(text_element(14, top - 14, f"{names[0]} / {units[0]}", "small up"))
+    x_name = f"{names[1]} / {units[1]}"
     parts.append(text_element((left + right) / 2, bottom + 36, x_name, "small middle"))
     for level in range(LEVELS):
         share = level / (LEVELS - 1)
@@ -156,6 +158,16 @@ def energy_map(study: Study) -> str:
     parts.append(text_element(left + 40.0 * LEVELS + 6, bottom + 60, "kJ/mol", "small"))
     wide = max(right + 8, left + 40.0 * LEVELS + 60)
     return drawing(wide, bottom + 86, f"Map of energies: {study.title}", parts)
+
+
+def _energies_on_a_grid(study: Study) -> Array:
+    """(first, second) energies of a map above its lowest point, kJ/mol; NaN for points without."""
+    first, second = study.settings["grid"]
+    above = np.full((len(first), len(second)), math.nan)
+    points = zip(*(study.table[name].values for name in study.coordinates), strict=True)
+    for (x, y), energy in zip(points, study.table["relative_energy"].values, strict=True):
+        above[first.index(x), second.index(y)] = energy
+    return above
 
 
 def _box(x: float, y: float, cell: tuple[float, float], share: float, title: str) -> str:

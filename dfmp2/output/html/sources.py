@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,10 @@ FIRST_OF_INTERACTION = [
 ]
 MOST_VALUES = 8  # values of a study in the summary
 MOST_IN_FULL = 8  # results with their own sections; keeps a page of 100 below 2 MB
+# Notes on what the numbers of a study are not
+DOUBT = re.compile(
+    r"\b(?:NO (?:STATIONARY POINT|MINIMUM|TRANSITION STATE)|NOT CONVERGED|TOO COLD)\b"
+)
 # kind of study -> title of the tile, and the names of its value, of which the first found is used
 FOUND = {
     "interaction": {
@@ -409,6 +414,10 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Ori
                 "status", study.status, "not everything that was asked for has been run", "failure"
             )
         )
+    failed = study.settings.get("failed", 0)
+    if failed:
+        about = f"of {study.settings['points']}"
+        tiles.append(SummaryTile("failed points", failed, about, "failure"))
     budget = study.error_budget
     if budget is not None and budget.total is not None:
         tiles.append(
@@ -434,10 +443,15 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Ori
             figures, molecule = _taken_out(molecule)
         molecules.append(molecule._replace(title=f"Molecule ({drawn.name})"))
     formulas = [entry.result.molecule.formula.partition(" + ghost ")[0] for entry in runs]
-    worded = [
-        with_formulas(block, formulas) if isinstance(block, str) else block
-        for block in results.blocks
-    ]
+    doubts = [note for note in study.notes if DOUBT.search(note)]
+    worded: list[Block] = []
+    for block in results.blocks:
+        if block in doubts:
+            worded.append(Note("warning", str(block)))
+        elif isinstance(block, str):
+            worded.append(with_formulas(block, formulas))
+        else:
+            worded.append(block)
     sections = [
         results._replace(blocks=[*worded, *given]),
         *molecules,
@@ -456,7 +470,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Ori
         *_main_values(results, study.kind),
         Facts(_origin(file, study.command)),
     ]
-    warnings = study_warnings(study)
+    warnings = [*doubts, *study_warnings(study)]
     heading = with_formulas(title or study.title, formulas)
     return render(Summary(heading, subtitle, tiles, blocks, warnings), sections, file.name)
 

@@ -314,6 +314,17 @@ def list_pairs(result: MP2Result) -> list[Pair]:
     )
 
 
+def frozen_before_pairs(result: MP2Result) -> dict[str, tuple[int, int]]:
+    """Frozen orbitals before the first one of the rows and of the columns of each channel."""
+    alpha, beta = core_orbitals(result)
+    return {
+        "opposite_spin": (alpha, beta),
+        "same_spin": (alpha, alpha),
+        "same_spin_alpha": (alpha, alpha),
+        "same_spin_beta": (beta, beta),
+    }
+
+
 def pairs_section(result: MP2Result) -> Section:
     core = core_orbitals(result)
     total = result.pairs.correlation_energy
@@ -345,7 +356,7 @@ def pairs_section(result: MP2Result) -> Section:
         "#sum / Eh",
         "#share / %",
     )
-    firsts = {"opposite_spin": core, "same_spin_beta": (core[1], core[1])}
+    frozen_of = frozen_before_pairs(result)
     channels = {
         name.replace("_", " "): matrix
         for name, matrix in result.pairs.channels().items()
@@ -353,7 +364,7 @@ def pairs_section(result: MP2Result) -> Section:
     }
     largest = max([float(np.abs(_blocks(matrix)).max()) for matrix in channels.values()], default=0)
     maps = [
-        _pair_map(name, matrix, firsts.get(name.replace(" ", "_"), (core[0], core[0])), largest)
+        _pair_map(name, matrix, frozen_of[name.replace(" ", "_")], largest)
         for name, matrix in channels.items()
     ]
     return Section("pairs", "Pair energies", [*maps, Table(caption, heads, rows, sortable=True)])

@@ -134,7 +134,7 @@ def method_section(result: Calculated) -> Section:
         if not basis.elements:
             facts.append((role, "none: a functional alone has no second-order energy"))
             continue
-        facts += _facts_of_set(role, basis, functions)
+        facts += _facts_of_set(result.molecule, role, basis, functions)
         exponents += _even_tempered(basis)
         hashes += [(role, symbol, one.sha256) for symbol, one in basis.elements.items()]
     between = result.reference.interatomic_fitting_error
@@ -164,13 +164,16 @@ def method_section(result: Calculated) -> Section:
     return Section("method", "Method and basis sets", blocks)
 
 
-def _facts_of_set(role: str, basis: BasisSet, functions: int) -> list[tuple[str, str]]:
-    """The names of a set, and the core potentials that belong to it."""
+def _facts_of_set(
+    molecule: Molecule, role: str, basis: BasisSet, functions: int
+) -> list[tuple[str, str]]:
+    """The names of a set, and the core potentials of atoms that are not ghosts."""
     first, *others = basis.describe()
     facts = [(role, f"{first}, {functions} spherical functions")]
     facts += [(role, line) for line in others]
+    real = basis.real_keys(molecule)
     for symbol, element in basis.elements.items():
-        if element.ecp is not None:
+        if element.ecp is not None and symbol in real:
             core = f"core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
             facts.append((f"{role}, {symbol}", core))
     return facts
@@ -228,8 +231,11 @@ def fitting_errors(
         else:
             total = basis.error_of(basis.real_keys(molecule))
         if basis is not None and total is not None:
+            real = basis.real_keys(molecule)
             each = ", ".join(
-                f"{symbol} {signed_energy(error)}" for symbol, error in basis.errors.items()
+                f"{symbol} {signed_energy(error)}"
+                for symbol, error in basis.errors.items()
+                if symbol in real
             )
             if name == "SCF" and between is not None:
                 more = f"; between them {signed_energy(between)} Eh"

@@ -130,7 +130,7 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
             f"{counted_text(len(study.runs), 'run')}: reference, and plus and minus for each "
             "coordinate of each atom."
         ]
-        runs = runs._replace(details=True)
+        runs = runs._replace(details=True, caption=runs.caption or "Runs")
     of_runs = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
     return [Section("study", "Results", blocks), of_runs]
 
