@@ -205,8 +205,9 @@ def _require_correlated(
         )
     if orbitals > nbeta:
         raise InputError(
+            who,
             (
-                f"{who} freezes {counted_text(orbitals, 'orbital')} of each spin, but "
+                f" freezes {counted_text(orbitals, 'orbital')} of each spin, but "
                 f"{molecule.formula} has only {counted_text(nbeta, 'beta electron')}: pass "
             ),
             Option("frozen_core", N),
