@@ -35,7 +35,7 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
-from tests.awkward import mole_of
+from tests.awkward import mole_of, spin_energies
 from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_drawn_functionals import of_package
@@ -305,35 +305,6 @@ def test_water_has_the_energies_of_orca_and_q_chem(method: str, total: float) ->
     assert found.total_energy == pytest.approx(total, abs=1e-5)
 
 
-def second_order(mf: Any, fitting: Any) -> tuple[float, float]:
-    """Unscaled E_OS and E_SS of a PySCF UKS, from sums over fitted integrals."""
-    mole, spins = mf.mol, []
-    metric = fitting.intor("int2c2e")
-    three = df.incore.aux_e2(mole, fitting, "int3c2e")
-    for c, e, n in zip(mf.mo_coeff, mf.mo_energy, mf.mo_occ, strict=True):
-        b = np.einsum("mnP,mi,na->iaP", three, c[:, n > 0], c[:, n == 0], optimize=True)
-        spins.append((b, e[n > 0], e[n == 0]))
-
-    def integrals(s: int, t: int) -> tuple[Any, Any]:
-        (b, ei, ea), (d, ej, eb) = spins[s], spins[t]
-        fitted = np.linalg.solve(metric, d.reshape(-1, len(metric)).T).T.reshape(d.shape)
-        g = np.einsum("iaP,jbP->iajb", b, fitted, optimize=True)
-        gaps = (
-            ei[:, None, None, None]
-            - ea[None, :, None, None]
-            + ej[None, None, :, None]
-            - eb[None, None, None, :]
-        )
-        return g, gaps
-
-    g, gaps = integrals(0, 1)
-    opposite, same = float((g**2 / gaps).sum()), 0.0
-    for s in (0, 1):
-        g, gaps = integrals(s, s)
-        same += 0.5 * float((g * (g - g.transpose(0, 3, 2, 1)) / gaps).sum())
-    return opposite, same
-
-
 # Functional of the orbitals, that of the energy, opposite and same spin; pyscf/pyscf-forge,
 # pyscf/dh/util/xccode/functionals/family_xdh.json and family_bdh.json.
 OF_ENERGY = {
@@ -405,7 +376,7 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     mf = dft.UKS(mole, xc=of_orbitals).density_fit(auxbasis=basis)
     mf.grids.level, mf.conv_tol = 0, 1e-12
     mf.run()
-    opposite, same = second_order(mf, df.addons.make_auxmol(mole, "cc-pvdz-ri"))
+    same, opposite = spin_energies(mf, 0, auxbasis="cc-pvdz-ri")
     expected = mf.e_tot
     if of_energy:
         other = dft.UKS(mole, xc=of_energy).density_fit(auxbasis=basis)

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from pyscf import df, gto, lib, scf
 
-from dfmp2.backends.cpu import CpuBackend
-from dfmp2.backends.untransformed import unpacked
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.blas import multiply_rows
@@ -22,21 +20,17 @@ from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.screening import every_pair, schwarz_bounds, significant
 from dfmp2.integrals.spaces import ActiveSpace, active_space, homo_lumo_gap
 from dfmp2.integrals.three_center import Transformation
-from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
     ExchangeProducts,
     JKFitting,
     coulomb_exchange_of_b,
-    fit_columns,
     fit_scf_integrals,
     signed_orbitals,
 )
 from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import RotatedSpin
 from tests.recorded import recorded_error
-from tests.test_nki_backend import GEOMETRIES
-from tests.twins import transform_twin
 
 RNG = np.random.default_rng(8)
 MOLE = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="cc-pvdz", spin=1, verbose=0)
@@ -490,49 +484,6 @@ def test_every_block_is_transformed(spaces, threads, monkeypatch):
         packed = np.ascontiguousarray(full[:, *np.tril_indices(NAO)])
         for part, s in zip(transform(packed), spaces, strict=True):
             np.testing.assert_allclose(part, s.c_occ.T @ full @ s.c_vir, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
-    """Why fitted rather than raw integrals are transformed: benzene with diffuse functions.
-
-    ours     metric in float64 on (mu nu|Q), rounded to float32, transformed in float32
-    theirs   (mu nu|Q) rounded to float32, transformed in float32, metric afterwards
-    """
-    atoms = "\n".join(GEOMETRIES["benzene"].splitlines()[2:])
-    mole = gto.M(atom=atoms, basis="aug-cc-pvdz", verbose=0)
-    auxmole = gto.M(atom=atoms, basis="aug-cc-pvdz-ri", verbose=0)
-    mf = scf.RHF(mole).density_fit(auxbasis="aug-cc-pvdz-jkfit").run(conv_tol=1e-9)
-    space = active_space(mf.mo_coeff, mf.mo_energy, mf.mo_occ, 0, 0)
-    metric = three_center.coulomb_metric(auxmole)
-    factor = factorise(metric)
-    assert factor.triangular and factor.condition > 1e7
-    backend = CpuBackend(2)
-
-    def energy(b):
-        pairs = pair_energies(
-            [backend.put(b.astype(np.float64), space.eps_occ, space.eps_vir, "fp64")], backend
-        )
-        return pairs.same_spin_energy + pairs.opposite_spin_energy
-
-    raw = np.concatenate(
-        [block.copy() for _, _, block in three_center.packed_blocks(mole, auxmole)]
-    )
-    fitted = fit_columns(raw.copy(), factor, [raw.shape[1]], 2)
-    c = space.c_occ, space.c_vir
-    exact = energy(transform_twin(unpacked(fitted, mole.nao), *c, np.float64))
-    ours = energy(transform_twin(unpacked(fitted, mole.nao), *c))
-    raw_b = transform_twin(unpacked(raw, mole.nao), *c)
-    lower = np.tril(factor.factor)
-    errors = {}
-    for dtype in (np.float32, np.float64):
-        rows = raw_b.reshape(-1, raw_b.shape[2]).astype(dtype).T
-        b = (lower.astype(dtype) @ rows).T.reshape(raw_b.shape)
-        errors[dtype.__name__] = energy(b) - exact
-    # E(corr) = -0.82817 Eh; metric first: 8e-8 to 1.9e-7 Eh off, run by run (float32 products of
-    # two machines and two versions of the code); metric last: -2.26e-3 Eh, in either precision.
-    assert abs(ours - exact) < 4e-7
-    assert all(1e-4 < abs(error) < 1e-2 for error in errors.values())
 
 
 def test_the_active_space_is_cut_by_orbital_energy():
