@@ -503,15 +503,19 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- range separation -----------------------------------------------------------------------------
 
 
+def bent_water() -> tuple[Any, Any, Any]:
+    """PySCF's molecule, its fitting functions, and a density of orbitals drawn at random."""
+    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
+    orbitals = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, 5)))[0]
+    return mole, df.addons.make_auxmol(mole, "cc-pvdz-jkfit"), orbitals @ orbitals.T
+
+
 @pytest.mark.parametrize("omega", [0.05, 0.3, 1.2])
 def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega: float) -> None:
     """It is fitted with its own integrals and metric, with eigenvalues cut at 1e-12 of the largest.
     PySCF's default cut of 1e-7 is farther from four-centre integrals."""
-    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
-    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    mole, auxmole, density = bent_water()
     builder = ScfIntegrals(auxmole, "memory", threads=1).builder(mole)
-    orbitals = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, 5)))[0]
-    density = orbitals @ orbitals.T
 
     def fitted(cut: float) -> tuple[Any, Any]:
         packed = df.incore.cholesky_eri(mole, auxmol=auxmole, decompose_j2c="eig", lindep=cut)
@@ -539,10 +543,7 @@ def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega
 
 
 def test_long_range_integrals_on_disk_have_the_bits_of_those_in_memory(tmp_path: Path) -> None:
-    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
-    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
-    orbitals = np.linalg.qr(np.random.default_rng(1).standard_normal((mole.nao, 5)))[0]
-    density = orbitals @ orbitals.T
+    mole, auxmole, density = bent_water()
     with Space(tmp_path, 10**9) as space:
         room = Room(space, 10**5, 10**6)
         stored = ScfIntegrals(auxmole, "disk", threads=2, room=room)

@@ -18,7 +18,7 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.interop import qcschema
 from dfmp2.molecule.basis_library import resolve_orbital
-from dfmp2.molecule.molecule import Molecule, field_energy
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
 from dfmp2.output.document import Facts
 from dfmp2.output.export import export
@@ -236,41 +236,12 @@ def test_energies_are_pyscfs(
     assert ours.reference.nuclear_repulsion_energy == pytest.approx(mf.energy_nuc(), abs=1e-10)
 
 
-def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
-    """A ghost may lie on a charge, and iodine keeps 25 of its 53 nuclear charges."""
-    charges = np.array([[0.0, 0.0, -8.0, 0.5], [0.0, 6.0, 0.0, -0.2]])
-    points = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04], [0.0, 0.0, -8.0]])
-    molecule = Molecule(("I", "H", "He"), points, (False, False, True), point_charges=charges)
-    mole = gto.M(
-        atom=[("I", points[0]), ("H", points[1]), ("ghost-He", points[2])],
-        **{"unit": "Bohr", "basis": "def2-svp", "ecp": {"I": "def2-svp"}, "verbose": 0},
-    )
-    mf = qmmm.mm_charge(
-        scf.RHF(mole).density_fit("def2-universal-jkfit"),
-        charges[:, :3],
-        charges[:, 3],
-        unit="Bohr",
-    )
-    mf.run(conv_tol=1e-12, conv_tol_grad=1e-7)
-    ours = dfmp2.run(molecule, "def2-svp", **EXACT)
-    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
-    expected = mf.energy_nuc() - mole.energy_nuc()
-    assert field_energy(molecule, ours.orbital_basis.ecp_electrons) == pytest.approx(
-        expected, abs=1e-12
-    )
-    stated = ours.to_dict()["point_charges"]
-    assert stated == {
-        "count": 2,
-        "total_charge": pytest.approx(0.3),
-        "nuclear_energy": pytest.approx(expected, abs=1e-12),
-    }
-
-
 def test_electrons_of_a_core_potential_count_nowhere() -> None:
-    """Moments and charges of HI+, off the origin and beside a ghost, against PySCF's, whose nuclear
-    charges are those that the potential leaves."""
+    """Moments and charges of HI+, off the origin, among point charges of which one is in the place
+    of a ghost, against PySCF's, whose nuclear charges are those that the potential leaves."""
     points = np.array([[0.5, -0.3, 0.4], [0.7, 0.2, 3.4], [1.0, 4.0, -2.0]])
-    molecule = Molecule(("I", "H", "He"), points, (False, False, True), 1, 2)
+    field = np.array([[1.0, 4.0, -2.0, 0.5], [0.0, -6.0, 3.0, -0.2]])
+    molecule = Molecule(("I", "H", "He"), points, (False, False, True), 1, 2).in_field(field)
     mole = gto.M(
         atom=[("I", points[0]), ("H", points[1]), ("ghost-He", points[2])],
         **{"unit": "Bohr", "basis": "def2-svp", "ecp": {"I": "def2-svp"}, "verbose": 0},
@@ -278,11 +249,17 @@ def test_electrons_of_a_core_potential_count_nowhere() -> None:
         spin=1,
     )
     mf = scf.UHF(mole).density_fit("def2-universal-jkfit")
+    mf = qmmm.mm_charge(mf, field[:, :3], field[:, 3], unit="Bohr")
     mf.run(conv_tol=1e-12, conv_tol_grad=1e-7)
     ours = dfmp2.run(molecule, "def2-svp", properties=True, **EXACT)
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert ours.sizes.nelectron == sum(mole.nelec) == 25
-    assert ours.reference.nuclear_repulsion_energy == pytest.approx(mole.energy_nuc(), rel=1e-12)
+    assert ours.reference.nuclear_repulsion_energy == pytest.approx(mf.energy_nuc(), rel=1e-12)
+    assert ours.to_dict()["point_charges"] == {
+        "count": 2,
+        "total_charge": pytest.approx(0.3),
+        "nuclear_energy": pytest.approx(mf.energy_nuc() - mole.energy_nuc(), abs=1e-12),
+    }
     dipole = mf.dip_moment(unit="au", verbose=0)
     assert ours.reference.dipole == pytest.approx(dipole, abs=1e-6)
     own = ours.properties

@@ -66,12 +66,6 @@ def test_closed_shell_uhf_is_rhf(water):
         assert getattr(uhf, name) == pytest.approx(getattr(water, name), abs=1e-9)
 
 
-def test_one_electron_has_no_correlation():
-    hydrogen = dfmp2.run(Molecule(("H",), np.zeros((1, 3)), multiplicity=2), **EXACT)
-    assert hydrogen.mp2_correlation_energy == 0.0
-    assert hydrogen.scf_total_energy == pytest.approx(-0.4992784, abs=1e-6)  # H/cc-pVDZ
-
-
 def test_two_electrons_of_different_spin_and_an_ion_of_one_keep_zeros_without_sign():
     """In mixed precision too, where direct and exchange terms differ by their rounding."""
     hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
