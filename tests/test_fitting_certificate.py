@@ -19,6 +19,7 @@ from dfmp2.integrals import four_center
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.mp2 import fitting_certificate
 from dfmp2.mp2.fitting_certificate import SCF_ROUNDING, drawn, estimate
 from dfmp2.planning import memory, sizes
 from dfmp2.scf import conventional
@@ -214,6 +215,16 @@ def test_a_sample_finds_the_error_within_its_uncertainty(
         < 0.5 * abs(truth.correlation_error)
     )
     assert found.scf_error == pytest.approx(truth.scf_error, abs=1e-9)
+    whole = fitting_certificate.pair_energies_to_tolerance
+
+    def rounded(*given: Any, **how: Any) -> Any:
+        """With a bound on the rounding of 1e-4 Eh."""
+        assert how["tolerance"] == 2e-7
+        return *whole(*given, **how)[:2], SimpleNamespace(correlation_error=1e-4)
+
+    monkeypatch.setattr(fitting_certificate, "pair_energies_to_tolerance", rounded)
+    again = dfmp2.run(**options, tolerance=2e-7).fitting_certificate
+    assert again.correlation_uncertainty == pytest.approx(found.correlation_uncertainty + 1e-4)
 
 
 @pytest.mark.parametrize(("count", "strata"), [(24, 4), (8, 1)])

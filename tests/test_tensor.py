@@ -131,6 +131,10 @@ def test_tensors_of_pytorch_come_back_as_such(lane):
     ):
         assert isinstance(found, torch.Tensor) and found.dtype == a.dtype
         check(found.numpy(), wide(a.numpy())[0] @ b.numpy())
+    held = [dt.to_device(one, backend=backend) for one in (a, a.numpy())]
+    a *= 2  # what was sent stays
+    for one in held:
+        np.testing.assert_array_equal(2 * np.asarray(dt.from_device(one)), a)
     triangle = torch.from_numpy(np.triu(numbers(dtype, 20, 20)) + 9 * np.eye(20, dtype=dtype))
     found = dt.trsm(triangle, b, lower=False, backend=backend)
     check(found.numpy(), np.linalg.solve(*wide(triangle.numpy(), b.numpy())))
