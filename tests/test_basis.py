@@ -528,6 +528,7 @@ def test_a_basis_that_cannot_hold_the_atom_is_named(left):
         ("ri", "Zn", "cc-pv5z", "auto(cc-pv5z)", "off by -2.6e-03"),
         # with sets made for core potentials these are off by -29 and -88 Eh
         *(("jk", *atom, "made for a core potential") for atom in (("I", "3-21g", "auto(3-21g)"),
+                                                                  ("Rb", "3-21g", "auto(3-21g)"),
                                                                   ("Ag", "sto-3g", "auto(sto-3g)"))),
         ("ri", "I", "3-21g", "auto(3-21g)", "made for a core potential"),
         # def2-universal-jkfit has all electrons of Br; a generated set is off by +7.5e-4 Eh in

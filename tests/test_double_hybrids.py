@@ -143,8 +143,7 @@ def test_a_name_with_a_dispersion_correction_takes_the_factors_that_were_fitted_
     assert (bare.opposite_spin, fitted.opposite_spin, other.opposite_spin) == (0.51, 0.52, 0.52)
     assert (bare.dispersion, fitted.dispersion, other.dispersion) == ("", "d3bj", "d4")
     assert (bare.title, other.title) == ("DSD-PBEP86", "DSD-PBEP86-D4")
-    options = make_options(basis="x", method="b2plyp-d4")
-    assert options.dispersion_correction == ("d4", "b2plyp")
+    assert make_options(basis="x", method="b2plyp-d4").dispersion_correction == ("d4", "b2plyp")
     assert make_options(basis="x", method="b2plyp-d4", dispersion="none").dispersion_correction is (
         None
     )
@@ -619,8 +618,7 @@ def test_a_prepared_file_has_the_orbitals_of_one_functional(call: Runner, tmp_pa
     assert succeed(call("energy", "--from", "q.h5", "--output", "r.h5", "--json")).json[
         "method"
     ] == ("xyg3")
-    refused = call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "scs-mp2")
-    recorded_failure(refused, 3)
+    recorded_failure(call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "scs-mp2"), 3)
 
 
 def test_studies_add_all_parts() -> None:

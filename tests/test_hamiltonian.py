@@ -270,11 +270,9 @@ def test_electrons_of_a_core_potential_count_nowhere() -> None:
     quadrupole = np.einsum("a,ax,ay->xy", z, points[:2], points[:2])
     quadrupole -= np.einsum("xymn,mn->xy", squares, density.sum(axis=0))
     np.testing.assert_allclose(own.quadrupole[0], quadrupole, atol=1e-5)
-    charges = mf.mulliken_pop(verbose=0)[1]
-    assert own.mulliken_charges[0] == pytest.approx(charges, abs=1e-6)
+    assert own.mulliken_charges[0] == pytest.approx(mf.mulliken_pop(verbose=0)[1], abs=1e-6)
     for kind in ("mulliken", "lowdin"):
-        total = getattr(own, f"{kind}_charges").sum(axis=1)
-        assert total == pytest.approx([1.0] * 3, abs=1e-9)
+        assert getattr(own, f"{kind}_charges").sum(axis=1) == pytest.approx([1.0] * 3, abs=1e-9)
         spin = getattr(own, f"{kind}_spin_populations").sum(axis=1)
         assert spin == pytest.approx([1.0] * 3, abs=1e-9)
 
@@ -352,8 +350,7 @@ def test_commands_take_x2c(call: Runner, folder: Path) -> None:
     study = succeed(call("interaction", "pair.xyz", *asked, *X2C)).json
     assert "relativity in every run: spin-free one-electron X2C" in study["notes"]
     (folder / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.6\n")
-    refused = call("run", "hi.xyz", "--basis", "def2-svp", *X2C)
-    recorded_failure(refused, 3)
+    recorded_failure(call("run", "hi.xyz", "--basis", "def2-svp", *X2C), 3)
 
 
 @pytest.mark.parametrize(
@@ -373,8 +370,7 @@ def test_functions_contracted_without_relativity_are_warned_of(
 ) -> None:
     molecule = Molecule.from_string(atoms)
     heard = Heard()
-    orbital = system.orbital_basis(basis, molecule)
-    system._require_hamiltonian(molecule, orbital, "x2c", heard)
+    system._require_hamiltonian(molecule, system.orbital_basis(basis, molecule), "x2c", heard)
     if error is None:
         assert heard.warnings == []
         return
@@ -420,15 +416,13 @@ def test_run_check_compare_show_and_resume(call: Runner, folder: Path) -> None:
     # PySCF
     assert done["point_charges"]["nuclear_energy"] == pytest.approx(-0.2719314318, abs=1e-9)
     assert done["check"]["passed"]
-    stored = dfmp2.read("h2o.dfmp2.h5")
-    assert np.array_equal(stored.molecule.point_charges, IN_BOHR)
+    assert np.array_equal(dfmp2.read("h2o.dfmp2.h5").molecule.point_charges, IN_BOHR)
     line = "3 point charges, +0.000000 e in all; -0.2719314318 Eh with the nuclei"
     for words in (("show", "h2o.dfmp2.h5"), ("derive", "h2o.dfmp2.h5", "--frozen-core", "1")):
         assert line in " ".join(succeed(call(*words)).out.split())
     succeed(call("report", "h2o.dfmp2.h5", "--output", "page.html"))
     assert "3 point charges" in (folder / "page.html").read_text()
-    compared = succeed(call("compare", "h2o.dfmp2.h5", "--json", "--tolerance", "1e-8")).json
-    assert compared["passed"]
+    assert succeed(call("compare", "h2o.dfmp2.h5", "--json", "--tolerance", "1e-8")).json["passed"]
     arguments = ("run", "h2o.xyz", "--basis", "sto-3g", "--resume", "--check", "--json")
     assert succeed(call(*arguments, *AMONG)).json == done
     recorded_failure(call(*arguments), 3)
@@ -580,8 +574,7 @@ def test_bad_files_name_the_place_and_nothing_happens(
     call: Runner, folder: Path, text: str
 ) -> None:
     (folder / "field.dat").write_text(text)
-    done = call("run", "h2o.xyz", *STO3G, *AMONG)
-    recorded_failure(done, 3)
+    recorded_failure(call("run", "h2o.xyz", *STO3G, *AMONG), 3)
     assert not (folder / "h2o.dfmp2.h5").exists()
 
 

@@ -252,8 +252,9 @@ def test_the_largest_pairs_are_those_that_carry_the_excess() -> None:
     for error, count in ((1e-6, 5), (6.1e-8, 1), (0.9e-6, 4), (3e-6, 6), (4e-6, None)):
         found = certificate.largest_pairs(made, replace(said, correlation_error=error)) or {}
         picked = {channel: chosen.tolist() for channel, chosen in found.items()}
-        expected = {} if count is None else {(0, 0): [True] * count + [False] * (15 - count)}
-        assert picked == expected
+        assert picked == (
+            {} if count is None else {(0, 0): [True] * count + [False] * (15 - count)}
+        )
 
 
 def test_strata_have_equal_sums_of_roots_and_keep_equal_pairs_together() -> None:
@@ -467,8 +468,7 @@ def test_an_instability_that_was_followed_is_said_with_what_is_left_to_try() -> 
             kind=("UHF to UHF",) * (followed + 1),
             chosen=followed + 1,
         )
-        reference = reference_with(stability, solutions)
-        said.append(str(diagnostics.instability(reference, options, 2)))
+        said.append(str(diagnostics.instability(reference_with(stability, solutions), options, 2)))
     recorded_texts(said)
 
 
