@@ -1,9 +1,6 @@
-"""Integrals: the fit in the Coulomb metric, J and K, screening, the transformation, and the BLAS
-calls beneath them."""
+"""Integrals: the fit in the Coulomb metric, J and K, screening, and the transformation."""
 
 from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +8,6 @@ from pyscf import df, gto, lib, scf
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.host.arrays_on_disk import StoredTensor
-from dfmp2.host.blas import multiply_rows
 from dfmp2.host.scratch import Space
 from dfmp2.integrals import screening, three_center
 from dfmp2.integrals.four_center import pair_diagonals
@@ -194,8 +190,7 @@ def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
 def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(uhf):
     """As requested by the second-order solver: neither positive nor of full rank; and J alone."""
     rng = np.random.default_rng(3)
-    factors = rng.standard_normal((2, 2, MOLE.nao, 6))
-    density = np.stack([a @ b.T + b @ a.T for a, b in factors])
+    density = np.stack([a @ b.T + b @ a.T for a, b in rng.standard_normal((2, 2, MOLE.nao, 6))])
     theirs, fitted = uhf.with_df.get_jk(density), JKFitting(MOLE, AUX, 2)
     np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
     np.testing.assert_allclose(fitted.get_jk(density[1])[1], theirs[1][1], atol=1e-10)
@@ -510,23 +505,6 @@ def test_the_gap_is_that_of_spins_with_occupied_and_virtual_orbitals():
         ([[0, 0, 0], [1, 1, 1]], np.inf),
     ):
         assert homo_lumo_gap(energies, np.array(occupations)) == pytest.approx(gap)
-
-
-# --- BLAS -----------------------------------------------------------------------------------------
-
-
-def lower(n):
-    return np.asfortranarray(np.tril(RNG.standard_normal((n, n))) + 3 * np.eye(n))
-
-
-def test_other_threads_run_during_a_product():
-    """The GIL is released: this thread counts while a worker multiplies for about 0.1 s."""
-    factor, rows = lower(1200), RNG.standard_normal((2000, 1200))
-    with ThreadPoolExecutor(1) as pool:
-        future, ticks = pool.submit(multiply_rows, factor, rows), 0
-        while not future.done():
-            ticks += 1
-        assert ticks > 100
 
 
 def test_schwarz_bounds_are_those_of_the_molecule_that_is_asked_for() -> None:

@@ -36,61 +36,45 @@ RADICAL = WATER.with_state(1, 2)
 STRETCHED = Molecule(("Li", "Li"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]]))  # gap 0.15 Eh
 
 
-@pytest.mark.parametrize(
-    ("molecule", "more"),
-    [
-        (WATER, {}),
-        (WATER, {"frozen_core": "1", "frozen_virtual": 2}),
-        (WATER, {"tolerance": 1e-9}),
-        (RADICAL, {}),
-        (RADICAL, {"reference": "rohf"}),
-        (STRETCHED, {}),
-        (WATER, {"basis": "aug-cc-pvtz", "auxbasis": None, "threads": 2}),
-    ],
-    ids=str,
-)
-def test_laplace_is_the_sum_over_pairs(molecule: Molecule, more: dict[str, Any]) -> None:
-    settings = EXACT | {"auxbasis": "auto" if molecule is STRETCHED else EXACT["auxbasis"]} | more
-    tiles = dfmp2.run(molecule, method="sos-mp2", **settings)
-    found = dfmp2.run(molecule, method="sos-laplace", **settings)
-    assert found.quadrature is not None
-    assert found.scf_total_energy == pytest.approx(tiles.scf_total_energy, abs=1e-11)
-    wrong = abs(found.correlation_energy - tiles.correlation_energy)
-    assert wrong <= found.quadrature.error + 1e-11
-    tolerance = settings.get("tolerance", 1e-7)
-    assert 0.02 * tolerance < found.quadrature.error <= tolerance  # one less is too few
-    assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
-
-
-@pytest.mark.parametrize(
-    "molecule", [pytest.param(WATER, marks=pytest.mark.slow), RADICAL], ids=str
-)
-@pytest.mark.parametrize(
-    "method",
-    [
-        {"method": "xygj-os"},
-        {"method": "pwpb95"},
+SOS = {"method": "sos-mp2"}
+OF_TRANSFORM: list[tuple[Molecule, dict[str, Any]]] = [
+    (WATER, SOS),
+    (WATER, {**SOS, "frozen_core": "1", "frozen_virtual": 2}),
+    (WATER, {**SOS, "tolerance": 1e-9}),
+    (RADICAL, SOS),
+    (RADICAL, {**SOS, "reference": "rohf"}),
+    (STRETCHED, {**SOS, "auxbasis": "auto"}),
+    (WATER, {**SOS, "basis": "aug-cc-pvtz", "auxbasis": None, "threads": 2}),
+    (RADICAL, {"method": "xygj-os"}),
+    (RADICAL, {"method": "pwpb95"}),
+    (
+        RADICAL,
         {"method": "dsd-pbep86", "ss_scale": 0.0, "os_scale": 0.5, "frozen_core": 1},
-        {"method": "custom-dh", "xc": "camb3lyp", "os_scale": -0.4, "ss_scale": 0.0},
-    ],
-    ids=str,
-)
-def test_a_double_hybrid_of_opposite_spin_is_the_sum_over_pairs(
-    molecule: Molecule, method: dict[str, Any]
-) -> None:
-    settings = EXACT | {"grid": "0"} | method
+    ),
+    (RADICAL, {"method": "custom-dh", "xc": "camb3lyp", "os_scale": -0.4, "ss_scale": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("molecule", "options"), OF_TRANSFORM, ids=str)
+def test_laplace_is_the_sum_over_pairs(molecule: Molecule, options: dict[str, Any]) -> None:
+    """SOS-MP2, and double hybrids of opposite spin."""
+    settings = EXACT | options
+    transformed = {"method": "sos-laplace"}
+    if options["method"] != "sos-mp2":
+        settings |= {"grid": "0", "tolerance": 1e-8}
+        transformed = {"laplace": True}
+    tolerance = settings.get("tolerance", 1e-7)
     tiles = dfmp2.run(molecule, **settings)
-    tolerance = 1e-8
-    found = dfmp2.run(molecule, laplace=True, tolerance=tolerance, **settings)
-    assert found.quadrature is not None
-    assert found.grid_certificate is None
-    assert np.isnan(found.components[0])
+    found = dfmp2.run(molecule, **settings | transformed)
+    assert found.quadrature is not None and found.grid_certificate is None
     assert found.mean_field_energy == pytest.approx(tiles.mean_field_energy, abs=1e-10)
-    wrong = abs(found.correlation_energy - tiles.correlation_energy)
-    assert wrong <= found.quadrature.error + 1e-11
-    assert 0.005 * tolerance < found.quadrature.error <= tolerance
+    assert abs(found.correlation_energy - tiles.correlation_energy) <= (
+        found.quadrature.error + 1e-11
+    )
+    assert 0.005 * tolerance < found.quadrature.error <= tolerance  # one less is too few
+    assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
     assert abs(found.total_energy - tiles.total_energy) <= tolerance
-    assert found.same_spin_correlation_energy == 0.0
+    assert np.isnan(found.components[0]) and found.same_spin_correlation_energy == 0.0
     assert "quadrature" in report(found)
 
 

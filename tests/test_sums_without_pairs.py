@@ -227,16 +227,6 @@ def test_one_point_is_exact_at_two_places() -> None:
     assert laplace.quadrature(0.5, 0.5, 1e-4).t.size == 1
 
 
-def test_stretched_and_spread_points() -> None:
-    np.testing.assert_allclose(laplace._spread(2), [0.5 - math.sqrt(0.125), 0.5 + math.sqrt(0.125)])
-    np.testing.assert_allclose(
-        laplace._spread(3), [0.5 - math.sqrt(3) / 4, 0.5, 0.5 + math.sqrt(3) / 4]
-    )
-    # Values on a straight line stay on it, beyond both ends as well.
-    line = laplace._stretched(2.0 + 3.0 * (np.arange(4) + 0.5) / 4, 7)
-    np.testing.assert_allclose(line, 2.0 + 3.0 * (np.arange(7) + 0.5) / 7, rtol=1e-14)
-
-
 def test_a_laplace_transform_of_nothing_or_of_no_numbers(
     b: list[Any], spaces: list[ActiveSpace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,19 +247,27 @@ def test_a_laplace_transform_of_nothing_or_of_no_numbers(
 # --- RPA ------------------------------------------------------------------------------------------
 
 
+def rpa_integrand(b: list[Any], spaces: list[ActiveSpace], frequency: float) -> float:
+    """Tr [ln(1 + Q) - Q] from the eigenvalues of Q, Eq. 1."""
+    q = np.zeros((NAUX, NAUX))
+    for one, space in zip(b, spaces, strict=True):
+        gap = gaps_of(space)
+        factor = 2.0 / len(b) * 2 * gap / (gap**2 + frequency**2)
+        q += np.einsum("iap,iaq,ia->pq", one, one, factor)
+    values = np.linalg.eigvalsh(q)
+    return float((np.log1p(values) - values).sum())
+
+
 def rpa_energy(b: list[Any], spaces: list[ActiveSpace]) -> float:
     """Eq. 2 with an adaptive quadrature of another library."""
-    weight = 2.0 / len(b)
-
-    def integrand(frequency: float) -> float:
-        q = np.zeros((NAUX, NAUX))
-        for one, space in zip(b, spaces, strict=True):
-            gap = gaps_of(space)
-            q += weight * np.einsum("iap,iaq,ia->pq", one, one, 2 * gap / (gap**2 + frequency**2))
-        values = np.linalg.eigvalsh(q)
-        return float((np.log1p(values) - values).sum())
-
-    found = quad(integrand, 0.0, np.inf, epsabs=1e-13, epsrel=1e-11, limit=400)
+    found = quad(
+        lambda frequency: rpa_integrand(b, spaces, frequency),
+        0.0,
+        np.inf,
+        epsabs=1e-13,
+        epsrel=1e-11,
+        limit=400,
+    )
     return float(found[0]) / (2 * math.pi)
 
 
@@ -306,23 +304,9 @@ def test_rpa_is_the_integral_over_frequencies(
         if n < enough // 4:
             break
         u = np.arange(1, n + 1) * math.pi / (2 * n)
-        total = 0.0
-        for angle in u:
-            weight = (0.5 if angle == u[-1] else 1.0) * found.scale / math.sin(angle) ** 2
-            q = sum(
-                2.0
-                / len(b)
-                * np.einsum(
-                    "iap,iaq,ia->pq",
-                    one,
-                    one,
-                    2 * gaps_of(s) / (gaps_of(s) ** 2 + (found.scale / math.tan(angle)) ** 2),
-                )
-                for one, s in zip(b, spaces, strict=True)
-            )
-            values = np.linalg.eigvalsh(q)
-            total += weight * float((np.log1p(values) - values).sum())
-        sums[n] = total / (4 * n)
+        weights = np.where(u == u[-1], 0.5, 1.0) * found.scale / np.sin(u) ** 2
+        values = [rpa_integrand(b, spaces, found.scale / math.tan(angle)) for angle in u]
+        sums[n] = float(weights @ values) / (4 * n)
     n = found.points
     assert found.energy == pytest.approx(sums[n], rel=1e-11)
     expected = abs(sums[n] - sums[n // 2])  # the first change alone, not sharpened
@@ -339,9 +323,9 @@ def test_rpa_is_the_integral_over_frequencies(
     assert [done for done, *_ in heard.told[:first]] == list(range(1, first + 1))
     assert {total for _, total, _ in heard.told[:first]} == {first}
     # The same sum for other orbitals, with these frequencies.
+    same = rpa.at_points(b, spaces, found, 10**6, 2, Steps())
+    assert same == pytest.approx(found.energy, rel=1e-12)
     other = [1.01 * one for one in b]
-    again = rpa.at_points(b, spaces, found, 10**6, 2, Steps())
-    assert again == pytest.approx(found.energy, rel=1e-12)
     moved = rpa.at_points(other, spaces, found, 10**6, 1, Steps())
     assert moved == pytest.approx(rpa_energy(other, spaces), abs=2 * max(found.error, 1e-12))
 
