@@ -249,18 +249,19 @@ def test_what_a_derived_result_keeps_and_what_goes(fields):
     np.testing.assert_array_equal(smaller.pairs.opposite_spin, pairs.opposite_spin[1:, 1:])
     for found, whole in zip(smaller.pairs.same_spin, pairs.same_spin, strict=True):
         np.testing.assert_array_equal(found, whole[1:, 1:])
-    assert (smaller.check, smaller.fitting_certificate) == (None, None)
     dropped = ("gradient", "gradient_certificate", "properties", "polarizability")
     checked = replace(
         parent,
         check=object(),
         fitting_certificate=object(),
+        coupled_cluster=object(),
         options=replace(parent.options, properties=True, polarizability=True),
         **dict.fromkeys(dropped, object()),
     )
     derived = derive(checked, frozen_core=2, origin="x.h5")
     recorded_texts([derived.frozen_core_note])
-    assert [getattr(derived, name) for name in dropped] == [None] * 4
+    gone = (*dropped, "check", "fitting_certificate", "coupled_cluster")
+    assert [getattr(derived, name) for name in gone] == [None] * 7
     assert not derived.options.properties and not derived.options.polarizability
     with recorded_error(InputError):
         derive(replace(parent, kept="energies"), frozen_core=2)

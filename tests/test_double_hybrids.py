@@ -446,14 +446,16 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     page = batch_page(tmp_path, None)
     assert ">E(KS) / Eh" in page and ">E(HF) / Eh" not in page
     named = json.loads(export(stored, "qcschema"))["extras"]["qcvars"]
-    for name in ("CURRENT ENERGY", "DFT TOTAL ENERGY", "B2PLYP-D3(BJ) TOTAL ENERGY"):
-        assert named[name] == pytest.approx(said["total_energy"], abs=1e-12)
-    for name, key in (
-        ("DISPERSION CORRECTION ENERGY", "dispersion_energy"),
-        ("DOUBLE-HYBRID CORRECTION ENERGY", "correlation_energy"),
-        ("DFT FUNCTIONAL TOTAL ENERGY", "scf_total_energy"),
-    ):
-        assert named[name] == said[key], name
+    energies = {
+        "CURRENT ENERGY": "total_energy",
+        "DFT TOTAL ENERGY": "total_energy",
+        "B2PLYP-D3(BJ) TOTAL ENERGY": "total_energy",
+        "DISPERSION CORRECTION ENERGY": "dispersion_energy",
+        "DOUBLE-HYBRID CORRECTION ENERGY": "correlation_energy",
+        "DFT FUNCTIONAL TOTAL ENERGY": "scf_total_energy",
+    }
+    expected = {name: pytest.approx(said[key], abs=1e-12) for name, key in energies.items()}
+    assert {name: named[name] for name in energies} == expected
     row = stored.to_dataframe().iloc[0]
     assert row["dispersion_energy"] == added.dispersion.energy
     assert row["mean_field_energy"] == added.scf_total_energy

@@ -274,11 +274,14 @@ def rpa_energy(b: list[Any], spaces: list[ActiveSpace]) -> float:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-9])
 def test_rpa_is_the_integral_over_frequencies(
-    count: int, tolerance: float, b: list[Any], spaces: list[ActiveSpace]
+    count: int, tolerance: float, b: list[Any], spaces: list[ActiveSpace], tmp_path: Path
 ) -> None:
     b, spaces = b[:count], spaces[:count]
     exact, heard = rpa_energy(b, spaces), Steps()
     found = rpa.correlation_energy(b, spaces, tolerance, 10**6, 3, heard)
+    with Space(tmp_path, 0) as space:
+        on_files = rpa.correlation_energy(on_disk(space, b), spaces, tolerance, 1, 1, Steps())
+    assert on_files.energy == pytest.approx(found.energy, rel=1e-12)
     assert abs(found.energy - exact) <= max(found.error, 1e-12) and found.error <= tolerance
     gaps = np.concatenate([gaps_of(space).ravel() for space in spaces])
     assert (found.lowest, found.highest) == pytest.approx((gaps.min(), gaps.max()), rel=1e-12)

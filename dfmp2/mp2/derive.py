@@ -198,6 +198,8 @@ def _with_larger_core(
             notes.append(
                 "the fitting certificate of the original covers all its pairs and was dropped"
             )
+        if result.coupled_cluster is not None:
+            notes.append("the CCSD(T) energies of the original have its core and were dropped")
     if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
         error, most = told_apart(".1e", certificate.correlation_error, certificate.tolerance)
         listener.warning(
@@ -377,4 +379,5 @@ def _cut(result: MP2Result, more: int) -> MP2Result:
         certificate=widened(result, more),
         check=None,
         fitting_certificate=None,
+        coupled_cluster=None,
     )
