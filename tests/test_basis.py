@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dfmp2.fitting.sets import (
     LARGEST,
     LEAST_GAP,
     PARTNERS,
+    candidates,
     find_partners,
     fitting_error_key,
     measure_fitting_error,
@@ -551,6 +553,14 @@ def test_the_default_is_the_best_sound_set(
     if instead.startswith("made"):
         with recorded_error(NumericalError):
             resolve_fitting("jk", "def2-universal-jkfit", orbital, [symbol])
+
+
+@pytest.mark.parametrize("role", ["jk", "ri"])
+def test_functions_of_a_file_have_a_generated_partner(role: str) -> None:
+    """That of MP2 even for oxygen in a set that the table has; J and K have the universal one."""
+    orbital = replace(resolve_orbital("6-31g", ["O"]).elements["O"], name="mine.gbs")
+    names = [one.name for one in candidates(role, orbital)]
+    assert names == ["def2-universal-jkfit"] * (role == "jk") + ["auto(mine.gbs)"]
 
 
 def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> None:
