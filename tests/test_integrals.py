@@ -17,7 +17,6 @@ from dfmp2.integrals.spaces import ActiveSpace, active_space, homo_lumo_gap
 from dfmp2.integrals.three_center import Transformation
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
-    ExchangeProducts,
     JKFitting,
     coulomb_exchange_of_b,
     fit_scf_integrals,
@@ -176,17 +175,6 @@ def uhf():
     return scf.UHF(MOLE).density_fit(auxbasis="cc-pvdz-jkfit").run()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
-    monkeypatch.setattr(jk, "BLOCK_BYTES", 8 * 5 * MOLE.nao * 7)  # several blocks per worker
-    monkeypatch.setattr(jk, "CACHE_BYTES", 1)  # several parts per block
-    density = uhf.make_rdm1()
-    theirs = uhf.with_df.get_jk(density)
-    ours = JKFitting(MOLE, AUX, threads).get_jk(density)
-    for mine, reference in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine, reference, atol=1e-11)
-
-
 def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(uhf):
     """As requested by the second-order solver: neither positive nor of full rank; and J alone."""
     rng = np.random.default_rng(3)
@@ -211,18 +199,6 @@ def test_the_first_exchange_weighs_the_fitting_functions(uhf, single):
     occupied = np.hstack([c[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)])
     expected = np.einsum("pmi,pmi->p", b @ occupied, b @ occupied)
     np.testing.assert_allclose(fitted._norms, expected, rtol=1e-4 if single else 1e-8)
-
-
-def test_workers_take_their_part_of_masks_and_norms():
-    """One entry per fitting function, of which each worker has a range."""
-    mask, norms = np.arange(7) % 3 == 0, np.arange(7.0)
-    products = ExchangeProducts(wanted=True, single=True, exact=mask, norms=norms)
-    part = products.of_share(2, 5)
-    assert part.wanted and part.single
-    np.testing.assert_array_equal(part.exact, mask[2:5])
-    np.testing.assert_array_equal(part.norms, norms[2:5])
-    part.norms[:] = -1.0
-    assert norms.tolist() == [0.0, 1.0, -1.0, -1.0, -1.0, 5.0, 6.0]
 
 
 @pytest.mark.bits
@@ -293,14 +269,20 @@ def test_clusters_are_neighbours_in_about_equal_halves(most, least, largest, mon
     assert least <= min(map(len, rows)) and max(map(len, rows)) <= largest
 
 
+@pytest.mark.parametrize(
+    ("mole", "aux", "reference", "share"),
+    [(MOLE, AUX, "uhf", 1.0), (APART, APART_AUX, "apart", 0.6)],
+)
 @pytest.mark.parametrize("cluster", [30, 1000])
-def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
+def test_dropped_pairs_change_nothing(mole, aux, reference, share, cluster, request, monkeypatch):
     monkeypatch.setattr(screening, "CLUSTER", cluster)  # many clusters, one
-    monkeypatch.setattr(jk, "CACHE_BYTES", 1)
-    fitted = JKFitting(APART, APART_AUX, 2)
-    assert len(fitted.pairs.columns) < 0.6 * APART.nao * (APART.nao + 1) / 2
-    density = apart.make_rdm1()
-    theirs = apart.with_df.get_jk(density)
+    monkeypatch.setattr(jk, "BLOCK_BYTES", 8 * 5 * mole.nao * 7)  # several blocks per worker
+    monkeypatch.setattr(jk, "CACHE_BYTES", 1)  # several parts per block
+    fitted = JKFitting(mole, aux, 3)
+    assert len(fitted.pairs.columns) <= share * mole.nao * (mole.nao + 1) / 2
+    mf = request.getfixturevalue(reference)
+    density = mf.make_rdm1()
+    theirs = mf.with_df.get_jk(density)
     np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
     # Without its orbitals
     np.testing.assert_allclose(fitted.get_jk(np.asarray(density)), theirs, atol=1e-10)

@@ -102,23 +102,21 @@ class Watched(CpuBackend):
         return super().pair_terms(left, right, tile)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_of_a_worker_ends_the_step(threads):
-    backend = Watched(threads, failing=4)
-    with recorded_error(MemoryError):
-        pair_energies(operands([fitted(40, 3, 5)], "fp64"), backend)
-    assert backend.begun < 36  # all of them
+def interrupted(done, total):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_interrupt_begins_no_more_tiles(threads):
-    backend = Watched(threads)
-
-    def interrupted(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pair_energies(operands([fitted(40, 3, 5)], "fp64"), backend, interrupted)
+@pytest.mark.parametrize(
+    ("failing", "progress", "error"),
+    [(4, lambda done, total: None, MemoryError), (0, interrupted, KeyboardInterrupt)],
+)
+def test_an_error_of_a_worker_or_an_interrupt_begins_no_more_tiles(
+    threads, failing, progress, error
+):
+    backend = Watched(threads, failing)
+    with pytest.raises(error):
+        pair_energies(operands([fitted(40, 3, 5)], "fp64"), backend, progress)
     assert backend.begun < 36  # all of them
 
 
