@@ -17,6 +17,7 @@ from dfmp2.integrals.spaces import ActiveSpace, active_space, homo_lumo_gap
 from dfmp2.integrals.three_center import Transformation
 from dfmp2.scf import jk
 from dfmp2.scf.jk import (
+    ExchangeProducts,
     JKFitting,
     coulomb_exchange_of_b,
     fit_scf_integrals,
@@ -199,6 +200,13 @@ def test_the_first_exchange_weighs_the_fitting_functions(uhf, single):
     occupied = np.hstack([c[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)])
     expected = np.einsum("pmi,pmi->p", b @ occupied, b @ occupied)
     np.testing.assert_allclose(fitted._norms, expected, rtol=1e-4 if single else 1e-8)
+
+
+def test_workers_take_their_part_of_the_mask():
+    mask = np.arange(7) % 3 == 0
+    part = ExchangeProducts(wanted=True, single=True, exact=mask, norms=None).of_share(2, 5)
+    np.testing.assert_array_equal(part.exact, mask[2:5])
+    assert part.wanted and part.single
 
 
 @pytest.mark.bits
