@@ -214,17 +214,7 @@ def test_rules_are_as_good_as_they_say_and_nearly_even() -> None:
             np.testing.assert_allclose(rule.t, t / 0.7, rtol=1e-9)
             np.testing.assert_allclose(rule.w, w / 0.7, rtol=1e-9)
             assert rule.error == pytest.approx(error, rel=1e-9)
-
-
-def test_one_point_is_exact_at_two_places() -> None:
-    points, error = next(laplace._fitted(math.log(1.01)))
-    t, w = np.exp(points[:, 0])
-    x = np.linspace(1.0, 1.01, 2001)
-    off = 1.0 - x * w * np.exp(-t * x)
-    assert (np.diff(np.sign(off)) != 0).sum() == 2
-    assert np.abs(off).max() <= error < 1.2 * np.abs(off).max()
-    # A range of zero length has a rule, too.
-    assert laplace.quadrature(0.5, 0.5, 1e-4).t.size == 1
+    assert laplace.quadrature(0.5, 0.5, 1e-4).t.size == 1  # a range of zero length
 
 
 def test_a_laplace_transform_of_nothing_or_of_no_numbers(
