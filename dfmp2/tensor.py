@@ -72,11 +72,15 @@ class DeviceArray:
 
 
 def to_device(array: Any, *, backend: str = "auto") -> DeviceArray:
-    """Send an array to a device for many calls; auto is a CUDA device if there is one, else the
-    host.
+    """Send a copy of an array to a device for many calls; auto is a CUDA device if there is one,
+    else the host.
 
     A Trainium lane sends each layout that a kernel reads only once, at its first use.
     """
+    if isinstance(array, np.ndarray):
+        array = array.copy(order="K")
+    elif _is_torch(array):
+        array = array.clone()
     job = _job("to_device", backend, array=array)
     return job.there(job.values[0], _shape("array", array))
 

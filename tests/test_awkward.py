@@ -102,9 +102,11 @@ def test_numbers_of_the_reference(name: str, tmp_path: Path) -> None:
         BASIS["auxbasis"],
         frozen_core=str(core),
         frozen_virtual=2,
+        check=True,
         threads=1,
         listener=Silent(),
     )
+    assert ours.check.passed
     dfmp2.write(ours, tmp_path / "x.h5")
     ours = dfmp2.read(tmp_path / "x.h5")
     reference, sizes, nmo = ours.reference, ours.sizes, mf.mo_energy.shape[1]

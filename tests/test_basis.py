@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dfmp2.fitting.sets import (
     LARGEST,
     LEAST_GAP,
     PARTNERS,
+    candidates,
     find_partners,
     fitting_error_key,
     measure_fitting_error,
@@ -528,6 +530,7 @@ def test_a_basis_that_cannot_hold_the_atom_is_named(left):
         ("ri", "Zn", "cc-pv5z", "auto(cc-pv5z)", "off by -2.6e-03"),
         # with sets made for core potentials these are off by -29 and -88 Eh
         *(("jk", *atom, "made for a core potential") for atom in (("I", "3-21g", "auto(3-21g)"),
+                                                                  ("Rb", "3-21g", "auto(3-21g)"),
                                                                   ("Ag", "sto-3g", "auto(sto-3g)"))),
         ("ri", "I", "3-21g", "auto(3-21g)", "made for a core potential"),
         # def2-universal-jkfit has all electrons of Br; a generated set is off by +7.5e-4 Eh in
@@ -550,6 +553,14 @@ def test_the_default_is_the_best_sound_set(
     if instead.startswith("made"):
         with recorded_error(NumericalError):
             resolve_fitting("jk", "def2-universal-jkfit", orbital, [symbol])
+
+
+@pytest.mark.parametrize("role", ["jk", "ri"])
+def test_functions_of_a_file_have_a_generated_partner(role: str) -> None:
+    """That of MP2 even for oxygen in a set that the table has; J and K have the universal one."""
+    orbital = replace(resolve_orbital("6-31g", ["O"]).elements["O"], name="mine.gbs")
+    names = [one.name for one in candidates(role, orbital)]
+    assert names == ["def2-universal-jkfit"] * (role == "jk") + ["auto(mine.gbs)"]
 
 
 def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> None:

@@ -14,6 +14,8 @@ from pyscf import gto, lib, scf
 
 import dfmp2
 from dfmp2.errors import InputError
+from dfmp2.gradients.result import GradientResult
+from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.derive import derive
 from dfmp2.mp2.result import Certificate, MP2Result
 from dfmp2.output import hdf5
@@ -247,18 +249,19 @@ def test_what_a_derived_result_keeps_and_what_goes(fields):
     np.testing.assert_array_equal(smaller.pairs.opposite_spin, pairs.opposite_spin[1:, 1:])
     for found, whole in zip(smaller.pairs.same_spin, pairs.same_spin, strict=True):
         np.testing.assert_array_equal(found, whole[1:, 1:])
-    assert (smaller.check, smaller.fitting_certificate) == (None, None)
     dropped = ("gradient", "gradient_certificate", "properties", "polarizability")
     checked = replace(
         parent,
         check=object(),
         fitting_certificate=object(),
+        coupled_cluster=object(),
         options=replace(parent.options, properties=True, polarizability=True),
         **dict.fromkeys(dropped, object()),
     )
     derived = derive(checked, frozen_core=2, origin="x.h5")
     recorded_texts([derived.frozen_core_note])
-    assert [getattr(derived, name) for name in dropped] == [None] * 4
+    gone = (*dropped, "check", "fitting_certificate", "coupled_cluster")
+    assert [getattr(derived, name) for name in gone] == [None] * 7
     assert not derived.options.properties and not derived.options.polarizability
     with recorded_error(InputError):
         derive(replace(parent, kept="energies"), frozen_core=2)
@@ -307,6 +310,14 @@ def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, fol
     recorded_failure(call("derive", "w.h5", "--frozen-core", "1"), 3)
 
 
-def test_a_file_is_no_result() -> None:
+@pytest.mark.parametrize("what", ["path", "gradient", "limit"])
+def test_what_is_not_the_result_of_one_run(fields, tmp_path: Path, what: str) -> None:
+    """Nor the limit of two basis sets: its energies are not those of its pairs and orbitals."""
+    run = compute(fields["water"], 1)
+    parts = [(Part("small", 1.0, -0.4), run), (Part("large", 0.0, 1.4), run)]
+    value: Any = {"path": "x.h5", "gradient": GradientResult(run), "limit": combine(parts)}[what]
     with recorded_error(InputError):
-        dfmp2.derive("x.h5", method="mp2")  # type: ignore[arg-type]
+        dfmp2.derive(value, frozen_core=2)
+    with recorded_error(InputError):
+        dfmp2.write(value, tmp_path / "x.h5")
+    assert list(tmp_path.iterdir()) == []

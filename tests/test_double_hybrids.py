@@ -35,7 +35,7 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.validation.psi4 import find_psi4, run_psi4
-from tests.awkward import mole_of
+from tests.awkward import mole_of, spin_energies
 from tests.conftest import Runner, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_drawn_functionals import of_package
@@ -143,8 +143,7 @@ def test_a_name_with_a_dispersion_correction_takes_the_factors_that_were_fitted_
     assert (bare.opposite_spin, fitted.opposite_spin, other.opposite_spin) == (0.51, 0.52, 0.52)
     assert (bare.dispersion, fitted.dispersion, other.dispersion) == ("", "d3bj", "d4")
     assert (bare.title, other.title) == ("DSD-PBEP86", "DSD-PBEP86-D4")
-    options = make_options(basis="x", method="b2plyp-d4")
-    assert options.dispersion_correction == ("d4", "b2plyp")
+    assert make_options(basis="x", method="b2plyp-d4").dispersion_correction == ("d4", "b2plyp")
     assert make_options(basis="x", method="b2plyp-d4", dispersion="none").dispersion_correction is (
         None
     )
@@ -305,35 +304,6 @@ def test_water_has_the_energies_of_orca_and_q_chem(method: str, total: float) ->
     assert found.total_energy == pytest.approx(total, abs=1e-5)
 
 
-def second_order(mf: Any, fitting: Any) -> tuple[float, float]:
-    """Unscaled E_OS and E_SS of a PySCF UKS, from sums over fitted integrals."""
-    mole, spins = mf.mol, []
-    metric = fitting.intor("int2c2e")
-    three = df.incore.aux_e2(mole, fitting, "int3c2e")
-    for c, e, n in zip(mf.mo_coeff, mf.mo_energy, mf.mo_occ, strict=True):
-        b = np.einsum("mnP,mi,na->iaP", three, c[:, n > 0], c[:, n == 0], optimize=True)
-        spins.append((b, e[n > 0], e[n == 0]))
-
-    def integrals(s: int, t: int) -> tuple[Any, Any]:
-        (b, ei, ea), (d, ej, eb) = spins[s], spins[t]
-        fitted = np.linalg.solve(metric, d.reshape(-1, len(metric)).T).T.reshape(d.shape)
-        g = np.einsum("iaP,jbP->iajb", b, fitted, optimize=True)
-        gaps = (
-            ei[:, None, None, None]
-            - ea[None, :, None, None]
-            + ej[None, None, :, None]
-            - eb[None, None, None, :]
-        )
-        return g, gaps
-
-    g, gaps = integrals(0, 1)
-    opposite, same = float((g**2 / gaps).sum()), 0.0
-    for s in (0, 1):
-        g, gaps = integrals(s, s)
-        same += 0.5 * float((g * (g - g.transpose(0, 3, 2, 1)) / gaps).sum())
-    return opposite, same
-
-
 # Functional of the orbitals, that of the energy, opposite and same spin; pyscf/pyscf-forge,
 # pyscf/dh/util/xccode/functionals/family_xdh.json and family_bdh.json.
 OF_ENERGY = {
@@ -405,7 +375,7 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     mf = dft.UKS(mole, xc=of_orbitals).density_fit(auxbasis=basis)
     mf.grids.level, mf.conv_tol = 0, 1e-12
     mf.run()
-    opposite, same = second_order(mf, df.addons.make_auxmol(mole, "cc-pvdz-ri"))
+    same, opposite = spin_energies(mf, 0, auxbasis="cc-pvdz-ri")
     expected = mf.e_tot
     if of_energy:
         other = dft.UKS(mole, xc=of_energy).density_fit(auxbasis=basis)
@@ -476,14 +446,16 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     page = batch_page(tmp_path, None)
     assert ">E(KS) / Eh" in page and ">E(HF) / Eh" not in page
     named = json.loads(export(stored, "qcschema"))["extras"]["qcvars"]
-    for name in ("CURRENT ENERGY", "DFT TOTAL ENERGY", "B2PLYP-D3(BJ) TOTAL ENERGY"):
-        assert named[name] == pytest.approx(said["total_energy"], abs=1e-12)
-    for name, key in (
-        ("DISPERSION CORRECTION ENERGY", "dispersion_energy"),
-        ("DOUBLE-HYBRID CORRECTION ENERGY", "correlation_energy"),
-        ("DFT FUNCTIONAL TOTAL ENERGY", "scf_total_energy"),
-    ):
-        assert named[name] == said[key], name
+    energies = {
+        "CURRENT ENERGY": "total_energy",
+        "DFT TOTAL ENERGY": "total_energy",
+        "B2PLYP-D3(BJ) TOTAL ENERGY": "total_energy",
+        "DISPERSION CORRECTION ENERGY": "dispersion_energy",
+        "DOUBLE-HYBRID CORRECTION ENERGY": "correlation_energy",
+        "DFT FUNCTIONAL TOTAL ENERGY": "scf_total_energy",
+    }
+    expected = {name: pytest.approx(said[key], abs=1e-12) for name, key in energies.items()}
+    assert {name: named[name] for name in energies} == expected
     row = stored.to_dataframe().iloc[0]
     assert row["dispersion_energy"] == added.dispersion.energy
     assert row["mean_field_energy"] == added.scf_total_energy
@@ -532,15 +504,19 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- range separation -----------------------------------------------------------------------------
 
 
+def bent_water() -> tuple[Any, Any, Any]:
+    """PySCF's molecule, its fitting functions, and a density of orbitals drawn at random."""
+    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
+    orbitals = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, 5)))[0]
+    return mole, df.addons.make_auxmol(mole, "cc-pvdz-jkfit"), orbitals @ orbitals.T
+
+
 @pytest.mark.parametrize("omega", [0.05, 0.3, 1.2])
 def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega: float) -> None:
     """It is fitted with its own integrals and metric, with eigenvalues cut at 1e-12 of the largest.
     PySCF's default cut of 1e-7 is farther from four-centre integrals."""
-    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
-    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    mole, auxmole, density = bent_water()
     builder = ScfIntegrals(auxmole, "memory", threads=1).builder(mole)
-    orbitals = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, 5)))[0]
-    density = orbitals @ orbitals.T
 
     def fitted(cut: float) -> tuple[Any, Any]:
         packed = df.incore.cholesky_eri(mole, auxmol=auxmole, decompose_j2c="eig", lindep=cut)
@@ -568,10 +544,7 @@ def test_long_range_exchange_is_that_of_pyscf_and_of_four_centre_integrals(omega
 
 
 def test_long_range_integrals_on_disk_have_the_bits_of_those_in_memory(tmp_path: Path) -> None:
-    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
-    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
-    orbitals = np.linalg.qr(np.random.default_rng(1).standard_normal((mole.nao, 5)))[0]
-    density = orbitals @ orbitals.T
+    mole, auxmole, density = bent_water()
     with Space(tmp_path, 10**9) as space:
         room = Room(space, 10**5, 10**6)
         stored = ScfIntegrals(auxmole, "disk", threads=2, room=room)
@@ -647,8 +620,7 @@ def test_a_prepared_file_has_the_orbitals_of_one_functional(call: Runner, tmp_pa
     assert succeed(call("energy", "--from", "q.h5", "--output", "r.h5", "--json")).json[
         "method"
     ] == ("xyg3")
-    refused = call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "scs-mp2")
-    recorded_failure(refused, 3)
+    recorded_failure(call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "scs-mp2"), 3)
 
 
 def test_studies_add_all_parts() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import ao2mo, scf
+from pyscf import scf
 
 import dfmp2
 from dfmp2.backends import registry
@@ -27,7 +27,7 @@ from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.scan import over_frames, scan_energies
 from dfmp2.validation.compare import recompute
-from tests.awkward import mole_of
+from tests.awkward import mole_of, semicanonical, singles_energies, spin_energies
 from tests.conftest import succeed
 from tests.recorded import recorded_error
 
@@ -171,52 +171,16 @@ def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
 
 
 def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
-    """With frozen orbitals; against PySCF's ROHF, unfitted integrals and explicit sums over spin
-    orbitals."""
-    mole = mole_of(RADICAL)
-    mf = scf.ROHF(mole).run(conv_tol=1e-13)
-    fock = mf.get_hcore() + mf.get_veff()
-    coeff, eri = mf.mo_coeff, ao2mo.restore(1, mole.intor("int2e"), mole.nao)
-    singles, c_occ, c_vir, e_occ, e_vir = 0.0, [], [], [], []
-    for spin, n in enumerate(mole.nelec):
-        blocks = []
-        for part in (coeff[:, :n], coeff[:, n:]):
-            e, turn = np.linalg.eigh(part.T @ fock[spin] @ part)
-            blocks.append((e, part @ turn))
-        (e, o), (x, v) = blocks
-        # A frozen core orbital, two frozen virtual ones
-        e, o, x, v = (e[1:], o[:, 1:], x[:-2], v[:, :-2])
-        f = o.T @ fock[spin] @ v
-        singles += float((f**2 / (e[:, None] - x)).sum())
-        for kept, new in zip((c_occ, c_vir, e_occ, e_vir), (o, v, e, x), strict=True):
-            kept.append(new)
-    doubles = 0.0
-    for one in (0, 1):
-        for other in (0, 1):
-            g = np.einsum(
-                "pqrs,pi,qa,rj,sb->iajb",
-                eri,
-                c_occ[one],
-                c_vir[one],
-                c_occ[other],
-                c_vir[other],
-                optimize=True,
-            )
-            d = (
-                e_occ[one][:, None, None, None]
-                + e_occ[other][:, None]
-                - e_vir[other]
-                - e_vir[one][:, None, None]
-            )
-            exchange = g.transpose(0, 3, 2, 1) if one == other else 0.0
-            doubles += 0.5 * float((g * (g - exchange) / d).sum())
-    frozen = {"frozen_core": "1", "frozen_virtual": 2, "reference": "rohf"}
-    settings = EXACT | {"scf": "conventional", "auxbasis": "cc-pv5z-ri"} | frozen
-    ours = dfmp2.run(RADICAL, **settings)
+    """With frozen orbitals; against PySCF's ROHF and explicit sums over spin orbitals."""
+    mf, couplings = semicanonical(scf.ROHF(mole_of(RADICAL)).run(conv_tol=1e-13))
+    singles = sum(singles_energies(mf, couplings, 1, 2))
+    doubles = spin_energies(mf, 1, 2, "cc-pvdz-ri")
+    settings = {**EXACT, "scf": "conventional", "reference": "rohf", "frozen_virtual": 2}
+    ours = dfmp2.run(RADICAL, **settings, frozen_core="1")
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-10)
     assert ours.mp2_singles_energy == pytest.approx(singles, abs=1e-9)
-    # Fitting, in the doubles alone
-    assert ours.mp2_correlation_energy == pytest.approx(singles + doubles, abs=2e-6)
+    assert ours.components == pytest.approx(doubles, abs=1e-9)
+    assert ours.mp2_correlation_energy == pytest.approx(singles + sum(doubles), abs=1e-9)
     assert ours.reference.spin_square == 0.75
     scaled = dfmp2.derive(ours, method="scs-mp2")
     parts = (
@@ -225,24 +189,18 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
     # Never scaled
     assert scaled.correlation_energy == pytest.approx(parts + ours.mp2_singles_energy, abs=1e-14)
     more = dfmp2.derive(ours, frozen_core=2)
-    again = dfmp2.run(RADICAL, **settings | {"frozen_core": "2"})
+    again = dfmp2.run(RADICAL, **settings, frozen_core="2")
     assert more.mp2_singles_energy == pytest.approx(again.mp2_singles_energy, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    "more", [{"scf_auxbasis": "def2-universal-jkfit"}, {"scf": "conventional"}]
-)
-def test_rohf_is_that_of_pyscf_starts_again_and_is_stored(
-    more: dict[str, Any], tmp_path: Any
-) -> None:
-    first = dfmp2.run(RADICAL, reference="rohf", **EXACT | more)
-    theirs = scf.ROHF(mole_of(RADICAL))
-    theirs = theirs.density_fit(auxbasis=more["scf_auxbasis"]) if "scf_auxbasis" in more else theirs
-    assert first.scf_total_energy == pytest.approx(theirs.run(conv_tol=1e-12).e_tot, abs=1e-9)
+@pytest.mark.parametrize("kind", ["df", "conventional"])
+def test_rohf_starts_again_and_is_stored(kind: str, tmp_path: Any) -> None:
+    first = dfmp2.run(RADICAL, reference="rohf", scf=kind, **EXACT)
     hdf5.write(first, tmp_path / "r.h5")
     stored = hdf5.read(tmp_path / "r.h5")
     assert stored.mp2_singles_energy == first.mp2_singles_energy < -1e-5
-    again = dfmp2.run(RADICAL, reference="rohf", scf_from=str(tmp_path / "r.h5"), **EXACT | more)
+    start = {"scf": kind, "scf_from": str(tmp_path / "r.h5")}
+    again = dfmp2.run(RADICAL, reference="rohf", **EXACT, **start)
     assert again.reference.cycles < first.reference.cycles
     assert again.total_energy == pytest.approx(first.total_energy, abs=1e-9)
 
@@ -251,13 +209,12 @@ def test_studies_have_the_energies_of_the_method() -> None:
     far = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.7]]))
     kappa = make_options(basis="6-31g", auxbasis="cc-pvdz-ri", method="kappa-mp2", precision="fp64")
     found = interaction_energy(far, "1,2", kappa)
-    runs = found.runs
-    parts = [
-        runs[name].total_energy
+    whole, first, second = (
+        found.runs[name].total_energy
         for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")
-    ]
+    )
     interaction = found.values["cp_corrected_interaction_energy"].value
-    assert interaction == pytest.approx(parts[0] - parts[1] - parts[2], abs=1e-12)
+    assert interaction == pytest.approx(whole - first - second, abs=1e-12)
     assert not [name for name in found.values if "mp2" in name]
     limit = basis_set_limit(far, replace(kappa, basis="cc-pv[dt]z", auxbasis=None))
     small, large = (run.correlation_energy for run in limit.runs.values())

@@ -26,7 +26,7 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import cli
 from dfmp2.validation import doctor
-from tests.conftest import WRITTEN, Runner, run_command
+from tests.conftest import WRITTEN, Runner, run_command, succeed
 
 SHOWN: dict[str, dict[str, Any]] = json.loads(
     lzma.decompress((WRITTEN / "shown.json.xz").read_bytes())
@@ -139,16 +139,14 @@ def numbers(text: str) -> set[str]:
 @pytest.mark.parametrize("name", SHOWN)
 def test_show_prints_what_it_printed(name: str, written: Path, call: Runner) -> None:
     """Same keys and values with --json, same numbers in the report, intact hash."""
-    shown = call("show", str(written / name), "--json", "--verify")
-    assert shown.code == 0, shown.err
+    shown = succeed(call("show", str(written / name), "--json", "--verify"))
     assert not list(missing_parts(SHOWN[name]["json"], shown.json))
     pairs = ["--pairs"] if "mp2_correlation_energy" in SHOWN[name]["json"] else []
-    report = call("show", str(written / name), *pairs)
-    assert report.code == 0, report.err
-    left_out = numbers(SHOWN[name]["text"]) - numbers(report.out)
+    report = succeed(call("show", str(written / name), *pairs)).out
+    left_out = numbers(SHOWN[name]["text"]) - numbers(report)
     if name == "scan.h5":  # its table has fewer decimals now
-        shown = np.array(sorted(numbers(report.out)), dtype=np.float64)
-        left_out = {one for one in left_out if np.abs(shown - float(one)).min() > 5.1e-7}
+        printed = np.array(sorted(numbers(report)), dtype=np.float64)
+        left_out = {one for one in left_out if np.abs(printed - float(one)).min() > 5.1e-7}
     assert not left_out
 
 
@@ -158,8 +156,7 @@ def test_a_result_is_read_everywhere(name: str, written: Path, call: Runner) -> 
     path, total = str(written / f"{name}.h5"), energy(name)
     assert dfmp2.read(path).mp2_total_energy == pytest.approx(total, rel=0, abs=1e-12)
 
-    derived = call("derive", path, "--os-scale", "1.3", "--json")
-    assert derived.code == 0, derived.err
+    derived = succeed(call("derive", path, "--os-scale", "1.3", "--json"))
     same, opposite = (
         energy(name, f"mp2_{spin}_spin_correlation_energy") for spin in ("same", "opposite")
     )
@@ -174,8 +171,7 @@ def test_a_result_is_read_everywhere(name: str, written: Path, call: Runner) -> 
     assert shown <= numbers(page.read_text().replace("\N{MINUS SIGN}", "-"))
 
     for form in ("molden", "xyz", "qcschema"):
-        exported = call("export", path, "--to", form, "-o", f"exported.{form}")
-        assert exported.code == 0, exported.err
+        succeed(call("export", path, "--to", form, "-o", f"exported.{form}"))
     properties = json.loads(Path("exported.qcschema").read_text())["properties"]
     assert properties["mp2_total_energy"] == pytest.approx(total, rel=0, abs=1e-12)
 
@@ -183,17 +179,14 @@ def test_a_result_is_read_everywhere(name: str, written: Path, call: Runner) -> 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_a_result_is_computed_again_by_pyscf(name: str, written: Path, call: Runner) -> None:
     """The stored input, bases and options still describe the whole calculation."""
-    done = call("compare", str(written / f"{name}.h5"), "--json")
-    assert done.code == 0, done.err
-    assert done.json["passed"]
+    assert succeed(call("compare", str(written / f"{name}.h5"), "--json")).json["passed"]
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_is_read_everywhere(name: str, written: Path, call: Runner) -> None:
     """Its table, one of its runs, its page, and the export of a run."""
     path, run = str(written / f"{name}.h5"), STUDIES[name]
-    table = call("show", path, "--csv")
-    assert table.code == 0, table.err
+    table = succeed(call("show", path, "--csv"))
     if name == "scan":
         assert not list(
             missing_parts(rows_of((WRITTEN / "scan.csv").read_text()), rows_of(table.out))
@@ -205,31 +198,22 @@ def test_a_study_is_read_everywhere(name: str, written: Path, call: Runner) -> N
 
 def test_a_prepared_file_is_computed(written: Path, call: Runner) -> None:
     """Pair energies from a B fitted by 0.1 equal those of 0.1."""
-    done = call(
-        "energy",
-        "--from",
-        str(written / "prepared.h5"),
-        "--precision",
-        "fp64",
-        "--output",
-        "e.h5",
-        "--json",
+    file = str(written / "prepared.h5")
+    done = succeed(
+        call("energy", "--from", file, "--precision", "fp64", "--output", "e.h5", "--json")
     )
-    assert done.code == 0, done.err
     assert done.json["mp2_total_energy"] == pytest.approx(energy("fp64"), rel=0, abs=1e-11)
 
 
 def test_orbitals_of_a_result_start_an_scf(written: Path, call: Runner) -> None:
     """And the SCF is converged at once."""
     start = str(written / "rhf.h5")
-    done = call(
-        "run", "h2.xyz", "--basis", "6-31g", "--scf-from", start, "--output", "again.h5", "--json"
-    )
-    assert done.code == 0, done.err
-    assert done.json["scf_total_energy"] == pytest.approx(
+    asked = ("--basis", "6-31g", "--scf-from", start, "--output", "again.h5", "--json")
+    said = succeed(call("run", "h2.xyz", *asked)).json
+    assert said["scf_total_energy"] == pytest.approx(
         energy("rhf", "scf_total_energy"), rel=0, abs=1e-9
     )
-    assert done.json["scf_iterations"] <= 3
+    assert said["scf_iterations"] <= 3
 
 
 def test_a_batch_goes_on(written: Path, call: Runner, tmp_path: Path) -> None:
@@ -361,8 +345,7 @@ GROUPS = ("dfmp2", "dfmp2 batch", "dfmp2 kernels")  # of commands
 
 def options_of(command: str, run: Runner) -> list[str]:
     """Lines of options.txt: the command, and its options with each of their choices."""
-    done = run(*command.split()[1:], "--help" if command in GROUPS else "--help-all")
-    assert done.code == 0, done.err
+    done = succeed(run(*command.split()[1:], "--help" if command in GROUPS else "--help-all"))
     found = []
     for line in re.findall(r"^  (-\S.*)$", done.out, re.MULTILINE):
         names = re.findall(r"(?<![^\s/,])--?[a-zA-Z][\w-]*", re.split(r"  +", line)[0])

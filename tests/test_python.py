@@ -229,6 +229,9 @@ REFUSED: dict[str, Call] = {
         "sto-3g",
         "out",
     ),
+    "frozen_core=4 freezes 4 orbitals of each spin": lambda: dfmp2.run(
+        _water().with_state(0, 5), "6-31g", frozen_core=4
+    ),
     "displacement=1.0: expected a number": lambda: dfmp2.frequencies(
         _water(), "sto-3g", displacement=1.0
     ),

@@ -131,37 +131,26 @@ def test_tensors_of_pytorch_come_back_as_such(lane):
     ):
         assert isinstance(found, torch.Tensor) and found.dtype == a.dtype
         check(found.numpy(), wide(a.numpy())[0] @ b.numpy())
+    held = [dt.to_device(one, backend=backend) for one in (a, a.numpy())]
+    a *= 2  # what was sent stays
+    for one in held:
+        np.testing.assert_array_equal(2 * np.asarray(dt.from_device(one)), a)
     triangle = torch.from_numpy(np.triu(numbers(dtype, 20, 20)) + 9 * np.eye(20, dtype=dtype))
     found = dt.trsm(triangle, b, lower=False, backend=backend)
     check(found.numpy(), np.linalg.solve(*wide(triangle.numpy(), b.numpy())))
 
 
 def problem(dtype, nocc=5, nvir=25, naux=40, nao=30):
-    """Fitted integrals, orbitals, energies, and e_ij in float64."""
-    a = numbers(dtype, naux, nao, nao)
-    a = (a + a.transpose(0, 2, 1)) * dtype_of(dtype, 0.1)
-    c_occ, c_vir = (
-        dtype_of(dtype, 0.1) * numbers(dtype, nao, nocc),
-        dtype_of(dtype, 0.1) * numbers(dtype, nao, nvir),
-    )
+    """Fitted integrals, orbitals, energies, and B, (ia|jb) and e_ij in float64."""
+    a = 0.1 * numbers(dtype, naux, nao, nao)
+    a = a + a.transpose(0, 2, 1)
+    c_occ, c_vir = 0.1 * numbers(dtype, nao, nocc), 0.1 * numbers(dtype, nao, nvir)
     occ, vir = -np.linspace(2.0, 0.5, nocc), np.linspace(0.1, 3.0, nvir)
     b = np.einsum("pmn,mi,na->iap", *wide(a, c_occ, c_vir))
     t = np.einsum("iap,jbp->iajb", b, b)
     gaps = occ[:, None, None, None] + occ[:, None] - vir[:, None, None] - vir
-    return (
-        a,
-        c_occ,
-        c_vir,
-        occ,
-        vir,
-        b,
-        t,
-        (t * (2 * t - t.transpose(0, 3, 2, 1)) / gaps).sum((1, 3)),
-    )
-
-
-def dtype_of(dtype, number):
-    return np.dtype(dtype).type(number)
+    pairs = (t * (2 * t - t.transpose(0, 3, 2, 1)) / gaps).sum((1, 3))
+    return a, c_occ, c_vir, occ, vir, b, t, pairs
 
 
 def test_energies_from_b_and_from_t_and_from_what_stays_on_the_device(lane):

@@ -449,9 +449,11 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
 
     Raises
     ------
+    InputError : it is not the result of one run
     ResultExists : the file exists and `overwrite` is false
     ResourceError : the disk is full or the folder cannot be written
     """
+    derivation.require_one_run(result, "write")
     if os.path.lexists(path) and not overwrite:
         raise ResultExists(
             f"{path} already exists: overwrite=True replaces it, another name keeps it"

@@ -83,11 +83,10 @@ def derive(
 
     Raises
     ------
-    InputError : it is not a result; the change does not follow from pair energies, or leaves no
-        electrons to correlate
+    InputError : it is not the result of one run; the change does not follow from pair energies, or
+        leaves no electrons to correlate
     """
-    if not isinstance(result, MP2Result):
-        raise InputError(f"derive takes a result, not {result!r}: read a file with dfmp2.read")
+    require_one_run(result, "derive")
     listener = Collector(listener or Listener())
     changes = _derivable_changes(result, changes)
     options = replace(result.options, **changes)
@@ -125,6 +124,26 @@ def derive(
         ),
         frozen_core_note="; ".join(note for note in notes if note),
     )
+
+
+def require_one_run(result: object, function: str) -> None:
+    """Raise unless it is the result of one run: the energies of a composite level are not those of
+    its orbitals and pairs.
+
+    Parameters
+    ----------
+    function : str
+        What needs it, as the subject of the message.
+
+    Raises
+    ------
+    InputError : it is a composite result, or another kind of value
+    """
+    if type(result) is not MP2Result:
+        raise InputError(
+            f"{function} takes the result of one run, not a {type(result).__name__}: a gradient has "
+            "it as `result`, a study as `runs`, and dfmp2.read reads it from a file"
+        )
 
 
 def _derivable_changes(result: MP2Result, asked: dict[str, Any]) -> dict[str, Any]:
@@ -180,6 +199,8 @@ def _with_larger_core(
             notes.append(
                 "the fitting certificate of the original covers all its pairs and was dropped"
             )
+        if result.coupled_cluster is not None:
+            notes.append("the CCSD(T) energies of the original have its core and were dropped")
     if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
         error, most = told_apart(".1e", certificate.correlation_error, certificate.tolerance)
         listener.warning(
@@ -362,4 +383,5 @@ def _cut(result: MP2Result, more: int) -> MP2Result:
         certificate=widened(result, more),
         check=None,
         fitting_certificate=None,
+        coupled_cluster=None,
     )
