@@ -300,6 +300,7 @@ def test_orbitals_belong_to_an_energy_with_an_occupied_orbital_above_an_empty_on
     mf = dft.RKS(mole_of(molecule, "sto-3g"), xc="pbe")
     mf.grids.level = 1
     coeff, occupied = found.mo_coeff[0], found.mo_occ[0]
+    assert (np.diff(occupied) <= 0).all()  # although not in the order of their energies
     density = mf.make_rdm1(coeff, occupied)
     assert mf.energy_tot(density) == pytest.approx(found.scf_total_energy, abs=1e-9)
     fock = coeff.T @ mf.get_fock(dm=density) @ coeff
