@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.backends import registry
 from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.tensors import Folding
@@ -25,7 +26,7 @@ from dfmp2.errors import (
     ResourceError,
     UnsupportedByBackend,
 )
-from dfmp2.interop import python
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import backend as backend_module
 from dfmp2.trainium import calls, entry, layout
@@ -59,11 +60,10 @@ def machine(bare):
     return bare.sound()
 
 
-def water(machine, lane, basis="sto-3g", **more):
-    (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
-    return python.run(
-        machine.folder / "h2o.xyz", basis, backend=lane, threads=1, listener=Quiet(), **more
-    )
+def run(name, lane, basis="sto-3g", **more):
+    molecule = Molecule.from_string(MOLECULES[name])
+    given = {"backend": lane, "threads": 1, "listener": Quiet(), **more}
+    return dfmp2.run(molecule, basis, **given)
 
 
 def block(lane):
@@ -80,7 +80,7 @@ def details(result):
 
 @pytest.mark.parametrize("lane", LANES)
 def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
-    result = water(machine, lane, check=True)
+    result = run("h2o", lane, check=True)
     assert abs(result.check.correlation_difference) < 1e-7
     assert result.backend == lane and result.backend_reason == f"asked for with --backend {lane}"
     told = details(result)
@@ -121,18 +121,17 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     machine,
 ):
     machine.patch.setattr("tests.stand_in_nki.site.COMPILED", {})  # it takes its time
-    first, second = details(water(machine, "nki")), details(water(machine, "nki", "cc-pvdz"))
+    first, second = details(run("h2o", "nki")), details(run("h2o", "nki", "cc-pvdz"))
     assert first["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
     assert second["programs"] == "1 launched, 0 compiled now, 1 found in the cache"
     assert float(second["compile time"].split()[0]) == 0.0 < float(first["compile time"].split()[0])
     machine.patch.setenv("DFMP2_NKI_PYTHON", "/nonexistent/python")
     machine.patch.setenv("PATH", "/usr/bin:/bin")
-    assert details(water(machine, "nki"))["programs"].startswith("1 launched, 0 compiled now")
+    assert details(run("h2o", "nki"))["programs"].startswith("1 launched, 0 compiled now")
     assert "cannot be found on PATH" in entry.refusal("nki-xla")  # which always compiles
-    (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
     heard = Heard()
     with recorded_error(BackendUnavailable):
-        python.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=heard)
+        run("o2", "nki", "cc-pvdz", listener=heard)
     assert heard.stages == ["compiled kernels of nki"]
 
 
@@ -248,7 +247,7 @@ def test_what_goes_wrong_ends_the_run_and_is_never_a_result(machine, lane, fault
 def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numbers(machine, lane):
     machine.fault("wrong-numbers")
     with recorded_error(NumericalError) as caught:
-        water(machine, lane)
+        run("h2o", lane)
     assert caught.value.exit_code == 5
 
 
@@ -444,7 +443,7 @@ def test_auto_says_why_nothing_can_go_to_the_device(machine):
 
 
 def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
-    result = water(machine, "auto")
+    result = run("h2o", "auto")
     assert result.backend == "cpu" and result.backend_reason.startswith(
         "auto: the host is faster: predicted "
     )
@@ -538,11 +537,7 @@ def test_an_unknown_lane_is_refused_with_those_there_are():
 def test_b_on_disk(machine):
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     machine.patch.setattr(cores, "CoreProcess", InProcess)
-    (machine.folder / "nh2.xyz").write_text(MOLECULES["nh2"])
-    given = {"backend": "nki", "threads": 1, "listener": Quiet(), "check": True, "stability": "off"}
-    held, stored = both(
-        machine.patch, lambda: python.run(machine.folder / "nh2.xyz", "sto-3g", **given)
-    )
+    held, stored = both(machine.patch, lambda: run("nh2", "nki", check=True, stability="off"))
     assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
     assert abs(stored.check.correlation_difference) < 1e-7
     assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-8)

@@ -260,20 +260,23 @@ def test_a_climb_is_eight_iterations_above_the_lowest(
 
 
 @pytest.mark.parametrize(
-    ("change", "gradient", "expected"),
-    [(0.9e-8, 0.9e-5, True), (-0.9e-8, 0.9e-5, True), (1e-8, 0.9e-5, False), (0.0, 1e-5, False)],
+    ("before", "change", "gradient", "expected"),
+    [
+        (0.0, 0.9e-8, 0.9e-5, True),
+        (0.0, -0.9e-8, 0.9e-5, True),
+        (0.0, 1e-8, 0.9e-5, False),
+        (0.0, 0.0, 1e-5, False),
+        # Rounding: neighbouring numbers at 1e8 are 1.5e-8 apart; the gradient decides all the same.
+        (-1e8, 1.8e-7, 0.9e-5, True),
+        (-1e8, 3e-7, 0.9e-5, False),
+        (-1e8, 0.0, 1e-5, False),
+    ],
 )
-def test_convergence_is_below_both_limits(change: float, gradient: float, expected: bool) -> None:
-    envs = {"e_tot": change, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": 1e-5}
-    assert ladder.converged({**envs, "norm_gorb": gradient}) == expected
-
-
-def test_energies_change_by_rounding_after_convergence() -> None:
-    """Neighbouring numbers at 1e4 are 1.8e-12 apart; the gradient decides all the same."""
-    envs = {"conv_tol": 1e-12, "conv_tol_grad": 1e-7, "norm_gorb": 1e-8, "last_hf_e": -1e4}
-    for change, expected in ((1.8e-11, True), (3e-11, False)):
-        assert ladder.converged({**envs, "e_tot": -1e4 + change}) == expected
-    assert not ladder.converged({**envs, "e_tot": -1e4, "norm_gorb": 2e-7})
+def test_convergence_is_below_both_limits_or_within_rounding(
+    before: float, change: float, gradient: float, expected: bool
+) -> None:
+    envs = {"e_tot": before + change, "last_hf_e": before, "norm_gorb": gradient}
+    assert ladder.converged({**envs, "conv_tol": 1e-8, "conv_tol_grad": 1e-5}) == expected
 
 
 @pytest.mark.parametrize(
