@@ -208,7 +208,13 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
     assert (found.reference.title, found.reference.grid_level) == ("UKS(pbe)", 0)
     monkeypatch.setattr(grid, "LEVEL", 0)
     grid.default_level.cache_clear()
-    assert found.total_energy == pytest.approx(dfmp2.run(RADICAL, **SMALL).total_energy, abs=1e-6)
+    run = dfmp2.run(RADICAL, **SMALL)
+    assert found.total_energy == pytest.approx(run.total_energy, abs=1e-6)
+    assert found.reference.grid_error.scf_error == pytest.approx(
+        run.reference.grid_error.scf_error, abs=1e-8
+    )
+    gradient = np.linalg.norm(mf.get_grad(mf.mo_coeff, mf.mo_occ))
+    assert found.reference.history[0] == pytest.approx([mf.e_tot, 0.0, gradient], abs=1e-9)
     with recorded_error(InputError):
         dfmp2.from_mean_field(mf)
     mf.grids.level = 1  # not the grid it was converged on
