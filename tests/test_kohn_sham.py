@@ -208,7 +208,13 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
     assert (found.reference.title, found.reference.grid_level) == ("UKS(pbe)", 0)
     monkeypatch.setattr(grid, "LEVEL", 0)
     grid.default_level.cache_clear()
-    assert found.total_energy == pytest.approx(dfmp2.run(RADICAL, **SMALL).total_energy, abs=1e-6)
+    run = dfmp2.run(RADICAL, **SMALL)
+    assert found.total_energy == pytest.approx(run.total_energy, abs=1e-6)
+    assert found.reference.grid_error.scf_error == pytest.approx(
+        run.reference.grid_error.scf_error, abs=1e-8
+    )
+    gradient = np.linalg.norm(mf.get_grad(mf.mo_coeff, mf.mo_occ))
+    assert found.reference.history[0] == pytest.approx([mf.e_tot, 0.0, gradient], abs=1e-9)
     with recorded_error(InputError):
         dfmp2.from_mean_field(mf)
     mf.grids.level = 1  # not the grid it was converged on
@@ -283,20 +289,24 @@ def test_what_is_not_there_is_refused_with_the_way_out(options: dict[str, Any]) 
         dfmp2.run(HELIUM, **SMALL | options)
 
 
-def test_orbitals_belong_to_an_energy_that_only_a_level_shift_converges() -> None:
-    """In singlet PH the occupied pi orbital always lies above the empty one: the stored orbitals
-    and their energies still belong to the stored energy, in PySCF too."""
-    places = [[0.0, 0.0, 0.0], [-1.614, -2.6598, -1.0679]]
-    molecule = Molecule(("P", "H"), places)
-    given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": 0}
+@pytest.mark.parametrize(
+    ("symbols", "second"),
+    [(("P", "H"), [-1.614, -2.6598, -1.0679]), (("O", "O"), [0.0, 0.0, 2.457])],
+)
+def test_orbitals_belong_to_an_energy_with_an_occupied_orbital_above_an_empty_one(
+    symbols: tuple[str, str], second: list[float]
+) -> None:
+    """In singlet PH and O2 the occupied pi orbital always lies above the empty one: the stored
+    orbitals and their energies still belong to the stored energy, in PySCF too. Only a level shift
+    converges PH; in O2 DIIS takes turns between both orbitals, at one energy."""
+    molecule = Molecule(symbols, [[0.0, 0.0, 0.0], second])
+    given = {"basis": "sto-3g", "method": "ks", "xc": "pbe", "scf": "conventional", "grid": 1}
     found = dfmp2.run(molecule, allow_small_gap=True, listener=Silent(), **given).reference
     assert found.ladder[-2:] == ("level shift", "second order")
-    mole = gto.M(
-        atom=list(zip(("P", "H"), places, strict=True)), unit="bohr", basis="sto-3g", verbose=0
-    )
-    mf = dft.RKS(mole, xc="pbe")
-    mf.grids.level = 0
+    mf = dft.RKS(mole_of(molecule, "sto-3g"), xc="pbe")
+    mf.grids.level = 1
     coeff, occupied = found.mo_coeff[0], found.mo_occ[0]
+    assert (np.diff(occupied) <= 0).all()  # although not in the order of their energies
     density = mf.make_rdm1(coeff, occupied)
     assert mf.energy_tot(density) == pytest.approx(found.scf_total_energy, abs=1e-9)
     fock = coeff.T @ mf.get_fock(dm=density) @ coeff

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.backends import registry
 from dfmp2.backends.base import Tile
 from dfmp2.errors import (
@@ -22,7 +23,7 @@ from dfmp2.errors import (
     UnsupportedByBackend,
 )
 from dfmp2.host.processes import exit_code
-from dfmp2.interop import python
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
 from dfmp2.trainium import calls, layout
@@ -64,11 +65,10 @@ class Quiet(Listener):
     ],
 )
 @pytest.mark.parametrize("target", ["trn1", pytest.param("trn2", marks=pytest.mark.slow)])
-def test_molecule_equals_pyscf(tmp_path, monkeypatch, name, basis, target):
+def test_molecule_equals_pyscf(monkeypatch, name, basis, target):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
-    (tmp_path / "m.xyz").write_text(GEOMETRIES[name])
     given = {"backend": "nki-interpreter", "check": True, "threads": 1, "listener": Quiet()}
-    result = python.run(tmp_path / "m.xyz", basis, **given)
+    result = dfmp2.run(Molecule.from_string(GEOMETRIES[name]), basis, **given)
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
     assert result.precision == "mixed"
@@ -107,11 +107,10 @@ def test_there_is_no_float64_on_the_device():
     assert registry.float64_backend(backend).name == "cpu"
 
 
-def test_an_estimate_above_the_tolerance_is_refused_and_not_repeated_elsewhere(tmp_path):
-    (tmp_path / "m.xyz").write_text(GEOMETRIES["h2o"])
+def test_an_estimate_above_the_tolerance_is_refused_and_not_repeated_elsewhere():
     with recorded_error(NumericalError):
-        python.run(
-            tmp_path / "m.xyz",
+        dfmp2.run(
+            Molecule.from_string(GEOMETRIES["h2o"]),
             "sto-3g",
             backend="nki-interpreter",
             tolerance=1e-15,

@@ -361,8 +361,12 @@ def test_cores_share_the_calls_and_take_no_less_than_the_longest():
     (one,), (two,), (many,) = (
         catalogue.predict((Shape(50, 190, 840),), chips=("trn1",), cores=n) for n in (1, 2, 64)
     )
-    for name in ("device", "usual", "slowest", "dispatch", "queued"):
+    for name in ("device", "usual", "slowest"):
         assert getattr(two, name) == pytest.approx(getattr(one, name) / 2) and one.device > 0
+    # Of 10 calls: a core waits 1.3 ms for each, or for its last one and what submitting takes.
+    assert (one.dispatch, two.dispatch, many.dispatch) == pytest.approx((13e-3, 6.5e-3, 1.3e-3))
+    assert 1e-3 < two.queued - 1.3e-3 == pytest.approx((one.queued - 1.3e-3) / 2)
+    assert many.queued == pytest.approx(1.3e-3)
     assert one.device < one.usual < one.slowest and two.uploaded == 2 * one.uploaded
     longest = max(e.at(1.0) for _, e in catalogue.best(K3, Shape(50, 190, 840), TRN1).parts)
     assert many.device == pytest.approx(longest / 1e9)

@@ -135,53 +135,42 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
     assert pairs < 1.5 * max(twin, 2.0**-22 if nvir <= 16 else 2.0**-24)
 
 
-@pytest.mark.parametrize(
-    ("nvir", "variant", "diagonal"),
-    [
-        *CASES,
-        pytest.param(448, "placed", True, marks=pytest.mark.slow),
-        pytest.param(600, "placed", False, marks=pytest.mark.slow),
-    ],
-)
-def test_indexing_and_packing_are_exact_in_float64(nvir, variant, diagonal):
+def whole_block(nvir, variant, diagonal):
+    """A row of EXACT: a block and a second one with one orbital less."""
     edge, held = shape_of(nvir, variant)
-    s = space(2 * edge - 1, nvir, 5 if nvir > 100 else 131)
+    return variant, nvir, 5 if nvir > 100 else 131, 2 * edge - 1, edge, held, diagonal
+
+
+EXACT = [  # variant, nvir, naux, nocc, edge of the block, residents, with itself
+    *(whole_block(*case) for case in CASES),
+    pytest.param(*whole_block(448, "placed", True), marks=pytest.mark.slow),
+    pytest.param(*whole_block(600, "placed", False), marks=pytest.mark.slow),
+    # B in pieces, and B_j in two parts at 416 virtual orbitals
+    ("plain", 448, 500, 7, 4, 2, False),
+    ("packed", 448, 500, 7, 4, 2, True),
+    ("plain", 600, 900, 3, 2, 1, False),
+    pytest.param("placed", 448, 500, 7, 4, 2, False, marks=pytest.mark.slow),  # two residents
+    pytest.param("placed", 416, 1700, 5, 3, 1, True, marks=pytest.mark.slow),
+    ("plain", 416, 1700, 5, 3, 1, True),
+    # Five rows, not a multiple of the residents, with themselves and with two columns
+    *(
+        (*form, diagonal)
+        for diagonal in (False, True)
+        for form in (
+            ("plain", 160, 70, 7, 5, 2),
+            ("packed", 192, 70, 7, 5, 2),
+            ("packed", 160, 70, 7, 5, 4),
+            ("placed", 160, 70, 7, 5, 2),
+        )
+    ),
+    ("packed", 160, 70, 2, 2, 4, True),  # too few orbitals for a group: single pairs only
+]
+
+
+@pytest.mark.parametrize(("variant", "nvir", "naux", "nocc", "edge", "held", "diagonal"), EXACT)
+def test_indexing_and_packing_are_exact_in_float64(variant, nvir, naux, nocc, edge, held, diagonal):
+    s = space(nocc, nvir, naux)
     found, exact = evaluate(s, edge, held, diagonal, variant, ALGEBRA), oracle(s, edge, diagonal)
-    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
-
-
-@pytest.mark.parametrize(
-    ("variant", "nvir", "naux", "edge", "held", "diagonal"),
-    [
-        ("plain", 448, 500, 4, 2, False),
-        ("packed", 448, 500, 4, 2, True),
-        ("plain", 600, 900, 2, 1, False),
-        pytest.param("placed", 448, 500, 4, 2, False, marks=pytest.mark.slow),  # two residents
-        pytest.param("placed", 416, 1700, 3, 1, True, marks=pytest.mark.slow),
-        ("plain", 416, 1700, 3, 1, True),  # B_j in two parts
-    ],
-)
-def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
-    s = space(2 * edge - 1, nvir, naux)
-    found, exact = evaluate(s, edge, held, diagonal, variant, ALGEBRA), oracle(s, edge, diagonal)
-    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
-
-
-@pytest.mark.parametrize(
-    ("variant", "nvir", "held"),
-    [("plain", 160, 2), ("packed", 192, 2), ("packed", 160, 4), ("placed", 160, 2)],
-)
-@pytest.mark.parametrize("diagonal", [False, True])
-def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagonal):
-    """Five rows, not a multiple of the residents, with themselves and with two columns."""
-    s = space(7, nvir, 70)
-    found, exact = evaluate(s, 5, held, diagonal, variant, ALGEBRA), oracle(s, 5, diagonal)
-    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
-
-
-def test_a_block_too_small_for_a_group_has_single_pairs_only():
-    s = space(2, 160, 70)
-    found, exact = evaluate(s, 2, 4, True, "packed", ALGEBRA), oracle(s, 2, True)
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import dfmp2
 from dfmp2.backends import registry
 from dfmp2.backends.base import Shape, Tile
 from dfmp2.backends.tensors import Folding
@@ -25,7 +26,7 @@ from dfmp2.errors import (
     ResourceError,
     UnsupportedByBackend,
 )
-from dfmp2.interop import python
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import backend as backend_module
 from dfmp2.trainium import calls, entry, layout
@@ -47,16 +48,22 @@ LANES = ("nki", "nki-xla", "nki-simulator")
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def bare(tmp_path, monkeypatch):
+    """A host on which packages, tools and a device can be planted."""
     with planted(tmp_path, monkeypatch) as site:
         yield site
 
 
-def water(machine, lane, basis="sto-3g", **more):
-    (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
-    return python.run(
-        machine.folder / "h2o.xyz", basis, backend=lane, threads=1, listener=Quiet(), **more
-    )
+@pytest.fixture
+def machine(bare):
+    """A host with all of them."""
+    return bare.sound()
+
+
+def run(name, lane, basis="sto-3g", **more):
+    molecule = Molecule.from_string(MOLECULES[name])
+    given = {"backend": lane, "threads": 1, "listener": Quiet(), **more}
+    return dfmp2.run(molecule, basis, **given)
 
 
 def block(lane):
@@ -73,8 +80,7 @@ def details(result):
 
 @pytest.mark.parametrize("lane", LANES)
 def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
-    machine.sound()
-    result = water(machine, lane, check=True)
+    result = run("h2o", lane, check=True)
     assert abs(result.check.correlation_difference) < 1e-7
     assert result.backend == lane and result.backend_reason == f"asked for with --backend {lane}"
     told = details(result)
@@ -93,7 +99,6 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
 
 @pytest.mark.parametrize("lane", LANES)
 def test_products_stay_on_a_lane_until_they_are_fetched(machine, lane):
-    machine.sound()
     backend = registry.select_backend(lane, "auto", 1)[0]
     device = backend.tensors()
     a, b = (
@@ -115,26 +120,23 @@ def test_products_stay_on_a_lane_until_they_are_fetched(machine, lane):
 def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_there_is_no_compiler(
     machine,
 ):
-    machine.sound()
     machine.patch.setattr("tests.stand_in_nki.site.COMPILED", {})  # it takes its time
-    first, second = details(water(machine, "nki")), details(water(machine, "nki", "cc-pvdz"))
+    first, second = details(run("h2o", "nki")), details(run("h2o", "nki", "cc-pvdz"))
     assert first["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
     assert second["programs"] == "1 launched, 0 compiled now, 1 found in the cache"
     assert float(second["compile time"].split()[0]) == 0.0 < float(first["compile time"].split()[0])
     machine.patch.setenv("DFMP2_NKI_PYTHON", "/nonexistent/python")
     machine.patch.setenv("PATH", "/usr/bin:/bin")
-    assert details(water(machine, "nki"))["programs"].startswith("1 launched, 0 compiled now")
+    assert details(run("h2o", "nki"))["programs"].startswith("1 launched, 0 compiled now")
     assert "cannot be found on PATH" in entry.refusal("nki-xla")  # which always compiles
-    (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
     heard = Heard()
     with recorded_error(BackendUnavailable):
-        python.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=heard)
+        run("o2", "nki", "cc-pvdz", listener=heard)
     assert heard.stages == ["compiled kernels of nki"]
 
 
 @pytest.mark.parametrize("entry", ["tracer", "call", "misfit"])
 def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
-    machine.sound()
     machine.patch.setenv("STAND_IN_ENTRY", entry)
     cache, counts = NeffCache(machine.folder / "neff"), compiler.Proof()
     program = programs((Shape(4, 8, 20),), "trn1")[0]
@@ -150,14 +152,12 @@ def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_the
 
 
 def test_a_flag_that_neuronx_cc_does_not_know_ends_the_run_and_is_named(machine):
-    machine.sound()
     machine.patch.setenv("NEURON_CC_FLAGS", "--cache_dir=/tmp/x --auto-cast=matmult")
     with recorded_error(KernelError):
         block("nki")
 
 
 def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
-    machine.sound()
     own = Path(sys.executable)
     other = next(own.with_name(name) for name in ("python3", "python") if own.name != name)
     machine.patch.setenv("DFMP2_NKI_PYTHON", str(other))
@@ -211,7 +211,7 @@ def test_the_program_of_the_own_compiler_is_taken_and_without_one_the_newest(tmp
 
 @pytest.mark.parametrize("fault", ["compiler-refuses", "compiler-mute"])
 def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, fault):
-    machine.sound().fault(fault)
+    machine.fault(fault)
     with recorded_error(KernelError):
         block("nki")
     left = [path for path in (machine.folder / "neff").glob("**/*") if path.is_file()]
@@ -237,7 +237,7 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
     ],
 )
 def test_what_goes_wrong_ends_the_run_and_is_never_a_result(machine, lane, fault, error, code):
-    machine.sound().fault(fault)
+    machine.fault(fault)
     with recorded_error(error) as caught:
         block(lane)
     assert caught.value.exit_code == code
@@ -245,9 +245,9 @@ def test_what_goes_wrong_ends_the_run_and_is_never_a_result(machine, lane, fault
 
 @pytest.mark.parametrize("lane", ["nki", "nki-simulator"])
 def test_the_certificate_refuses_the_energy_of_a_device_that_computes_wrong_numbers(machine, lane):
-    machine.sound().fault("wrong-numbers")
+    machine.fault("wrong-numbers")
     with recorded_error(NumericalError) as caught:
-        water(machine, lane)
+        run("h2o", lane)
     assert caught.value.exit_code == 5
 
 
@@ -320,7 +320,6 @@ def test_a_kernel_returns_one_float32_tensor_and_nothing_else():
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # outputs that nobody computed
 def test_warm_up_compiles_exactly_what_runs_launch(machine):
-    machine.sound()
 
     class Recording(InterpreterExecutor):
         def launch(self, source, kernel, arguments):
@@ -358,9 +357,9 @@ def test_programs_are_launched_ahead_as_their_kernels_take_them(monkeypatch):
     assert sorted(map(repr, launched)) == sorted(map(repr, programs(spins, "trn1", 20)))
 
 
-def test_warm_up_needs_no_device(machine, capsys):
-    machine.install()
-    machine.tools()
+def test_warm_up_needs_no_device(bare, capsys):
+    bare.install()
+    bare.tools()
     assert main(["kernels", "warmup", "--shape", "32,40,30"]) == 0
     assert "2 programs for trn1: 2 compiled now" in capsys.readouterr().out
     assert main(["kernels", "warmup", "--shape", "48,33,30", "--json"]) == 0  # the same buckets
@@ -377,7 +376,6 @@ def test_warm_up_needs_no_device(machine, capsys):
 
 
 def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
-    machine.sound()
     shape = (Shape(16, 112, 384),)
     lane, reason = entry.weigh(shape, 3.0, True)
     assert lane is None and "compiling 1 program 30" in reason and "the host is faster" in reason
@@ -399,9 +397,9 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
         ((Shape(9, 40, 90), Shape(7, 42, 90)), 3, {"nrtpy": None}, "nki-xla"),
     ],
 )
-def test_auto_compares_everything_that_a_device_takes(machine, shapes, missing, packages, lane):
+def test_auto_compares_everything_that_a_device_takes(bare, shapes, missing, packages, lane):
     """At 85 % of its peak, with launches, transfers, and 30 s for each missing program."""
-    machine.sound(**packages)
+    bare.sound(**packages)
     (found,) = catalogue.predict(shapes, chips=("trn1",))
     seconds = found.usual + found.dispatch + found.link + 30 * missing
     assert entry.weigh(shapes, seconds - 1e-5, True)[0] is None
@@ -419,16 +417,16 @@ def test_auto_compares_everything_that_a_device_takes(machine, shapes, missing, 
     ],
 )
 def test_predictions_are_for_the_cores_of_a_lane_or_where_there_is_a_device(
-    machine, name, workers, device, cores
+    bare, name, workers, device, cores
 ):
     if device:
-        machine.device()
+        bare.device()
     backend = SimpleNamespace(name=name, limits=SimpleNamespace(workers=workers))
     found = registry.predictions(backend, (Shape(5, 20, 60),))
     assert cores == (found and [one.cores for one in found])
 
 
-def test_a_plan_for_a_lane_that_is_elsewhere_has_its_name_and_its_limits(machine):
+def test_a_plan_for_a_lane_that_is_elsewhere_has_its_name_and_its_limits(bare):
     backend, reason = registry.foreseen("nki-xla", "auto", 2)
     assert backend.name == "nki-xla" and backend.limits.precisions == ("mixed",)
     assert reason.startswith("not on this host: predicted below (--backend nki-xla (")
@@ -438,7 +436,6 @@ def test_a_plan_for_a_lane_that_is_elsewhere_has_its_name_and_its_limits(machine
 
 def test_auto_says_why_nothing_can_go_to_the_device(machine):
     """Rows of 3,000 orbitals and 9,000 fitting functions are too long for the SBUF."""
-    machine.sound()
     lane, reason = entry.weigh((Shape(300, 3000, 9000),), 1e6, True)
     assert lane is None and "pair_energy needs 1728208 bytes per SBUF partition" in reason
     lane, reason = entry.weigh((), 1e6, True)
@@ -446,8 +443,7 @@ def test_auto_says_why_nothing_can_go_to_the_device(machine):
 
 
 def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
-    machine.sound()
-    result = water(machine, "auto")
+    result = run("h2o", "auto")
     assert result.backend == "cpu" and result.backend_reason.startswith(
         "auto: the host is faster: predicted "
     )
@@ -492,7 +488,6 @@ def blocks_of_four(machine):
 
 @pytest.mark.parametrize(("lane", "workers"), [("nki", 3), ("nki-xla", 3), ("nki-simulator", 1)])
 def test_lanes_with_a_device_take_all_visible_cores(machine, lane, workers):
-    machine.sound()
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0,2-3")
     machine.patch.setattr(cores, "CoreProcess", InProcess)
     limits = registry.select_backend(lane, "auto", 1)[0].limits
@@ -507,7 +502,6 @@ def by_core(text):
 def test_cores_share_a_run_and_one_compilation_and_are_sent_the_blocks_they_need(machine):
     """Each core is sent a block once, whatever the number of its tiles, and energies have the bits
     of one core."""
-    machine.sound()
     blocks_of_four(machine)
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     machine.patch.setattr(cores, "CoreProcess", InProcess)
@@ -541,14 +535,9 @@ def test_an_unknown_lane_is_refused_with_those_there_are():
 
 
 def test_b_on_disk(machine):
-    machine.sound()
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     machine.patch.setattr(cores, "CoreProcess", InProcess)
-    (machine.folder / "nh2.xyz").write_text(MOLECULES["nh2"])
-    given = {"backend": "nki", "threads": 1, "listener": Quiet(), "check": True, "stability": "off"}
-    held, stored = both(
-        machine.patch, lambda: python.run(machine.folder / "nh2.xyz", "sto-3g", **given)
-    )
+    held, stored = both(machine.patch, lambda: run("nh2", "nki", check=True, stability="off"))
     assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
     assert abs(stored.check.correlation_difference) < 1e-7
     assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-8)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from scipy.linalg import solve_triangular
 
+import dfmp2
 from dfmp2.backends import contract
 from dfmp2.backends.base import Tile
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedTensor
-from dfmp2.interop import python
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import NkiBackend, transform
@@ -75,13 +76,9 @@ def backend(lane):
 def host(block):
     """A resident block as an array."""
     value = getattr(block, "value", block)
-    array = np.asarray(
-        value.cpu().numpy()
-        if hasattr(value, "cpu")
-        else value.numpy()
-        if hasattr(value, "numpy")
-        else value
-    )
+    if hasattr(value, "cpu"):
+        value = value.cpu()
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     return array.view(np.float32) if array.dtype.kind == "V" else array
 
 
@@ -168,12 +165,10 @@ def test_pair_terms_of_what_was_transformed(lane):
 
 @pytest.mark.parametrize("lane", lanes("nki-simulator", "nki", "nki-xla"))
 @pytest.mark.parametrize("molecule", ["h2o", "nh2"])
-def test_a_molecule_equals_pyscf(tmp_path, lane, molecule):
+def test_a_molecule_equals_pyscf(lane, molecule):
     require(lane)
-    (tmp_path / "m.xyz").write_text(MOLECULES[molecule])
-    result = python.run(
-        tmp_path / "m.xyz", "cc-pvdz", backend=lane, check=True, threads=1, listener=Quiet()
-    )
+    given = {"backend": lane, "check": True, "threads": 1, "listener": Quiet()}
+    result = dfmp2.run(Molecule.from_string(MOLECULES[molecule]), "cc-pvdz", **given)
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
     details = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)

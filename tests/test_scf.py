@@ -249,6 +249,16 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
         assert abs(energies[0] - mf.e_tot) < 1e-9 and result.reference.cycles <= 3
 
 
+def test_singly_occupied_start_orbitals_of_pyscf_are_those_of_alpha(tmp_path: Path) -> None:
+    """Its ROHF has both spins in one row; the first iteration is as low as its last one."""
+    mf = scf.ROHF(mole_of(RADICAL, "6-31g")).set(chkfile=str(tmp_path / "rohf.chk"))
+    mf.run(conv_tol=1e-11)
+    heard = Heard()
+    given = {"reference": "rohf", "scf": "conventional", "scf_from": mf.chkfile, "listener": heard}
+    dfmp2.run(RADICAL, "6-31g", **given, **ONE)
+    assert heard.energies[0] == pytest.approx(mf.e_tot, abs=1e-9)
+
+
 def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
     """They have as many functions, so nothing else would notice."""
     neon, oxygen = (

@@ -22,6 +22,7 @@ from dfmp2.output.export import export
 from dfmp2.planning import memory
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf import ladder
+from dfmp2.scf.grid_error import on_finer_grid
 from dfmp2.scf.solvent import (
     ReactionField,
     Solvent,
@@ -51,7 +52,10 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "uhf by smd": (AMINE, 0, 2, {"solvent": "Chloroform", "solvent_model": "smd"}),
     "rohf": (AMINE, 0, 2, {"solvent": "water", "reference": "rohf"}),
     "rks": (BENT, 0, 1, {"solvent": "n-hexane", "method": "ks", "xc": "pbe0", "grid": "1"}),
-    "uks": (AMINE, 0, 2, {"solvent": "water", "method": "ks", "xc": "pbe", "grid": "1"}),
+    "uks by smd": (
+        *(AMINE, 0, 2),
+        {"solvent": "water", "solvent_model": "smd", "method": "ks", "xc": "pbe", "grid": "1"},
+    ),
     "core potential": (HI, 0, 1, {"solvent": "ethanol", "basis": "def2-svp"}),
     "x2c": ("H 0 0 0; Cl 0 0.2 1.27", 0, 1, {"solvent": "water", "relativity": "x2c"}),
 }
@@ -133,6 +137,10 @@ def test_energies_are_those_of_pyscf_in_the_same_solvent(name: str) -> None:
     else:
         assert reference.dielectric_constant == theirs.with_solvent.eps
         assert reference.smd_cds_energy is None
+    if reference.xc is not None:  # the Hartree-Fock energy of the determinant, in the solvent
+        gas = theirs.mol.HF().density_fit(auxbasis="def2-universal-jkfit")
+        exact = gas.energy_tot(theirs.make_rdm1()) + parts["e_solvent"] + parts.get("e_cds", 0.0)
+        assert abs(reference.exx_total_energy - exact) < 1e-7
     if reference.kind == "rohf" or case[3].get("method") == "ks" or "basis" in case[3]:
         return
     # MP2 on the solvated orbitals, by PySCF's own module with the same fitting set
@@ -141,6 +149,21 @@ def test_energies_are_those_of_pyscf_in_the_same_solvent(name: str) -> None:
     mp2.verbose = 0
     mp2.kernel()
     assert abs(ours.mp2_correlation_energy - mp2.e_corr) < 1e-7
+
+
+def test_the_grid_error_of_exact_exchange_is_that_in_the_solvent() -> None:
+    """E(EXX) of the orbitals minus that of those on the finer grid, by PySCF."""
+    options = {"solvent": "water", "method": "drpa", "xc": "pbe", "grid": "10,26"}
+    found = energy(BENT, 0, 1, options).reference
+    gas = gto.M(atom=BENT, basis="6-31g", verbose=0).RHF().density_fit("def2-universal-jkfit")
+    model = PCM(gas).with_solvent
+    model.eps = smd.solvent_db["water"][5]
+    totals = []
+    for reference in (found, on_finer_grid(found)):
+        density = gas.make_rdm1(reference.mo_coeff[0], reference.mo_occ[0])
+        totals.append(gas.energy_tot(density) + model.kernel(density)[0])
+    error = found.grid_error.exx_error
+    assert error == pytest.approx(totals[0] - totals[1], abs=1e-9) and abs(error) > 1e-5
 
 
 def test_an_ion_in_a_sphere_has_borns_energy() -> None:

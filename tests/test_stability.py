@@ -28,6 +28,7 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.kohn_sham import ExactExchange
 from dfmp2.scf.reference import Solutions, Stability
+from dfmp2.scf.rotations import BROKEN, RHF, UHF
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests import awkward
 from tests.conftest import Heard, Runner, succeed
@@ -148,6 +149,9 @@ def test_diis_that_climbs_back_is_replaced_by_the_second_order_solver() -> None:
     assert found.energy[0] - found.energy[1] == pytest.approx(2.8e-5, abs=2e-6)
     assert found.lowest_eigenvalue[0] < -2e-3 and found.lowest_eigenvalue[1] > 2e-3
     assert result.reference.ladder == ("DIIS", "second order")
+    frontier = run(NO2, reference="uhf", stability="auto")[0].reference.stability
+    assert frontier is not None and frontier.energy_gain is not None
+    assert frontier.energy_gain == pytest.approx(7e-6, abs=5e-7)
 
 
 def test_rhf_is_followed_to_a_lower_rhf() -> None:
@@ -212,6 +216,23 @@ def test_a_start_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 # --- the eigenvalue and its eigenvector -----------------------------------------------------------
 
 
+def hessians(mf: Any) -> dict[str, Any]:
+    """Eigenvalues, Eh, and eigenvectors of PySCF's orbital Hessians, by kind of rotation, from its
+    products with unit vectors."""
+    if np.ndim(mf.mo_occ) == 2:
+        products = {UHF: (newton_ah.gen_g_hop_uhf(mf, mf.mo_coeff, mf.mo_occ)[1], 1)}
+    else:
+        products = {
+            RHF: (newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)[1], 2),
+            BROKEN: (pyscf_stability._gen_hop_rhf_external(mf)[2], 1),
+        }
+    size = sum(spin.differences.size for spin in rotations.orbital_spins(mf))
+    return {
+        kind: np.linalg.eigh([np.asarray(one(row)).real / factor for row in np.eye(size)])
+        for kind, (one, factor) in products.items()
+    }
+
+
 @pytest.mark.parametrize(
     ("kind", "distance", "charge"),
     [("RHF", 0.9, 0), ("RHF", 2.0, 0), ("UHF", 2.0, 0), ("UHF", 0.9, -1)],
@@ -226,18 +247,7 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     )
     mf = getattr(scf, kind)(mole).run(conv_tol=1e-12, max_cycle=200)
     assert mf.converged
-    if kind == "RHF":
-        _, hop, diagonal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)
-        external = pyscf_stability._gen_hop_rhf_external(mf)
-        products = [(hop, diagonal.size, 0.5), (external[2], external[3].size, 1.0)]
-    else:
-        _, hop, diagonal = newton_ah.gen_g_hop_uhf(mf, mf.mo_coeff, mf.mo_occ)
-        products = [(hop, diagonal.size, 1.0)]
-    lowest = min(
-        scale
-        * np.linalg.eigvalsh(np.array([np.asarray(product(row)).real for row in np.eye(size)]))[0]
-        for product, size, scale in products
-    )
+    lowest = min(values[0] for values, _ in hessians(mf).values())
     assert stability.examined(mf).lowest[0].eigenvalue == pytest.approx(lowest, abs=2e-5)
 
     def fitted() -> float:
@@ -366,22 +376,13 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
     mf = dft.KS(mole, xc=xc)
     mf.grids.atom_grid = (20, 50)
     mf.run(conv_tol=1e-11)
-    if spin:
-        hops = {"UHF to UHF": (newton_ah.gen_g_hop_uhf(mf, mf.mo_coeff, mf.mo_occ)[1], 1)}
-    else:
-        hops = {
-            "RHF to RHF": (newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)[1], 2),
-            "RHF to UHF": (pyscf_stability._gen_hop_rhf_external(mf)[2], 1),
-        }
-    size = sum(spin.differences.size for spin in rotations.orbital_spins(mf))
+    expected = hessians(mf)
     examination = stability.examined(mf)
     assert examination.left is None
     found = {rotation.kind: rotation for rotation in examination.lowest}
-    assert found.keys() == hops.keys()
-    for kind, (product, factor) in hops.items():
-        matrix = np.array([np.asarray(product(row)).real / factor for row in np.eye(size)])
-        rotation = found[kind]
-        assert rotation.eigenvalue == pytest.approx(np.linalg.eigvalsh(matrix)[0], abs=5e-5)
+    assert found.keys() == expected.keys()
+    for kind, rotation in found.items():
+        assert rotation.eigenvalue == pytest.approx(expected[kind][0][0], abs=5e-5)
         norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
         curvature = 0.01**2 * norm * rotation.eigenvalue
         assert rotations.energy_along(mf, rotation)(0.01) == pytest.approx(curvature, rel=5e-3)
@@ -442,16 +443,10 @@ def test_a_rotation_that_costs_nothing_is_no_instability(method: str) -> None:
     atom = list(zip(NITRIC_OXIDE.symbols, NITRIC_OXIDE.coordinates, strict=True))
     mf = scf.UHF(gto.M(atom=atom, unit="bohr", basis="def2-svp", spin=1, verbose=0))
     mf.run(conv_tol=1e-12)
-    lowest = eigenvalues(mf)
+    lowest = hessians(mf)[UHF][0]
     assert abs(lowest[0]) < 1e-5
     assert found.verdict == "stable"
     assert found.lowest_eigenvalue == pytest.approx(lowest[1], abs=2e-4)
-
-
-def eigenvalues(mf: Any) -> Any:
-    """Those of PySCF's orbital Hessian of UHF, Eh."""
-    _, product, diagonal = newton_ah.gen_g_hop_uhf(mf, mf.mo_coeff, mf.mo_occ)
-    return np.linalg.eigvalsh(np.array([product(row) for row in np.eye(diagonal.size)]))
 
 
 @pytest.mark.parametrize(
@@ -466,7 +461,7 @@ def eigenvalues(mf: Any) -> Any:
 def test_turns_about_an_axis_of_the_nuclei_are_left_out(atom: str, charge: int, free: int) -> None:
     mf = scf.UHF(gto.M(atom=atom, basis="6-31g", charge=charge, spin=1, verbose=0))
     mf.run(conv_tol=1e-13)
-    lowest = eigenvalues(mf)
+    lowest = hessians(mf)[UHF][0]
     assert [abs(value) < 1e-5 for value in lowest[: free + 1]] == [True] * free + [False]
     assert stability.examined(mf).lowest[0].eigenvalue == pytest.approx(lowest[free], abs=2e-5)
 
@@ -476,16 +471,10 @@ def test_a_turn_of_both_spins_may_be_free_and_an_opposite_one_is_not() -> None:
     rotation into the other one, which costs RHF nothing."""
     mf = scf.RHF(gto.M(atom="N 0.3 0.1 0; H 0.5 0.8 0.6", basis="6-31g", verbose=0))
     mf.run(conv_tol=1e-13)
-    internal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)[1]
-    external = pyscf_stability._gen_hop_rhf_external(mf)[2]
-    alike, opposite = (
-        np.linalg.eigvalsh([np.asarray(product(row)).real / factor for row in np.eye(4 * 7)])
-        for product, factor in ((internal, 2), (external, 1))
-    )
+    (alike, _), (opposite, _) = hessians(mf).values()
     found = {one.kind: one.eigenvalue for one in stability.examined(mf).lowest}
     assert abs(alike[0]) < 1e-5 and opposite[0] < -0.01
-    expected = {"RHF to RHF": alike[1], "RHF to UHF": opposite[0]}
-    assert found == pytest.approx(expected, abs=2e-5)
+    assert found == pytest.approx({RHF: alike[1], BROKEN: opposite[0]}, abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -572,11 +561,7 @@ def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str)
     places = molecule.coordinates / BOHR_PER_ANGSTROM
     mole = gto.M(atom=list(zip(molecule.symbols, places, strict=True)), basis="6-31g", verbose=0)
     mf = scf.RHF(mole).run(conv_tol=1e-12)
-    _, internal_product, diagonal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)
-    external_product = pyscf_stability._gen_hop_rhf_external(mf)[2]
-    unit = np.eye(diagonal.size)
-    internal = np.linalg.eigh([np.asarray(internal_product(row)).real / 2 for row in unit])
-    external = np.linalg.eigh([np.asarray(external_product(row)).real for row in unit])
+    internal, external = hessians(mf).values()
     lower_rhf = mf.copy()
     lower_rhf.kernel(lower_rhf.make_rdm1(mf.stability()[0], mf.mo_occ))
     start = mf.stability(external=True)[1]

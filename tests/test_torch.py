@@ -19,6 +19,7 @@ import torch
 from pyscf import df, gto
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import dfmp2
 from dfmp2.backends import fused, tiling, transfers
 from dfmp2.backends import torch as torch_backend
 from dfmp2.backends.base import Shape, Tile
@@ -33,15 +34,20 @@ from dfmp2.backends.torch import (
 )
 from dfmp2.backends.transfers import Card
 from dfmp2.errors import ResourceError
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies, tile_keys
+from dfmp2.planning import memory
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_device import DeviceIntegrals
 from tests import stand_in_triton
+from tests.conftest import MOLECULES
 from tests.recorded import recorded_error
 from tests.test_backends import fitted, oracle
+from tests.test_disk import both
 
 DOCS = Path(__file__).parent.parent / "docs"
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, 68 << 30)
+NH2 = Molecule.from_string(MOLECULES["nh2"])
 SHAPES = ((21, 171, 570), (50, 190, 840), (64, 448, 1536))
 
 
@@ -301,11 +307,9 @@ def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
     fake.knobs.runtime.interpret = False
     monkeypatch.setenv("CC", sys.executable)
     assert fused.refusal() is None
-    from dfmp2.backends.torch import _elementwise
-
-    assert _elementwise("cuda") == (True, "one fused kernel, Triton 9.9")
+    assert torch_backend._elementwise("cuda") == (True, "one fused kernel, Triton 9.9")
     monkeypatch.setenv("CC", "no-such-compiler")
-    used, words = _elementwise("cuda")
+    used, words = torch_backend._elementwise("cuda")
     assert not used and words.startswith("plain PyTorch, an operation at a time: Triton needs")
     card = backend()
     card.elementwise = words
@@ -326,19 +330,15 @@ def test_auto_stays_for_the_certificate_on_every_other_backend():
         assert "precision" not in other.describe()
 
 
-def test_a_run_takes_float64_on_such_a_card(tmp_path, monkeypatch):
-    from dfmp2.backends import torch as module
-    from dfmp2.interop import python
-    from tests.conftest import MOLECULES
+def test_a_run_takes_float64_on_such_a_card(monkeypatch):
 
-    (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
-    monkeypatch.setattr(module, "make", lambda name, threads: backend())
-    result = python.run(tmp_path / "nh2.xyz", "6-31g", backend="torch", check=True)
+    monkeypatch.setattr(torch_backend, "make", lambda name, threads: backend())
+    result = dfmp2.run(NH2, "6-31g", backend="torch", check=True)
     assert result.precision == "fp64" and result.certificate is None
     assert abs(result.check.correlation_difference) < 1e-10
     slow = Card("NVIDIA L4", (8, 9), 24 << 30, 20 << 30)
-    monkeypatch.setattr(module, "make", lambda name, threads: backend(slow))
-    assert python.run(tmp_path / "nh2.xyz", "6-31g", backend="torch").precision == "mixed"
+    monkeypatch.setattr(torch_backend, "make", lambda name, threads: backend(slow))
+    assert dfmp2.run(NH2, "6-31g", backend="torch").precision == "mixed"
 
 
 def test_tf32_is_switched_by_its_name_since_pytorch_2_9():
@@ -692,20 +692,15 @@ def test_b_of_the_device_is_the_formula(kind, sizes):
 
 
 @pytest.mark.parametrize("name", ["h2o", "nh2", "nah", "o2"])
-def test_a_run_with_everything_on_the_device(name, tmp_path, monkeypatch):
+def test_a_run_with_everything_on_the_device(name, monkeypatch):
     """Closed and open shell, against the same run on the host and PySCF's own DF-MP2."""
-    from dfmp2.backends import torch as module
-    from dfmp2.interop import python
-    from tests.conftest import MOLECULES
 
-    (tmp_path / "m.xyz").write_text(MOLECULES[name])
+    molecule = Molecule.from_string(MOLECULES[name])
     card = backend()
-    monkeypatch.setattr(module, "make", lambda name, threads: card)
-    host = python.run(tmp_path / "m.xyz", "6-31g*", backend="cpu", precision="fp64")
+    monkeypatch.setattr(torch_backend, "make", lambda name, threads: card)
+    host = dfmp2.run(molecule, "6-31g*", backend="cpu", precision="fp64")
     for precision in ("fp64", "mixed"):
-        ours = python.run(
-            tmp_path / "m.xyz", "6-31g*", backend="torch", precision=precision, check=True
-        )
+        ours = dfmp2.run(molecule, "6-31g*", backend="torch", precision=precision, check=True)
         assert ours.options.transform == "device"  # by auto, on a card
         difference = ours.mp2_correlation_energy - host.mp2_correlation_energy
         assert abs(difference) < {"fp64": 1e-9, "mixed": 1e-7}[precision]
@@ -717,18 +712,13 @@ def test_a_run_with_everything_on_the_device(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
+def test_b_on_the_disk_passes_through_the_card(monkeypatch):
     """The host has no room for B: it makes B on disk and sends blocks of it to the card."""
-    from dfmp2.backends import torch as module
-    from dfmp2.interop import python
-    from tests.conftest import MOLECULES
-    from tests.test_disk import both
 
-    (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
     card = backend()
-    monkeypatch.setattr(module, "make", lambda name, threads: card)
+    monkeypatch.setattr(torch_backend, "make", lambda name, threads: card)
     how = {"backend": "torch", "precision": "fp64", "threads": 1}
-    held, stored = both(monkeypatch, lambda: python.run(tmp_path / "nh2.xyz", "6-31g*", **how))
+    held, stored = both(monkeypatch, lambda: dfmp2.run(NH2, "6-31g*", **how))
     assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
     assert (held.options.transform, stored.options.transform) == ("device", "auto")
     assert abs(stored.mp2_correlation_energy - held.mp2_correlation_energy) < 1e-10
@@ -738,23 +728,18 @@ def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("usable", "place"), [(68 << 30, "memory"), (24 * (1 << 18) + 70_000, "disk")]
 )
-def test_b_that_only_the_card_has_room_for_stays_there(tmp_path, monkeypatch, usable, place):
+def test_b_that_only_the_card_has_room_for_stays_there(monkeypatch, usable, place):
     """The host may not hold B: the card keeps it if it has room, otherwise the disk."""
-    from dfmp2.backends import torch as module
-    from dfmp2.interop import python
-    from dfmp2.planning import memory
-    from tests.conftest import MOLECULES
 
     def without_room(*given):
         return sizes(*given) | {"mp2_in_core": 1 << 50}
 
-    (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
     card = backend(Card("a card", (9, 0), 1 << 28, usable))
-    monkeypatch.setattr(module, "make", lambda name, threads: card)
-    host = python.run(tmp_path / "nh2.xyz", "sto-3g", backend="cpu", precision="fp64")
+    monkeypatch.setattr(torch_backend, "make", lambda name, threads: card)
+    host = dfmp2.run(NH2, "sto-3g", backend="cpu", precision="fp64")
     sizes = memory._mp2
     monkeypatch.setattr(memory, "_mp2", without_room)
-    ours = python.run(tmp_path / "nh2.xyz", "sto-3g", backend="torch", precision="fp64")
+    ours = dfmp2.run(NH2, "sto-3g", backend="torch", precision="fp64")
     assert ours.storage.fitted_tensor == place
     assert ours.options.transform == {"memory": "device", "disk": "auto"}[place]
     assert abs(ours.mp2_correlation_energy - host.mp2_correlation_energy) < 1e-10
@@ -765,7 +750,6 @@ def test_b_that_only_the_card_has_room_for_stays_there(tmp_path, monkeypatch, us
 @pytest.mark.parametrize(("short", "stays"), [(0, True), (1, False)])
 def test_a_card_keeps_b_to_the_last_byte_of_its_room(short, stays):
     """Integrals and B side by side, the inverse metric, rows of integrals; products beside them."""
-    from dfmp2.planning import memory
 
     nocc, nvir, naux, nao = 3, 7, 19, 11
     elements, total = nocc * nvir, 1 << 24

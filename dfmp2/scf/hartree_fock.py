@@ -436,8 +436,14 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
     """
     require_fitting(start, mole)
     overlap = mf.get_ovlp()
+    coefficients, occupations = start.mo_coeff, start.mo_occ
+    if kind != "rhf" and len(occupations) == 1:
+        # The electron of a singly occupied orbital (PySCF's ROHF) is an alpha one.
+        alpha = np.where(occupations == 1.0, 1.0, occupations / 2)
+        occupations = np.concatenate([alpha, occupations - alpha])
+        coefficients = np.concatenate([coefficients, coefficients])
     densities = []
-    for coeff, occ in zip(start.mo_coeff, start.mo_occ, strict=True):
+    for coeff, occ in zip(coefficients, occupations, strict=True):
         occupied = coeff[:, occ > 0]
         gram = occupied.T @ overlap @ occupied
         if np.abs(gram - np.eye(len(gram))).max(initial=0.0) > ORTHONORMAL:  # the geometry moved
@@ -455,6 +461,4 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
     density = np.stack(densities)
     if kind == "rhf":
         return np.asarray(density.sum(axis=0))
-    if len(density) == 2:
-        return density
-    return np.stack([density[0] / 2, density[0] / 2])
+    return density

@@ -184,8 +184,9 @@ class Ladder:
             shifted = mf.mo_coeff, mf.mo_occ
             mf.mo_energy, mf.mo_coeff = mf.eig(fock, overlap, x=orthogonal)
             mf.mo_occ = mf.get_occ(mf.mo_energy, mf.mo_coeff)
-            if rung == "level shift" and _other_density(mf, overlap, shifted):
-                # Only the level shift keeps an orbital occupied above an empty one.
+            if _other_density(mf, overlap, shifted):
+                # An occupied orbital lies above an empty one: a level shift keeps it occupied, and
+                # DIIS takes turns between two orbitals that are equivalent by symmetry.
                 mf.mo_coeff, mf.mo_occ = shifted
                 mf.converged = False
 

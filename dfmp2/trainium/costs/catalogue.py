@@ -248,14 +248,19 @@ def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
         )
 
 
-def queued_ms(prices: Sequence[Price]) -> float:
-    """Host time to launch all calls if only the last is waited for, ms, in addition to the device
-    time."""
-    count = sum(one.calls for one in prices)
-    if not count:
+def queued_ms(prices: Sequence[Price], cores: int = 1) -> float:
+    """Host time to launch all calls if each core waits only for its last, ms, in addition to the
+    device time."""
+    most = _most_calls(prices, cores)
+    if not most:
         return 0.0
     behind = sum(one.queued(SUBMIT * 1e6) for one in prices) / 1e6
-    return min(count * ROUND_TRIP, ROUND_TRIP + behind)
+    return min(most * ROUND_TRIP, ROUND_TRIP + behind / cores)
+
+
+def _most_calls(prices: Sequence[Price], cores: int) -> int:
+    """Calls of a core that takes the most of them."""
+    return -(-sum(one.calls for one in prices) // cores)
 
 
 def predict(
@@ -302,8 +307,8 @@ def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
         device=_shared(prices, 1.0, cores),
         usual=_shared(prices, USUAL, cores),
         slowest=_shared(prices, SLOWEST, cores),
-        dispatch=sum(one.calls for one in prices) * ROUND_TRIP / MS / cores,
-        queued=queued_ms(prices) / MS / cores,
+        dispatch=_most_calls(prices, cores) * ROUND_TRIP / MS,
+        queued=queued_ms(prices, cores) / MS,
         link=(cores * operands / UPLOAD + results / DOWNLOAD) / MS,
         calls=sum(one.calls for one in prices),
         neffs=len({call.program for one in prices for call, _ in one.parts}),
