@@ -270,7 +270,7 @@ def _each_frame(item: BatchItem) -> list[BatchItem]:
         return [item]
     items = []
     for frame in frames:
-        name = slug(frame.name) or f"{item.name}-{frame.number:04d}"
+        name = slug(frame.name) or numbered(item.name, f"{frame.number:04d}")
         given = {key: value for key, value in item.given.items() if key != "frames"}
         items.append(
             replace(
@@ -307,6 +307,12 @@ def slug(text: str) -> str:
     dot, at most 100 bytes; "" if nothing is left."""
     plain = re.sub(r"[^\w.+-]+", "_", unicodedata.normalize("NFC", text)).lstrip(".-")
     return plain.encode()[:LONGEST_NAME].decode(errors="ignore").rstrip(".")
+
+
+def numbered(name: str, number: str) -> str:
+    """NAME-NUMBER with NAME cut to fit, so that a manifest with this name gives it again."""
+    room = LONGEST_NAME - len(number) - 1
+    return f"{name.encode()[:room].decode(errors='ignore').rstrip('.')}-{number}"
 
 
 def _read_item(
@@ -429,7 +435,7 @@ def _checked(batch: Batch) -> Batch:
         name, count = item.name, 1
         while name.casefold() in taken or (count > 1 and name.casefold() in wanted):
             count += 1
-            name = f"{item.name}-{count}"
+            name = numbered(item.name, str(count))
         taken.add(name.casefold())
         if count > 1:
             item = replace(item, name=name, target=item.target.with_name(f"{name}.h5"))
