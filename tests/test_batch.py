@@ -322,6 +322,7 @@ def test_collect_refuses_a_mixture(own_batch, call, monkeypatch):
     recorded_failure(refused, 3)
     assert not (folder / "t.csv").exists()
     succeed(call("batch", "collect", "m.toml", "-o", "t.h5", "--allow-mixed"))
+    recorded_failure(call("batch", "collect", "m.toml", "-o", "t.h5"), 3)
     with h5py.File(folder / "t.h5") as handle:
         assert handle["batch/mp2_correlation_energy"].attrs["units"] == "hartree"
     inside = call("batch", "collect", "m.toml", "-o", "out/t.h5")

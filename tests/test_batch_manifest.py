@@ -129,6 +129,10 @@ def test_files_on_the_command_line(folder, call):
     (folder / "-.xyz").write_text((folder / "h2o.xyz").read_text())
     with recorded_error(InputError):
         make_batch(["h2o.xyz", "-.xyz"], {"basis": "sto-3g"}, Path("out"))
+    (folder / "\udcff.xyz").write_text((folder / "h2o.xyz").read_text())
+    refused = call("batch", "run", "\udcff.xyz", "--basis", "sto-3g", "--output", "out")
+    recorded_failure(refused, 3)
+    assert not (folder / "out").exists()
 
 
 def test_every_file_of_a_batch_is_below_its_root(folder):

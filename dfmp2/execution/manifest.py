@@ -221,7 +221,12 @@ def manifest_lines(values: Mapping[str, Any]) -> list[str]:
 
 
 def manifest_of(batch: Batch) -> bytes:
-    """A manifest of the batch with absolute paths, for its output folder."""
+    """A manifest of the batch with absolute paths, for its output folder.
+
+    Raises
+    ------
+    InputError : a path is not UTF-8, and TOML holds nothing else
+    """
     shared = batch.items[0].given
     text = manifest_lines({name: shared[name] for name in OF_THE_MACHINE if name in shared})
     for item in batch.items:
@@ -231,7 +236,14 @@ def manifest_of(batch: Batch) -> bytes:
             values["basis"] = change_files(values["basis"], os.path.abspath)
         values |= {"name": item.name, "molecule": os.path.abspath(item.path)}
         text += ["[[item]]", *manifest_lines(values)]
-    return "\n".join([*text, ""]).encode(errors="surrogateescape")
+    try:
+        return "\n".join([*text, ""]).encode()
+    except UnicodeEncodeError as error:
+        line = text[error.object.count("\n", 0, error.start)]
+        raise InputError(
+            f"{line}: the name is not UTF-8, as it must be in {LEFT_MANIFEST}: rename the file or "
+            "its folder"
+        ) from error
 
 
 def make_batch(
