@@ -573,8 +573,11 @@ def test_warm_up_compiles_each_size_once(
     batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command line of `dfmp2 kernels warmup`, and the first failure ends it: 24 functions, 5
-    (and 4) occupied."""
-    write(batch, "h2o", "nh2", "nah", head=HEAD.replace("sto-3g", "cc-pvdz") + 'backend = "nki"\n')
+    (and 4) occupied; a smaller basis shares a program, and items of the host need none."""
+    head = HEAD.replace("sto-3g", "cc-pvdz") + 'backend = "nki"\n'
+    on_host = '[[item]]\nmolecule = "h2.xyz"\nbackend = "cpu"\n'
+    smaller = '[[item]]\nmolecule = "h2o.xyz"\nname = "same"\nbasis = "6-31g"\n'
+    (batch / "batch.toml").write_text(head + on_host + items("h2o", "nh2", "nah") + smaller)
     called: list[list[str]] = []
     ends = ["exit 6", "exit 0"]
     real = subprocess.Popen
