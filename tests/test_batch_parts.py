@@ -51,7 +51,7 @@ from dfmp2.studies.task import Step
 from dfmp2.units import format_bytes
 from tests import awkward
 from tests.conftest import MOLECULES
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 
 def of_costs(costs):
@@ -357,7 +357,7 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
     stops: bool, row: dict[str, Any], first: str, tmp_path: Path
 ) -> None:
     """Of four items the first ends the batch, while other processes begin the second one and fail
-    with the third one."""
+    with the third one; if nothing can be written any more, all incomplete ones are counted."""
     for name in "abcd":
         (tmp_path / f"{name}.xyz").write_text(MOLECULES["h2"])
     out = tmp_path / "out"
@@ -380,6 +380,25 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
     release_lock(out / "b.h5")
     assert pool_of_one.tried == ["a"]
     assert [one.status for one in run.rows.values()] == [first, "running", "failed", "pending"]
+    if run.blocked is not None:
+        recorded_texts([str(run.unwritable(run.blocked))])
+
+
+def test_what_is_said_of_a_death_is_of_its_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.xyz").write_text(MOLECULES["h2"])
+    given = make_batch(["a.xyz", "b.xyz"], {"basis": "sto-3g"}, tmp_path / "out", tmp_path)
+    run = BatchRun(given, read_inputs(given), range(2), Listener())
+    needs = {"a": (1, 2), "b": (10**9, 3 * 10**9)}
+    monkeypatch.setattr(batch, "memory_needed", lambda one, share: needs[one.item.name])
+    (tmp_path / "out").mkdir()
+    row = run._after_death(1, Died("died", 7, WorkerShare(1, 10**9), errors="its last words"))
+    assert (row.name, row.status, row.exit_code) == ("b", "failed", 7)
+    assert "about 3.00 GB per worker would fit (1.00 GB with" in str(row.error)
+    assert "its last words" in (tmp_path / "out" / "b.error.json").read_text()
+    assert run._after_death(0, Died("told to", 75, None, terminated=True)).status == "pending"
 
 
 # --- workers --------------------------------------------------------------------------------------
