@@ -550,7 +550,8 @@ def test_a_checkpoint_stays_until_its_result_is_copied(
 
 
 def test_copies_are_tried_again_until_the_end() -> None:
-    """A failure of S3 is reported and retried; a failure at the end ends the command with 75."""
+    """A failure of S3 is reported and retried; a failure at the end, whatever its kind, ends the
+    command with 75, so that another attempt computes what is missing."""
 
     class Failing:
         saves = 0
@@ -558,7 +559,7 @@ def test_copies_are_tried_again_until_the_end() -> None:
         def save(self) -> None:
             self.saves += 1
             if self.saves != 2:
-                raise ResourceError("SlowDown")
+                raise BackendUnavailable("ExpiredToken")
 
     heard: list[str] = []
     with (
@@ -566,7 +567,7 @@ def test_copies_are_tried_again_until_the_end() -> None:
         kept([Failing()], 0.01, heard.append),
     ):
         wait_until(lambda: len(heard) >= 2)
-    assert set(heard) == {"SlowDown; it is tried again"}
+    assert set(heard) == {"ExpiredToken; it is tried again"}
 
 
 def test_warm_up_compiles_each_size_once(
