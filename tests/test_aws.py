@@ -550,7 +550,8 @@ def test_a_checkpoint_stays_until_its_result_is_copied(
 
 
 def test_copies_are_tried_again_until_the_end() -> None:
-    """A failure of S3 is reported and retried; a failure at the end ends the command with 75."""
+    """A failure of S3 is reported and retried; a failure at the end, whatever its kind, ends the
+    command with 75, so that another attempt computes what is missing."""
 
     class Failing:
         saves = 0
@@ -558,7 +559,7 @@ def test_copies_are_tried_again_until_the_end() -> None:
         def save(self) -> None:
             self.saves += 1
             if self.saves != 2:
-                raise ResourceError("SlowDown")
+                raise BackendUnavailable("ExpiredToken")
 
     heard: list[str] = []
     with (
@@ -566,15 +567,18 @@ def test_copies_are_tried_again_until_the_end() -> None:
         kept([Failing()], 0.01, heard.append),
     ):
         wait_until(lambda: len(heard) >= 2)
-    assert set(heard) == {"SlowDown; it is tried again"}
+    assert set(heard) == {"ExpiredToken; it is tried again"}
 
 
 def test_warm_up_compiles_each_size_once(
     batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command line of `dfmp2 kernels warmup`, and the first failure ends it: 24 functions, 5
-    (and 4) occupied."""
-    write(batch, "h2o", "nh2", "nah", head=HEAD.replace("sto-3g", "cc-pvdz") + 'backend = "nki"\n')
+    (and 4) occupied; a smaller basis shares a program, and items of the host need none."""
+    head = HEAD.replace("sto-3g", "cc-pvdz") + 'backend = "nki"\n'
+    on_host = '[[item]]\nmolecule = "h2.xyz"\nbackend = "cpu"\n'
+    smaller = '[[item]]\nmolecule = "h2o.xyz"\nname = "same"\nbasis = "6-31g"\n'
+    (batch / "batch.toml").write_text(head + on_host + items("h2o", "nh2", "nah") + smaller)
     called: list[list[str]] = []
     ends = ["exit 6", "exit 0"]
     real = subprocess.Popen

@@ -10,17 +10,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.execution.batch import read_list
-from dfmp2.execution.items import ItemStatus, compute_item, read_inputs
+from dfmp2.execution.items import compute_item, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.host.files import lock_holder
@@ -322,6 +320,7 @@ def test_collect_refuses_a_mixture(own_batch, call, monkeypatch):
     recorded_failure(refused, 3)
     assert not (folder / "t.csv").exists()
     succeed(call("batch", "collect", "m.toml", "-o", "t.h5", "--allow-mixed"))
+    recorded_failure(call("batch", "collect", "m.toml", "-o", "t.h5"), 3)
     with h5py.File(folder / "t.h5") as handle:
         assert handle["batch/mp2_correlation_energy"].attrs["units"] == "hartree"
     inside = call("batch", "collect", "m.toml", "-o", "out/t.h5")
@@ -669,27 +668,3 @@ def test_an_item_that_needs_more_memory_says_for_whom(folder):
             "--workers, or give more"
         )
         assert row.error.endswith(end) == divided
-
-
-def test_of_many_failures_the_first_twenty_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    states = ["failed"] * 23 + ["complete"] * 4 + ["pending"] * 2
-    rows = {
-        f"m{k:02d}": ItemStatus(f"m{k:02d}", "", state, exit_code=3, error=f"reason {k}")
-        for k, state in enumerate(states)
-    }
-    done = SimpleNamespace(
-        rows=rows,
-        complete_before=1,
-        blocked=None,
-        in_state=lambda state: [row for row in rows.values() if row.status == state],
-    )
-    batch_cli._report(SimpleNamespace(output=Path("out")), done, 0, quiet=False)
-    lines = capsys.readouterr().out.splitlines()
-    shown = [line.split(maxsplit=3) for line in lines[:20]]
-    # Their errors have been shown as warnings when they failed.
-    assert shown == [["failed", "(3)", f"m{k:02d}"] for k in range(20)]
-    assert len(lines) == 22 and "3 more" in lines[20]
-    for part in ("4 of 29 items complete (1 of them before)", "23 failed", "2 pending"):
-        assert part in lines[21]
-    batch_cli._report(SimpleNamespace(output=Path("out")), done, 0, quiet=True)
-    assert len(capsys.readouterr().out.splitlines()) == 1

@@ -30,7 +30,7 @@ from dfmp2.mp2.identity import FREE
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.batch_index import IndexWriter
-from tests.conftest import listing, succeed
+from tests.conftest import MOLECULES, listing, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_cli_options import GIVEN
 
@@ -129,6 +129,10 @@ def test_files_on_the_command_line(folder, call):
     (folder / "-.xyz").write_text((folder / "h2o.xyz").read_text())
     with recorded_error(InputError):
         make_batch(["h2o.xyz", "-.xyz"], {"basis": "sto-3g"}, Path("out"))
+    (folder / "\udcff.xyz").write_text((folder / "h2o.xyz").read_text())
+    refused = call("batch", "run", "\udcff.xyz", "--basis", "sto-3g", "--output", "out")
+    recorded_failure(refused, 3)
+    assert not (folder / "out").exists()
 
 
 def test_every_file_of_a_batch_is_below_its_root(folder):
@@ -163,7 +167,8 @@ def test_every_file_of_a_batch_is_below_its_root(folder):
 
 
 def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
-    """Even if file systems ignore case, or another item has the name with a number."""
+    """Even if file systems ignore case, or another item has the name with a number; the manifest of
+    a shard gives the same names."""
     text = HEAD + "".join(
         f'[[item]]\nmolecule = "h2o.xyz"\nname = "{name}"\n'
         for name in (
@@ -175,14 +180,19 @@ def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
             "фенол",
             "ü" * 80,
             "\u0308o",
+            "ü" * 60,
             "-.a",
         )
     )
     (folder / "m.toml").write_text(text)
+    frames = MOLECULES["h2"] + MOLECULES["h2"].replace("0.74", "0.75")
+    (folder / f"{'y' * 120}.xyz").write_text(frames)
+    of_file = make_batch([f"{'y' * 120}.xyz"], {"basis": "sto-3g"}, Path("out"), folder)
+    assert [item.name for item in of_file.items] == ["y" * 95 + "-0001", "y" * 95 + "-0002"]
     names = [item.name for item in read_manifest(folder / "m.toml").items]
     assert names[:4] == ["a_b", "A_b-3", "A_b-2", "a_b-4"] and names[-1] == "a"
     assert names[4:6] == ["Größe", "фенол"] and names[6] == "ü" * 50
-    assert all(len(name.encode()) <= 100 for name in names)
+    assert names[8] == "ü" * 49 + "-2" and [slug(name) for name in names] == names
     targets = [item.target.name for item in read_manifest(folder / "m.toml").items]
     assert targets == [f"{name}.h5" for name in names]
 
@@ -300,6 +310,26 @@ def test_an_item_is_complete_while_nothing_that_it_depends_on_changes(folder, mo
     monkeypatch.setattr(items, "version", lambda: "another")
     items.look_items(batch())
     assert len(inputs) == 1
+
+
+def test_a_result_belongs_to_the_molecule_that_was_read(folder):
+    """Even if the file changes before it is computed; the result stays while the file is
+    missing."""
+    (folder / "out").mkdir()
+    batch = make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder / "out", folder)
+    given = read_input(batch.items[0])
+    first = given.item.path.read_text()
+    given.item.path.write_text(first.replace("0.74", "0.75"))
+    row = items.compute_item(given, None, None, "", ALONE)
+    with closing(IndexWriter(folder / "out", None)) as index:
+        index.append(items.index_rows([row]))
+    assert [row.status for row in items.look_items(batch)] == ["pending"]
+    given.item.path.unlink()
+    gone = items.compute_item(read_input(given.item), None, None, "", ALONE)
+    assert (gone.status, gone.exit_code) == ("failed", 3)
+    given.item.path.write_text(first)
+    (row,) = items.look([read_input(given.item)], items.read_index(batch))
+    assert row.status == "complete" and items.unchanged(given.item, row) == row
 
 
 KEYS = [

@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 
 import dfmp2
-from dfmp2.backends.base import Shape
 from dfmp2.cli import batch_run
 from dfmp2.errors import (
     DeviceFault,
@@ -52,7 +51,7 @@ from dfmp2.studies.task import Step
 from dfmp2.units import format_bytes
 from tests import awkward
 from tests.conftest import MOLECULES
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_texts
 
 
 def of_costs(costs):
@@ -358,7 +357,7 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
     stops: bool, row: dict[str, Any], first: str, tmp_path: Path
 ) -> None:
     """Of four items the first ends the batch, while other processes begin the second one and fail
-    with the third one."""
+    with the third one; if nothing can be written any more, all incomplete ones are counted."""
     for name in "abcd":
         (tmp_path / f"{name}.xyz").write_text(MOLECULES["h2"])
     out = tmp_path / "out"
@@ -381,6 +380,25 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
     release_lock(out / "b.h5")
     assert pool_of_one.tried == ["a"]
     assert [one.status for one in run.rows.values()] == [first, "running", "failed", "pending"]
+    if run.blocked is not None:
+        recorded_texts([str(run.unwritable(run.blocked))])
+
+
+def test_what_is_said_of_a_death_is_of_its_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.xyz").write_text(MOLECULES["h2"])
+    given = make_batch(["a.xyz", "b.xyz"], {"basis": "sto-3g"}, tmp_path / "out", tmp_path)
+    run = BatchRun(given, read_inputs(given), range(2), Listener())
+    needs = {"a": (1, 2), "b": (10**9, 3 * 10**9)}
+    monkeypatch.setattr(batch, "memory_needed", lambda one, share: needs[one.item.name])
+    (tmp_path / "out").mkdir()
+    row = run._after_death(1, Died("died", 7, WorkerShare(1, 10**9), errors="its last words"))
+    assert (row.name, row.status, row.exit_code) == ("b", "failed", 7)
+    assert "about 3.00 GB per worker would fit (1.00 GB with" in str(row.error)
+    assert "its last words" in (tmp_path / "out" / "b.error.json").read_text()
+    assert run._after_death(0, Died("told to", 75, None, terminated=True)).status == "pending"
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -614,8 +632,10 @@ def test_the_first_items_that_failed_are_printed(
     run: Any = Ended(complete=3, failed=failed, pending=2)
     batch_run._report(OUTPUT, run, 0, quiet=quiet)
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("failed (4)") for line in lines) == shown * (not quiet)
-    assert ("... and 1 more: see dfmp2 batch status" in lines) == (failed == 21 and not quiet)
+    named = [line.split()[2] for line in lines if line.startswith("failed (4)")]
+    assert named == [f"failed-{number}" for number in range(shown * (not quiet))]
+    more = ["... and 1 more: see dfmp2 batch status"] * (failed == 21 and not quiet)
+    assert [line for line in lines if line.startswith("...")] == more
     said = f", {failed} failed" * bool(failed)
     last = f"3 of {5 + failed} items complete (1 of them before){said}, 2 pending -> out"
     assert lines[-1] == f"dfmp2 batch finished: {last}"
@@ -660,61 +680,6 @@ def test_how_a_batch_ends(
         assert expected in capsys.readouterr().err
     else:
         assert batch_run._conclude(OUTPUT, run, stopped) == expected
-
-
-@pytest.mark.parametrize(("codes", "expected"), [((0, 0), 0), ((3, 0), 3)])
-def test_programs_are_compiled_once_for_each_bucket_of_sizes(
-    codes: tuple[int, ...], expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shapes = {
-        "a": (Shape(5, 30, 100),),
-        "b": (Shape(5, 31, 99), Shape(4, 32, 99)),
-        "c": (Shape(9, 20, 80),),
-        "d": (),
-        "e": (Shape(5, 30, 100),),
-    }
-    backends = dict.fromkeys(shapes, "nki") | {"e": "cpu"}
-    batch: Any = SimpleNamespace(
-        items=[SimpleNamespace(options=SimpleNamespace(backend=backends[k])) for k in shapes],
-        asks_for=lambda *lanes: lanes[0],
-    )
-    asked: list[list[str]] = []
-
-    class Child(nullcontext[Any]):
-        def __init__(self, command: list[str], start_new_session: bool) -> None:
-            assert start_new_session
-            self.returncode = codes[len(asked)]
-            asked.append(command[5:])
-
-        def __enter__(self) -> Any:
-            return self
-
-        def poll(self) -> int:
-            return self.returncode
-
-        def terminate(self) -> None:
-            pass
-
-    works = [SimpleNamespace(load=name) for name in shapes]
-    monkeypatch.setattr("dfmp2.execution.items.read_inputs", lambda _: [])
-    monkeypatch.setattr("dfmp2.execution.batch.works", lambda _: works)
-    monkeypatch.setattr("dfmp2.planning.plan.trainium_shapes", lambda name: shapes[name])
-    accelerator = SimpleNamespace(bucket=lambda spins: (len(spins), spins[0].nocc))
-    monkeypatch.setattr("dfmp2.backends.registry.accelerator", lambda: accelerator)
-    monkeypatch.setattr(batch_run.subprocess, "Popen", Child)
-    signals: Any = SimpleNamespace(count=0)
-    codes = (*codes, 0)
-    assert batch_run._compile_programs(batch, signals) == expected
-    of_lane = ["warmup", "--lane", "nki"]
-    every = [
-        [*of_lane, "--shape", "5,30,100"],
-        [*of_lane, "--shape", "9,20,80"],
-        [*of_lane, "--shape", "5,31,99", "--beta", "4,32"],
-    ]
-    assert asked == every[: 1 if expected else 3]
-    signals.count, asked[:] = 1, []
-    with pytest.raises(Interrupted):
-        batch_run._compile_programs(batch, signals)
 
 
 # --- what a worker leaves behind ------------------------------------------------------------------

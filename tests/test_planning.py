@@ -28,7 +28,6 @@ from dfmp2.planning import plan as planning
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
-from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
 from tests.awkward import BASIS, MOLECULES, mole_of, read
@@ -430,14 +429,6 @@ def test_bytes_foreseen_are_the_bytes_moved(monkeypatch, tmp_path):
     assert builds == pytest.approx(result.reference.cycles + 1, rel=1e-4)
 
 
-def test_a_run_stores_prediction_beside_measurement():
-    result = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", stability="off")
-    assert isinstance(result.predicted, Timings)
-    assert result.predicted.total > result.predicted.scf > 0
-    assert result.memory.predicted_peak == pytest.approx(result.memory.measured_peak, rel=0.5)
-
-
-@pytest.mark.usefixtures("measured")
 @pytest.mark.usefixtures("measured")
 def test_a_disk_without_room_for_scratch_files_is_what_has_to_change(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

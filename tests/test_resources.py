@@ -20,18 +20,19 @@ def system_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "usage"),
+    ("folder", "limit", "usage", "cached"),
     [
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ],
     ids=["version 2", "version 1"],
 )
 def test_memory_is_what_the_control_group_leaves(
-    limit: str, usage: str, system_files: dict[str, str]
+    folder: str, limit: str, usage: str, cached: str, system_files: dict[str, str]
 ) -> None:
     """The free memory of the machine, or of the group if that is less; kB are 1024 bytes."""
-    limit, usage = f"/sys/fs/cgroup/{limit}", f"/sys/fs/cgroup/{usage}"
+    folder = f"/sys/fs/cgroup{folder}"
+    limit, usage = f"{folder}/{limit}", f"{folder}/{usage}"
     system_files["/proc/meminfo"] = "MemTotal: 900 kB MemAvailable: 500 kB"
     assert resources.available_memory() == 500 * 1024
     system_files[limit] = "max"
@@ -46,6 +47,13 @@ def test_memory_is_what_the_control_group_leaves(
     assert resources.peak_resident_memory() == 90 * 1024
     system_files[usage] = "500000"
     assert resources.usable_memory() == 70 * 1024 + 90_000
+    # Of a job of Slurm, which is no container, beside what the system has cached for it
+    system_files["/proc/self/cgroup"] = "3:cpu,memory:/slurm/job_7/step_0 0::/slurm/job_7/step_0"
+    system_files[limit.replace(folder, f"{folder}/slurm/job_7")] = "90000"
+    system_files[usage.replace(folder, f"{folder}/slurm/job_7")] = "60000"
+    assert resources.available_memory() == 30_000
+    system_files[f"{folder}/slurm/job_7/memory.stat"] = f"anon 7 {cached} 20000 active_file 9"
+    assert resources.available_memory() == 50_000
     system_files["/proc/12/status"] = "VmHWM: 3 kB"
     assert resources.peak_of_process(12) == 3 * 1024
     assert resources.peak_of_process(13) is None

@@ -442,7 +442,7 @@ def test_the_last_job_writes_what_the_ending_says(
 
 
 def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> None:
-    arguments = (*SUBMIT, "3", "--collect", "t.csv")
+    arguments = (*SUBMIT, "3", "--collect", f"{ODD}/t.csv")
     shown = succeed(call(*arguments)).out
     assert f"\npython={sys.executable}\n" in shown and "Nothing was submitted" in shown
     assert not slurm.exists() and not (manifest.parent / ODD).exists()
@@ -524,6 +524,8 @@ def test_without_slurm(
         ("--write", "a\nb"),
         ("--write", 'a"b'),
         ("--time", "90"),
+        ("--collect", "no folder/t.csv"),
+        ("--collect", f"{ODD}/t.h5"),
     ],
 )
 def test_nothing_is_sent_with_a_wrong_option(

@@ -27,6 +27,7 @@ from dfmp2.cli.console import Console, conclude, styled
 from dfmp2.cli.help import CommandGroup, GroupedCommand
 from dfmp2.cli.options import AS_JSON, MOST_WORKERS, OVERWRITE, SCF_CHAIN, Words, with_options
 from dfmp2.errors import BackendUnavailable, InputError, Option
+from dfmp2.host.files import require_place
 from dfmp2.molecule.text import printable
 from dfmp2.options import BACKEND_WORDS, BACKENDS, Options, parse_bytes
 from dfmp2.units import counted_text
@@ -444,6 +445,10 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Submission:
             "--submit: there is no sbatch on PATH: log in to a machine of the Slurm cluster, or "
             "use --write DIR and submit from there"
         )
+    if batch is not None and given["submit_now"] and given["collect"] is not None:
+        table = Path(os.path.abspath(given["collect"]))
+        if table.parent != Path(os.path.abspath(batch.output)):  # which is made below
+            require_place(table, option=Option("collect"))
     if given["submit_now"] or given["write"]:
         _write({path: text.encode() for path, text in texts.items()})
         if batch is not None:

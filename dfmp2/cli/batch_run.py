@@ -388,8 +388,9 @@ def leave_manifest(batch: Batch) -> None:
     from dfmp2.execution.manifest import LEFT_MANIFEST, manifest_of
     from dfmp2.host.files import make_folder, write_atomically
 
+    content = manifest_of(batch)
     make_folder(batch.output)
-    write_atomically(batch.output / LEFT_MANIFEST, manifest_of(batch), overwrite=True)
+    write_atomically(batch.output / LEFT_MANIFEST, content, overwrite=True)
 
 
 def make_pool(

@@ -316,9 +316,9 @@ class Destination:
         uncertified: bool,
     ) -> Iterator[str]:
         """Collect and write; returns a line for each file."""
-        collected = collect(batch, workers=workers, allow_mixed=allow_mixed)
         files = [(Option("table", flag="o"), path) for path in self.targets().values()]
         require_all_writable(files, overwrite=self.overwrite)
+        collected = collect(batch, workers=workers, allow_mixed=allow_mixed)
         if self.to is not None:
             collected = fit_for_dataset(collected, duplicates=duplicates, uncertified=uncertified)
         for remark in collected.remarks:

@@ -75,12 +75,14 @@ PREVIOUS = ".previous"  # suffix for a file that is not the result of the curren
 
 class Input(NamedTuple):
     """The input of an item: its molecule with point charges, or why it cannot be read; SHA-256 of
-    everything, and of the start orbitals ("" for none)."""
+    everything, and of the start orbitals ("" for none); the stamp of the molecule's file before it
+    was read."""
 
     item: BatchItem
     molecule: Molecule | InputError
     fingerprint: str = ""
     start: str = ""
+    source: tuple[int, int] = NO_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class ItemStatus:
     fingerprint, stamp : of a complete item: fingerprint of its input; size and modification time of
         its file
     kept : how much of the result is stored
-    asked, source : hash of the specification of the item, and stamp of its molecule's file
+    asked, source : hash of the specification of the item, and stamp of its molecule's file when it
+        was read
     remark : why an existing result does not count, or who computes the item
     notes, device_fault : from its worker: notes for the user, and whether its device must no longer
         be used
@@ -144,6 +147,7 @@ def read_input(item: BatchItem) -> Input:
     """The input of an item, with the error of `dfmp2 run` in place of an unreadable molecule."""
     given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
+    source = stamp(item.path)
     try:
         charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
         if "frame" in given:
@@ -162,7 +166,7 @@ def read_input(item: BatchItem) -> Input:
         return Input(item, error)
     if item.task != "energy":
         asked = hashlib.sha256(f"{item.task} {asked}".encode()).hexdigest()
-    return Input(item=item, molecule=molecule, fingerprint=asked, start=start)
+    return Input(item=item, molecule=molecule, fingerprint=asked, start=start, source=source)
 
 
 def read_inputs(batch: Batch, *, whole: bool = True) -> list[Input]:
@@ -302,7 +306,8 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
     now = given.fingerprint, stamp(item.target)
     same = known is not None and (known.fingerprint, known.stamp) == now
     if known is not None and known.status == "complete" and same and _keeps(known.kept, item):
-        return replace(known, molecule=item.molecule, output=str(item.target))
+        known = replace(known, molecule=item.molecule, output=str(item.target))
+        return replace(known, asked=asked_hash(item), source=given.source)
     row, _ = read_result(given)
     if row.status == "complete":
         return row
@@ -353,7 +358,7 @@ def _complete(given: Input, result: MP2Result) -> ItemStatus:
         stamp=stamp(item.target),
         kept=result.kept,
         asked=asked_hash(item),
-        source=stamp(item.path),
+        source=given.source,
     )
 
 
@@ -535,10 +540,10 @@ def _compute(
     if row.status == "complete":
         notes.append("another process has finished it meanwhile")
         return row
-    if os.path.lexists(target):
-        os.replace(target, f"{target}{PREVIOUS}")
     if isinstance(given.molecule, InputError):
         raise given.molecule
+    if os.path.lexists(target):
+        os.replace(target, f"{target}{PREVIOUS}")
     require_writable(target, overwrite=False)
     with checkpointing(
         target,

@@ -221,7 +221,12 @@ def manifest_lines(values: Mapping[str, Any]) -> list[str]:
 
 
 def manifest_of(batch: Batch) -> bytes:
-    """A manifest of the batch with absolute paths, for its output folder."""
+    """A manifest of the batch with absolute paths, for its output folder.
+
+    Raises
+    ------
+    InputError : a path is not UTF-8, and TOML holds nothing else
+    """
     shared = batch.items[0].given
     text = manifest_lines({name: shared[name] for name in OF_THE_MACHINE if name in shared})
     for item in batch.items:
@@ -231,7 +236,14 @@ def manifest_of(batch: Batch) -> bytes:
             values["basis"] = change_files(values["basis"], os.path.abspath)
         values |= {"name": item.name, "molecule": os.path.abspath(item.path)}
         text += ["[[item]]", *manifest_lines(values)]
-    return "\n".join([*text, ""]).encode(errors="surrogateescape")
+    try:
+        return "\n".join([*text, ""]).encode()
+    except UnicodeEncodeError as error:
+        line = text[error.object.count("\n", 0, error.start)]
+        raise InputError(
+            f"{line}: the name is not UTF-8, as it must be in {LEFT_MANIFEST}: rename the file or "
+            "its folder"
+        ) from error
 
 
 def make_batch(
@@ -270,7 +282,7 @@ def _each_frame(item: BatchItem) -> list[BatchItem]:
         return [item]
     items = []
     for frame in frames:
-        name = slug(frame.name) or f"{item.name}-{frame.number:04d}"
+        name = slug(frame.name) or numbered(item.name, f"{frame.number:04d}")
         given = {key: value for key, value in item.given.items() if key != "frames"}
         items.append(
             replace(
@@ -307,6 +319,12 @@ def slug(text: str) -> str:
     dot, at most 100 bytes; "" if nothing is left."""
     plain = re.sub(r"[^\w.+-]+", "_", unicodedata.normalize("NFC", text)).lstrip(".-")
     return plain.encode()[:LONGEST_NAME].decode(errors="ignore").rstrip(".")
+
+
+def numbered(name: str, number: str) -> str:
+    """NAME-NUMBER with NAME cut to fit, so that a manifest with this name gives it again."""
+    room = LONGEST_NAME - len(number) - 1
+    return f"{name.encode()[:room].decode(errors='ignore').rstrip('.')}-{number}"
 
 
 def _read_item(
@@ -429,7 +447,7 @@ def _checked(batch: Batch) -> Batch:
         name, count = item.name, 1
         while name.casefold() in taken or (count > 1 and name.casefold() in wanted):
             count += 1
-            name = f"{item.name}-{count}"
+            name = numbered(item.name, str(count))
         taken.add(name.casefold())
         if count > 1:
             item = replace(item, name=name, target=item.target.with_name(f"{name}.h5"))

@@ -21,6 +21,7 @@ from typing import Any
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Option
 from dfmp2.errors.messages import Placeholder
+from dfmp2.execution.collect import Destination
 from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.files import require_writable
 from dfmp2.host.resources import CORES_PER_CHIP
@@ -77,6 +78,8 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
                 f" {table}: expected a name ending in {', '.join(TABLES)} for a table of energies, "
                 f"or in {', '.join(DATA_SETS)} for a data set",
             )
+        # Raises as the job would, which runs last
+        Destination.chosen(batch.output, table, DATA_SETS.get(ending), None, overwrite=True)
         commands["collect"] = [
             "batch",
             "collect",

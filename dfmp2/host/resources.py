@@ -14,15 +14,37 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from dfmp2.errors import InputError, Option
 
-_CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+CONTROL_GROUPS = "/proc/self/cgroup"  # those of this process: NUMBER:CONTROLLERS:PATH
+
+
+class _Controller(NamedTuple):
+    """The memory controller of control groups: its name, folder, and files in that of a group.
+
+    `cached` is what `memory.stat` calls the part of the usage that the system can take back.
+    """
+
+    name: str
+    folder: str
+    limit: str
+    usage: str
+    cached: str
+
+
+_CONTROLLERS = (  # of version 2 and version 1
+    _Controller("", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    _Controller(
+        name="memory",
+        folder="/sys/fs/cgroup/memory",
+        limit="memory.limit_in_bytes",
+        usage="memory.usage_in_bytes",
+        cached="total_inactive_file",
+    ),
 )
 
 _PAGE_REPORTING = "/sys/module/page_reporting/parameters/page_reporting_order"
@@ -33,15 +55,44 @@ LARGE_BYTES = 10**6  # of an array that is returned to the system when freed
 
 
 def available_memory() -> int:
-    """Bytes that can still be allocated without swapping, within the control group's limit."""
+    """Bytes that can still be allocated without swapping, within the limits of the control group
+    and of those it is in."""
     free = _kilobytes("/proc/meminfo", "MemAvailable")
     if free is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit_file, usage_file in _CGROUP_LIMITS:
-        limit, usage = _number(limit_file), _number(usage_file)
-        if limit is not None and usage is not None:
-            free = min(free, max(0, limit - usage))
+    groups = _words(CONTROL_GROUPS)
+    for controller in _CONTROLLERS:
+        for group in _folders(controller, groups):
+            limit = _number(f"{group}/{controller.limit}")
+            usage = _number(f"{group}/{controller.usage}")
+            if limit is not None and usage is not None:
+                cached = _after(f"{group}/memory.stat", controller.cached) or 0
+                free = min(free, max(0, limit - usage + cached))
     return free
+
+
+def memory_limits(groups: Sequence[str]) -> list[str]:
+    """Files with a limit on the memory of a process, there or not; `groups` are the words of its
+    CONTROL_GROUPS."""
+    return [
+        f"{folder}/{controller.limit}"
+        for controller in _CONTROLLERS
+        for folder in _folders(controller, groups)
+    ]
+
+
+def _folders(controller: _Controller, groups: Sequence[str]) -> Iterator[str]:
+    """Folders of the control group of a process and of all that it is in; in a container only the
+    last one may be there, which then is that of its group."""
+    path = "/"
+    for group in groups:
+        match = re.fullmatch(r"\d+:([^:]*):(/.*)", group)
+        if match is not None and controller.name in match[1].split(","):
+            path = match[2]
+    while path != "/":
+        yield f"{controller.folder}{path}"
+        path = os.path.dirname(path)
+    yield controller.folder
 
 
 def usable_memory() -> int:
@@ -183,9 +234,15 @@ def free_disk(folder: Path) -> int:
 
 def _kilobytes(file: str, key: str) -> int | None:
     """Bytes from a line `KEY: NUMBER kB` of a system file."""
+    number = _after(file, f"{key}:")
+    return None if number is None else number * 1024
+
+
+def _after(file: str, key: str) -> int | None:
+    """The number after a word of a system file."""
     words = _words(file)
-    if f"{key}:" in words:
-        return int(words[words.index(f"{key}:") + 1]) * 1024
+    if key in words:
+        return int(words[words.index(key) + 1])
     return None
 
 

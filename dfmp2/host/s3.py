@@ -171,7 +171,7 @@ def kept(copies: Sequence[Copies], every: float, warn: Callable[[str], None]) ->
         thread.join()
         try:
             save()
-        except ResourceError as error:
+        except Dfmp2Error as error:
             raise Interrupted(
                 f"{error}; what did not arrive is computed again by the next attempt"
             ) from error

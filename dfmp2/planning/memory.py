@@ -311,12 +311,12 @@ class MemoryPlan:
 
     @property
     def comfortable(self) -> int:
-        """Smallest budget with which everything stays in memory, bytes."""
+        """Smallest budget with which everything stays in memory, even in another process, bytes."""
         rows = self.exact_rows.fixed + self.exact_rows.most
+        check = self.mp2_check.fixed + self.mp2_check.most
         scf = self.scf_in_core + self.scf_response + self.scf_gathered + self.grid_values
-        comfortable = (
-            self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
-        )
+        held = max(scf, self.mp2_in_core, rows, check, self.gradient.comfortable)
+        comfortable = self.program + VARIES + SLACK + held
         if self.certificate is None:
             return comfortable
         return max(comfortable, self.certificate.comfortable)

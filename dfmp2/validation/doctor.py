@@ -47,7 +47,6 @@ OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 QUOTA = "/sys/fs/cgroup/cpu.max"  # control groups version 2, which a run checks
 OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 UNLIMITED = 1 << 60  # in control groups version 1, means no limit
 INSTALL_SOURCE = "pip install . in the source folder"
 REINSTALL = "install dfmp2 and its libraries again in a fresh virtual environment"
@@ -427,7 +426,7 @@ def check_memory(s: Surroundings) -> Diagnosis:
     free = resources.available_memory()
     limits = [
         int(w[0])
-        for file in MEMORY_LIMITS
+        for file in resources.memory_limits(s.words(resources.CONTROL_GROUPS))
         if (w := s.words(file)) and w[0].isdigit() and int(w[0]) < UNLIMITED
     ]
     limit = "no control group limit"
