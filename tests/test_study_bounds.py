@@ -684,9 +684,6 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     ),
     "an atom optimised": lambda _: dfmp2.optimize(Molecule(("He",), [[0, 0, 0]]), "sto-3g"),
     "a ghost optimised": lambda _: dfmp2.optimize(GHOST, "sto-3g"),
-    "convergence of a rigid scan": lambda _: dfmp2.scan(
-        AMMONIA, "sto-3g", ("bond", "1,2", [0.9, 1.0]), convergence="GAU_TIGHT"
-    ),
     "a relaxed scan beside a ghost": lambda _: dfmp2.scan(
         GHOST, "sto-3g", ("bond", "1,2", [0.9, 1.0]), relaxed=True
     ),

@@ -459,13 +459,6 @@ def scan(
             ": each point starts from the one before: add ",
             Option("chained", False),
         )
-    if not relaxed and convergence != MINIMUM.convergence:
-        raise InputError(
-            Option("convergence", convergence),
-            " belongs to ",
-            Option("relaxed", True),
-            ": add it, or leave this out",
-        )
     if coordinate is None:
         _require_coordinate(relaxed=relaxed, moving=moving)
         asked = over_frames(_frames(molecule, options), level, chained=chained)
