@@ -624,19 +624,6 @@ def test_the_plasmon_formula_is_that_of_pyscfs_gw() -> None:
         assert formulas.plasmon_energy(spins, rows) == pytest.approx(theirs.e_corr, abs=1e-7)
 
 
-def test_psi4_has_mp2_alone(call: Runner, folder: Path) -> None:
-    succeed(call("run", "h2o.xyz", "--basis", "6-31g", "--method", "drpa", "--quiet"))
-    done = call("compare", "h2o.dfmp2.h5", "--with", "psi4")
-    recorded_failure(done, 3)
-    done = succeed(call("compare", "h2o.dfmp2.h5"))
-    assert [line.split()[0] for line in done.out.splitlines()] == [
-        "energy",
-        "E(SCF)",
-        "E(RPA)",
-        "agrees",
-    ]
-
-
 @pytest.mark.parametrize(
     "asked",
     [
