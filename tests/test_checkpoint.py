@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from tests.conftest import Heard, Runner, listing, run_here, succeed, write_mole
 from tests.faults import Saved, Stopping, close, numbers, recorded
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_cli_options import GIVEN
-from tests.test_cli_output import differences
 from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -601,6 +600,35 @@ def test_damage_of_any_byte_is_found() -> None:
 
 DIRECT_OF_NH2 = -0.08336336527334631  # Eh: over all tiles of the files below, from their writer
 NPZ = Path(__file__).parent / "data" / "checkpoints_npz"
+
+
+def differences(left: Any, right: Any, where: str = "") -> list[str]:
+    """Differences between two results, field by field."""
+    if is_dataclass(left):
+        names = [field.name for field in fields(left)]
+        parts = [
+            differences(getattr(left, name), getattr(right, name), f"{where}.{name}")
+            for name in names
+        ]
+        return [place for part in parts for place in part] + (
+            [] if type(left) is type(right) else [where]
+        )
+    if isinstance(left, np.ndarray):
+        same = (
+            left.dtype == right.dtype
+            and left.shape == right.shape
+            and left.tobytes() == right.tobytes()
+        )
+    elif isinstance(left, tuple) and type(left) is type(right) and len(left) == len(right):
+        return [
+            place for pair in zip(left, right, strict=True) for place in differences(*pair, where)
+        ]
+    elif isinstance(left, dict):
+        parts = [differences(left[key], right[key], f"{where}[{key}]") for key in left | right]
+        return [place for part in parts for place in part]
+    else:
+        same = type(left) is type(right) and (left == right or (left != left and right != right))
+    return [] if same else [f"{where}: {left!r} {right!r}"]
 
 
 def test_a_state_keeps_every_bit(states: Any) -> None:

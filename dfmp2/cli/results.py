@@ -48,6 +48,8 @@ def show(
     from dfmp2.output.prepared import is_prepared
     from dfmp2.output.study import is_study
 
+    if as_json and pairs:
+        raise InputError("--json and --pairs exclude each other: choose one")
     if is_prepared(result):
         if pairs or run is not None or as_csv:
             raise InputError(
