@@ -422,6 +422,7 @@ def test_bytes_foreseen_are_the_bytes_moved(monkeypatch, tmp_path):
     assert result.memory.budget == 3 * 10**9
     assert result.memory.predicted_peak == plan.memory.predicted_peak
     assert result.storage.predicted == plan.memory.scratch
+    assert result.predicted == plan.timings
     assert foreseen.written == result.storage.written
     # Except for the number of iterations
     others = result.storage.read - (foreseen.read - foreseen.scf_read)
