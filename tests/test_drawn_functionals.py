@@ -128,7 +128,8 @@ def of_pyscf(found: MP2Result) -> dict[str, float]:
     restricted = found.reference.nspin == 1
     xc, xc_of_energy = found.reference.xc, found.reference.energy_xc
     mf = of_functional(mole, xc or "", found)
-    density = [c[:, n > 0] @ c[:, n > 0].T for c, n in _spins(found)]
+    orbitals = zip(found.reference.mo_coeff, found.reference.mo_occ, strict=True)
+    density = [c[:, n > 0] @ c[:, n > 0].T for c, n in orbitals]
     mf.kernel(2 * density[0] if restricted else np.array(density))
     energies = {"E(KS)": mf.e_tot, "total": mf.e_tot}
     if xc_of_energy is not None:
@@ -165,10 +166,6 @@ def of_functional(mole: Any, xc: str, found: MP2Result) -> Any:
         mf.grids.level = int(grid)
     mf.conv_tol, mf.conv_tol_grad, mf.max_cycle = 1e-12, 1e-7, 100
     return mf
-
-
-def _spins(found: MP2Result) -> Any:
-    return zip(found.reference.mo_coeff, found.reference.mo_occ, strict=True)
 
 
 def of_package(molecule: Molecule, correction: str, functional: str) -> float:

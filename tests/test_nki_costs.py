@@ -384,6 +384,14 @@ def test_a_piece_of_fitted_integrals_takes_at_most_a_gigabyte_or_is_one_slice(ti
     assert layout.slices_at_once(tiles, 7 * 31) == slices
 
 
+def test_whole_pieces_of_fitted_integrals_are_sent_once_for_both_spins():
+    """Seven tiles of basis functions: three slices of fitting functions in two pieces of two; the
+    orbitals of each spin with the padded virtual ones of both."""
+    spins = Shape(9, 300, 300), Shape(7, 310, 300)
+    elements = 2 * 2 * 128 * 896**2 + 896 * (9 + 7 + 2 * 384)
+    assert calls.transform_traffic(spins, 800) == 4 * elements
+
+
 MULTIPLICATIONS = {  # of NOCC, NVIR, NAUX = 3, 5, 7 with 8 basis functions; of M, N, K = 3, 5, 7
     "pair_energy": 6 * 5**2 * 7,
     "pair_energy_cross": 9 * 5**2 * 7,

@@ -405,16 +405,6 @@ def test_two_kernels_give_one_pair_energy(nvir):
     assert energies == pytest.approx(2 * direct - exchange, rel=1e-12)
 
 
-def fitted_problem(seed=4, naux=20, nao=150):
-    rng = np.random.default_rng(seed)
-    raw = rng.standard_normal((naux, nao, nao))
-    return (
-        raw + raw.transpose(0, 2, 1),
-        rng.standard_normal((nao, 19)),
-        rng.standard_normal((nao, 40)),
-    )
-
-
 def untransformed(a, c_occ, c_vir):
     """Symmetric matrices as packed triangles, as in a run."""
     return UntransformedTensor(a[:, *np.tril_indices(a.shape[1])], c_occ, c_vir)
@@ -422,7 +412,10 @@ def untransformed(a, c_occ, c_vir):
 
 @ARITHMETIC
 def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
-    a, c_occ, c_vir = fitted_problem()
+    rng = np.random.default_rng(4)
+    raw = rng.standard_normal((20, 150, 150))
+    a = raw + raw.transpose(0, 2, 1)
+    c_occ, c_vir = rng.standard_normal((150, 19)), rng.standard_normal((150, 40))
     (blocks,) = transform([untransformed(a, c_occ, c_vir)], InterpreterExecutor(settings))
     expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
     assert len(blocks) == len(expected) == 2

@@ -530,10 +530,6 @@ def test_the_onset_is_the_coulson_fischer_point(
     assert "meaningless" not in text
 
 
-CARBON = atoms(("C", 0, 0, 0), ("C", 0, 0, 1.25))
-NITRIDE = atoms(("B", 0, 0.3, 0), ("N", 0.2, 0, 1.27))
-
-
 def energy_gained(mf: Any, rotation: Any, sign: int) -> float:
     """Largest drop of PySCF's energy at the angles pi/4, pi/8, ... along a rotation of the alpha
     orbitals, and with this sign of the beta orbitals, Eh."""
@@ -552,7 +548,14 @@ def energy_gained(mf: Any, rotation: Any, sign: int) -> float:
 
 
 @pytest.mark.parametrize("method", ["auto", "full"])
-@pytest.mark.parametrize("molecule", [CARBON, NITRIDE], ids=["C2", "BN"])
+@pytest.mark.parametrize(
+    "molecule",
+    [
+        atoms(("C", 0, 0, 0), ("C", 0, 0, 1.25)),
+        atoms(("B", 0, 0.3, 0), ("N", 0.2, 0, 1.27)),
+    ],
+    ids=["C2", "BN"],
+)
 def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str) -> None:
     """C2 and BN: lowest eigenvalues of PySCF's products with unit vectors, four-centre integrals.
 
