@@ -262,12 +262,9 @@ def test_hdf5_has_one_array_per_property(batch, collected):
     with h5py.File(target) as handle:
         assert handle.attrs["molecules"] == 4 and len(handle) == 3
         for group in handle.values():
-            names = [name.decode() for name in group["name"][()]]
-            for place, name in enumerate(names):
-                result = own[name]
-                assert np.array_equal(group["coordinates"][place], result.molecule.coordinates)
-                assert group["energy"][place] == result.total_energy
-            assert group["atomic_numbers"].shape == group["coordinates"].shape[1:2]
+            for place, name in enumerate(group["name"].asstr()):
+                assert np.array_equal(group["coordinates"][place], own[name].molecule.coordinates)
+                assert group["energy"][place] == own[name].total_energy
         waters = [group for group in handle.values() if len(group["name"]) == 2]
         assert [list(group["atomic_numbers"]) for group in waters] == [[8, 1, 1]]
 

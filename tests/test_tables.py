@@ -745,12 +745,12 @@ def leaves(value: Any, path: str) -> Iterator[str]:
 
 
 EXPORTS = {
-    "radical.h5": ("molden", "qcschema", "xyz", "extxyz"),
+    "radical.h5": ("molden", "qcschema", "xyz"),
     "restricted-open.h5": ("molden", "qcschema", "trexio"),
-    "gradient.h5": ("qcschema", "extxyz"),
+    "gradient.h5": ("qcschema", "xyz"),
     "polarizability.h5": ("cube --density --spacing 1.1",),
     "old-core-potential.h5": ("molden", "qcschema", "trexio"),
-    "old-x2c.h5": ("molden", "xyz"),
+    "old-x2c.h5": ("molden", "xyz", "extxyz"),
     "double-hybrid.h5": ("molden", "cube --orbital 5 --spacing 0.9 --margin 2"),
     "interaction.h5": ("xyz --run complex",),
 }
