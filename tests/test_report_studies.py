@@ -17,7 +17,13 @@ import pytest
 import dfmp2
 from dfmp2.cli.geometry import _ends_of, _extrema
 from dfmp2.output import hdf5
-from dfmp2.output.drawings.plots import Curve, _without_overshoot, curves
+from dfmp2.output.drawings.plots import (
+    Curve,
+    _labelled_peaks,
+    _without_overshoot,
+    convergence,
+    curves,
+)
 from dfmp2.output.drawings.studies import curve_file
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
@@ -144,6 +150,15 @@ def test_an_axis_spans_the_points_and_what_a_fit_has_far_beyond() -> None:
     fit = Curve("fit", [(0.0, 0.91), (0.5, 0.89), (1.0, 3.11)], fitted=True)
     assert _without_overshoot([points, fit]) == (1.0, 3.0, 0.89, 3.11)
     assert _without_overshoot([fit]) == ()
+
+
+def test_labels_of_peaks_stand_apart_and_steps_without_energy_are_left_out() -> None:
+    """A label is 34 wide; peaks below 3 % of the strongest have none."""
+    lines = [(1610.0, 90.0), (1600.0, 100.0), (3000.0, 2.9), (2500.0, 3.1), (2000.0, 50.0)]
+    assert _labelled_peaks(lines, lambda x: x / 10) == [1600.0, 2000.0, 2500.0]
+    assert _labelled_peaks(lines, lambda x: 4 * x) == [1600.0, 1610.0, 2000.0, 2500.0]
+    drawn = convergence("", Curve("energy", [(0.0, math.nan), (1.0, 2.0)]), [], [])
+    assert "nan" not in drawn and "energy: 1, 2" in drawn
 
 
 def test_warnings_name_their_first_three_runs() -> None:
