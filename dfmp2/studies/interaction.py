@@ -123,9 +123,10 @@ def interaction_energy(
 
     Returns
     -------
-    Study whose values are `cp_corrected_interaction_energy` and `uncorrected_interaction_energy`,
-    both also with the prefixes of PARTS, in hartree (without plain MP2 for kappa-MP2), and all also
-    with the suffixes `_kj_per_mol` and `_kcal_per_mol`
+    Study whose values are `cp_corrected_interaction_energy`, `uncorrected_interaction_energy` and
+    their difference `counterpoise_correction`, each also with the prefixes of PARTS, in hartree
+    (without plain MP2 for kappa-MP2), and all also with the suffixes `_kj_per_mol` and
+    `_kcal_per_mol`
 
     Raises
     ------
@@ -280,17 +281,14 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
                 total = math.fsum([parts[0], *(-part for part in parts[1:] if part is not None)])
                 name = f"{prefix}{scheme}_interaction_energy"
                 values |= in_units(name, total, f"{words}, {scheme.replace('_', ' ')}")
-    for prefix in ("", "scf_", "correlation_", "mp2_correlation_"):
+    for prefix, (words, _) in PARTS.items():
         if f"{prefix}cp_corrected_interaction_energy" not in values:
             continue
         corrected, raw = (
             values[f"{prefix}{scheme}_interaction_energy"].value for scheme in SCHEMES
         )
-        values |= in_units(
-            f"{prefix}counterpoise_correction",
-            corrected - raw,
-            f"{PARTS[prefix][0]}, corrected - uncorrected",
-        )
+        name = f"{prefix}counterpoise_correction"
+        values |= in_units(name, corrected - raw, f"{words}, corrected - uncorrected")
     return values | precision_error((1.0, run) for run in results.values())
 
 
