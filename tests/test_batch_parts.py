@@ -17,7 +17,6 @@ import dfmp2
 from dfmp2.cli import batch_run
 from dfmp2.errors import (
     DeviceFault,
-    Dfmp2Error,
     InputError,
     Interrupted,
     ResourceError,
@@ -384,6 +383,16 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
         recorded_texts([str(run.unwritable(run.blocked))])
 
 
+def test_what_each_worker_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of seven cores and 1000 free bytes, a tenth of which is left; a given memory is for all."""
+    monkeypatch.setattr(pool, "usable_cores", lambda: 7)
+    monkeypatch.setattr(pool, "available_memory", lambda: 1000)
+    given = [(3, None, None), (3, 5, 960), (9, None, None)]
+    found = [pool.worker_share(*one) for one in given]
+    assert found == [WorkerShare(2, 300), WorkerShare(5, 320), WorkerShare(1, 100)]
+    assert pool.worker_share(2, None, 960, others=1) == WorkerShare(3, 320)
+
+
 def test_what_is_said_of_a_death_is_of_its_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -743,19 +752,6 @@ def test_errors_of_a_call_come_back_and_a_fault_ends_the_worker(tmp_path: Path) 
     slot.future = Future()
     slot.future.set_result(17)
     assert slot.result() == 17
-
-
-@pytest.mark.usefixtures("ended")
-def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> None:
-    slot = ended_slot(tmp_path, BrokenExecutor(), loaded=BrokenExecutor())
-    for _ in range(2):
-        with pytest.raises(Died) as caught:
-            slot.result()
-        assert caught.value.terminated
-        slot.future = Future()
-        slot.future.set_exception(BrokenExecutor())
-    with recorded_error(Dfmp2Error):
-        slot.result()
 
 
 def test_a_pool_grows_to_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
