@@ -43,6 +43,7 @@ from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
 from dfmp2.host.files import acquire_lock, release_lock
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
+from dfmp2.planning.rates import Rates, store_rates
 from dfmp2.planning.time import process_count
 from dfmp2.progress import Listener
 from dfmp2.studies import runs, task
@@ -174,7 +175,9 @@ def test_sets_of_numbered_atoms_follow_their_order(tmp_path):
 
 
 def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
-    """What `dfmp2 plan` says of a single run of each kind; also where a worker has died."""
+    """What `dfmp2 plan` says of a single run of each kind; also where a worker has died. The rates are
+    those of this host if they have been measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda: 100 * 10**6)
     radical = awkward.MOLECULES["cyano radical"]
     (tmp_path / "radical.xyz").write_text(radical.to_xyz())
@@ -192,7 +195,10 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
         for of_item, _ in kinds.values()
     ]
     batch = replace(batches[0], items=tuple(one.items[0] for one in batches))
-    rows, inputs = foresee_shards(batch, 1, share)["items"], read_inputs(batch)
+    outlook, inputs = foresee_shards(batch, 1, share), read_inputs(batch)
+    store_rates("cpu", 1, Rates(date="2026-11-30"))
+    assert [outlook["measured"], foresee_shards(batch, 1, share)["measured"]] == [False, True]
+    rows = outlook["items"]
     for row, given, (kind, (_, of_plan)) in zip(rows, inputs, kinds.items(), strict=True):
         properties = kind == "properties"
         alone = dfmp2.plan(
