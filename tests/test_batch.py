@@ -18,9 +18,6 @@ import pytest
 import dfmp2
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.execution.batch import read_list
-from dfmp2.execution.items import compute_item, read_inputs
-from dfmp2.execution.manifest import make_batch
-from dfmp2.execution.pool import WorkerShare
 from dfmp2.host.files import lock_holder
 from dfmp2.output.batch_index import read_rows
 from tests.conftest import COMMAND, MOLECULES, PATIENCE, run_command, succeed, wait_until
@@ -319,7 +316,9 @@ def test_collect_refuses_a_mixture(own_batch, call, monkeypatch):
     refused = call("batch", "collect", "m.toml", "-o", "t.csv")
     recorded_failure(refused, 3)
     assert not (folder / "t.csv").exists()
-    succeed(call("batch", "collect", "m.toml", "-o", "t.h5", "--allow-mixed"))
+    done = succeed(call("batch", "collect", "m.toml", "-o", "t.h5", "--allow-mixed"))
+    # Items that never had a result are only counted.
+    assert "5 of 9 items left out" in done.err and " is left out" not in done.err
     recorded_failure(call("batch", "collect", "m.toml", "-o", "t.h5"), 3)
     with h5py.File(folder / "t.h5") as handle:
         assert handle["batch/mp2_correlation_energy"].attrs["units"] == "hartree"
@@ -633,14 +632,8 @@ def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatc
 
 
 def test_a_folder_that_cannot_be_written(folder, call):
-    (folder / "out").mkdir()
-    (folder / "out").chmod(0o500)
-    done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out/sub/deep")
-    (folder / "out").chmod(0o700)
-    if os.geteuid() != 0:
-        assert done.code == 7 and "cannot create the folder" in done.message
-    file = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "h2o.xyz/out")
-    recorded_failure(file, 7)
+    done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "h2o.xyz/out")
+    recorded_failure(done, 7)
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):
@@ -652,19 +645,3 @@ def test_the_parent_imports_neither_torch_nor_dask(folder):
     arguments = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--quiet")
     done = succeed(run_command(*arguments, cwd=folder, program=(sys.executable, "-c", code)))
     assert done.out.startswith("dfmp2 batch finished: 1 of 1 item complete") and done.err == ""
-
-
-def test_an_item_that_needs_more_memory_says_for_whom(folder):
-    """The need is that of a worker, not of the batch; on a Dask cluster they are the same."""
-    whole = make_batch([str(folder / "h2o.xyz")], {"basis": "sto-3g"}, folder / "out")
-    (given,) = read_inputs(whole)
-    for token, divided in ((None, True), (folder / "h2o.xyz", False)):
-        share = WorkerShare(1, 40 * 10**6, token)
-        row = compute_item(given, None, None, "test", share)
-        assert (row.status, row.exit_code) == ("failed", 7)
-        assert "and 40.00 MB may be used: allow at least --memory" in row.error
-        end = (
-            "; that is for each worker of the batch, and they divide --memory among them: use fewer "
-            "--workers, or give more"
-        )
-        assert row.error.endswith(end) == divided

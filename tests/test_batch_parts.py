@@ -17,7 +17,6 @@ import dfmp2
 from dfmp2.cli import batch_run
 from dfmp2.errors import (
     DeviceFault,
-    Dfmp2Error,
     InputError,
     Interrupted,
     ResourceError,
@@ -44,6 +43,7 @@ from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
 from dfmp2.host.files import acquire_lock, release_lock
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
+from dfmp2.planning.rates import Rates, store_rates
 from dfmp2.planning.time import process_count
 from dfmp2.progress import Listener
 from dfmp2.studies import runs, task
@@ -175,7 +175,9 @@ def test_sets_of_numbered_atoms_follow_their_order(tmp_path):
 
 
 def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
-    """What `dfmp2 plan` says of a single run of each kind; also where a worker has died."""
+    """What `dfmp2 plan` says of a single run of each kind; also where a worker has died. The rates are
+    those of this host if they have been measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda: 100 * 10**6)
     radical = awkward.MOLECULES["cyano radical"]
     (tmp_path / "radical.xyz").write_text(radical.to_xyz())
@@ -193,7 +195,10 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
         for of_item, _ in kinds.values()
     ]
     batch = replace(batches[0], items=tuple(one.items[0] for one in batches))
-    rows, inputs = foresee_shards(batch, 1, share)["items"], read_inputs(batch)
+    outlook, inputs = foresee_shards(batch, 1, share), read_inputs(batch)
+    store_rates("cpu", 1, Rates(date="2026-11-30"))
+    assert [outlook["measured"], foresee_shards(batch, 1, share)["measured"]] == [False, True]
+    rows = outlook["items"]
     for row, given, (kind, (_, of_plan)) in zip(rows, inputs, kinds.items(), strict=True):
         properties = kind == "properties"
         alone = dfmp2.plan(
@@ -382,6 +387,16 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
     assert [one.status for one in run.rows.values()] == [first, "running", "failed", "pending"]
     if run.blocked is not None:
         recorded_texts([str(run.unwritable(run.blocked))])
+
+
+def test_what_each_worker_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of seven cores and 1000 free bytes, a tenth of which is left; a given memory is for all."""
+    monkeypatch.setattr(pool, "usable_cores", lambda: 7)
+    monkeypatch.setattr(pool, "available_memory", lambda: 1000)
+    given = [(3, None, None), (3, 5, 960), (9, None, None)]
+    found = [pool.worker_share(*one) for one in given]
+    assert found == [WorkerShare(2, 300), WorkerShare(5, 320), WorkerShare(1, 100)]
+    assert pool.worker_share(2, None, 960, others=1) == WorkerShare(3, 320)
 
 
 def test_what_is_said_of_a_death_is_of_its_item(
@@ -743,19 +758,6 @@ def test_errors_of_a_call_come_back_and_a_fault_ends_the_worker(tmp_path: Path) 
     slot.future = Future()
     slot.future.set_result(17)
     assert slot.result() == 17
-
-
-@pytest.mark.usefixtures("ended")
-def test_a_worker_that_never_started_is_tried_three_times(tmp_path: Path) -> None:
-    slot = ended_slot(tmp_path, BrokenExecutor(), loaded=BrokenExecutor())
-    for _ in range(2):
-        with pytest.raises(Died) as caught:
-            slot.result()
-        assert caught.value.terminated
-        slot.future = Future()
-        slot.future.set_exception(BrokenExecutor())
-    with recorded_error(Dfmp2Error):
-        slot.result()
 
 
 def test_a_pool_grows_to_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
