@@ -62,7 +62,7 @@ DEFAULTS: dict[Any, dict[str, Any]] = {
         "relaxed": False,
         "moving": None,
         "chained": True,
-        "convergence": "GAU",
+        "convergence": None,
     },
     dfmp2.reaction: {"basis": None},
     dfmp2.thermo: {
