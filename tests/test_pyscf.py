@@ -269,7 +269,7 @@ def test_what_has_not_converged_or_is_of_the_scf_is_refused(closed: Any) -> None
 def test_a_gradient_whose_certificate_fails_is_returned_on_request(
     radical: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 1e-15)
+    monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", -1.0)
     with recorded_error(ComparisonFailed):
         gradient_from_mean_field(radical, **PLAIN)
     with recorded_warning(UserWarning):
