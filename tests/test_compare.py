@@ -861,6 +861,8 @@ def test_energies_of_another_calculation_are_refused(radical_result, stand_in):
     sizes = replace(radical_result.sizes, frozen_core=0, nocc=(5, 4))
     with recorded_error(ComparisonFailed):
         run_psi4(replace(radical_result, sizes=sizes), 1)
+    with recorded_error(UnsupportedByBackend):
+        run_psi4(replace(radical_result, sizes=replace(sizes, nocc=(4, 0))), 1)
 
 
 def test_psi4s_energies_beside_ours(call: Runner, stored: Path, stand_in):

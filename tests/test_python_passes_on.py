@@ -288,9 +288,11 @@ def test_a_reaction_gets_what_it_was_given(
     assert asked["command"] == "dfmp2.reaction" and "elsewhere" in asked
     assert asked["elsewhere"].workers == 2
     assert species["given"][1] == "bohr"
-    dfmp2.reaction(str(tmp_path / "a.xyz"), RADICAL, "sto-3g", optimize=True, frequencies=True)
+    dfmp2.reaction(
+        str(tmp_path / "a.xyz"), RADICAL, "sto-3g", pressure=2e5, optimize=True, frequencies=True
+    )
     said = [*plans.values(), *plans["given"], *asked.values(), *asked["given"]]
-    assert Search() in said and make_conditions(pressure=None) in said
+    assert Search() in said and make_conditions(pressure=2e5) in said
 
 
 # --- stored Hessians and conformers ---------------------------------------------------------------

@@ -438,6 +438,8 @@ def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
     places = {"low": pyramid(tilts[0]), "ts": pyramid(tilts[1]) + moved}
     low, ts = (Molecule(("N", "H", "H", "H"), at, name=name) for name, at in places.items())
     on_springs(monkeypatch, ts)
+    checked: list[Any] = []
+    monkeypatch.setattr(species, "require_stationary", lambda run: checked.append(run.molecule))
     wishes = {"optimize": True, "frequencies": True, "transition_states": ["ts"]}
     study = dfmp2.reaction([low], [ts], "sto-3g", **wishes, **SMALL)
     expected = energies[1] - energies[0]
@@ -448,6 +450,7 @@ def test_the_hessian_of_a_species_is_that_of_the_geometry_found(
         found = [study.arrays[f"{name}_{kind}"].value for kind in ("hessian", "wavenumbers")]
         np.testing.assert_allclose(found[0], alone.arrays["hessian"].value, atol=1e-9)
         assert found[1] == pytest.approx(alone.table["wavenumber"].values, rel=1e-9)
+        assert np.array_equal(checked.pop(0).coordinates, place.coordinates)
     assert [one["transition_state"] for one in study.settings["species"]] == [False, True]
     assert not any("-x" in name for name in _listed_runs(study))
 
@@ -456,6 +459,14 @@ def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:
     (folder / "far.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
     with recorded_error(NumericalError):
         dfmp2.reaction("far.xyz", "2*h.xyz", "6-31g", frequencies=True, **SMALL)
+
+
+def test_a_species_without_a_mass_is_refused_before_anything_runs() -> None:
+    heavy = [species.Species("og", Fraction(1), Molecule.from_string("Og 0 0 0"))]
+    plan = ReactionPlan(frequencies=True)
+    with recorded_error(InputError):
+        reactions._require_hessians(Options("sto-3g"), heavy, plan)
+    reactions._require_hessians(Options("sto-3g"), heavy, replace(plan, frequencies=False))
 
 
 def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
@@ -537,6 +548,7 @@ def test_a_reaction_in_one_line(folder: Path) -> None:
     spins = [Molecule.from_string("O 0 0 0; O 0 0 1.2", multiplicity=m) for m in (3, 1)]
     species = read_species(Reaction(*([(Fraction(1), one)] for one in spins)))
     assert [(one.coefficient, one.molecule.multiplicity) for one in species] == [(-1, 3), (1, 1)]
+    assert equation(species) == "O2 -> O2-2"
 
 
 @pytest.mark.parametrize(

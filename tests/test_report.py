@@ -174,6 +174,13 @@ def test_texts_of_a_result_cannot_become_markup(result):
     assert "Molecule" in plain.text
 
 
+def test_the_name_of_a_molecule_is_written_as_given(result):
+    """cp and scf are words that pages write in capitals elsewhere."""
+    page = page_of(replace(result, molecule=replace(result.molecule, name="cp scf H2O")))
+    assert "<title>cp scf H2O: DF-MP2/" in page
+    assert "<title>cp scf</title>" in page_of(result, title="cp scf")
+
+
 def test_a_molecule_without_input_text_says_so(result):
     shown = page_of(replace(result, molecule=replace(result.molecule, text="")))
     assert "given as numbers: there is no input text" in shown and "Input, SHA-256" not in shown

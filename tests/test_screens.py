@@ -135,6 +135,8 @@ def test_units_stand_below_names_where_a_table_is_too_wide() -> None:
         ("transition state: 1 imaginary mode of 3", "imaginary mode"),
         ("10 imaginary modes", "imaginary modes"),
         ("NO STATIONARY POINT: the gradient", "NO STATIONARY POINT"),
+        ("h2o is TOO COLD: rotations", "TOO COLD"),
+        ("h2o is NO MINIMUM and no", "NO MINIMUM"),
         ("dfmp2 NOT FINISHED: not", "NOT FINISHED"),
         ("SCS-MP2 total  -76.2268", ""),
     ],

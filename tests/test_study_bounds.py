@@ -47,6 +47,7 @@ from dfmp2.studies import (
     optimize,
     rank,
     reaction,
+    reaction_path,
     runs,
     scan,
     species,
@@ -150,11 +151,37 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
     "steps before a Hessian": (
         lambda steps: optimize._require_room(
             STEP,
-            Search(max_steps=steps, transition_state=True),
+            Search(max_steps=steps, transition_state=True, verify=True),
             begins_with_hessian=False,
         ),
         (426,),
         (427,),
+    ),
+    "steps after a Hessian": (
+        lambda steps: optimize._require_room(
+            STEP, Search(max_steps=steps, transition_state=True), begins_with_hessian=True
+        ),
+        (475,),
+        (476,),
+    ),
+    "steps without a Hessian": (
+        lambda steps: optimize._require_room(
+            STEP, Search(max_steps=steps), begins_with_hessian=True
+        ),
+        (499,),
+        (),
+    ),
+    "steps of a path": (
+        lambda steps: reaction_path._require_room(STEP, Search(max_steps=steps)),
+        (237,),
+        (238,),
+    ),
+    "searches that begin with a Hessian": (
+        lambda begin: begin(
+            AMMONIA, Options("sto-3g"), Search(max_steps=490, transition_state=True)
+        ),
+        (),
+        (optimize.optimize_geometry, reaction_path.reaction_path),
     ),
     "atoms with vibrations": (
         lambda natom: frequencies._require_vibrations(
@@ -162,6 +189,13 @@ BOUNDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]]
         ),
         (2, 83),
         (1, 84),
+    ),
+    "displacement": (
+        lambda value: frequencies.harmonic_frequencies(
+            AMMONIA, Options("sto-3g"), displacement=value
+        ),
+        (),
+        (5e-5, 0.1001, True),
     ),
     "frames of a scan": (
         lambda count: over_frames([AMMONIA] * count, Options("sto-3g")),

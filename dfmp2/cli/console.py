@@ -23,7 +23,7 @@ from dfmp2.cli import signals
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.host.files import describe_space, require_unprotected
 from dfmp2.molecule.text import printable
-from dfmp2.output.document import displayed_width, joined_words
+from dfmp2.output.document import DOUBTS, displayed_width, joined_words
 from dfmp2.progress import Listener
 
 BAR_WIDTH = 30
@@ -48,8 +48,7 @@ WARNED = re.compile(r"^warning:", re.MULTILINE)
 # Marks failures and imaginary modes in the output of commands.
 FAILED = re.compile(
     r"^failure:|\bFAILED\b|\bfailed(?: with code \d+| \(\d+\)|: exit code \d+)|\b[1-9]\d* failed\b"
-    r"|\b(?:NOT CONVERGED|not converged|NOT FINISHED|INCOMPLETE)\b"
-    r"|\bNO (?:STATIONARY POINT|TRANSITION STATE)\b"
+    rf"|\b(?:{'|'.join(DOUBTS)}|not converged|NOT FINISHED|INCOMPLETE)\b"
     r"|\bIMAGINARY\b|(?<!\b0 )\bimaginary(?: modes?)?\b|\b\d+\.\d+i\b",
     re.MULTILINE,
 )

@@ -440,9 +440,8 @@ def scan_command(
     )
     if study.settings["failed"]:
         raise SomeFailed(
-            f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the "
-            f"notes); the others are in {target}, and the same command with --resume tries the "
-            "failed ones again"
+            f"{study.settings['failed']} of {len(scan.values)} points failed, as the notes in "
+            f"{target} list; the same command with --resume tries them again"
         )
 
 

@@ -78,7 +78,7 @@ def active_space(
         )
     if virtual.size == 0:
         raise InputError(
-            "the basis has no virtual orbitals, so there is no correlation energy: use a larger ",
+            "the basis leaves no virtual orbitals for the electrons of one spin: use a larger ",
             Option("basis"),
         )
     virtual = virtual[: virtual.size - frozen_virtual]

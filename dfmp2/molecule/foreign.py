@@ -90,7 +90,8 @@ def to_ase(molecule: Molecule) -> Any:
     if any(molecule.ghost) or molecule.point_charges is not None:
         raise InputError(
             f"{molecule.formula} has ghost atoms or point charges, which ase.Atoms cannot hold: "
-            "remove them first, or write the molecule with to_xyz()"
+            "remove them first, or write the molecule with to_xyz(), which holds ghosts but no point "
+            "charges"
         )
     try:
         from ase import Atoms as AseAtoms

@@ -197,7 +197,8 @@ class Molecule:
         return found
 
     def to_xyz(self) -> str:
-        """The text of an xyz file: angstrom, with charge and multiplicity in the comment line."""
+        """The text of an xyz file: angstrom, with charge and multiplicity in the comment line, but
+        without the point charges, which `point_charges` holds."""
         return str(_reader("xyz").write_xyz(self))
 
     def to_ase(self) -> Any:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from dfmp2.molecule.text import printable
 
+# Words in notes on what the numbers of a study are not
+DOUBTS = ("NO STATIONARY POINT", "NO MINIMUM", "NO TRANSITION STATE", "NOT CONVERGED", "TOO COLD")
 ABSENT = "-"
 ELLIPSIS = "..."  # shown by ASCII terminals too
 WIDTH = 78  # of the line under a heading

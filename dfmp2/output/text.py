@@ -240,7 +240,7 @@ def _dipole_fact(name: str, dipole: NDArray[np.float64], molecule: Molecule) -> 
 
 
 def _strongest(result: MP2Result) -> list[Block]:
-    """The pairs that contribute most to the correlation energy, if there are pair energies."""
+    """The pairs that contribute most to E(OS) + E(SS), if there are pair energies."""
     total = result.pairs.correlation_energy
     if not total:
         return []
@@ -254,7 +254,7 @@ def _strongest(result: MP2Result) -> list[Block]:
         for pair in list_pairs(result)[:STRONGEST]
     ]
     caption = "Strongest pairs, both orders counted; dfmp2 show --pairs prints all"
-    return [Table(caption, ("i, j", "spins", "#Eh", "#% of E(corr)"), rows)] if rows else []
+    return [Table(caption, ("i, j", "spins", "#Eh", "#% of all pairs"), rows)] if rows else []
 
 
 def study_report(study: Study) -> str:

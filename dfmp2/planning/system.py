@@ -218,7 +218,8 @@ def assemble(
             (
                 f"{molecule.formula} with charge {molecule.charge} has "
                 f"{counted_text(electrons, 'electron')} of one spin and {orbital.name} only "
-                f"{counted_text(mole.nao, 'function')}, which leaves no virtual orbitals: use a larger "
+                f"{counted_text(mole.nao, 'function')}, which leaves them no "
+                "virtual orbitals: use a larger "
             ),
             Option("basis"),
             ", or check ",

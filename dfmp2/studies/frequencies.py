@@ -57,7 +57,7 @@ from dfmp2.studies.vibrations import (
 from dfmp2.units import ANGSTROM_PER_BOHR, told_apart
 
 DISPLACEMENT = 0.005  # bohr
-LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1
+LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 5e-5, 0.1  # bohr; the least one excluded
 SMALL_ENOUGH = 1e-11  # Eh; SCF convergence, because errors are divided by the displacement
 REFERENCE = "reference"
 
@@ -94,9 +94,7 @@ def harmonic_frequencies(
     Dfmp2Error : of a run
     """
     displacement = plain(displacement)
-    require_between(
-        "displacement", (displacement,), LEAST_DISPLACEMENT / 2, MOST_DISPLACEMENT, "bohr"
-    )
+    require_between("displacement", (displacement,), LEAST_DISPLACEMENT, MOST_DISPLACEMENT, "bohr")
     gas.require_single("the gas")
     _require_vibrations(molecule)
     options = for_differences(options)

@@ -57,6 +57,18 @@ CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)
 MOST_RESTARTS = 3  # along imaginary modes
 # runs reserved in a study in addition to steps and Hessians: probes, and sides of saddle points
 BESIDE = 50
+# advice to those whose Hessians leave no room: at the end, and at the beginning of a search
+AFTERWARDS: tuple[str | Command | Option, ...] = (
+    ", or take ",
+    Command("frequencies"),
+    " of the geometry that is found",
+)
+BY_FREQUENCIES: tuple[str | Command | Option, ...] = (
+    ", or give the Hessian of ",
+    Command("frequencies"),
+    " of this geometry as ",
+    Option("start_hessian"),
+)
 NOT_VERIFIED = "not verified as a {sought}: run dfmp2 frequencies, or add --verify"
 
 
@@ -115,8 +127,7 @@ def optimize_geometry(
             Command("cbs"),
         )
     first = Step(name="step-000", who="step 0", molecule=molecule, options=options)
-    if search.verify:
-        _require_room(first, search, begins_with_hessian=start_hessian is None)
+    _require_room(first, search, begins_with_hessian=start_hessian is None)
     listener = how.get("listener") or Listener()
     course = Course(first, search, listener, start_hessian=start_hessian)
     kept = symmetry_kept(molecule)
@@ -154,7 +165,8 @@ def require_no_ghosts(molecule: Molecule) -> None:
 
 
 def _require_room(first: Step, search: Search, *, begins_with_hessian: bool) -> None:
-    """Raise if the steps and Hessians of a verified search may take more runs than a study holds.
+    """Raise if the steps and Hessians of a search may take more runs than a study holds. A search
+    without a Hessian has nothing to lose and may begin.
 
     Parameters
     ----------
@@ -166,20 +178,23 @@ def _require_room(first: Step, search: Search, *, begins_with_hessian: bool) -> 
     """
     natom = first.molecule.natom
     runs_of_step = len(expanded(first))
-    hessians = 1
-    if search.transition_state and begins_with_hessian:
-        hessians = 2
+    hessians = int(search.verify) + int(search.transition_state and begins_with_hessian)
+    option = Option("transition_state", True)
+    beside = 1  # the first geometry
+    instead = BY_FREQUENCIES
+    if search.verify:
+        option = Option("verify", True)
+        beside = BESIDE
+        instead = AFTERWARDS
     gradients = hessians * 6 * natom * runs_of_step
-    if gradients + runs_of_step * (search.max_steps + BESIDE) > MOST_RUNS:
+    if hessians and gradients + runs_of_step * (search.max_steps + beside) > MOST_RUNS:
         raise InputError(
-            Option("verify", True),
+            option,
             f": {counted_text(hessians, 'Hessian')} of {natom} atoms: {gradients} gradients, and "
             f"with {search.max_steps} steps that is more than the {MOST_RUNS} runs of a study: "
             "allow fewer with ",
             Option("max_steps"),
-            ", or take ",
-            Command("frequencies"),
-            " of the geometry that is found",
+            *instead,
         )
 
 

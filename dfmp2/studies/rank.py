@@ -22,7 +22,7 @@ from dfmp2.errors import Command, InputError, Option
 from dfmp2.mp2.identity import method, method_differences, point_charges_digest
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
-from dfmp2.output.document import Block, Note, Section, Table, document_text
+from dfmp2.output.document import DOUBTS, Block, Note, Section, Table, document_text
 from dfmp2.output.study import is_study, read_study
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
@@ -252,7 +252,7 @@ def rank_conformers(
         notes += [
             f"{candidate.name}: {text}"
             for text in study.notes
-            if text.startswith(("IMAGINARY", "NO STATIONARY POINT", "TOO COLD"))
+            if text.startswith(("IMAGINARY", *DOUBTS))
         ]
     if quantity == GIBBS:
         notes.insert(0, _about_gas(conditions))

@@ -31,7 +31,7 @@ from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5_datasets import Dataset
-from dfmp2.output.study import Column, Study
+from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.frequencies import (
     DISPLACEMENT,
@@ -42,9 +42,9 @@ from dfmp2.studies.frequencies import (
 )
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
 from dfmp2.studies.interaction import in_units
-from dfmp2.studies.optimize import CITATION, Course
+from dfmp2.studies.optimize import BY_FREQUENCIES, CITATION, Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
-from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished, expanded
 from dfmp2.studies.vibrations import (
     StationaryPoint,
     largest_gradient,
@@ -110,7 +110,8 @@ def reaction_path(
     ------
     Unfinished : max_steps are not enough; its `study` holds the path so far
     NumericalError : not a transition state
-    InputError : a single atom, ghosts, a method without gradients, or a Hessian of something else
+    InputError : a single atom, ghosts, a method without gradients, a Hessian of something else, or
+        more runs than a study allows
     Dfmp2Error : of a run
     """
     if molecule.natom < 2 or any(molecule.ghost):
@@ -125,6 +126,8 @@ def reaction_path(
     require_gradient(molecule, options)
     options = for_differences(options)
     top = Step(name=TOP, who="the transition state", molecule=molecule, options=options)
+    if start_hessian is None:
+        _require_room(top, search)
     descent = _Descent(top, search, start_hessian, how.get("listener") or Listener())
     task = Task(
         kind="irc",
@@ -140,6 +143,25 @@ def reaction_path(
         free=("precision", "tolerance"),
     )
     return carry_out(task, **how)
+
+
+def _require_room(top: Step, search: Search) -> None:
+    """Raise if the Hessian of the transition state leaves too few runs for both sides of the path.
+
+    Raises
+    ------
+    InputError : what the Hessian takes
+    """
+    runs_of_step = len(expanded(top))
+    gradients = 6 * top.molecule.natom * runs_of_step
+    if gradients + runs_of_step * (len(SIDES) * search.max_steps + 1) > MOST_RUNS:
+        raise InputError(
+            f"the Hessian of {top.molecule.natom} atoms takes {gradients} gradients, and with "
+            f"{search.max_steps} steps on each side that is more than the {MOST_RUNS} runs of a "
+            "study: allow fewer with ",
+            Option("max_steps"),
+            *BY_FREQUENCIES,
+        )
 
 
 class _Descent:

@@ -274,7 +274,9 @@ def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
 def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
     """The name in a term, and its species."""
     if isinstance(given, Molecule):
-        name = given.name or given.formula
+        name = given.name
+        if name == "molecule":  # as texts and arrays are called
+            name = given.formula
     else:
         name = Path(given).stem.removesuffix(".dfmp2")
     name = re.sub(r"[^\w.+-]+", "_", name).strip(".") or "molecule"

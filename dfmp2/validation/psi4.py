@@ -166,8 +166,13 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
 
 
 def _require_repeatable(result: MP2Result) -> None:
-    """Raise for X2C if Psi4's differs from PySCF's by more than 1e-6 Eh because of other constants
-    and rounding."""
+    """Raise if a spin has no correlated electrons, where Psi4's DF-MP2 stops, and for X2C if Psi4's
+    differs from PySCF's by more than 1e-6 Eh because of other constants and rounding."""
+    if not all(result.sizes.nocc):
+        raise UnsupportedByBackend(
+            f"Psi4's DF-MP2 needs correlated electrons of both spins, and here are {result.sizes.nocc[0]} "
+            f"alpha and {result.sizes.nocc[1]} beta: {PYSCF}"
+        )
     if result.options.relativity == "none":
         return
     molecule, why = result.molecule, ""

@@ -31,7 +31,7 @@ from dfmp2.output.document import (
     without_folders,
 )
 from dfmp2.output.drawings.plots import Bar, bars
-from dfmp2.output.html.page import Summary, render
+from dfmp2.output.html.page import Summary, render, verbatim
 from dfmp2.output.reports.energies import energies, mean_field_heading, mean_field_sign
 from dfmp2.output.reports.method import asked_for
 from dfmp2.units import counted_text
@@ -102,7 +102,8 @@ def batch_page(source: Path, title: str | None) -> str:
         sections += _failures(failed, anchors)
         blocks += [_by_code(failed), _first_failures(failed)]
     subtitle = f"{counted_text(len(items), 'item')} of {folder}"
-    summary = Summary(title or f"Batch: {folder}", subtitle, _tiles(items, done), blocks)
+    heading = verbatim(title or f"Batch: {folder}")
+    summary = Summary(heading, subtitle, _tiles(items, done), blocks)
     return render(summary, sections, f"the folder {folder}")
 
 

@@ -65,7 +65,7 @@ class Summary(NamedTuple):
     Attributes
     ----------
     title, subtitle : str
-        Heading of the page, and the line below it.
+        Heading of the page, as markup if a user wrote it, and the line below it.
     tiles : sequence of SummaryTile
         The main results.
     blocks : sequence of Block
@@ -171,7 +171,7 @@ def _row_length(table: Table) -> int:
     return total
 
 
-def _verbatim(text: str) -> Markup:
+def verbatim(text: str) -> Markup:
     """User text, in which no names are rewritten."""
     return escape(printable(without_folders(text)))
 
@@ -214,5 +214,5 @@ ENVIRONMENT.filters.update(
     lines=_lines,
     quantity=quantity,
     unbroken=_unbroken,
-    verbatim=_verbatim,
+    verbatim=verbatim,
 )

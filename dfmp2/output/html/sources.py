@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import (
     ABSENT,
+    DOUBTS,
     Block,
     Code,
     Facts,
@@ -32,8 +32,8 @@ from dfmp2.output.document import (
     without_folders,
 )
 from dfmp2.output.html.batch import batch_page, is_batch
-from dfmp2.output.html.notation import formula, quantity, with_formulas
-from dfmp2.output.html.page import Summary, render
+from dfmp2.output.html.notation import formula, quantity, with_formulas, written
+from dfmp2.output.html.page import Summary, render, verbatim
 from dfmp2.output.reports.energies import quoted_energies
 from dfmp2.output.reports.method import asked_for, method_name
 from dfmp2.output.reports.result import in_full
@@ -51,10 +51,6 @@ FIRST_OF_INTERACTION = [
 ]
 MOST_VALUES = 8  # values of a study in the summary
 MOST_IN_FULL = 8  # results with their own sections; keeps a page of 100 below 2 MB
-# Notes on what the numbers of a study are not
-DOUBT = re.compile(
-    r"\b(?:NO (?:STATIONARY POINT|MINIMUM|TRANSITION STATE)|NOT CONVERGED|TOO COLD)\b"
-)
 # kind of study -> title of the tile, and the names of its value, of which the first found is used
 FOUND = {
     "interaction": {
@@ -163,7 +159,9 @@ def result_page(entry: Entry, title: str | None) -> str:
             f"wall time {fixed(r.timings.total)} s",
         ),
     ]
-    title = title or with_formulas(f"{r.molecule.name}: {r.level}", [r.molecule.formula])
+    heading = verbatim(title or r.molecule.name)
+    if not title:
+        heading += f": {written(r.level)}"
     spin = f"charge {r.molecule.charge}, multiplicity {r.molecule.multiplicity}"
     subtitle = (
         f"{formula(r.molecule.formula, r.molecule.charge)}, {spin}; computed "
@@ -178,7 +176,7 @@ def result_page(entry: Entry, title: str | None) -> str:
         Facts(_in_brief(r)),
         Facts(_origin(Origin(entry.name, entry.content), r.provenance.command)),
     ]
-    summary = Summary(title, subtitle, tiles, blocks, r.diagnostics.warnings)
+    summary = Summary(heading, subtitle, tiles, blocks, r.diagnostics.warnings)
     return render(summary, sections, entry.name)
 
 
@@ -443,7 +441,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Ori
             figures, molecule = _taken_out(molecule)
         molecules.append(molecule._replace(title=f"Molecule ({drawn.name})"))
     formulas = [entry.result.molecule.formula.partition(" + ghost ")[0] for entry in runs]
-    doubts = [note for note in study.notes if DOUBT.search(note)]
+    doubts = [note for note in study.notes if any(doubt in note for doubt in DOUBTS)]
     worded: list[Block] = []
     for block in results.blocks:
         if block in doubts:
@@ -471,7 +469,9 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: Ori
         Facts(_origin(file, study.command)),
     ]
     warnings = [*doubts, *study_warnings(study)]
-    heading = with_formulas(title or study.title, formulas)
+    heading = with_formulas(study.title, formulas)
+    if title:
+        heading = verbatim(title)
     return render(Summary(heading, subtitle, tiles, blocks, warnings), sections, file.name)
 
 

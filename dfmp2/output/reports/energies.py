@@ -285,7 +285,7 @@ SPINS = {"": (0, 0), "alpha beta": (0, 1), "alpha alpha": (0, 0), "beta beta": (
 
 def list_pairs(result: MP2Result) -> list[Pair]:
     """All distinct pairs, most negative first; e_ij is the contribution of the pair ij to
-    E(corr)."""
+    E(OS) + E(SS), before scaling."""
     if result.pairs.summed:
         return []
     opposite, *same = result.pairs.channels().values()
@@ -343,9 +343,9 @@ def pairs_section(result: MP2Result) -> Section:
     else:
         frozen = ""
     caption = (
-        f"Strongest pairs ({len(rows)} of {len(pairs)}), with their share of E(corr); both orders "
-        f"(ij, ji) are counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs prints "
-        "all of them"
+        f"Strongest pairs ({len(rows)} of {len(pairs)}), with their share of the sum of all pairs, "
+        "before scaling; both orders (ij, ji) are counted; orbitals are numbered from "
+        f"1{frozen}. dfmp2 show --pairs prints all of them"
     )
     heads = (
         "i, j",
