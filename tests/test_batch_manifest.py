@@ -7,6 +7,8 @@ import shutil
 import tomllib
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from hypothesis.strategies import lists, sampled_from, tuples
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.execution import collect, items
-from dfmp2.execution.items import _function_of, fingerprint, read_input
+from dfmp2.execution.items import START, _function_of, fingerprint, fingerprint_of, read_input
 from dfmp2.execution.manifest import (
     LEFT_MANIFEST,
     make_batch,
@@ -227,6 +229,13 @@ def test_start_orbitals_count_by_their_content(folder):
     (folder / "a.chk").write_bytes(b"second")
     assert read_input(item).fingerprint != before.fingerprint
     assert fingerprint(before.molecule, item.options, before.start) == before.fingerprint
+    command = f"dfmp2  # item h2o, {START}{before.start}"
+    stored: Any = SimpleNamespace(
+        molecule=before.molecule,
+        options=item.options,
+        provenance=SimpleNamespace(command=command),
+    )
+    assert fingerprint_of(stored) == before.fingerprint
     (folder / "a.chk").unlink()
     assert "scf-from" in str(read_input(item).molecule) and isinstance(
         read_input(item).molecule, InputError

@@ -193,6 +193,8 @@ def test_frames_by_number(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:
     assert len(frames_in(many)) == 3
+    (tmp_path / "TWO.SDF").write_text(2 * H2["sdf"].format(0.7))
+    assert len(frames_in(tmp_path / "TWO.SDF")) == 2
     for name, text in (
         ("one.xyz", FRAMES[0]),
         ("empty.xyz", ""),

@@ -300,7 +300,7 @@ def test_a_dielectric_constant_is_above_one(text: str) -> None:
         dielectric_constant(text)
 
 
-def test_parts_of_a_basis(tmp_path: Path) -> None:
+def test_parts_of_a_basis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = parse_parts("cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz")
     assert parts.default == "cc-pvdz" and parts.mixed
     assert dict(parts.special) == {"I": "def2-tzvp", "3": "aug-cc-pvdz"}
@@ -317,6 +317,8 @@ def test_parts_of_a_basis(tmp_path: Path) -> None:
     assert path_of(value) == str(path) and len(value.partition("#")[2]) == 16
     assert parse_parts(hashed).files == [value]
     assert with_hashes(hashed) == hashed
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert with_hashes("cc-pvdz,C=~/mine.gbs") == hashed
     assert "#" not in title_of(hashed)
     other = tmp_path / "copy.gbs"
     other.write_text("numbers")

@@ -510,6 +510,7 @@ def test_the_runs_of_a_study_are_counted_with_their_reference(
     study = Study("scan", "", {}, (), {}, {}, {"1": run, "2": run}, True)
     assert cost_of_runs(study).startswith(f"2 runs on {level}; ")
     said = dict(method_section(run).blocks[1].rows)
+    assert said["SCF fitting"].endswith(f", {run.sizes.naux_scf} spherical functions")
     correlated = run.options.correlation.kind != "none"
     assert said.get("frozen core") == (
         "0 orbitals per spin (--frozen-core none)" if correlated else None

@@ -99,6 +99,7 @@ def test_ghosts() -> None:
         ("total_charge=5 recharge=2 charge 5", 5, 1, ("comment line", "default")),
         ('title="charge=2" charge=1', 1, 1, ("comment line", "default")),
         ('a={recharge=2} pbc="F F F"', 0, 1, ("default", "default")),
+        ("title={charge=2} charge=1", 1, 1, ("comment line", "default")),
     ],
 )
 def test_state_from_comment(
