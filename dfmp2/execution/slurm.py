@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dfmp2.backends.registry import accelerator
-from dfmp2.errors import InputError, Option
+from dfmp2.backends.registry import accelerator, foreseen
+from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.errors.messages import Placeholder
 from dfmp2.execution.collect import Destination
 from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.files import require_writable
 from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.molecule.text import printable
+from dfmp2.mp2.pairs import tile_keys
+from dfmp2.output.prepared import opened
+from dfmp2.output.tile_shards import require_pairs, require_tiles
 
 SUBMIT = "submit.sh"
 TABLES = (".h5", ".csv", ".json")  # of energies
@@ -110,6 +113,7 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
     """Jobs for the pair energies of a file written by dfmp2 prepare, then for the result, which
     must not exist yet."""
     backend = given["backend"]
+    _require_shards(given["source"], backend or "cpu", given["shards"])
     result = Path(
         given["output"]
         or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5"
@@ -131,6 +135,19 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
         devices=tuple(commands),
         commands=commands,
     )
+
+
+def _require_shards(source: str, backend: str, shards: int) -> None:
+    """Raise if a prepared file cannot be divided into so many shards, as far as can be told on this
+    host."""
+    with opened(source) as file:
+        prepared = file.prepared
+    require_pairs(prepared.options)
+    try:
+        limits = foreseen(backend, prepared.options.precision, 1)[0].limits
+    except BackendUnavailable:  # its device decides how large a tile is
+        return
+    require_tiles(tile_keys(prepared.shapes, limits, 0), shards, Option("shards", shards))
 
 
 def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
