@@ -308,6 +308,7 @@ def test_what_is_told_of_an_item_that_failed(words: int, shown: int) -> None:
         step=lambda *place: told.update(step=place),
     )
     run = SimpleNamespace(
+        batch=SimpleNamespace(worded=str),
         rows=[None] * 5,
         complete_before=2,
         listener=listener,
@@ -509,13 +510,13 @@ def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
 def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str) -> None:
     if refused:
         with recorded_error(InputError):
-            options_of_item({"basis": "sto-3g", **given}, "item 3")
+            options_of_item({"basis": "sto-3g", **given})
         return
-    made = options_of_item({"basis": "sto-3g", **given}, "item 3")
+    made = options_of_item({"basis": "sto-3g", **given})
     options = {name: value for name, value in given.items() if name in Options.__slots__}
     assert made == Options(basis="sto-3g", **options)
     with recorded_error(InputError):
-        options_of_item(given, "item 3")
+        options_of_item(given)
 
 
 @pytest.mark.parametrize(
