@@ -513,7 +513,7 @@ def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
 
 def test_a_second_signal_ends_it_at_once(folder):
     (folder / "chain.xyz").write_text(chain(8))
-    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
+    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out", "--json")
     worker = worker_of(folder / "out" / "chain.h5")
     time.sleep(0.3)  # it first tries with a file whether it can write into the folder
     os.kill(worker, signal.SIGSTOP)  # a worker that cannot answer
@@ -523,7 +523,8 @@ def test_a_second_signal_ends_it_at_once(folder):
     asked = time.monotonic()
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 130 and "stopped at once" in err
+    told = json.loads(err.splitlines()[-1])
+    assert running.returncode == told["exit_code"] == 130 and "stopped at once" in told["error"]
     assert time.monotonic() - asked < PATIENCE_OF_BATCH
     assert not list((folder / "out").glob(".*"))
 

@@ -22,7 +22,7 @@ from dfmp2.errors import InputError
 from dfmp2.execution import slurm as slurm_jobs
 from dfmp2.execution.manifest import read_manifest
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_failure
 from tests.test_batch import HEAD, chain, items, start
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # allowed as the name of a script's folder
@@ -435,11 +435,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_last_job_writes_what_the_ending_says(
     call: Runner, manifest: Path, file: str, to: str
 ) -> None:
-    """Its command is valid for `batch collect`."""
+    """Its command is valid for `batch collect`, which would refuse different methods."""
     files = succeed(call(*SUBMIT, "3", "--collect", file, "--json")).json["files"]
     text = next(text for path, text in files.items() if path.endswith("collect.sbatch"))
     assert f"-o {manifest.parent / file} --overwrite" in text
     assert (f"--to {to})" in text) == bool(to)
+    manifest.write_text(f'{manifest.read_text()}method = "scs-mp2"\n')
+    recorded_failure(call(*SUBMIT, "3", "--collect", file), 3)
 
 
 def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> None:

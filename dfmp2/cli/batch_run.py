@@ -506,8 +506,9 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
     again = "repeat the command to continue"
     missing = f"{counted_text(pending + running, 'item')} not complete"
     if stopped > 1:
-        click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
-        return STOPPED
+        error = Interrupted(f"stopped at once: {missing}; {again}")
+        error.exit_code = STOPPED
+        raise error
     if run.blocked and not stopped:
         raise run.unwritable(run.blocked)
     if run.fault and pending and not stopped:

@@ -26,6 +26,7 @@ from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.files import require_writable
 from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.molecule.text import printable
+from dfmp2.mp2.identity import method_differences, method_of, with_common_basis
 from dfmp2.mp2.pairs import tile_keys
 from dfmp2.output.prepared import opened
 from dfmp2.output.tile_shards import require_pairs, require_tiles
@@ -83,6 +84,7 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
             )
         # Raises as the job would, which runs last
         Destination.chosen(batch.output, table, DATA_SETS.get(ending), None, overwrite=True)
+        _require_one_method(batch)
         commands["collect"] = [
             "batch",
             "collect",
@@ -102,6 +104,21 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         devices=devices,
         commands=commands,
     )
+
+
+def _require_one_method(batch: Batch) -> None:
+    """Raise for items of different methods, which the last job could not put into one table."""
+    methods = with_common_basis(method_of(item.options) for item in batch.items)
+    names = [item.name for item in batch.items]
+    different = method_differences(dict(zip(names, methods, strict=True)))
+    if different:
+        raise InputError(
+            Option("collect"),
+            f": different methods in one table: {different}: leave it out, and use ",
+            "dfmp2 batch collect with ",
+            Option("allow_mixed", True),
+            " when all items are complete",
+        )
 
 
 def _job_name(text: str) -> str:
