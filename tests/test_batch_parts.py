@@ -207,6 +207,13 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
         planned = alone.predicted_peak, alone.least, alone.comfortable, alone.scratch
         assert tuple(row["memory_bytes"].values()) == planned, kind
         assert memory_needed(given, share) == planned[1:3], kind
+    # Within 140 MB a larger set needs a scratch folder, which may be full
+    larger = make_batch(["radical.xyz"], {**options, "basis": "cc-pvqz"}, tmp_path, tmp_path)
+    for free, code in ((10**12, 0), (10**7, 7)):
+        monkeypatch.setattr("dfmp2.host.scratch.free_disk", lambda folder, free=free: free)
+        (row,) = foresee_shards(larger, 1, WorkerShare(1, 140 * 10**6))["items"]
+        assert row["memory_bytes"]["scratch"] > 0 and row["code"] == code
+        assert row["error"].startswith("scratch folder") == (row["seconds"] == 0) == bool(code)
 
 
 def test_steps_share_what_the_options_say(monkeypatch):

@@ -425,6 +425,8 @@ def test_splits_stay_whatever_is_beside_them(batch, collected):
     assert [parts[name] for name in NAMES] == [
         ("train", "validation", "test", "test")[place] for place in places
     ]
+    _, done = collected("json", "--split", "8:1:0", "--duplicates", "--overwrite")
+    assert "set.train.json" in done.out and "set.test.json" not in done.out  # nor a word of it
     record = make_record(dfmp2.read(batch / "out" / "oh.h5"), name="oh")
     shares = [replace(record, name=str(number)).split((8, 1, 1)) for number in range(4000)]
     counts = [shares.count(part) / 4000 for part in ("train", "validation", "test")]
