@@ -400,8 +400,10 @@ def test_plan_tells_which_items_will_be_refused_and_why(batch, call, monkeypatch
     assert "pass multiplicity = 2 (or a charge)" in refused["odd"][1]
     for told in (done.err, succeed(call("batch", "status", "m.toml")).out):
         assert "pass multiplicity = 2" in " ".join(told.split())
-    status = succeed(call("batch", "status", "m.toml", "--json")).json["items"]
-    assert refused.items() <= {(row["name"], (row["exit_code"], row["error"])) for row in status}
+    assert refused.items() <= {
+        (row["name"], (row["exit_code"], row["error"]))
+        for row in succeed(call("batch", "status", "m.toml", "--json")).json["items"]
+    }
     little = succeed(
         call("batch", "plan", "m.toml", "--workers", "2", "--memory", "20MB", "--json")
     )

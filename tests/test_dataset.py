@@ -357,8 +357,8 @@ def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
     record = make_record(replace(result, **{name: value}))
     found = record.unsaid or record.unfit
     assert reason in found and bool(found) is bool(reason)
-    kept = fit_for_dataset(Collection([record], {}, []), uncertified=True).records
-    assert bool(kept) is (name != "molecule")  # whose ghosts a frame would list as atoms
+    fit = fit_for_dataset(Collection([record], {}, []), uncertified=True)
+    assert bool(fit.records) is (name != "molecule")  # whose ghosts a frame would list as atoms
 
 
 def test_results_without_a_certificate_are_left_out(batch, tmp_path):
@@ -379,8 +379,8 @@ def test_results_without_a_certificate_are_left_out(batch, tmp_path):
     others = [replace(records[1], **state) for state in states]
     others.append(replace(records[1], name="scs", method={**records[1].method, "method": "scs"}))
     assert fit_for_dataset(Collection(others, {}, [])).records == others
-    energy = replace(records[1], name="energy", forces=None)  # forces are worth more
-    assert fit_for_dataset(Collection([energy, records[1]], {}, [])).records == records[1:]
+    equal = [replace(records[1], name="energy", forces=None), records[1]]
+    assert fit_for_dataset(Collection(equal, {}, [])).records == records[1:]  # which has forces
     empty = tmp_path / "none.extxyz"
     with recorded_error(dfmp2.InputError):
         write_dataset(empty, "extxyz", [])
