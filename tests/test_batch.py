@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.errors.messages import MANIFEST, Message, in_words
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.execution.batch import read_list
 from dfmp2.host.files import lock_holder
@@ -378,8 +379,9 @@ def test_plan_divides_the_work(batch, call, monkeypatch):
 
 
 def test_plan_tells_which_items_will_be_refused_and_why(batch, call, monkeypatch):
-    """As the items themselves have said; one that only fails while it is computed is not refused."""
-    folder, _ = batch
+    """As the items themselves have said, in the words of the manifest; one that only fails while it
+    is computed is not refused."""
+    folder, done = batch
     monkeypatch.chdir(folder)
     value = succeed(call("batch", "plan", "m.toml", "--workers", "2", "--memory", "4GB", "--json"))
     assert (value.json["memory_bytes"], value.json["threads"]) == (2 * 10**9, 1)
@@ -391,7 +393,17 @@ def test_plan_tells_which_items_will_be_refused_and_why(batch, call, monkeypatch
         for path in Path("out").glob("*.error.json")
     }
     assert stored.pop("h2-far")["code"] == 4
-    assert refused == {name: (one["code"], one["message"]) for name, one in stored.items()}
+    assert refused == {
+        name: (one["code"], in_words(Message.from_json(one["parts"], one["message"]), MANIFEST))
+        for name, one in stored.items()
+    }
+    assert "pass multiplicity = 2 (or a charge)" in refused["odd"][1]
+    for told in (done.err, succeed(call("batch", "status", "m.toml")).out):
+        assert "pass multiplicity = 2" in " ".join(told.split())
+    assert refused.items() <= {
+        (row["name"], (row["exit_code"], row["error"]))
+        for row in succeed(call("batch", "status", "m.toml", "--json")).json["items"]
+    }
     little = succeed(
         call("batch", "plan", "m.toml", "--workers", "2", "--memory", "20MB", "--json")
     )
@@ -503,7 +515,7 @@ def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
 
 def test_a_second_signal_ends_it_at_once(folder):
     (folder / "chain.xyz").write_text(chain(8))
-    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
+    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out", "--json")
     worker = worker_of(folder / "out" / "chain.h5")
     time.sleep(0.3)  # it first tries with a file whether it can write into the folder
     os.kill(worker, signal.SIGSTOP)  # a worker that cannot answer
@@ -513,7 +525,8 @@ def test_a_second_signal_ends_it_at_once(folder):
     asked = time.monotonic()
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 130 and "stopped at once" in err
+    told = json.loads(err.splitlines()[-1])
+    assert running.returncode == told["exit_code"] == 130 and "stopped at once" in told["error"]
     assert time.monotonic() - asked < PATIENCE_OF_BATCH
     assert not list((folder / "out").glob(".*"))
 

@@ -79,6 +79,7 @@ WRONG = {  # manifest -> name of the test
     HEAD + "scf-from = '../x.h5'\n" + ITEM: "scf_from: '../x.h5' is not below",
     HEAD.replace('"out"', '"../out"') + ITEM: "output: '../out' is not below",
     HEAD.replace('"out"', '"h2o.xyz"') + ITEM: "is a file",
+    HEAD + "point_charge_units = 'bohr'\n" + ITEM: "belongs to point_charges",
 }
 
 

@@ -18,13 +18,13 @@ import pytest
 import dfmp2
 from dfmp2.errors import Message
 from dfmp2.execution import collect
+from dfmp2.execution.collect import Collection, fit_for_dataset
 from dfmp2.execution.manifest import read_batch
 from dfmp2.molecule.files import read_frame
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.identity import METHOD
 from dfmp2.mp2.properties import Polarizability
 from dfmp2.options import Options
-from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
 from dfmp2.output.hdf5 import write
 from dfmp2.output.json import numbers_of, write_rows
@@ -336,8 +336,12 @@ def test_equal_geometries_are_left_out(collected):
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("polarizability", SimpleNamespace(passed=False), "the polarizability fails"),
-        ("polarizability", SimpleNamespace(passed=True), ""),
+        (
+            "polarizability",
+            SimpleNamespace(passed=False, relaxed=np.eye(3)),
+            "the polarizability fails",
+        ),
+        ("polarizability", SimpleNamespace(passed=True, relaxed=np.eye(3)), ""),
         ("certificate", SimpleNamespace(accepted=False), "precision error is above"),
         ("certificate", SimpleNamespace(accepted=True), ""),
         ("check", SimpleNamespace(passed=False), "the check by PySCF fails"),
@@ -350,14 +354,15 @@ def test_equal_geometries_are_left_out(collected):
 )
 def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
     result = dfmp2.read(batch / "out" / "nh2.h5")
-    found = dataset._unfit(replace(result, **{name: value}))
+    record = make_record(replace(result, **{name: value}))
+    found = record.unsaid or record.unfit
     assert reason in found and bool(found) is bool(reason)
+    fit = fit_for_dataset(Collection([record], {}, []), uncertified=True)
+    assert bool(fit.records) is (name != "molecule")  # whose ghosts a frame would list as atoms
 
 
 def test_results_without_a_certificate_are_left_out(batch, tmp_path):
     """A gradient whose forces do not add up to zero is left out."""
-    from dfmp2.execution.collect import Collection, fit_for_dataset
-
     result = dfmp2.read(batch / "out" / "nh2.h5")
     certificate = replace(result.gradient_certificate, translation=1.0)
     records = [
@@ -372,7 +377,10 @@ def test_results_without_a_certificate_are_left_out(batch, tmp_path):
     states = [{"name": "doublet"}, {"name": "quartet", "multiplicity": 4}]
     states.append({"name": "cation", "charge": 1})  # other molecules of the same geometry
     others = [replace(records[1], **state) for state in states]
+    others.append(replace(records[1], name="scs", method={**records[1].method, "method": "scs"}))
     assert fit_for_dataset(Collection(others, {}, [])).records == others
+    equal = [replace(records[1], name="energy", forces=None), records[1]]
+    assert fit_for_dataset(Collection(equal, {}, [])).records == records[1:]  # which has forces
     empty = tmp_path / "none.extxyz"
     with recorded_error(dfmp2.InputError):
         write_dataset(empty, "extxyz", [])
@@ -417,6 +425,8 @@ def test_splits_stay_whatever_is_beside_them(batch, collected):
     assert [parts[name] for name in NAMES] == [
         ("train", "validation", "test", "test")[place] for place in places
     ]
+    _, done = collected("json", "--split", "8:1:0", "--duplicates", "--overwrite")
+    assert "set.train.json" in done.out and "set.test.json" not in done.out  # nor a word of it
     record = make_record(dfmp2.read(batch / "out" / "oh.h5"), name="oh")
     shares = [replace(record, name=str(number)).split((8, 1, 1)) for number in range(4000)]
     counts = [shares.count(part) / 4000 for part in ("train", "validation", "test")]

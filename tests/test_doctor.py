@@ -315,24 +315,24 @@ def test_files_that_shadow_modules(sound):
 
 
 def test_cpu_quota(sound):
-    """150 ms per 100 ms are one and a half cores; a run ignores control groups version 1."""
-    plant(sound, doctor.QUOTA, "max 100000\n")
+    """150 ms per 100 ms are one and a half cores, of the group or of one that it is in."""
+    plant(sound, "/sys/fs/cgroup/cpu.max", "max 100000\n")
     check(inspect("threads", sound), "no quota")
-    plant(sound, doctor.QUOTA, "150000 100000\n")
+    plant(sound, "/sys/fs/cgroup/cpu.max", "150000 100000\n")
     check(inspect("threads", sound), "1 usable (8 by affinity, quota 1.5)")
     check(
         inspect("threads", having(sound, {"OMP_NUM_THREADS": "8"})),
         "8 is more",
         fix="export OMP_NUM_THREADS=1",
     )
-    (sound.root / doctor.QUOTA.lstrip("/")).unlink()
-    plant(sound, doctor.OLD_QUOTA[0], "200000\n")
-    plant(sound, doctor.OLD_QUOTA[1], "100000\n")
-    check(
-        inspect("threads", sound), "quota 2", "a run would start 8", fix="export OMP_NUM_THREADS=2"
-    )
-    plant(sound, doctor.OLD_QUOTA[0], "-1\n")
-    check(inspect("threads", sound))
+    plant(sound, "/proc/self/cgroup", "3:cpuacct,cpu:/job\n0::/job/step\n")
+    plant(sound, "/sys/fs/cgroup/job/cpu.max", "125000 100000\n")
+    check(inspect("threads", sound), "1 usable (8 by affinity, quota 1.25)")
+    plant(sound, "/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "50000\n")
+    plant(sound, "/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n")
+    check(inspect("threads", sound), "1 usable (8 by affinity, quota 0.5)")
+    plant(sound, "/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n")
+    check(inspect("threads", sound), "quota 1.25")
 
 
 # --- Neuron ---------------------------------------------------------------------------------------

@@ -163,6 +163,8 @@ def test_a_molecule_has_no_units(tmp_path):
             dfmp2.run(hydrogen, "sto-3g", units=units)
         with recorded_error(InputError):
             dfmp2.prepare(hydrogen, "sto-3g", tmp_path / "p.h5", units=units)
+    with recorded_error(InputError):
+        dfmp2.run(hydrogen, "sto-3g", point_charge_units="bohr")
     (tmp_path / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 1.4\n")
     assert dfmp2.run(tmp_path / "h2.xyz", "sto-3g", units="bohr").molecule == hydrogen
 
@@ -641,6 +643,8 @@ def test_errors_of_steps_and_items_are_in_the_words_of_python(here: Path) -> Non
     batch = dfmp2.batch(["h2.xyz"], "sto-3g", "out", frozen_core=9, listener=dfmp2.Listener())
     (message,) = batch.failed.values()
     assert message.startswith("frozen_core=9 freezes 9 of the 1 occupied orbitals of H2")
+    with recorded_error(InputError):
+        dfmp2.batch([], "sto-3g", "out")
     again = dfmp2.batch(["h2.xyz"], "sto-3g", "out", frozen_core=9, listener=dfmp2.Listener())
     assert again.failed["h2"] == message
     stored = json.loads((here / "out" / "h2.error.json").read_text())

@@ -77,6 +77,13 @@ def test_cores_are_those_of_the_quota(
     for asked, threads in (("2", 2), ("3,4", 3), ("0", 6), ("many", 6), ("9", 9)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
         assert resources.usable_cores() == threads
+    # Of a job of Slurm, in version 2 and version 1
+    system_files["/proc/self/cgroup"] = "3:cpu,cpuacct:/slurm/job_7/step_0 0::/slurm/job_7/step_0"
+    system_files["/sys/fs/cgroup/slurm/job_7/cpu.max"] = "450000 100000"
+    assert resources.cores() == 4
+    system_files["/sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_quota_us"] = "100000"
+    system_files["/sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_period_us"] = "50000"
+    assert resources.cores() == 2
 
 
 def test_others_are_busy_beyond_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from dfmp2.errors import InputError
 from dfmp2.execution import slurm as slurm_jobs
 from dfmp2.execution.manifest import read_manifest
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
-from tests.recorded import recorded_error
+from tests.recorded import recorded_error, recorded_failure
 from tests.test_batch import HEAD, chain, items, start
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # allowed as the name of a script's folder
@@ -183,27 +183,28 @@ def test_a_task_must_have_time_to_stop(seconds: int | None, enough: bool) -> Non
 def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
     """Every task computes a shard; a final job with the same options combines them into one
     result."""
-    succeed(call("prepare", "h2.xyz", "--basis", "sto-3g"))
-    told = ("batch", "submit", "h2.prepared.h5", "--shards", "3", "--json")
+    succeed(call("prepare", "h2o.xyz", "--basis", "sto-3g"))
+    told = ("batch", "submit", "h2o.prepared.h5", "--shards", "3", "--json")
     files = succeed(call(*told, "--slurm", "--threads", "4", "--backend", "cpu")).json["files"]
     assert set(files) == {
-        f"{folder}/h2.dfmp2.slurm/{name}"
+        f"{folder}/h2o.dfmp2.slurm/{name}"
         for name in ("array.sbatch", "collect.sbatch", "submit.sh")
     }
     energy = (
-        f"dfmp2 energy --from {folder}/h2.prepared.h5 --output {folder}/h2.dfmp2.h5 --backend cpu"
+        f"dfmp2 energy --from {folder}/h2o.prepared.h5 --output {folder}/h2o.dfmp2.h5 --backend cpu"
     )
-    array = files[f"{folder}/h2.dfmp2.slurm/array.sbatch"]
+    array = files[f"{folder}/h2o.dfmp2.slurm/array.sbatch"]
     assert f"{energy})\n" in array and '--shard "$SLURM_ARRAY_TASK_ID/3"' in array
     assert {"--array=0-2", "--cpus-per-task=4"} <= set(directives(array))
-    collect = files[f"{folder}/h2.dfmp2.slurm/collect.sbatch"]
+    collect = files[f"{folder}/h2o.dfmp2.slurm/collect.sbatch"]
     # It may recompute all pairs
     assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(collect)
     files = succeed(call(*told, "--slurm", "--backend", "cuda")).json["files"]
     assert all(
-        "--gres=gpu:1" in directives(files[f"{folder}/h2.dfmp2.slurm/{job}.sbatch"]) for job in JOBS
+        "--gres=gpu:1" in directives(files[f"{folder}/h2o.dfmp2.slurm/{job}.sbatch"])
+        for job in JOBS
     )
-    (folder / "h2.dfmp2.h5").touch()
+    (folder / "h2o.dfmp2.h5").touch()
     assert call(*told, "--slurm").code == 3
 
 
@@ -434,11 +435,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_last_job_writes_what_the_ending_says(
     call: Runner, manifest: Path, file: str, to: str
 ) -> None:
-    """Its command is valid for `batch collect`."""
+    """Its command is valid for `batch collect`, which would refuse different methods."""
     files = succeed(call(*SUBMIT, "3", "--collect", file, "--json")).json["files"]
     text = next(text for path, text in files.items() if path.endswith("collect.sbatch"))
     assert f"-o {manifest.parent / file} --overwrite" in text
     assert (f"--to {to})" in text) == bool(to)
+    manifest.write_text(f'{manifest.read_text()}method = "scs-mp2"\n')
+    recorded_failure(call(*SUBMIT, "3", "--collect", file), 3)
 
 
 def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> None:

@@ -64,7 +64,7 @@ def status(batch: Batch, as_json: bool) -> None:
     from dfmp2.output.json import rows_json
 
     rows = look_items(batch)
-    counts_and_items = status_json(rows)
+    counts_and_items = status_json(batch, rows)
     if as_json:
         click.echo(rows_json(counts_and_items), nl=False)
         return
@@ -76,7 +76,7 @@ def status(batch: Batch, as_json: bool) -> None:
             parts = [said_energy(item, row), f"{row.seconds or 0.0:.1f} s"]
             remark = ", ".join(filter(None, parts))
         else:
-            remark = row.error or row.remark
+            remark = batch.worded(row.error or row.remark)
         click.echo(styled(item_lines(state, row.name, remark)))
     counts = [
         f"{number} {state}"

@@ -213,7 +213,7 @@ def batch_run(
         if as_json:
             from dfmp2.output.json import rows_json
 
-            click.echo(rows_json(status_json(list(run.rows.values()))), nl=False)
+            click.echo(rows_json(status_json(batch, list(run.rows.values()))), nl=False)
         else:
             _report(batch, run, signals.count, quiet=quiet)
         return _conclude(batch, run, signals.count)
@@ -506,8 +506,9 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
     again = "repeat the command to continue"
     missing = f"{counted_text(pending + running, 'item')} not complete"
     if stopped > 1:
-        click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
-        return STOPPED
+        error = Interrupted(f"stopped at once: {missing}; {again}")
+        error.exit_code = STOPPED
+        raise error
     if run.blocked and not stopped:
         raise run.unwritable(run.blocked)
     if run.fault and pending and not stopped:
@@ -542,10 +543,13 @@ def item_lines(state: str, name: str, remark: str) -> str:
     return "\n".join([f"{state:<{STATE_WIDTH}} {label}", *(indent + line for line in below)])
 
 
-def status_json(rows: Sequence[ItemStatus]) -> dict[str, Any]:
+def status_json(batch: Batch, rows: Sequence[ItemStatus]) -> dict[str, Any]:
     """The object that --json prints: the number of items in each state, and all items."""
     from dfmp2.execution.items import STATES, STATUS_KEYS
 
     counts = Counter(row.status for row in rows)
     items = [{key: getattr(row, key) for key in STATUS_KEYS} for row in rows]
+    for item in items:
+        if item["error"] is not None:
+            item["error"] = batch.worded(item["error"])
     return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}

@@ -322,7 +322,7 @@ class BatchRun:
         for text in row.notes:
             self.listener.stage(f"{row.name}: {text}")
         if row.status == "failed":
-            message = row.error or ""
+            message = self.batch.worded(row.error or "")
             if len(message) > LONGEST_MESSAGE:
                 message = shorten(message, LONGEST_MESSAGE, placeholder=" ...")
             self.listener.warning(
@@ -584,7 +584,7 @@ def _described(item: BatchItem) -> dict[str, Any]:
 
 
 def _item(row: Mapping[str, Any], output: Path) -> BatchItem:
-    options = options_of_item(row["given"], str(row["molecule"]))
+    options = options_of_item(row["given"])
     name = str(row["name"])
     if name != os.path.basename(name):
         raise ValueError(f"{name!r} is no name of an item")

@@ -132,14 +132,17 @@ def fit_for_dataset(
 
     Parameters
     ----------
-    duplicates : keep molecules with the same atoms and positions as an earlier one
-    uncertified : keep results whose certificate fails, or that have more than the atoms of a
-        molecule
+    duplicates : keep every one of several equal geometries of one method, of which otherwise the
+        first that has forces is kept, or the first
+    uncertified : keep results whose certificate fails
     """
-    records, remarks = [], list(collected.remarks)
-    first: dict[str, str] = {}
+    fit, remarks = [], list(collected.remarks)
     for record in collected.records:
-        if record.unfit and not uncertified:
+        if record.unsaid:
+            remarks.append(
+                Message(f"{record.name} is left out: {record.unsaid}, which a data set cannot say")
+            )
+        elif record.unfit and not uncertified:
             remarks.append(
                 Message(
                     f"{record.name} is left out: {record.unfit}; ",
@@ -147,22 +150,35 @@ def fit_for_dataset(
                     " keeps it",
                 )
             )
+        else:
+            fit.append(record)
+    records = []
+    for record, chosen in zip(fit, _of_same_geometry(fit), strict=True):
+        if chosen is record or duplicates:
+            records.append(record)
             continue
-        earlier = first.setdefault(record.positions_hash, record.name)
-        if earlier != record.name and not duplicates:
-            remarks.append(
-                Message(
-                    f"{record.name} is left out: it is the geometry of {earlier}; ",
-                    Option("duplicates", True),
-                    " keeps it",
-                )
+        remarks.append(
+            Message(
+                f"{record.name} is left out: it is the geometry of {chosen.name}; ",
+                Option("duplicates", True),
+                " keeps it",
             )
-            continue
-        records.append(record)
+        )
     having = Counter(record.forces is not None for record in records)
     if having[True] and having[False]:
         remarks.append(Message(f"{having[False]} of {len(records)} molecules have no forces"))
     return Collection(records, collected.molecules, remarks)
+
+
+def _of_same_geometry(records: Sequence[DataRecord]) -> list[DataRecord]:
+    """For each record the one of its geometry and method to keep: the first that has forces, or the
+    first."""
+    keys = [(record.positions_hash, tuple(sorted(record.method.items()))) for record in records]
+    kept: dict[Any, DataRecord] = {}
+    for key, record in zip(keys, records, strict=True):
+        if key not in kept or (kept[key].forces is None and record.forces is not None):
+            kept[key] = record
+    return [kept[key] for key in keys]
 
 
 def _readings(batch: Batch, workers: int) -> dict[str, Reading]:

@@ -145,11 +145,15 @@ def said_energy(item: BatchItem, row: ItemStatus) -> str:
 
 def read_input(item: BatchItem) -> Input:
     """The input of an item, with the error of `dfmp2 run` in place of an unreadable molecule."""
-    given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
+    given = {"units": "angstrom", **item.given}
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
     source = stamp(item.path)
     try:
-        charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
+        charges = None
+        if "point_charges" in given:
+            charges = read_point_charges(
+                given["point_charges"], given.get("point_charge_units", "angstrom")
+            )
         if "frame" in given:
             molecule = read_frame(item.path, given["frame"], called=item.molecule, **state)
         else:

@@ -27,9 +27,9 @@ from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError, Option
-from dfmp2.errors.messages import MANIFEST, Placeholder
+from dfmp2.errors.messages import COMMAND_LINE, MANIFEST, ManifestWords, Placeholder, in_words
 from dfmp2.errors.wishes import require_known_option
-from dfmp2.molecule.files import DATABASE, frames_in
+from dfmp2.molecule.files import DATABASE, frames_in, units_alone
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options
@@ -61,6 +61,19 @@ PATHS = ("scf_from", "scratch", "point_charges")
 LEFT_MANIFEST = "batch.toml"  # in the output folder of a batch made from files
 COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
+
+class ItemWords(ManifestWords):
+    """As in a manifest; options that it does not have, such as --workers, as on the command
+    line."""
+
+    def option(self, option: Option) -> str:
+        """The key or the option, and its value."""
+        if option.name in KNOWN:
+            return super().option(option)
+        return COMMAND_LINE.option(option)
+
+
+OF_ITEMS = ItemWords()
 
 LEAST_ONE = {  # numbers that begin with 1, and what is expected of them
     "frame": "the number of a frame, 1 or more",
@@ -120,6 +133,12 @@ class Batch:
     def optimizes(self) -> bool:
         """Whether the geometry of any item is to be optimised."""
         return any(item.task == OPTIMIZE for item in self.items)
+
+    def worded(self, message: str) -> str:
+        """A message about an item, with the keys of its manifest as they are written there."""
+        if not self.source:
+            return message
+        return in_words(message, OF_ITEMS)
 
     def asks_for(self, *backends: str) -> str | None:
         """The first of these backends that an item requests."""
@@ -258,7 +277,7 @@ def make_batch(
     }
     if isinstance(given.get("basis"), str):
         given["basis"] = change_files(given["basis"], lambda file: str(root / file))
-    options = options_of_item(given, "command line")
+    options = options_of_item(given)
     items = []
     for file in files:
         name = slug(Path(file).stem)
@@ -356,10 +375,10 @@ def _read_item(
     path = _confined(root, molecule, f"{where}: molecule")
     name = slug(called)
     try:
-        options = options_of_item(given, where)
+        options = options_of_item(given)
     except InputError as error:
         error.speak(MANIFEST)
-        raise
+        raise error.prefixed(where) from error
     return BatchItem(
         name=name,
         molecule=molecule,
@@ -370,15 +389,15 @@ def _read_item(
     )
 
 
-def options_of_item(given: Mapping[str, Any], where: str) -> Options:
+def options_of_item(given: Mapping[str, Any]) -> Options:
     """The options in the specification of an item, which is checked completely."""
     if "basis" not in given:
-        raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
+        raise InputError("no basis: name an orbital basis, e.g. ", Option("basis", "cc-pvdz"))
     for name, value in given.items():
-        _require_allowed(name, value, where)
+        _require_allowed(name, value)
     for name, expected in LEAST_ONE.items():
         if given.get(name, 1) < 1:
-            raise InputError(f"{where}: ", Option(name, given[name]), f": expected {expected}")
+            raise InputError(Option(name, given[name]), f": expected {expected}")
     rest = {name: value for name, value in given.items() if name not in OF_THE_ITEM}
     try:
         rest |= {
@@ -387,25 +406,21 @@ def options_of_item(given: Mapping[str, Any], where: str) -> Options:
         options = Options(**rest)
         if not options.frozen_core.isdigit():
             count_core("H", options.frozen_core, 0)
-    except InputError as error:
-        raise error.prefixed(where) from error
     except (TypeError, OverflowError) as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(str(error)) from error
     return options
 
 
-def _require_allowed(name: str, value: object, where: str) -> None:
+def _require_allowed(name: str, value: object) -> None:
     """Raise for a value of an item that is not among those allowed, or of another type."""
     allowed: tuple[str, ...] | type | None = OF_THE_ITEM.get(name)
     if name == "backend":
         allowed = tuple(backend_names())
     if isinstance(allowed, tuple) and value not in allowed:
-        raise InputError(
-            f"{where}: ", Option(name, value), f": expected one of {', '.join(allowed)}"
-        )
+        raise InputError(Option(name, value), f": expected one of {', '.join(allowed)}")
     if isinstance(allowed, type) and type(value) is not allowed:
         expected = "text in quotes" if allowed is str else "a whole number"
-        raise InputError(f"{where}: ", Option(name, value), f": expected {expected}")
+        raise InputError(Option(name, value), f": expected {expected}")
 
 
 def _confined(root: Path, given: Any, where: str) -> Path:
@@ -432,17 +447,24 @@ def _confined(root: Path, given: Any, where: str) -> Path:
 
 def _checked(batch: Batch) -> Batch:
     """The batch with numbers appended to repeated names; raises InputError if it is empty."""
-    file = batch.source or "command line"
+    file = batch.source or None
     if not batch.items:
-        raise InputError(f"{file}: no molecule: name a manifest or files of molecules")
+        raise InputError("no molecule: name a manifest or files of molecules", file=file)
+    units = {item.given.get("point_charge_units", "angstrom") for item in batch.items}
+    if "bohr" in units and not any("point_charges" in item.given for item in batch.items):
+        error = units_alone("bohr")
+        if file is None:
+            raise error
+        error.speak(MANIFEST)
+        raise error.prefixed(file)
     wanted = {item.name.casefold() for item in batch.items}  # file names may ignore case
     taken = set[str]()
     items = []
     for number, item in enumerate(batch.items, start=1):
         if not item.name:
             raise InputError(
-                f"{file}: item {number} ({item.molecule}): its file name makes no name: use a "
-                "manifest"
+                f"item {number} ({item.molecule}): its file name makes no name: use a manifest",
+                file=file,
             )
         name, count = item.name, 1
         while name.casefold() in taken or (count > 1 and name.casefold() in wanted):
@@ -453,5 +475,5 @@ def _checked(batch: Batch) -> Batch:
             item = replace(item, name=name, target=item.target.with_name(f"{name}.h5"))
         items.append(item)
     if batch.output.exists() and not batch.output.is_dir():
-        raise InputError(f"{file}: output {batch.output} is a file: name a folder")
+        raise InputError(f"output {batch.output} is a file: name a folder", file=file)
     return replace(batch, items=tuple(items))

@@ -56,7 +56,8 @@ def foresee_shards(
     rows, parts = dict[int, dict[str, Any]](), []
     for number, members in enumerate(shards(works(inputs), count, chained=chained)):
         for work in members:
-            rows[work.place] = _row(inputs[work.place], work, number, prospects[work.place])
+            row = _row(inputs[work.place], work, number, prospects[work.place])
+            rows[work.place] = row | {"error": str(batch.worded(row["error"]))}
         spent = sum(rows[work.place]["seconds"] for work in members)
         parts.append({"shard": f"{number}/{count}", "items": len(members), "seconds": spent})
     runs = [one.run for one in prospects if one.run is not None]
@@ -119,5 +120,5 @@ def _row(given: Input, work: Work, shard: int, prospect: Prospect) -> dict[str, 
         }
     if prospect.error is not None:
         row["code"] = prospect.error.exit_code
-        row["error"] = str(of_one_worker(prospect.error.message))
+        row["error"] = of_one_worker(prospect.error.message)
     return row

@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dfmp2.backends.registry import accelerator
-from dfmp2.errors import InputError, Option
+from dfmp2.backends.registry import accelerator, foreseen
+from dfmp2.errors import BackendUnavailable, InputError, Option
 from dfmp2.errors.messages import Placeholder
 from dfmp2.execution.collect import Destination
 from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.files import require_writable
 from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.molecule.text import printable
+from dfmp2.mp2.identity import method_differences, method_of, with_common_basis
+from dfmp2.mp2.pairs import tile_keys
+from dfmp2.output.prepared import opened
+from dfmp2.output.tile_shards import require_pairs, require_tiles
 
 SUBMIT = "submit.sh"
 TABLES = (".h5", ".csv", ".json")  # of energies
@@ -80,6 +84,7 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
             )
         # Raises as the job would, which runs last
         Destination.chosen(batch.output, table, DATA_SETS.get(ending), None, overwrite=True)
+        _require_one_method(batch)
         commands["collect"] = [
             "batch",
             "collect",
@@ -101,6 +106,21 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     )
 
 
+def _require_one_method(batch: Batch) -> None:
+    """Raise for items of different methods, which the last job could not put into one table."""
+    methods = with_common_basis(method_of(item.options) for item in batch.items)
+    names = [item.name for item in batch.items]
+    different = method_differences(dict(zip(names, methods, strict=True)))
+    if different:
+        raise InputError(
+            Option("collect"),
+            f": different methods in one table: {different}: leave it out, and use ",
+            "dfmp2 batch collect with ",
+            Option("allow_mixed", True),
+            " when all items are complete",
+        )
+
+
 def _job_name(text: str) -> str:
     """A job name of ASCII letters, derived from a file or folder."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", f"dfmp2-{slug(text)}")
@@ -110,6 +130,7 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
     """Jobs for the pair energies of a file written by dfmp2 prepare, then for the result, which
     must not exist yet."""
     backend = given["backend"]
+    _require_shards(given["source"], backend or "cpu", given["shards"])
     result = Path(
         given["output"]
         or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5"
@@ -131,6 +152,19 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
         devices=tuple(commands),
         commands=commands,
     )
+
+
+def _require_shards(source: str, backend: str, shards: int) -> None:
+    """Raise if a prepared file cannot be divided into so many shards, as far as can be told on this
+    host."""
+    with opened(source) as file:
+        prepared = file.prepared
+    require_pairs(prepared.options)
+    try:
+        limits = foreseen(backend, prepared.options.precision, 1)[0].limits
+    except BackendUnavailable:  # its device decides how large a tile is
+        return
+    require_tiles(tile_keys(prepared.shapes, limits, 0), shards, Option("shards", shards))
 
 
 def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:

@@ -14,7 +14,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -62,7 +62,7 @@ def available_memory() -> int:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     groups = _words(CONTROL_GROUPS)
     for controller in _CONTROLLERS:
-        for group in _folders(controller, groups):
+        for group in _folders(controller.name, controller.folder, groups):
             limit = _number(f"{group}/{controller.limit}")
             usage = _number(f"{group}/{controller.usage}")
             if limit is not None and usage is not None:
@@ -77,22 +77,22 @@ def memory_limits(groups: Sequence[str]) -> list[str]:
     return [
         f"{folder}/{controller.limit}"
         for controller in _CONTROLLERS
-        for folder in _folders(controller, groups)
+        for folder in _folders(controller.name, controller.folder, groups)
     ]
 
 
-def _folders(controller: _Controller, groups: Sequence[str]) -> Iterator[str]:
-    """Folders of the control group of a process and of all that it is in; in a container only the
-    last one may be there, which then is that of its group."""
+def _folders(controller: str, top: str, groups: Sequence[str]) -> Iterator[str]:
+    """Folders of the control group of a process and of all that it is in, below `top`; in a
+    container only the last one may be there, which then is that of its group."""
     path = "/"
     for group in groups:
         match = re.fullmatch(r"\d+:([^:]*):(/.*)", group)
-        if match is not None and controller.name in match[1].split(","):
+        if match is not None and controller in match[1].split(","):
             path = match[2]
     while path != "/":
-        yield f"{controller.folder}{path}"
+        yield f"{top}{path}"
         path = os.path.dirname(path)
-    yield controller.folder
+    yield top
 
 
 def usable_memory() -> int:
@@ -219,11 +219,27 @@ def allowed_cores() -> int:
 
 def cores() -> int:
     """Number of cores this process may use: its affinity, limited by the CPU quota."""
-    found = allowed_cores()
-    quota = _words("/sys/fs/cgroup/cpu.max")
-    if len(quota) == 2 and quota[0].isdigit():
-        found = min(found, max(1, int(quota[0]) // int(quota[1])))
-    return found
+    quota = cpu_quota(_words)
+    if quota is None:
+        return allowed_cores()
+    return min(allowed_cores(), max(1, int(quota)))
+
+
+def cpu_quota(words: Callable[[str], list[str]]) -> float | None:
+    """Cores that the control group of this process and those it is in leave it; None for no limit.
+
+    Parameters
+    ----------
+    words : the words in a system file, none if it cannot be read
+    """
+    groups = words(CONTROL_GROUPS)
+    quotas = [words(f"{folder}/cpu.max") for folder in _folders("", "/sys/fs/cgroup", groups)]
+    for folder in _folders("cpu", "/sys/fs/cgroup/cpu", groups):  # version 1
+        quotas.append(words(f"{folder}/cpu.cfs_quota_us") + words(f"{folder}/cpu.cfs_period_us"))
+    shares = [
+        int(quota[0]) / int(quota[1]) for quota in quotas if len(quota) == 2 and quota[0].isdigit()
+    ]
+    return min(shares, default=None)
 
 
 def free_disk(folder: Path) -> int:

@@ -125,7 +125,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         if "dipole" in properties:
             options = replace(options, properties=True)
         molecule = from_ase(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
-        molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
+        molecule = molecule.in_field(_field(self.parameters))
         forces = "forces" in properties
         numerical = self.parameters["displacement"] is not None
         how: dict[str, Any] = {
@@ -161,6 +161,14 @@ def _in_units_of_ase(result: MP2Result) -> dict[str, Any]:
     return found
 
 
+def _field(parameters: Mapping[str, Any]) -> Any:
+    """The point charges among parameters, as of `read_field`; their unit may be set before them."""
+    field = {name: parameters[name] for name in FIELD}
+    if field["point_charges"] is None and field["point_charge_units"] == "bohr":
+        return None
+    return read_field(field)
+
+
 @speaking(PYTHON)
 def _options(parameters: Mapping[str, Any]) -> Options:
     """The options among parameters, all of which are checked."""
@@ -172,7 +180,7 @@ def _options(parameters: Mapping[str, Any]) -> Options:
             raise InputError(
                 f"{name} {value!r}: expected a whole number, or None to take it from the atoms"
             )
-    read_field({name: parameters[name] for name in FIELD})
+    _field(parameters)
     step = parameters["displacement"]
     if step is None:
         return options

@@ -479,6 +479,16 @@ def _is_whole(value: Any) -> bool:
         return False
 
 
+def units_alone(units: str) -> InputError:
+    """The error of a unit of point charges where there are none."""
+    return InputError(
+        Option("point_charge_units", units),
+        " belongs to ",
+        Option("point_charges"),
+        ": add it, or leave this out",
+    )
+
+
 def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
     """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None if
     `given` is None.
@@ -490,11 +500,14 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
 
     Raises
     ------
-    InputError : the file cannot be read or has another content; names file and line
+    InputError : the file cannot be read or has another content; names file and line; or a unit
+        other than the default without point charges
     """
     if not isinstance(units, str) or units not in UNITS:
         raise InputError(Option("point_charge_units", units), ": expected angstrom or bohr")
     if given is None:
+        if units != "angstrom":
+            raise units_alone(units)
         return None
     file = None
     try:

@@ -87,7 +87,9 @@ class DataRecord:
     level, program : method with basis; program with version
     numbers : the row of the table of energies (`dfmp2.output.json`)
     method : what makes energies comparable (`dfmp2.mp2.identity.method`)
-    unfit : why it does not belong in a data set, "" if it does
+    unfit : why it does not belong in a data set unless the user wants it, "" if it does
+    unsaid : what the record cannot say of the calculation, so that it belongs in no data set, "" if
+        it says everything
     seconds : wall time of the calculation
     """
 
@@ -107,6 +109,7 @@ class DataRecord:
     numbers: Mapping[str, Any]
     method: Mapping[str, str]
     unfit: str
+    unsaid: str
     seconds: float
 
     @property
@@ -137,7 +140,7 @@ class DataRecord:
         """Its values by name, including the energies but not the table row."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         energies = values.pop("energies")
-        del values["numbers"], values["method"], values["unfit"]
+        del values["numbers"], values["method"], values["unfit"], values["unsaid"]
         return {**values, **energies}
 
 
@@ -177,6 +180,7 @@ def make_record(result: MP2Result, *, name: str = "", smiles: str = "") -> DataR
         numbers=numbers_of(result),
         method=method(result),
         unfit=_unfit(result),
+        unsaid=unsaid(result),
         seconds=result.timings.total,
     )
 
@@ -188,7 +192,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _unfit(result: MP2Result) -> str:
-    """Why a result does not belong in a data set, "" if it does."""
+    """Why a result that a record describes does not belong in a data set, "" if it does."""
     if result.gradient_certificate is not None and not result.gradient_certificate.passed:
         return f"{result.gradient_certificate.owner} certificate fails"
     if result.polarizability is not None and not result.polarizability.passed:
@@ -199,7 +203,7 @@ def _unfit(result: MP2Result) -> str:
         return "the check by PySCF fails"
     if result.options.solvent is not None:
         return "it is in a solvent"
-    return unsaid(result)
+    return ""
 
 
 def unsaid(result: MP2Result) -> str:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from dfmp2.backends.base import PairTerms, TileSource
 from dfmp2.backends.tiling import pairs_in
-from dfmp2.errors import InputError, Option, ResultFileError
+from dfmp2.errors import InputError, Message, Option, ResultFileError
+from dfmp2.errors.messages import Part
 from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.pairs import PairOperands, Results, TileKey, evaluate_keys, tile_keys
@@ -46,6 +47,16 @@ def require_pairs(options: Options) -> None:
             " and ",
             Option("collect", True),
             " are not available for it: leave them out",
+        )
+
+
+def require_tiles(keys: list[TileKey], count: int, given: Part) -> None:
+    """Raise InputError, naming what was `given`, if there are fewer tiles than shards."""
+    if count > len(keys):
+        raise InputError(
+            given,
+            f": the pairs are divided into {counted_text(len(keys), 'tile')}: use at most "
+            f"{counted_text(len(keys), 'shard')}",
         )
 
 
@@ -134,12 +145,7 @@ def compute_shard(
     tiles_only = replace(options, certify_fit=False)
     with open_prepared(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
-        if count > len(keys):
-            raise InputError(
-                Option("shard", index),
-                f"/{count}: the pairs are divided into {counted_text(len(keys), 'tile')}: use at "
-                f"most {counted_text(len(keys), 'shard')}",
-            )
+        require_tiles(keys, count, Message(Option("shard", index), f"/{count}"))
         part = cut(keys, count)[index]
         missing = [key for key in part if key not in checkpoint.tiles]
         if missing:

@@ -45,8 +45,6 @@ LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run take 110 MB
 # A run sets them to 1 itself
 OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-QUOTA = "/sys/fs/cgroup/cpu.max"  # control groups version 2, which a run checks
-OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 UNLIMITED = 1 << 60  # in control groups version 1, means no limit
 INSTALL_SOURCE = "pip install . in the source folder"
 REINSTALL = "install dfmp2 and its libraries again in a fresh virtual environment"
@@ -131,13 +129,12 @@ class Surroundings:
     version: Callable[[str], str | None] = installed_version
     requirements: tuple[str, ...] | None = field(default_factory=lambda: _metadata("dfmp2"))
 
-    def words(self, *files: str) -> list[str]:
-        """Words in system files such as "/sys/fs/cgroup/cpu.max"; empty if they cannot be read."""
+    def words(self, file: str) -> list[str]:
+        """Words in a system file such as "/sys/fs/cgroup/cpu.max"; empty if it cannot be read."""
         try:
-            texts = [(self.root / file.lstrip("/")).read_text(errors="replace") for file in files]
+            return (self.root / file.lstrip("/")).read_text(errors="replace").split()
         except OSError:
             return []
-        return " ".join(texts).split()
 
 
 def _metadata(name: str) -> tuple[str, ...] | None:
@@ -364,11 +361,10 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 
 def check_threads(s: Surroundings) -> Diagnosis:
     """Check that a run will use the cores it may use, and no more."""
-    quota = s.words(QUOTA) or s.words(*OLD_QUOTA)
+    share = resources.cpu_quota(s.words)
     usable = s.cores
     limit = "no quota"
-    if len(quota) == 2 and quota[0].isdigit():
-        share = int(quota[0]) / int(quota[1])
+    if share is not None:
         usable = min(s.cores, max(1, int(share)))
         limit = f"quota {share:g}"
     detail = f"{usable} usable ({s.cores} by affinity, {limit})"
@@ -398,8 +394,6 @@ def _threads_asked_for(s: Surroundings, usable: int) -> list[tuple[str, str]]:
     """What is wrong with the number of threads of a run, and how to mend it."""
     asked = s.environ.get("OMP_NUM_THREADS")  # which a run uses as its number of threads
     if asked is None:
-        if usable < s.cores and not s.words(QUOTA):
-            return [(f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}")]
         return []
     threads = resources.threads_asked_for(asked)
     if not threads:
