@@ -230,6 +230,7 @@ CASES = [
     ("output-space", "return s", ""),
     ("output-space", "return a", ""),
     ("output-space", "return 1", ""),
+    ("output-space", "move(out, s); return out[0:64, :]", "move(out, s); return out"),
     ("output-unwritten", "move(out[0:64, :], s[0:64, :]); return out", "move(out, s); return out"),
     ("tensor-arithmetic", "w = s + t", "w = 1 + 2"),
     ("tensor-arithmetic", "s += t", ""),

@@ -231,6 +231,7 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
         ("nki", "deaf-device", BackendUnavailable, 6),
         ("nki", "other-chip", KernelFailed, 1),
         ("nki", "other-names", KernelFailed, 1),
+        ("nki", "two-outputs", KernelFailed, 1),
         ("nki-xla", "kernel-raises", KernelFailed, 1),
         ("nki-xla", "took-the-cpu", BackendUnavailable, 6),
         ("nki-simulator", "kernel-raises", KernelFailed, 1),

@@ -91,6 +91,8 @@ class NrtpyModel:
             for name, s in record["shapes"].items()
         }
         self.output_tensors_info = {OUT: SimpleNamespace(shape=list(self._shape()), dtype="|V4")}
+        if fault() == "two-outputs":
+            self.output_tensors_info["output_1"] = self.output_tensors_info[OUT]
 
     @classmethod
     def load_from_neff(
