@@ -528,7 +528,8 @@ ATOM = "HETATM    1  O   OH  A   1       0.000   0.000   0.000  1.00  0.00      
 
 
 @pytest.mark.parametrize(
-    ("written", "charge"), [("1-", -2), ("-1", -2), ("3+", 2), ("+1", 0), ("0 ", -1), ("", -1)]
+    ("written", "charge"),
+    [("1-", -2), ("-1", -2), ("3+", 2), ("+1", 0), ("0+", -1), ("0 ", -1), ("", -1)],
 )
 @pytest.mark.parametrize("record", RECORDS)
 def test_charge_of_a_pdb_atom(written: str, charge: int, record: str, tmp_path: Path) -> None:

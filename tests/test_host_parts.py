@@ -328,12 +328,16 @@ def test_existing_objects_are_not_collected_during_a_calculation(
 # --- numbers in files -----------------------------------------------------------------------------
 
 
-def test_regions_of_a_file_keep_to_their_place(tmp_path: Path) -> None:
+def test_regions_of_a_file_keep_to_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "numbers"
     path.write_bytes(b"x" * 8 + b"\0" * 80)
     descriptor = os.open(path, os.O_RDWR)
     try:
         region = FileRegion(descriptor, 8, str(path))
+        write = os.pwrite  # which may store only a part
+        monkeypatch.setattr(os, "pwrite", lambda to, left, place: write(to, left[:20], place))
         region.write(2, np.arange(6.0).reshape(2, 3)[:, ::-1])
         assert path.read_bytes()[:8] == b"x" * 8
         out = np.empty((3, 2))

@@ -231,6 +231,12 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
     assert rates.load_disk(folder) is None
 
 
+def test_rates_of_a_disk_have_their_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "_moved", lambda path: (1.0, 2.0, 3.0))
+    found = rates.measure_disk(tmp_path)
+    assert (found.write, found.read, found.cached) == (1.0, 2.0, 3.0)
+
+
 @pytest.mark.parametrize(("chunks", "written"), [(2, 2), (9, 4)])
 def test_a_disk_is_tried_with_so_many_bytes_or_so_long(tmp_path, monkeypatch, chunks, written):
     """By a clock that goes on by a second at every look: writing ends after SIZE bytes, or LONGEST

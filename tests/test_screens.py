@@ -30,7 +30,14 @@ from dfmp2.output.reports.energies import energy_rows, quoted_energies
 from dfmp2.output.reports.method import method_section
 from dfmp2.output.reports.study import cost_of_runs, main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
-from dfmp2.output.text import _quantity, brief_report, brief_study, report, study_report
+from dfmp2.output.text import (
+    _quantity,
+    brief_report,
+    brief_study,
+    last_line,
+    report,
+    study_report,
+)
 from tests.conftest import Runner, Stored, Terminal, succeed
 
 RUNS = Path(__file__).parent / "data" / "stored_runs"
@@ -512,6 +519,7 @@ def test_the_runs_of_a_study_are_counted_with_their_reference(
     said = dict(method_section(run).blocks[1].rows)
     assert said["SCF fitting"].endswith(f", {run.sizes.naux_scf} spherical functions")
     correlated = run.options.correlation.kind != "none"
+    assert ("E(corr)" in last_line(run, "f.h5")) == correlated
     assert said.get("frozen core") == (
         "0 orbitals per spin (--frozen-core none)" if correlated else None
     )
