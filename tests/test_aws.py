@@ -346,6 +346,9 @@ def test_what_aws_answers_becomes_an_error_with_its_code(kind: type[Exception], 
         raise exceptions.ClientError({"Error": {"Code": code, "Message": "told\n ."}}, "PutObject")
     advice = ": see `aws configure`, --region and --profile" * (kind is BackendUnavailable)
     assert type(caught.value) is kind and str(caught.value) == f"writing x: {code}: told {advice}"
+    with pytest.raises(ResourceError) as caught, asking("writing x"):
+        raise OSError("disk")
+    assert str(caught.value) == "writing x: OSError: disk"
 
 
 @pytest.mark.parametrize(

@@ -377,7 +377,11 @@ def test_others_on_the_machine_are_warned_of(
     meter = bench.Meter(heard)
     heard.warnings.clear()
     monkeypatch.setattr(meter._others, "used", lambda: foreign)
-    assert meter.record()["foreign_cores"] == foreign
+    monkeypatch.setattr(bench.os, "getloadavg", lambda: (7.25, 0.0, 0.0))
+    record = meter.record()
+    assert record["foreign_cores"] == foreign
+    said = " ".join(bench.header(record))
+    assert f"load average: {meter.machine.load:.2f} before, 7.25 after" in said
     assert len(heard.warnings) == warned
     versions = meter.machine.versions
     assert versions.keys() == {"dfmp2", "Python", "scipy", "BLAS of NumPy"}

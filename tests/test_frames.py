@@ -277,6 +277,8 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
         above = energies[one.name] - lowest
         assert one.relative_kj_per_mol == pytest.approx(2625.49964 * above, abs=1e-6)
         assert one.relative_kcal_per_mol == pytest.approx(627.509474 * above, abs=1e-6)
+        (row,) = (line for line in str(ranking).splitlines() if line.split()[1:2] == [one.name])
+        assert row.split()[3:5] == [f"{2625.49964 * above:.2f}", f"{627.509474 * above:.2f}"]
     assert sum(one.weight for one in ranking.conformers) == pytest.approx(1.0, abs=1e-14)
     assert ranking.ensemble_energy == pytest.approx(lowest - thermal * math.log(total), abs=1e-12)
     assert ranking.quantity == "total_energy" and ranking.warnings == ()

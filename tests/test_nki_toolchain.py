@@ -146,6 +146,7 @@ def test_a_sound_installation_has_no_problem_and_says_what_it_found(
     machine, instance, release, chip
 ):
     machine.sound(nki=release).device(instance)
+    machine.patch.setenv("PJRT_DEVICE", "neuron")
     assert {lane: toolchain.refusal(lane) for lane in toolchain.NEEDED} == dict.fromkeys(
         toolchain.NEEDED
     )

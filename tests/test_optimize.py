@@ -3,6 +3,7 @@ wrong requests."""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import sys
@@ -325,7 +326,7 @@ def test_a_frozen_atom_among_charges():
             assert energy > last.total_energy + 1e-7
 
 
-def test_a_turn_among_charges_is_a_displacement():
+def test_a_turn_among_charges_is_a_displacement(monkeypatch):
     """geomeTRIC superposes both geometries, and would end at the first turn, however long it is."""
     start = Molecule(("F", "H"), [[0, 0, 0], [0, 0, 1.8]]).in_field([[0, 0, 30, 0.1]])
     template = mp2_gradient(start, ON_SPRINGS, listener=Silent()).result
@@ -342,8 +343,11 @@ def test_a_turn_among_charges_is_a_displacement():
             gradient=replace(template.gradient, mp2_total_gradient=slopes),
         )
 
+    logger = logging.getLogger("geometric")
+    monkeypatch.setattr(logger, "propagate", False)
     with quiet():
         method = GeomeTRIC(start, Search(), "")
+    assert not logger.propagate
     method.judge(run(start), held)
     place = method.next_geometry()
     point = method.judge(run(replace(start, coordinates=place)))
