@@ -484,6 +484,7 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
             pytest.importorskip("trexio")
         if name == "cube":
             continue  # the argument itself is required
+        assert form.ending.startswith(".") and " " not in form.ending
         done = succeed(call("export", str(water.path), "--to", name))
         assert done.out.startswith(f"dfmp2 export: {name} -> h2o{form.ending}")
         written = (folder / f"h2o{form.ending}").read_bytes()

@@ -335,7 +335,7 @@ def test_distance_limit_in_every_direction() -> None:
     directions = rng.normal(size=(60, 3))
     directions /= np.linalg.norm(directions, axis=1)[:, None]
     for direction, origin in zip(directions, rng.uniform(-9000, 9000, size=(60, 3)), strict=True):
-        apart = [origin, origin + 0.601 * BOHR_PER_ANGSTROM * direction]
+        apart = [origin, origin + 0.2001 * BOHR_PER_ANGSTROM * direction]
         close = [origin, origin + 0.1999 * BOHR_PER_ANGSTROM * direction]
         assert Molecule(("H", "H"), np.array(apart)).natom == 2
         with recorded_error(InputError):

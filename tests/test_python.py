@@ -161,6 +161,7 @@ REFUSED: dict[str, Call] = {
         "sto-3g",
         workers="two",  # type: ignore[typeddict-item]
     ),
+    'method="mp²"': lambda: dfmp2.run(_water(), "sto-3g", method="mp²"),
     "belongs to relaxed=True": lambda: dfmp2.scan(
         _water(), "sto-3g", ("bond", "1,2", [0.9, 1.0]), convergence="GAU_TIGHT"
     ),

@@ -287,6 +287,7 @@ def test_a_path_on_springs_joins_both_minima(monkeypatch: pytest.MonkeyPatch) ->
     assert found == pytest.approx(energies, abs=2e-7)
     names, table = study.settings["path"], study.table
     assert (study.settings["backward_run"], study.settings["forward_run"]) == (names[0], names[-1])
+    assert study.settings["max_steps"] == Search().max_steps
     assert list(table["run"].values) == names
     place = names.index(reaction_path.TOP)
     runs = list(study.path.values())
