@@ -83,8 +83,6 @@ def _show_result(path: str, run: str | None, *, as_json: bool, pairs: bool, veri
     from dfmp2.output.study import verify_study
     from dfmp2.output.text import pair_table, report
 
-    if as_json and pairs:
-        raise InputError("--json and --pairs exclude each other: choose one")
     verified = ""
     if verify:
         verified = hdf5.verify(path) if run is None else verify_study(path)

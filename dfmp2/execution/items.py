@@ -310,8 +310,13 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
     now = given.fingerprint, stamp(item.target)
     same = known is not None and (known.fingerprint, known.stamp) == now
     if known is not None and known.status == "complete" and same and _keeps(known.kept, item):
-        known = replace(known, molecule=item.molecule, output=str(item.target))
-        return replace(known, asked=asked_hash(item), source=given.source)
+        return replace(
+            known,
+            molecule=item.molecule,
+            output=str(item.target),
+            asked=asked_hash(item),
+            source=given.source,
+        )
     row, _ = read_result(given)
     if row.status == "complete":
         return row

@@ -39,13 +39,21 @@ from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
+
+def _exact_exchange_energy(result: MP2Result) -> float | None:
+    """E(EXX) where the correlation energy is added to it, Eh; None elsewhere."""
+    if result.mean_field_name != "hf_total_energy":
+        return None
+    return result.hf_total_energy
+
+
 PARTS: dict[
     str, tuple[str, Callable[[MP2Result], float | None]]
 ] = {  # prefix -> (in words, energy of a run)
     "": ("total energy", lambda r: r.total_energy),
     "scf_": ("SCF", lambda r: r.scf_total_energy),
     "functional_": ("functional of the energy", lambda r: r.functional_energy),
-    "exx_": ("Hartree-Fock energy of Kohn-Sham orbitals", lambda r: _exact_exchange_energy(r)),
+    "exx_": ("Hartree-Fock energy of Kohn-Sham orbitals", _exact_exchange_energy),
     "dispersion_": ("dispersion", lambda r: r.dispersion_energy),
     "correlation_": ("correlation energy", lambda r: r.correlation_energy),
     "mp2_correlation_": ("MP2 correlation", lambda r: r.mp2_correlation_energy),
@@ -65,15 +73,6 @@ PARTS: dict[
     ),
     "delta_": ("CCSD(T) - MP2, small basis", correction),
 }
-
-
-def _exact_exchange_energy(result: MP2Result) -> float | None:
-    """E(EXX) where the correlation energy is added to it, Eh; None elsewhere."""
-    if result.mean_field_name != "hf_total_energy":
-        return None
-    return result.hf_total_energy
-
-
 SCHEMES = {"cp_corrected": "in-complex", "uncorrected": "alone"}
 UNITS = {
     "_kj_per_mol": ("kJ/mol", KJ_PER_MOL_PER_HARTREE),

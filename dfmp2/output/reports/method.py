@@ -227,11 +227,10 @@ def fitting_errors(
     lines = []
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
         if basis is None:
-            total = None
-        else:
-            total = basis.error_of(basis.real_keys(molecule))
-        if basis is not None and total is not None:
-            real = basis.real_keys(molecule)
+            continue
+        real = basis.real_keys(molecule)
+        total = basis.error_of(real)
+        if total is not None:
             each = ", ".join(
                 f"{symbol} {signed_energy(error)}"
                 for symbol, error in basis.errors.items()
