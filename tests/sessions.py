@@ -1,0 +1,263 @@
+"""Sessions: files, commands and Python expressions that follow each other in one folder, with all
+that they printed and wrote. A session is a text file in `tests/data/sessions`:
+
+    # What it is about. The first line may be: relative 1e-4, for numbers from differences.
+    file h2o.xyz
+        3
+        ...
+    $ dfmp2 run h2o.xyz --basis sto-3g -o a.h5
+        what the command printed
+    >>> dfmp2.read("a.h5").total_energy
+        what the expression is
+
+Lines that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede `dfmp2`; a
+command `page FILE` prints rows and marks of the page of a result, `datasets FILE` the datasets of
+an HDF5 file, `cat FILE` a file, or its length and sums if it is long.
+
+`python -m tests.sessions [NAME...]` runs sessions and writes their files anew, to be read as a
+diff: each changed number needs a reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import h5py
+import numpy as np
+
+import dfmp2
+from tests.conftest import run_here
+from tests.report_page import parse
+from tests.test_outputs import CHANGING, LEFT_OUT, TIME_OF_A_RUN, heard, leaves, rounded, same
+
+STORED = Path(__file__).parent / "data" / "sessions"
+INDENT = "    "
+LONGEST = 60  # lines of a file that are shown; of a longer one, sums
+RELATIVE = 1e-6
+NUMBER = re.compile(r"[-+]?\d+\.\d*(?:[eEdD][-+]?\d+)?")
+HOST = re.compile(
+    r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|"
+    r"/how |^ *(SCF|integrals|transformation|metric and fit|pair energies|total|gradient|stability|"
+    r"everything else|fitting certificate)[a-z ,]* \d+\.\d+( |$)"
+)
+MASKED = (
+    (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
+    (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
+    (r"\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
+    (r"-(?=0\.0+\b)", " "),
+    (r"\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
+    (r"dfmp2 \d+\.\d+\.\d+\S*\b", "dfmp2 #"),
+)
+
+
+def masked(line: str) -> str:
+    """A line without what differs between hosts, moments and versions."""
+    line = line.replace(str(Path.cwd()), "<folder>")
+    for pattern, instead in MASKED:
+        line = re.sub(pattern, instead, line)
+    return " ".join(line.split())
+
+
+def of_text(text: str) -> list[str]:
+    """The lines of a text; of a JSON object, its numbers and texts by their path."""
+    if text.startswith(("{", "[")):
+        try:
+            values = leaves(json.loads(text))
+        except ValueError:
+            values = None
+        if values is not None:
+            lines = [f"{path} {rounded(value)}" for path, value in values]
+            return [line for line in lines if not CHANGING.search(line)]
+    lines = [masked(line) for line in text.splitlines() if not HOST.search(line)]
+    return [line for line in lines if line]
+
+
+def of_file(path: Path) -> list[str]:
+    """The lines of a file or, if it is long, a line with sums that notice any change of a number,
+    of its place or of the words."""
+    text = path.read_text()
+    lines = of_text(text)
+    if len(lines) <= LONGEST:
+        return lines
+    numbers = np.array([float(re.sub("[dD]", "e", found)) for found in NUMBER.findall(text)])
+    if "[MO]" in text or "scf_orbitals" in text:
+        numbers = np.abs(numbers)  # the signs of orbitals differ between processors
+    weights = 1 + np.arange(len(numbers)) % 7
+    words = NUMBER.sub("#", "\n".join(lines))
+    total, weighted = np.abs(numbers).sum(), np.sum(numbers * weights)
+    check = f"{crc32(words.encode()):08x}"
+    return [f"{len(lines)} lines, words {check}, sums {total:.6g} {weighted:.6g}"]
+
+
+def of_page(path: Path) -> list[str]:
+    """Rows of numbers and marks of charts on the page of a stored result."""
+    made = run_here("report", path.name, "-o", "page.html", cwd=Path.cwd())
+    assert made.code == 0, made.err
+    text = Path("page.html").read_text()
+    lines = []
+    for row in parse(text).rows:
+        cells = [" ".join(cell.split()) for cell in row]
+        shown = " | ".join(cells)
+        changing = LEFT_OUT.fullmatch(shown) or CHANGING.search(shown)
+        if not changing and any(re.fullmatch(r"[-+±]?\d\S*", cell) for cell in cells):
+            lines.append(masked(re.sub(TIME_OF_A_RUN, "", shown)))
+    marks = [masked(mark) for mark in re.findall("<title>(.*?)</title>", text)]
+    return lines + [f"mark {mark}" for mark in marks if not LEFT_OUT.fullmatch(mark)]
+
+
+def of_datasets(path: Path) -> list[str]:
+    """Name, shape, units and, if it holds numbers, the sum of absolute values of each dataset."""
+    lines: list[str] = []
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not CHANGING.search(f"/{name}"):
+            values = "" if item.dtype.kind not in "fiu" else f"{np.abs(item[()]).sum():.6g}"
+            shape = ["compressed"] if name.endswith("/records") else list(item.shape)
+            lines.append(f"/{name} {shape} {item.attrs.get('units', '')} {values}".rstrip())
+
+    with h5py.File(path) as handle:
+        handle.visititems(note)
+    return [masked(line) for line in lines]
+
+
+def of_command(words: list[str]) -> list[str]:
+    """What a command printed, and its exit code unless it is 0."""
+    variables = {}
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        variables[name] = value
+    if words[0] in ("page", "datasets", "cat"):
+        look = {"page": of_page, "datasets": of_datasets, "cat": of_file}[words[0]]
+        return look(Path(words[1]))
+    assert words[0] == "dfmp2", words
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        done = run_here(*words[1:], cwd=Path.cwd())
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+    lines = of_text(done.out)
+    if done.code in (0, 4, 8):
+        told = [line for line in done.err.splitlines() if not HOST.search(line)]
+        lines += heard("\n".join(told))
+    else:
+        lines += [f"told {line}" for line in of_text(done.err)]
+    if done.code:
+        lines.append(f"code {done.code}")
+    return lines
+
+
+def of_expression(code: str, names: dict[str, Any]) -> list[str]:
+    """The value of a Python expression, or what a statement printed."""
+    out = StringIO()
+    with redirect_stdout(out), redirect_stderr(StringIO()):
+        try:
+            value = eval(code, names)
+        except SyntaxError:
+            value = None
+            exec(code, names)
+        except Exception as error:  # noqa: BLE001 - what a caller would see
+            return [f"{type(error).__name__}: {masked(str(error))}"]
+    lines = of_text(out.getvalue())
+    if isinstance(value, dict | list | tuple):
+        lines += [f"{path} {rounded(item)}" for path, item in leaves(_plain(value))]
+    elif value is not None:
+        lines += of_text(str(_plain(value)))
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, texts, lists and dictionaries instead of arrays, tuples and records."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return repr(value)
+
+
+def steps(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The steps of a session: each line that is not indented, with the lines below it."""
+    head, below = "", list[str]()
+    for line in text.splitlines():
+        if line.startswith(INDENT):
+            below.append(line.removeprefix(INDENT))
+        else:
+            if head:
+                yield head, below
+            head, below = line, []
+    yield head, below
+
+
+def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Run a session in the present folder: each step, what was recorded below it, and what it
+    prints now."""
+    names: dict[str, Any] = {"dfmp2": dfmp2, "np": np, "os": os, "shutil": shutil, "Path": Path}
+    for head, below in steps(text):
+        now = below
+        if head.startswith("file "):
+            path = Path(head.removeprefix("file "))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(f"{line}\n" for line in below))
+        elif head.startswith("$ "):
+            now = of_command(shlex.split(head.removeprefix("$ ")))
+        elif head.startswith(">>> "):
+            now = of_expression(head.removeprefix(">>> "), names)
+        yield head, below, now
+
+
+def relative(text: str) -> float:
+    """By how much the numbers of a session may differ, beyond the last decimal shown."""
+    stated = re.match(r"# relative (\S+)\n", text)
+    return float(stated[1]) if stated else RELATIVE
+
+
+def differences(text: str) -> list[str]:
+    """The lines of a session, run in the present folder, that differ from what is recorded."""
+    allowed = relative(text)
+    different = []
+    for head, below, now in results(text):
+        pairs = [(one, two) for one, two in zip(now, below, strict=False)]
+        bad = [pair for pair in pairs if not same(*pair, allowed)]
+        if len(now) != len(below) or bad:
+            missing = [line for line in below if line not in now]
+            further = [line for line in now if line not in below]
+            different += [head]
+            different += [f"- {line}" for line in missing]
+            different += [f"+ {line}" for line in further]
+    return different
+
+
+def record(path: Path) -> None:
+    """Write the file of a session anew."""
+    text = path.read_text()
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        lines = []
+        for head, _, now in results(text):
+            lines += [head, *(f"{INDENT}{line}" for line in now)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or sorted(path.stem for path in STORED.glob("*.txt"))
+    for name in chosen:
+        record(STORED / f"{name}.txt")
