@@ -190,9 +190,17 @@ def test_a_certificate_that_says_too_little_is_a_warning(fields):
     ids=str,
 )
 def test_refusals(fields, changes):
-    with recorded_error(InputError) as refusal:
+    with recorded_error(InputError):
         derive(compute(fields["water"], 1), **changes)
-    assert refusal.value.exit_code == 3
+
+
+def test_a_core_needs_orbitals_of_both_spins(fields):
+    """As if two electrons of NH2 were beta."""
+    parent = compute(fields["nh2"], 1)
+    few = parent.reference.mo_occ.copy()
+    few[1, 2:] = 0.0
+    with recorded_error(InputError):
+        derive(replace(parent, reference=replace(parent.reference, mo_occ=few)), frozen_core=3)
 
 
 def test_another_option_may_have_the_value_it_had(fields):

@@ -419,13 +419,20 @@ def test_fitting(
     kind: str,
 ) -> None:
     """Errors of the atoms add up and that between them is estimated; a certificate of the molecule
-    itself replaces both."""
+    itself replaces both. A ghost has none."""
     assert result.scf_fitting is not None
+    atoms = result.molecule
+    beside = replace(
+        atoms,
+        symbols=(*atoms.symbols, "He"),
+        coordinates=np.vstack([atoms.coordinates, [9.0, 0.0, 0.0]]),
+        ghost=(*atoms.ghost, True),
+    )
     sets = {"scf_fitting": replace(result.scf_fitting, errors=errors)}
     sets["mp2_fitting"] = replace(result.mp2_fitting, errors=errors)
     reference = replace(result.reference, interatomic_fitting_error=between)
     budget = replace(
-        result, **sets, reference=reference, fitting_certificate=certificate
+        result, **sets, molecule=beside, reference=reference, fitting_certificate=certificate
     ).error_budget
     for share, value in (
         (budget.sources["scf_fitting"].scf, scf),

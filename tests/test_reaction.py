@@ -205,6 +205,17 @@ def test_wrong_terms(text: str) -> None:
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}),
         ("h2.xyz", "2*h.xyz", {"pressure": 1.0, "standard_state": "1M"}),
+        *(
+            ("h2.xyz", "2*h.xyz", {name: value})
+            for name, value in (
+                ("temperature", 500.0),
+                ("standard_state", "1M"),
+                ("pressure", 1e5),
+                ("scale", "auto"),
+                ("quasi_harmonic", "grimme"),
+            )
+        ),
+        ("2*h.xyz", "h2.xyz", {"method": "kappa-mp2", "optimize": True}),
         ("h2.xyz", "2*h-of-h2.xyz", {}),
         ("h2.xyz", [], {}),
         ("h2.xyz", [(0, "h.xyz")], {}),
