@@ -316,6 +316,5 @@ def test_rank_on_the_command_line(call: Runner, folder: Path, bent: Path) -> Non
         "c": 3,
     }
     assert call("rank", *files, "--degeneracy", "a").code == 3
-    assert call("rank", *files, "--temperature", "200,300").code == 3
     same = succeed(call("rank", files[0], str(shutil.copy(files[0], folder / "d.h5")))).out
     assert "they are one conformer, or mirror images" in " ".join(same.split())
