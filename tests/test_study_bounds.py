@@ -478,7 +478,7 @@ def test_what_computes_a_step() -> None:
     assert runs._function_of(SimpleNamespace(compute=None, part=None)) is whole
     for scf, correlation in ((1.3, 1.7), (1.0, 1.0)):
         part = Part("tz", scf, correlation)
-        found = runs._function_of(SimpleNamespace(compute=None, part=part))
+        found = runs._function_of(replace(STEP, part=part))
         assert found.func is whole and found.keywords == {"separate": scf != correlation}
 
 
