@@ -24,6 +24,7 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source
 from dfmp2.mp2.error_estimates import alkali_pairs, bond_orders_of, bonded_atoms
 from dfmp2.mp2.error_of_difference import combined
+from dfmp2.mp2.pairs import NO_PAIRS
 from dfmp2.mp2.properties import Gradient, GradientCertificate
 from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result, Quadrature
 from dfmp2.options import make_options
@@ -167,7 +168,8 @@ def test_convergence(
 def test_an_energy_that_is_not_stationary_is_off_in_first_order(
     result: MP2Result, changes: dict[str, Any], method: str, stationary: bool
 ) -> None:
-    """That of the determinant of Kohn-Sham orbitals, or of another functional than theirs."""
+    """That of the determinant of Kohn-Sham orbitals, or of another functional than theirs. E(corr)
+    has no error without pairs, and no share without a correlation energy."""
     run = with_gradient(result, STEPS, **changes)
     options = replace(
         run.options,
@@ -176,10 +178,12 @@ def test_an_energy_that_is_not_stationary_is_off_in_first_order(
         check=False,
         stability="off",
     )
-    source = replace(run, options=options).error_budget.sources["scf_convergence"]
-    assert source.scf.value == pytest.approx(
+    run = replace(run, options=options)
+    assert run.error_budget.sources["scf_convergence"].scf.value == pytest.approx(
         3 * 4e-12 if stationary else 0.12 * 2e-6, rel=1e-12, abs=0.0
     )
+    without = replace(run, pairs=NO_PAIRS).error_budget.sources["scf_convergence"].correlation
+    assert (without is None) == (method == "ks")
 
 
 @pytest.mark.parametrize(
@@ -419,13 +423,19 @@ def test_fitting(
     kind: str,
 ) -> None:
     """Errors of the atoms add up and that between them is estimated; a certificate of the molecule
-    itself replaces both."""
+    itself replaces both. A ghost has none."""
     assert result.scf_fitting is not None
+    beside = replace(
+        result.molecule,
+        symbols=(*result.molecule.symbols, "He"),
+        coordinates=np.vstack([result.molecule.coordinates, [9.0, 0.0, 0.0]]),
+        ghost=(*result.molecule.ghost, True),
+    )
     sets = {"scf_fitting": replace(result.scf_fitting, errors=errors)}
     sets["mp2_fitting"] = replace(result.mp2_fitting, errors=errors)
     reference = replace(result.reference, interatomic_fitting_error=between)
     budget = replace(
-        result, **sets, reference=reference, fitting_certificate=certificate
+        result, **sets, molecule=beside, reference=reference, fitting_certificate=certificate
     ).error_budget
     for share, value in (
         (budget.sources["scf_fitting"].scf, scf),

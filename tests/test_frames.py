@@ -272,17 +272,14 @@ def test_weights_are_boltzmanns(bent: Path) -> None:
     assert [one.name for one in ranking.conformers] == sorted(energies, key=energies.get)
     for one in ranking.conformers:
         assert one.weight == pytest.approx(factors[one.name] / total, rel=1e-10)
-        assert one.energy == energies[one.name]
-        assert one.degeneracy == counted[one.name]
+        assert (one.energy, one.degeneracy) == (energies[one.name], counted[one.name])
         above = energies[one.name] - lowest
-        assert one.relative_kj_per_mol == pytest.approx(2625.49964 * above, abs=1e-6)
-        assert one.relative_kcal_per_mol == pytest.approx(627.509474 * above, abs=1e-6)
+        relative = one.relative_kj_per_mol, one.relative_kcal_per_mol
+        assert relative == pytest.approx((2625.49964 * above, 627.509474 * above), abs=1e-6)
         (row,) = (line for line in str(ranking).splitlines() if line.split()[1:2] == [one.name])
         assert row.split()[3:5] == [f"{2625.49964 * above:.2f}", f"{627.509474 * above:.2f}"]
-    assert sum(one.weight for one in ranking.conformers) == pytest.approx(1.0, abs=1e-14)
     assert ranking.ensemble_energy == pytest.approx(lowest - thermal * math.log(total), abs=1e-12)
-    assert ranking.quantity == "total_energy" and ranking.warnings == ()
-    assert ranking.temperature == 900.0
+    assert (ranking.quantity, ranking.temperature, ranking.warnings) == ("total_energy", 900.0, ())
 
 
 def test_what_rank_refuses(bent: Path) -> None:
@@ -302,6 +299,7 @@ def test_what_rank_refuses(bent: Path) -> None:
         ("a none", {}),
         ("a charged", {}),
         ("plain d4", {}),
+        ("a b", {"temperature": 400.0, "pressure": 1e5}),
     ):
         with recorded_error(InputError):
             dfmp2.rank([bent / f"{name}.h5" for name in names.split()], **more)
@@ -318,6 +316,5 @@ def test_rank_on_the_command_line(call: Runner, folder: Path, bent: Path) -> Non
         "c": 3,
     }
     assert call("rank", *files, "--degeneracy", "a").code == 3
-    assert call("rank", *files, "--temperature", "200,300").code == 3
     same = succeed(call("rank", files[0], str(shutil.copy(files[0], folder / "d.h5")))).out
     assert "they are one conformer, or mirror images" in " ".join(same.split())

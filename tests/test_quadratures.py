@@ -6,6 +6,7 @@ Published energies are entries of `dfmp2 validate`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +119,24 @@ def test_results_without_pairs_are_stored_said_and_not_derived(
     assert said["total_energy"] == pytest.approx(
         said["scf_total_energy"] + said["correlation_energy"], abs=1e-12
     )
-    missing = {"mp2_same_spin_correlation_energy", "mp2_correlation_energy", "mp2_total_energy"}
-    missing |= {"scs_mp2_correlation_energy", "scs_mp2_total_energy"}
-    missing |= {"solvent_energy", "smd_cds_energy"}  # without a solvent
+    missing = {
+        "mp2_same_spin_correlation_energy",
+        "mp2_correlation_energy",
+        "mp2_total_energy",
+        "scs_mp2_correlation_energy",
+        "scs_mp2_total_energy",
+        "solvent_energy",
+        "smd_cds_energy",
+    }
     energy = said["correlation_energy"]
     if kind == "laplace":
         assert said["opposite_spin_correlation_energy"] == energy
         assert energy == 1.3 * said["mp2_opposite_spin_correlation_energy"]
         assert said["same_spin_correlation_energy"] == 0.0
         assert said["rpa_correlation_energy"] is None
+        hybrid = replace(stored.options, method="xygj-os", laplace=True)
+        with recorded_error(InputError):
+            dfmp2.derive(replace(stored, options=hybrid), frozen_core=1)
     else:
         assert said["rpa_correlation_energy"] == energy
         missing |= {

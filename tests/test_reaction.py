@@ -106,7 +106,6 @@ def test_a_dissociation_as_in_pyscf(folder: Path) -> None:
     assert sum(parts) == pytest.approx(found, abs=1e-12)
     budget = study.error_budget
     assert budget is not None and "reaction energy is good to" in budget.summary
-    assert 1e-6 < budget.total < 1e-3
 
 
 def test_a_charged_reaction_as_in_pyscf(folder: Path) -> None:
@@ -120,21 +119,20 @@ def test_a_charged_reaction_as_in_pyscf(folder: Path) -> None:
         - pyscf_energy(h2)
     )
     assert study.values["reaction_energy"].value == pytest.approx(expected, abs=1e-7)
-    assert list(study.runs) == ["proton", "h2", "h3", "he"]
-    assert study.table["coefficient"].values == [-1.0, -1.0, 1.0, 1.0]
+    coefficients = dict(zip(study.runs, study.table["coefficient"].values, strict=True))
+    assert coefficients == {"proton": -1.0, "h2": -1.0, "h3": 1.0, "he": 1.0}
 
 
 def test_coefficients_and_species_on_both_sides(folder: Path) -> None:
     """A catalyst cancels, a species that occurs twice is run once, and fractions are exact."""
     sides = ("1/2*h2.xyz,h.xyz", ["h.xyz", (1, "h.xyz")])
     study = dfmp2.reaction(*sides, "6-31g", **SMALL)
-    assert list(study.runs) == ["h2", "h"]
     assert study.table["coefficient"].values == [-0.5, 1.0]
     energies = {name: run.total_energy for name, run in study.runs.items()}
     assert study.values["reaction_energy"].value == pytest.approx(
-        energies["h"] - energies["h2"] / 2, abs=1e-14
+        energies.pop("h") - energies.pop("h2") / 2, abs=1e-14
     )
-    assert "1/2 h2 -> h" in study.title
+    assert energies == {} and "1/2 h2 -> h" in study.title
 
 
 def test_a_species_is_another_where_atoms_places_state_or_source_differ() -> None:
@@ -205,6 +203,17 @@ def test_wrong_terms(text: str) -> None:
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}),
         ("h2.xyz", "2*h.xyz", {"pressure": 1.0, "standard_state": "1M"}),
+        *(
+            ("h2.xyz", "2*h.xyz", {name: value})
+            for name, value in (
+                ("temperature", 500.0),
+                ("standard_state", "1M"),
+                ("pressure", 1e5),
+                ("scale", "auto"),
+                ("quasi_harmonic", "grimme"),
+            )
+        ),
+        ("2*h.xyz", "h2.xyz", {"method": "kappa-mp2", "optimize": True}),
         ("h2.xyz", "2*h-of-h2.xyz", {}),
         ("h2.xyz", [], {}),
         ("h2.xyz", [(0, "h.xyz")], {}),
@@ -320,8 +329,6 @@ def test_a_stored_hessian_beside_energies(folder: Path) -> None:
     stored = dfmp2.frequencies(
         "h2.xyz", "6-31g", allow_gradient=True, temperature=310.0, output="h2.h5", **SMALL
     )
-    again = dfmp2.thermo("h2.h5", temperature=310.0)
-    assert again.values["entropy"].value == pytest.approx(stored.values["entropy"].value)
     atoms = dfmp2.reaction("h2.h5", "2*h.xyz", "6-31g", **SMALL)
     (wavenumber,) = stored.table["wavenumber"].values
     assert atoms.values["reaction_energy_at_0_kelvin"].value == pytest.approx(

@@ -422,13 +422,21 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_errors_of_relative_energies_are_those_of_differences(scanned: Study) -> None:
-    """Relative to the lowest point, which is not that of E(SCF), and whose error is zero; a failed
-    point has none."""
-    runs = list(scanned.runs.values())
+    """Relative to the lowest point of the method, which is not that of E(SCF) or of MP2, and whose
+    error is zero; a failed point has none."""
+    runs = [
+        replace(run, options=replace(run.options, method="scsn-mp2"))
+        for run in scanned.runs.values()
+    ]
+    runs[0] = replace(
+        runs[0], pairs=replace(runs[0].pairs, opposite_spin=runs[0].pairs.opposite_spin - 0.1)
+    )
     runs[-1] = replace(
         runs[-1],
         reference=replace(runs[-1].reference, scf_total_energy=runs[-1].scf_total_energy - 1.0),
-        pairs=replace(runs[-1].pairs, opposite_spin=runs[-1].pairs.opposite_spin + 0.1),
+        pairs=replace(
+            runs[-1].pairs, same_spin=tuple(pairs + 0.1 for pairs in runs[-1].pairs.same_spin)
+        ),
     )
     lowest = min(runs, key=lambda run: run.total_energy)
     found = relative_errors([None, *runs])
@@ -470,7 +478,7 @@ def test_what_computes_a_step() -> None:
     assert runs._function_of(SimpleNamespace(compute=None, part=None)) is whole
     for scf, correlation in ((1.3, 1.7), (1.0, 1.0)):
         part = Part("tz", scf, correlation)
-        found = runs._function_of(SimpleNamespace(compute=None, part=part))
+        found = runs._function_of(replace(STEP, part=part))
         assert found.func is whole and found.keywords == {"separate": scf != correlation}
 
 
@@ -754,6 +762,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "options of geomeTRIC": lambda _: dfmp2.optimize(
         AMMONIA, "sto-3g", constraints="$options\nmaxiter 3"
     ),
+    "a limit of double hybrids": lambda _: dfmp2.optimize(AMMONIA, "cc-pv[dt]z", method="b2plyp"),
     "a gradient of CCSD(T)": lambda _: dfmp2.optimize(
         AMMONIA, "cc-pv[dt]z", delta="ccsd(t)/cc-pvdz"
     ),
@@ -778,6 +787,20 @@ def test_what_no_study_can_do_is_refused_before_anything_runs(
     monkeypatch.setattr(runs._StudyRuns, "_run", None)
     with recorded_error(InputError):
         REFUSED[name](written)
+
+
+def test_a_constrained_geometry_is_ranked_by_its_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Hessian along the constraints makes no gas."""
+    study = SimpleNamespace(
+        kind="optimization",
+        complete=True,
+        arrays={"hessian": None},
+        settings={"constraints": "$freeze\ndistance 1 2"},
+        path={"step-000": "first", "step-001": "last"},
+    )
+    monkeypatch.setattr(rank, "is_study", lambda _: True)
+    monkeypatch.setattr(rank, "read_study", lambda _: study)
+    assert rank.read_candidate("x.dfmp2.h5") == Candidate("x", "last", None)  # type: ignore[arg-type]
 
 
 def test_a_ranking_says_how_its_gas_was_made() -> None:

@@ -459,6 +459,10 @@ def test_scale_factors_are_those_published(water: Study) -> None:
         ("Cl 0 0 0", 0, 2, True),
         ("V 0 0 0", 0, 4, True),
         ("Cr 0 0 0", 0, 7, False),
+        ("Mn 0 0 0", 1, 7, False),
+        ("Fe 0 0 0", 1, 6, True),
+        ("Ca 0 0 0", 1, 2, False),
+        ("Sc 0 0 0", 2, 2, True),
         ("O 0 0 0; H 0 0 0.97", 0, 2, True),
         ("O 0 0 0; H 0 0 0.97", -1, 1, False),
         ("N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", 0, 2, False),
@@ -467,8 +471,8 @@ def test_scale_factors_are_those_published(water: Study) -> None:
 def test_states_that_may_be_degenerate(
     text: str, charge: int, multiplicity: int, *, degenerate: bool
 ) -> None:
-    """S is the term of H, O+, Cr, Zn and Cu+; that of O, Cl and V is P or F, of singlet oxygen D
-    (NIST Atomic Spectra Database); OH is a Pi radical."""
+    """S is the term of H, O+, Cr, Mn+, Ca+, Zn and Cu+; that of O, Cl and V is P or F, of singlet
+    oxygen, Fe+ and Sc2+ D (NIST Atomic Spectra Database); OH is a Pi radical."""
     molecule = Molecule.from_string(text, charge=charge, multiplicity=multiplicity)
     assert may_be_degenerate(molecule) == degenerate
 

@@ -173,8 +173,8 @@ def certified_properties(
     return mp2_properties(molecule, options, **how).require_certified()
 
 
-def require_gradient(molecule: Molecule, options: Options) -> None:
-    """Raise for a calculation that has no gradient.
+def require_gradient(molecule: Molecule, options: Options, *, separate: bool = False) -> None:
+    """Raise for a calculation that has no gradient, or with `separate` none of the SCF alone.
 
     Raises
     ------
@@ -209,6 +209,13 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
             " has no gradient or relaxed density: use ",
             Option("reference", "uhf"),
         )
+    if separate and options.correlation.double_hybrid and options.correlation.kind != "none":
+        raise InputError(
+            Option("method", options.method),
+            " has a gradient that cannot be extrapolated, since its functional is not what the "
+            "orbitals make stationary: use one basis set, or ",
+            Option("method", "mp2"),
+        )
 
 
 class _Extent(NamedTuple):
@@ -231,7 +238,7 @@ def _with_densities(
 ) -> MP2Result:
     """The result with its densities, and whatever else was requested."""
     options = options.settled(molecule.multiplicity)
-    require_gradient(molecule, options)
+    require_gradient(molecule, options, separate=extent.separate)
     kind = reference_kind(options, molecule.multiplicity)
     if extent.gradient:
         task = "gradient"
@@ -415,22 +422,9 @@ def _scf_gradient(calculation: Calculation, spins: list[Orbitals], total: Array)
     ----------
     total : array
         Gradient of the method, which equals that of the SCF if there is no correlation energy.
-
-    Raises
-    ------
-    InputError
-        The method is a double hybrid.
     """
-    correlation = calculation.options.correlation
-    if correlation.kind == "none":
+    if calculation.options.correlation.kind == "none":
         return total
-    if correlation.double_hybrid:
-        raise InputError(
-            Option("method", calculation.options.method),
-            " has a gradient that cannot be extrapolated, since its functional is not what the "
-            "orbitals make stationary: use one basis set, or ",
-            Option("method", "mp2"),
-        )
     relaxed = [Relaxed(o.zeros, o.zeros, o.zeros) for o in spins]
     return mean_field_gradient(calculation, spins, relaxed, None)[0]
 

@@ -177,9 +177,14 @@ def _with_larger_core(
     InputError : the result has no pair energies
     """
     if result.quadrature is not None:
+        by_quadrature = Message()
+        if result.options.laplace:
+            by_quadrature = Message(" with ", Option("laplace", True))
         raise InputError(
             Option("frozen_core"),
-            f" cannot be derived from {result.method}, which has no pair energies. Run it again",
+            f" cannot be derived from {result.method}",
+            by_quadrature,
+            ", which has no pair energies. Run it again",
         )
     result.require_kept("another frozen core")
     core = _core(result, options, listener)

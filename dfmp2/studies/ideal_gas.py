@@ -80,6 +80,8 @@ SPHERICAL = {  # multiplicity -> numbers of electrons of atoms in S states: fill
     7: (24, 42),
     8: (63,),
 }
+# multiplicity -> numbers of these that ions, from the given charge, have in a d orbital: Sc2+, Fe+
+OF_D = {2: (2, (19, 37, 55)), 6: (1, (25, 43, 75))}
 DEGENERATE = (
     "the electronic entropy is R ln(2S + 1): if the state is degenerate in space as well (P or D "
     "states of atoms, Pi states of linear molecules), up to R ln of that degeneracy is missing"
@@ -545,6 +547,9 @@ def may_be_degenerate(molecule: Molecule) -> bool:
     if molecule.natom > 1:
         return molecule.multiplicity > 1
     electrons = molecule.nuclear_charge - molecule.charge
+    charge, of_d = OF_D.get(molecule.multiplicity, (0, ()))
+    if molecule.charge >= charge and electrons in of_d:
+        return True
     return electrons not in SPHERICAL.get(molecule.multiplicity, ())
 
 

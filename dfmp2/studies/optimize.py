@@ -19,7 +19,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import Command, InputError, NumericalError, Option
-from dfmp2.gradients.gradient import certified_gradient
+from dfmp2.gradients.gradient import certified_gradient, require_gradient
 from dfmp2.gradients.result import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
@@ -127,6 +127,8 @@ def optimize_geometry(
             Command("cbs"),
         )
     first = Step(name="step-000", who="step 0", molecule=molecule, options=options)
+    for run in expanded(first):
+        require_gradient(run.molecule, run.options, separate=run.separate)
     _require_room(first, search, begins_with_hessian=start_hessian is None)
     listener = how.get("listener") or Listener()
     course = Course(first, search, listener, start_hessian=start_hessian)

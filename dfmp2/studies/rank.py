@@ -26,7 +26,7 @@ from dfmp2.output.document import DOUBTS, Block, Note, Section, Table, document_
 from dfmp2.output.study import is_study, read_study
 from dfmp2.studies.frequencies import StoredHessian, hessian_of
 from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
-from dfmp2.studies.thermochemistry import make_thermochemistry
+from dfmp2.studies.thermochemistry import make_thermochemistry, require_usual
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE, counted_text
 
 ENERGY = "total_energy"
@@ -225,14 +225,16 @@ def rank_conformers(
 
     Raises
     ------
-    InputError : fewer than two conformers, different formulas, charges or levels of theory, or some
-        files with and some without a Hessian
+    InputError : fewer than two conformers, different formulas, charges or levels of theory, some
+        files with and some without a Hessian, or conditions of a gas for energies
     """
     _require_comparable(candidates)
     conditions.require_single("an ensemble")
     counted = _degeneracies(candidates, degeneracies or {})
     if quantity is None:
         quantity = _quantity(candidates)
+    if quantity == ENERGY:
+        require_usual(conditions, "energies are ranked", Option("by", "gibbs"), used="temperature")
     notes: list[str] = []
     energies = []
     for candidate in candidates:

@@ -48,7 +48,7 @@ from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.species import Species, SpeciesCourse, equation
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, certified, examine_steps
-from dfmp2.studies.thermochemistry import scale_factor
+from dfmp2.studies.thermochemistry import require_usual, scale_factor
 from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,
     NOISE,
@@ -166,6 +166,8 @@ def reaction_energy(
         stored=stored,
     )
     if not energies_alone:
+        for course in courses:
+            course.require_gradient()
         free = ("precision", "tolerance")  # affect only pair energies; amplitudes are in float64
         task = replace(task, then=then, compute=_gradient, free=free)
     return carry_out(task, **how)
@@ -277,9 +279,11 @@ def _method_of_stored(result: MP2Result, options: Options) -> dict[str, str]:
 
 
 def _require_hessians(options: Options, species: Sequence[Species], plan: ReactionPlan) -> None:
-    """Raise if thermochemistry lacks a stored Hessian, a scale factor or a mass."""
+    """Raise if thermochemistry lacks a stored Hessian, a scale factor or a mass, or was not asked
+    for beside its conditions."""
     stored = [one.stored for one in species if one.stored is not None]
     if not plan.frequencies and all(one.hessian is None for one in stored):
+        require_usual(plan.gas, "no species has a Hessian", Option("frequencies", True))
         return
     for one in species:
         without = one.stored is not None and one.stored.hessian is None

@@ -333,7 +333,7 @@ class _StudyRuns:
             return energy.mp2_energy
         if step.part is None:
             return self.task.compute
-        return partial(self.task.compute, separate=step.part.scf != step.part.correlation)
+        return partial(self.task.compute, separate=step.separate)
 
     def _start_of(self, step: Step) -> StartOrbitals | None:
         """Start orbitals of a step."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dfmp2.arrays import Array
 from dfmp2.errors import Command, InputError, Message, Option
+from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import read_text
@@ -527,6 +528,12 @@ class SpeciesCourse:
             if self.species.transition_state:
                 runs += 6 * natom
         return runs * len(expanded(self.first))
+
+    def require_gradient(self) -> None:
+        """Raise if its runs have no gradient; those of atoms and stored results need none."""
+        if self.species.stored is None and self.species.molecule.natom > 1:
+            for run in expanded(self.first):
+                require_gradient(run.molecule, run.options, separate=run.separate)
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
         """The steps after the first one, as in Task."""

@@ -82,6 +82,11 @@ class Step:
     part: Part | None = None
     optimised: bool = False
 
+    @property
+    def separate(self) -> bool:
+        """Whether the gradient of its E(SCF) counts with another weight than the rest."""
+        return self.part is not None and self.part.scf != self.part.correlation
+
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
