@@ -107,14 +107,15 @@ def test_a_wrong_energy_is_refused(precision: str, allowed: float, off: float):
 
 @pytest.mark.parametrize("name", ["cpu", "pytorch", "torch", "cuda", "cuda-tf32"])
 def test_backends_that_are_timed(name: str):
-    """By both words; each must hold B in float64 and a copy in float32, to the byte."""
+    """By both words; each must hold B in float64 and a copy for float32, to the byte."""
     task = bench.problem("small")
     with suppress(BackendUnavailable):
         (chosen,), unused = bench._backends(task, [name], 1)
         assert (chosen.name, unused) == (name.removeprefix("py"), {})
-    needed = 12 * 16 * 112 * 384
+    single = 8 if name == "cuda-tf32" else 4
+    needed = (8 + single) * 16 * 112 * 384
     devices: Any = [
-        SimpleNamespace(name=name, limits=SimpleNamespace(memory=memory))
+        SimpleNamespace(name=name, limits=SimpleNamespace(memory=memory, single_bytes=single))
         for memory in (None, needed, needed - 1)
     ]
     bench._require_memory(task, 10**12, devices[:2])

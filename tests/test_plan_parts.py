@@ -21,7 +21,7 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources
 from dfmp2.options import Options
-from dfmp2.planning import memory, plan, rates, system
+from dfmp2.planning import devices, memory, plan, rates, system
 from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.plan import PARTS, CertificatePlan, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
@@ -226,7 +226,7 @@ def test_a_device_makes_b_where_it_can_and_the_host_has_room(
     fits: bool, transforms: bool, spins: tuple[Spin, ...], lacking: int, refused: Any
 ) -> None:
     """Down to the last byte."""
-    room = memory.device_host_bytes(WORK) - lacking
+    room = devices.host_bytes(WORK) - lacking
     with nullcontext() if refused is None else recorded_error(refused):
         device = backend(fits=fits, transforms=transforms)
         plan.require_device(device, replace(WORK, spins=spins), room)
@@ -431,7 +431,7 @@ def test_a_part_of_a_run_takes_its_stages_alone(
         **{**vars(setup), "options": replace(options, transform="device")}
     )
     held = plan._memory(WORK, device, "all")
-    assert held == replace(FULL, mp2_in_core=memory.device_host_bytes(WORK))
+    assert held == replace(FULL, mp2_in_core=devices.host_bytes(WORK))
     laplace: Any = SimpleNamespace(
         **{**vars(setup), "options": replace(options, method="sos-laplace")}
     )

@@ -54,7 +54,7 @@ from dfmp2.output import drawings as drawn
 from dfmp2.output import text as texts
 from dfmp2.output.study import is_study, read_study
 from dfmp2.output.tile_shards import cut
-from dfmp2.planning import memory, time
+from dfmp2.planning import devices, memory, time
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
@@ -625,10 +625,10 @@ def plans() -> Iterator[str]:
     for name, work in WORK.items():
         yield f"{name}: {fields(work)}"
         yield f"{name}: {work.integrals()} {work.flops()}"
-        yield f"{name}: {fields(memory.check_stage(work, 3))} {memory.device_host_bytes(work)}"
+        yield f"{name}: {fields(memory.check_stage(work, 3))} {devices.host_bytes(work)}"
         yield f"{name}: {fields(memory.exact_rows_stage(work, 3, 9))}"
         if work.spins[0].nocc:
-            yield f"{name}: {memory.card_host_bytes(work)} {gradient_with_b(work, 3)}"
+            yield f"{name}: {devices.card_host_bytes(work)} {gradient_with_b(work, 3)}"
         for budget in (10**12, 4 * 10**8, 2 * 10**8, 0):
             plan = memory.memory_plan(work, limits, 3, program=10**8, budget=budget)
             if work.task != "energy":
