@@ -650,11 +650,19 @@ PLANNED = {
         "--basis 6-31g* --auxbasis cc-pvdz-ri --scf-auxbasis def2-universal-jkfit --memory 3GB",
         "--basis sto-3g --memory 100MB",
         "--basis 6-31g --method drpa --xc pbe0 --grid 1 --memory 2GB",
+        "--basis cc-pv5z --method ks --xc pbe --grid 0 --solvent water --memory 2GB",
+        "--basis aug-cc-pvtz --method b2plyp --grid 1 --gradient --precision mixed --memory 2GB --json",
+        "--basis cc-pvtz --relativity x2c --scf conventional --gradient --memory 2GB --json",
+        "--basis cc-pvdz --polarizability --frozen-virtual 3 --memory 2GB --json",
     ),
     "oh.xyz": (
         "--basis 6-31g --frozen-core 1 --memory 2GB --gradient --point-charges field.txt --json",
         "--basis 6-31g --certify-fit --memory 2GB --json",
         "--basis 6-31g --backend nki --memory 2GB",
+        "--basis aug-cc-pvtz --method drpa --xc lc_wpbe --grid 0 --memory 2GB --json",
+        "--basis cc-pvdz --method ks --xc camb3lyp --grid 0 --gradient --memory 155MB --json",
+        "--basis cc-pv5z --frozen-core auto --scf-starts 2 --memory 300MB --json",
+        "--basis cc-pvdz --reference rohf --method scs-mp2 --gradient --memory 2GB",
     ),
 }
 

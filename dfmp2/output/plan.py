@@ -34,6 +34,9 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
     plan, setup, system = outlook.plan, outlook.setup, outlook.system
     work, memory, limits = plan.work, plan.memory, setup.backend.limits
     orbitals = len(work.spins) * work.nao * (work.nao + 2)
+    prepared = 0
+    if setup.options.correlation.kind != "none":
+        prepared = PREPARED_OVERHEAD + FLOAT64 * orbitals + work.b_bytes
     change = outlook.change
     if not change and not _has_space(outlook):
         space = format_bytes(memory.scratch + RESERVE)
@@ -64,7 +67,7 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
             "comfortable": memory.comfortable,
             "device": card_bytes(work, limits, made_there=setup.options.transform == "device"),
             "disk": _result_bytes(work, setup.options.correlation.kind, orbitals),
-            "prepared": PREPARED_OVERHEAD + FLOAT64 * orbitals + work.b_bytes,
+            "prepared": prepared,
         },
         "scratch": {
             "folder": str(setup.scratch),
