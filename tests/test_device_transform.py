@@ -263,11 +263,14 @@ def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
         backend = NkiBackend("k", executor)
         backend.prepare(spins, 40)
         compiled = executor.proof.compiled
-        backend.put_untransformed(tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)])
+        energies = [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)]
+        operand, _ = backend.put_untransformed(tensors, energies)
         found = predict_transform(spins, 40, "trn1")
         assert (executor.proof.bytes_up, executor.proof.bytes_down) == (found.uploaded, 0)
         assert executor.proof.launches == found.calls
         assert executor.proof.compiled == compiled <= 6
+        fetched = executor.fetch(operand.b.blocks[0])
+        assert executor.proof.bytes_down == 4 * fetched.size > 0
 
 
 def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):

@@ -563,6 +563,15 @@ def test_file_systems_in_memory(
     assert scratch_folder.in_memory(tmp_path) == expected
 
 
+def test_a_folder_locked_by_another_is_left_alone(tmp_path: Path) -> None:
+    """Without a file left open."""
+    lock = scratch_folder._locked(tmp_path)
+    before = os.listdir("/proc/self/fd")
+    assert scratch_folder._locked(tmp_path) == -1
+    assert os.listdir("/proc/self/fd") == before
+    os.close(lock)
+
+
 def test_a_folder_that_is_missing_is_not_in_memory(tmp_path: Path) -> None:
     assert not scratch_folder.in_memory(tmp_path / "missing")
 

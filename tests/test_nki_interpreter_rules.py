@@ -384,6 +384,8 @@ CASES = [
         "fill(t[:, 0:1], 0.0); nisa.reciprocal(dst=u, data=t)",
         "nisa.reciprocal(dst=u, data=t)",
     ),
+    ("reciprocal-domain", "fill(t[:, 0:1], 1e-39); nisa.reciprocal(dst=u, data=t)", ""),
+    ("engine", "nisa.memset(dst=u, value=0.0, engine=nisa.engine.scalar)", ""),
     ("reduce-axis", "reduce(c, s, 0)", "reduce(c, s, 1)"),
     (
         "reduce-axis",

@@ -165,6 +165,15 @@ def test_sizes_that_are_stored() -> None:
     )
 
 
+def test_no_program_freezes_more_than_there_are_beta_electrons() -> None:
+    """Psi4's core of sodium has five orbitals, and a quartet four beta electrons."""
+    options, heard = Options(basis="sto-3g", frozen_core="auto", backend="cpu", threads=1), Heard()
+    made = system.resolve(
+        read("multiplicity=4", "Na 0 0 0"), system.set_up_run(options, "test"), Silent()
+    )
+    assert (system.frozen_core(made, options, heard).orbitals, heard.warnings) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("atoms", "multiplicity", "left_out", "enough"),
     [

@@ -651,7 +651,7 @@ PLANNED = {
         "--basis sto-3g --memory 100MB",
         "--basis 6-31g --method drpa --xc pbe0 --grid 1 --memory 2GB",
         "--basis cc-pv5z --method ks --xc pbe --grid 0 --solvent water --memory 2GB",
-        "--basis aug-cc-pvtz --method b2plyp --grid 1 --gradient --precision mixed --memory 2GB --json",
+        "--basis aug-cc-pvtz --method b2plyp --grid 3 --gradient --precision mixed --memory 2GB --json",
         "--basis cc-pvtz --relativity x2c --scf conventional --gradient --memory 2GB --json",
         "--basis cc-pvdz --polarizability --frozen-virtual 3 --memory 2GB --json",
     ),

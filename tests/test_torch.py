@@ -311,6 +311,7 @@ def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
     assert fused.refusal() is None
     assert torch_backend._elementwise("cuda") == (True, "one fused kernel, Triton 9.9")
     monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr(fused.shutil, "which", lambda name: "/bin/cc" * (name == "cc"))
     used, words = torch_backend._elementwise("cuda")
     assert not used and words.startswith("plain PyTorch, an operation at a time: Triton needs")
     card = backend()
@@ -480,7 +481,7 @@ def test_a_card_that_is_full_although_it_had_room_is_an_error_of_ours(monkeypatc
     full = Mock(side_effect=torch.cuda.OutOfMemoryError)
     monkeypatch.setattr(card.transfers, "up", full)
     with recorded_error(ResourceError):
-        card.put(*fitted(4, 5, 6), "fp64")
+        card.put(*fitted(4, 5, 6), "mixed")
 
 
 @pytest.mark.parametrize(
