@@ -705,12 +705,12 @@ def test_files_that_do_not_load_are_violations(tmp_path, text, rule, place):
 
 def test_kernel_files_are_not_modules_of_the_process(tmp_path):
     """Two files, one importing the other, run without leaving anything in sys.modules."""
-    (tmp_path / "shared_rows.py").write_text(
+    (tmp_path / "nki_rows.py").write_text(
         "import nki.language as nl\n\nCOUNT = 128\n\n\ndef rows():\n    return COUNT\n"
     )
     path, _ = write(tmp_path, "w = nl.ndarray((rows(), COUNT), dtype=nl.float32)")
     text = Path(path).read_text()
-    Path(path).write_text("from shared_rows import COUNT, rows\n" + text)
+    Path(path).write_text("from nki_rows import COUNT, rows\n" + text)
     before = set(sys.modules)
     (out,), _ = run_kernel(path, "kernel", arguments())
     assert out.shape == (128, 64)

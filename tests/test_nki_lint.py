@@ -88,6 +88,7 @@ MODULE_LEVEL = [
     ("import", "from jax import numpy", ""),
     ("import", "from . import row_tiles", ""),
     ("import", "from nki.isa import memset", "from nki import isa as other"),
+    ("import", "from nki.compiler import trace", "from nki_parts import emit"),
     ("import", "from neuronxcc.nki import language", "from row_tiles import emit"),
     ("import", "from math import prod", "from __future__ import annotations"),
     ("import", "from row_tiles import *", "from row_tiles import emit"),
