@@ -527,6 +527,11 @@ def test_exit_code_is_that_of_the_run(folder: Path):
     assert checks._verdict(rows, 7) == verdict
 
 
+def test_a_blas_that_keeps_its_threads_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dfmp2.host.threads.openblas", lambda: {"/a/one.so": 1, "/b/two.so": 2})
+    assert doctor._stubborn_blas() == ["two.so"]
+
+
 def test_a_folder_that_is_gone(tmp_path: Path):
     script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@" doctor'
     arguments = ["sh", "-c", script, "sh", *WITHOUT_TORCH]

@@ -479,6 +479,9 @@ def test_the_work_of_a_part(
     shown = (found.work.scf_columns, found.work.frontier, found.work.block_functions)
     assert [bool(one) for one in shown] == [screened, checked, fitted]
     assert (found.tiles, found.disk) == (7 * 8 // 2 + 6 * 7 // 2 + 7 * 6, speed)
+    hybrid = replace(options, method="b2plyp", xc=None, grid="0", stability="off")
+    again = plan.make_plan(made, replace(setup, options=hybrid), core, "uhf", part=part, task=task)
+    assert again.work.block_functions  # with orbitals of the finer grid there is another B
 
 
 def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -673,7 +673,6 @@ def outlooks() -> Iterator[str]:
     constants = {
         f"{resources}.resident_memory": 11 * 10**7,
         f"{resources}.available_memory": 7 * 10**9,
-        "dfmp2.planning.rates.load_rates": RATES,
         "dfmp2.planning.rates.load_disk": DISK,
         "dfmp2.output.plan.free_disk": 5 * 10**11,
     }
@@ -681,6 +680,10 @@ def outlooks() -> Iterator[str]:
         patch.chdir(RUNS)
         for name, value in constants.items():
             patch.setattr(name, lambda *_, value=value: value)
+        patch.setattr(  # the rates of two threads
+            "dfmp2.planning.rates.load_rates",
+            lambda _, count: dataclasses.replace(RATES, start=0.15 * count),
+        )
         for file, cases in PLANNED.items():
             for given in cases:
                 said = called("plan", file, *given.split(), "--threads", "2", "--scratch", "/tmp")

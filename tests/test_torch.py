@@ -807,7 +807,9 @@ def test_the_planned_memory_of_a_card_is_what_a_run_holds(card, how, number, mon
         held.append(made.transfers.resident)
 
     monkeypatch.setattr(made.transfers, "hold", watched)
-    b = (5 * 8 + 4 * 9) * dfmp2.run(NH2, "6-31g", **how).sizes.naux
+    result = dfmp2.run(NH2, "6-31g", **how)
+    assert result.options.transform == "host"
+    b = (5 * 8 + 4 * 9) * result.sizes.naux
     if card is None:
         assert planned == 0
     else:
