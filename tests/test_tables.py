@@ -237,7 +237,7 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (layout.stored_columns, ((1, 1024, 2047, 2048, 2049, 4096, 5000),)),
     (layout.chunk_columns, ((0, 1, 128, 511, 512, 513, 1600),)),
     (layout.fitted_shape, ((1, 2, 5), (1, 3, 8))),
-    (layout.slices_at_once, ((1, 2, 6, 16), (1, 5, 24))),
+    (layout.slices_at_once, ((1, 2, 4, 6, 11, 12, 15, 16), (1, 5, 24, 217))),
     (layout.block_edge, PADDED),
     (layout.residents, (*PADDED, TARGETS)),
     (layout.placed_residents, (*PADDED, TARGETS)),
@@ -264,8 +264,11 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (tiling.triangle, ((1, 7, 23), LIMITS, (0, 10**5))),
     (tiling.rectangle, ((3, 11), (2, 9), LIMITS, (10**5,))),
     (tiling.strip, (LIMITS, (5, 190), (7, 200), (1, 9))),
-    (sampled_pairs, ((0, 1, 5, 100, 10**4, 10**6),)),
-    (exact_row_shares, (((1,), (9,), (60, 55), (2, 300), (1000, 999)),)),
+    (sampled_pairs, ((0, 1, 5, 47, 48, 100, 2400, 2401, 10**4, 10**6),)),
+    (
+        *(exact_row_shares,),
+        (((1,), (24,), (25,), (13, 11), (30, 28), (100, 3), (2, 300), (1000, 999)),),
+    ),
     (scf_cycles, ((1e-4, 1e-6, 1e-9), (("H",), ("O", "Fe"), ("U",)))),
     (drawn.ticks, ((0.0, -3.7, 0.299), (0.3, 99.0, 2500.0), (3, 6, 7))),
     (drawn.axis_length, ((0.0, -2.5, 1e300, math.inf),)),
@@ -494,7 +497,8 @@ def costs() -> Iterator[str]:
         price = catalogue.best(row, shape, chip)
         trace = catalogue.largest_trace(price, chip)
         yield from catalogue.price_text(row, shape, chip, price, trace).splitlines()
-    for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1])):
+    large = (Shape(800, 672, 2304),)  # B that a core of trn1 holds, but none of trn2
+    for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1]), *catalogue.predict(large)):
         yield fields(one)
     yield fields(catalogue.predict_transform(SPINS, 150, "trn1"))
     yield fields(catalogue.predict_product((3, 100, 200, 300), model.CHIPS["trn2"]))
