@@ -16,10 +16,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
+from dfmp2.cli import batch_run
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, Option, ResourceError
 from dfmp2.execution import aws as aws_jobs
 from dfmp2.execution.aws import (
@@ -440,6 +441,16 @@ def test_inputs_mean_the_same_elsewhere(store: Cloud, batch: Path) -> None:
         assert there.items[0].options == here.items[0].options
     (batch / "h2o.xyz").write_text((batch / "h2o.xyz").read_text().replace("0.1173", "0.1174"))
     assert pack(read_manifest(batch / "batch.toml")) != sent
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_container_is_told_its_shard(chained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked, source, console = Mock(), f"{PLACE}/inputs/x.zip", Mock()
+    monkeypatch.setattr("dfmp2.execution.aws.unpacked_archive", unpacked)
+    division: Any = SimpleNamespace(scf_chain=chained)
+    sources: Any = SimpleNamespace(sources=(source,))
+    batch_run._opened_batch(sources, division, (1, 3), {}, 7.0, console)
+    unpacked.assert_called_once_with(source, 7.0, console.warning, (1, 3), chained=chained)
 
 
 @pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])

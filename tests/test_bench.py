@@ -107,14 +107,15 @@ def test_a_wrong_energy_is_refused(precision: str, allowed: float, off: float):
 
 @pytest.mark.parametrize("name", ["cpu", "pytorch", "torch", "cuda", "cuda-tf32"])
 def test_backends_that_are_timed(name: str):
-    """By both words; each must hold B in float64 and a copy in float32, to the byte."""
+    """By both words; each must hold B in float64 and a copy for float32, to the byte."""
     task = bench.problem("small")
     with suppress(BackendUnavailable):
         (chosen,), unused = bench._backends(task, [name], 1)
         assert (chosen.name, unused) == (name.removeprefix("py"), {})
-    needed = 12 * 16 * 112 * 384
+    single = 8 if name == "cuda-tf32" else 4
+    needed = (8 + single) * 16 * 112 * 384
     devices: Any = [
-        SimpleNamespace(name=name, limits=SimpleNamespace(memory=memory))
+        SimpleNamespace(name=name, limits=SimpleNamespace(memory=memory, single_bytes=single))
         for memory in (None, needed, needed - 1)
     ]
     bench._require_memory(task, 10**12, devices[:2])
@@ -160,15 +161,23 @@ def test_what_is_refused(
 def test_gemm_measures_both_libraries(call: Runner, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("torch")
     plan = {"cpu": Rates(pairs_mixed=3e11), "torch": Rates(pairs_mixed=5e11)}
-    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: plan[backend.name])
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, n: {3: plan[backend.name]}[n])
+    monkeypatch.setattr(
+        bench, "square_rate", lambda backend, precision, n: 1e9 * n + backend.limits.workers
+    )
     found = succeed(
-        call("bench", "--gemm", "--threads", "2", "--repeats", "1", "--json", "-", "--quiet")
+        call("bench", "--gemm", "--threads", "3", "--repeats", "1", "--json", "-", "--quiet")
     ).json
-    measured = {(row["library"], row["precision"], row["threads"]) for row in found["rates"]}
-    assert measured == {
-        (lib, p, n) for lib in ("numpy", "torch") for p in ("float64", "float32") for n in (1, 2)
+    measured = {
+        (row["library"], row["precision"], row["threads"]): row["flops_per_second"]["median"]
+        for row in found["rates"]
     }
-    assert all(row["flops_per_second"]["median"] > 1e8 for row in found["rates"])
+    assert measured == {
+        (library, precision, n): 1e9 * n + (n if library == "numpy" else 1)
+        for library in ("numpy", "torch")
+        for precision in ("float64", "float32")
+        for n in (1, 2, 3)
+    }
     assert found["pair_step_flops_per_second"]["torch mixed"] == 5e11
     assert "numpy" in bench.products_text(found)
 

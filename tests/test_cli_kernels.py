@@ -8,6 +8,7 @@ import pytest
 from dfmp2.backends import contract, registry
 from dfmp2.backends.base import Shape
 from dfmp2.backends.cpu import CpuBackend
+from dfmp2.cli import kernels
 from dfmp2.errors import InputError
 from dfmp2.planning import rates
 from dfmp2.trainium import calls
@@ -77,6 +78,7 @@ def test_shapes_are_written_with_commas_or_slashes(call):
     assert one == other
     spins = [calls.spin_shapes("20/30/90", beta) for beta in ("18,32", "18/32")]
     assert spins[0] == spins[1] == (Shape(20, 30, 90), Shape(18, 32, 90))
+    assert kernels._shapes(None, None, "20,30,90", "18,33")[1] == 51  # of more basis functions
     with recorded_error(InputError):
         calls.parse_shape(f"{'1' * 5000}/2/3")
 

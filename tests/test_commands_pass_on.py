@@ -208,7 +208,7 @@ def arguments(
     (folder / "m.toml").write_text(MANIFEST)
     for module in ("studies", "batch_run"):
         monkeypatch.setattr(f"dfmp2.cli.{module}.start_server", lambda modules: None)
-    monkeypatch.setattr("dfmp2.output.hdf5.start_of", lambda options: None)
+    monkeypatch.setattr("dfmp2.output.hdf5.start_of", lambda options: f"of {options.scf_from}")
     monkeypatch.setattr("dfmp2.output.hdf5.verify", lambda path: f"hash of {path}")
     monkeypatch.setattr(
         "dfmp2.execution.aws.submit_to_aws",
@@ -381,6 +381,30 @@ def test_options_of_a_calculation_are_passed_on_by_every_command(
         passed = arguments(command, *COMMANDS[command][1], *words)
         found = [leaf for place, leaf in passed.items() if place.endswith(f".{name}")]
         assert any(leaf == value or holds(leaf, text or "-") for leaf in found), words
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "expected"),
+    [
+        ("prepare", ("--scf-from", "a.h5"), {".1.start": "of a.h5"}),
+        ("scan", (), {".1.elsewhere.workers": "none"}),
+        ("scan", ("--no-chain",), {".1.elsewhere.workers": None}),
+        ("scan", ("--no-chain", "--workers", "3"), {".1.elsewhere.workers": 3}),
+    ],
+)
+def test_what_follows_from_options(
+    command: str,
+    words: tuple[str, ...],
+    expected: dict[str, Any],
+    arguments: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Start orbitals are read; points of a scan that start from each other are not shared."""
+    monkeypatch.setattr(
+        "dfmp2.execution.parts.StepWorkers", lambda workers: SimpleNamespace(workers=workers)
+    )
+    passed = arguments(command, *COMMANDS[command][1], *words)
+    assert {place: passed.get(place, "none") for place in expected} == expected
 
 
 LARGER = ("--threads", "9", "--memory", "8GB", "--scratch", "large")

@@ -27,7 +27,7 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
-from dfmp2.planning import memory, plan, rates, time
+from dfmp2.planning import devices, memory, plan, rates, time
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.jk import fit_columns
@@ -188,7 +188,7 @@ def test_a_backend_that_takes_b_from_the_host_refuses(call):
 
 
 def test_little_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "device_host_bytes", lambda work: 10**13)
+    monkeypatch.setattr(devices, "host_bytes", lambda work: 10**13)
     with pytest.raises(
         ResourceError, match=r'transform="device" holds 10\.00 TB of fitted integrals on the host'
     ):
@@ -263,11 +263,14 @@ def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
         backend = NkiBackend("k", executor)
         backend.prepare(spins, 40)
         compiled = executor.proof.compiled
-        backend.put_untransformed(tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)])
+        energies = [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)]
+        operand, _ = backend.put_untransformed(tensors, energies)
         found = predict_transform(spins, 40, "trn1")
         assert (executor.proof.bytes_up, executor.proof.bytes_down) == (found.uploaded, 0)
         assert executor.proof.launches == found.calls
         assert executor.proof.compiled == compiled <= 6
+        fetched = executor.fetch(operand.b.blocks[0])
+        assert executor.proof.bytes_down == 4 * fetched.size > 0
 
 
 def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):

@@ -9,11 +9,13 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from weakref import WeakSet
 
 import numpy as np
@@ -561,6 +563,21 @@ def test_file_systems_in_memory(
     ]
     monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(lines))
     assert scratch_folder.in_memory(tmp_path) == expected
+
+
+def test_a_folder_locked_by_another_is_left_alone(tmp_path: Path) -> None:
+    """Without a file left open."""
+    lock = scratch_folder._locked(tmp_path)
+    before = os.listdir("/proc/self/fd")
+    assert scratch_folder._locked(tmp_path) == -1
+    assert os.listdir("/proc/self/fd") == before
+    os.close(lock)
+
+
+def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "mkdtemp", Mock(side_effect=OSError(30, "Read-only file system")))
+    with Space(Path("/sys"), 0) as space, recorded_error(ResourceError):
+        space.own_folder()
 
 
 def test_a_folder_that_is_missing_is_not_in_memory(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pyscf import gto, scf
 from pyscf.mp.dfmp2_native import DFRMP2
 
 import dfmp2
+from dfmp2.cli import checks
 from dfmp2.errors import ResultFileError
 from dfmp2.host import resources
 from dfmp2.mp2.result import MP2Result
@@ -145,8 +146,8 @@ TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
     ),
     (
         "threads",
-        {"OMP_NUM_THREADS": "1"},
-        "OMP_NUM_THREADS=1 is fewer",
+        {"OMP_NUM_THREADS": "2"},
+        "OMP_NUM_THREADS=2 is fewer",
         "or run with --threads 8",
         0,
     ),
@@ -520,11 +521,15 @@ def test_exit_code_is_that_of_the_run(folder: Path):
     done = run_command("doctor", cwd=folder, env=variables, program=WITHOUT_TORCH)
     assert done.code == run.code == 3
     assert "fail scratch" in done.out and "fail PySCF" in done.out
-    assert done.out.splitlines()[-1].startswith(
-        "dfmp2 doctor: the default run does not work (exit code 3), "
-    )
     rows = [Diagnosis("warn", ""), Diagnosis("fail", "", "", 7), Diagnosis("fail", "", "", 3)]
     assert (exit_code(rows), exit_code(rows[:1])) == (7, 0)  # the first of several failures counts
+    verdict = "dfmp2 doctor: the default run does not work (exit code 7), 1 warning"
+    assert checks._verdict(rows, 7) == verdict
+
+
+def test_a_blas_that_keeps_its_threads_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dfmp2.host.threads.openblas", lambda: {"/a/one.so": 1, "/b/two.so": 2})
+    assert doctor._stubborn_blas() == ["two.so"]
 
 
 def test_a_folder_that_is_gone(tmp_path: Path):

@@ -529,6 +529,10 @@ def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
     with recorded_error(UnsupportedByBackend):
         run_psi4(replace(hcl, molecule=Molecule(("I", "H"), HCL.coordinates)), 1)
     primitives, _ = mean_field(HCL, 0, False).mol.decontract_basis(aggregate=True)
+    with monkeypatch.context() as patch:  # a heavy ghost has no electrons
+        patch.setattr(psi4, "build_mole", lambda *_: mean_field(HCL, 0, False).mol)
+        beside = Molecule(("I", "H"), HCL.coordinates, ghost=(True, False))
+        psi4._require_repeatable(replace(hcl, molecule=beside))
     smallest = np.linalg.eigvalsh(primitives.intor("int1e_ovlp"))[0]
     monkeypatch.setattr(psi4, "LEAST_OVERLAP", 0.999 * smallest)
     psi4._require_repeatable(hcl)

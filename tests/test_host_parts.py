@@ -34,6 +34,7 @@ from dfmp2.errors import (
 from dfmp2.host import blas, files, resources, threads
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
 from dfmp2.host.blas import SymmetricProducts
+from dfmp2.host.files import remove_parts
 from dfmp2.host.threads import Workers
 from tests.conftest import PATIENCE
 from tests.recorded import recorded_error, recorded_texts
@@ -684,3 +685,19 @@ def test_a_look_is_not_taken_for_a_computation(
         assert holder is not None and holder.pid == os.getpid()
         files.release_lock(target)
         assert not path.exists()
+
+
+NAMES = ("x.h5", "y.h5")
+
+
+def test_parts_of_a_file_are_those_of_its_folder(tmp_path: Path) -> None:
+    """Those of a file of the same name elsewhere are left."""
+    targets = [tmp_path / "a" / "x.h5", tmp_path / "b" / "y.h5"]
+    parts = [
+        tmp_path / folder / f"{files._beginning(Path(name))}1" for folder in "ab" for name in NAMES
+    ]
+    for part in parts:
+        part.parent.mkdir(exist_ok=True)
+        part.touch()
+    remove_parts(*targets)
+    assert [part.exists() for part in parts] == [False, True, True, False]

@@ -274,11 +274,6 @@ def test_residents_are_planned_for_the_memory_of_each_chip(prices):
     assert calls.variants(320, 2300, "gen3") == ("placed", "plain")
 
 
-def test_trn2_gains_from_transpose_mode(prices):
-    each = busy(prices["trn2", "plain"], "tensor") * 2.4e6 / 2080
-    assert each == pytest.approx(86_016 + 2_048)
-
-
 def test_the_busiest_engine_decides_and_all_are_derated_alike():
     """With T given, the Vector Engine is the bottleneck, and the range does not collapse."""
     price = catalogue.best(catalogue.find("mp2_energy"), SHAPES["medium"], TRN1)
@@ -343,45 +338,6 @@ def test_what_cannot_fit_is_refused_before_it_is_counted():
     assert trn1.obstacle and trn1.device == 0.0
     (row,) = _trainium((trn1,))[1:]
     assert row.split() == f"trn1: {trn1.obstacle}".split()
-
-
-def test_prediction_of_an_open_shell_adds_three_channels():
-    alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
-    trn1, trn2 = catalogue.predict((alpha, beta))
-    parts = [catalogue.best(K3, shape, TRN1) for shape in (alpha, beta)]
-    mixed = catalogue.price("plain", calls.mixed_calls((alpha, beta), "gen2"), 1, TRN1)
-    assert trn1.device == pytest.approx(sum(p.at() for p in (*parts, mixed)) / 1e9)
-    assert trn1.calls == sum(p.calls for p in (*parts, mixed))
-    assert trn1.memory > 4 * 128 * 128 * (9 + 7)  # B of both spins
-    assert (trn1.chip, trn2.chip) == ("trn1", "trn2")
-    assert catalogue.predict(()) == ()
-
-
-def test_cores_share_the_calls_and_take_no_less_than_the_longest():
-    (one,), (two,), (many,) = (
-        catalogue.predict((Shape(50, 190, 840),), chips=("trn1",), cores=n) for n in (1, 2, 64)
-    )
-    for name in ("device", "usual", "slowest"):
-        assert getattr(two, name) == pytest.approx(getattr(one, name) / 2) and one.device > 0
-    # Of 10 calls: a core waits 1.3 ms for each, or for its last one and what submitting takes.
-    assert (one.dispatch, two.dispatch, many.dispatch) == pytest.approx((13e-3, 6.5e-3, 1.3e-3))
-    assert 1e-3 < two.queued - 1.3e-3 == pytest.approx((one.queued - 1.3e-3) / 2)
-    assert many.queued == pytest.approx(1.3e-3)
-    assert one.device < one.usual < one.slowest and two.uploaded == 2 * one.uploaded
-    longest = max(e.at(1.0) for _, e in catalogue.best(K3, Shape(50, 190, 840), TRN1).parts)
-    assert many.device == pytest.approx(longest / 1e9)
-
-
-def test_b_that_only_one_of_the_chips_can_hold_is_an_obstacle_on_the_other():
-    """14.0 GB with its results, of 17.2 GB on a core of trn1 and 12.9 GB on one of trn2."""
-    trn1, trn2 = catalogue.predict((Shape(800, 672, 2304),))
-    assert (bool(trn1.obstacle), bool(trn2.obstacle)) == (False, True)
-    assert trn2.available == 12 * 2**30 < trn2.memory < trn1.available == 16 * 2**30
-
-
-@pytest.mark.parametrize(("tiles", "slices"), [(2, 31), (4, 7), (11, 1), (12, 1), (15, 1)])
-def test_a_piece_of_fitted_integrals_takes_at_most_a_gigabyte_or_is_one_slice(tiles, slices):
-    assert layout.slices_at_once(tiles, 7 * 31) == slices
 
 
 def test_whole_pieces_of_fitted_integrals_are_sent_once_for_both_spins():

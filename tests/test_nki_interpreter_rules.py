@@ -384,6 +384,8 @@ CASES = [
         "fill(t[:, 0:1], 0.0); nisa.reciprocal(dst=u, data=t)",
         "nisa.reciprocal(dst=u, data=t)",
     ),
+    ("reciprocal-domain", "fill(t[:, 0:1], 1e-39); nisa.reciprocal(dst=u, data=t)", ""),
+    ("engine", "nisa.memset(dst=u, value=0.0, engine=nisa.engine.scalar)", ""),
     ("reduce-axis", "reduce(c, s, 0)", "reduce(c, s, 1)"),
     (
         "reduce-axis",
@@ -703,12 +705,12 @@ def test_files_that_do_not_load_are_violations(tmp_path, text, rule, place):
 
 def test_kernel_files_are_not_modules_of_the_process(tmp_path):
     """Two files, one importing the other, run without leaving anything in sys.modules."""
-    (tmp_path / "shared_rows.py").write_text(
+    (tmp_path / "nki_rows.py").write_text(
         "import nki.language as nl\n\nCOUNT = 128\n\n\ndef rows():\n    return COUNT\n"
     )
     path, _ = write(tmp_path, "w = nl.ndarray((rows(), COUNT), dtype=nl.float32)")
     text = Path(path).read_text()
-    Path(path).write_text("from shared_rows import COUNT, rows\n" + text)
+    Path(path).write_text("from nki_rows import COUNT, rows\n" + text)
     before = set(sys.modules)
     (out,), _ = run_kernel(path, "kernel", arguments())
     assert out.shape == (128, 64)

@@ -21,7 +21,7 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources
 from dfmp2.options import Options
-from dfmp2.planning import memory, plan, rates, system
+from dfmp2.planning import devices, memory, plan, rates, system
 from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.plan import PARTS, CertificatePlan, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
@@ -165,6 +165,15 @@ def test_sizes_that_are_stored() -> None:
     )
 
 
+def test_no_program_freezes_more_than_there_are_beta_electrons() -> None:
+    """Psi4's core of sodium has five orbitals, and a quartet four beta electrons."""
+    options, heard = Options(basis="sto-3g", frozen_core="auto", backend="cpu", threads=1), Heard()
+    made = system.resolve(
+        read("multiplicity=4", "Na 0 0 0"), system.set_up_run(options, "test"), Silent()
+    )
+    assert (system.frozen_core(made, options, heard).orbitals, heard.warnings) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("atoms", "multiplicity", "left_out", "enough"),
     [
@@ -226,7 +235,7 @@ def test_a_device_makes_b_where_it_can_and_the_host_has_room(
     fits: bool, transforms: bool, spins: tuple[Spin, ...], lacking: int, refused: Any
 ) -> None:
     """Down to the last byte."""
-    room = memory.device_host_bytes(WORK) - lacking
+    room = devices.host_bytes(WORK) - lacking
     with nullcontext() if refused is None else recorded_error(refused):
         device = backend(fits=fits, transforms=transforms)
         plan.require_device(device, replace(WORK, spins=spins), room)
@@ -431,7 +440,7 @@ def test_a_part_of_a_run_takes_its_stages_alone(
         **{**vars(setup), "options": replace(options, transform="device")}
     )
     held = plan._memory(WORK, device, "all")
-    assert held == replace(FULL, mp2_in_core=memory.device_host_bytes(WORK))
+    assert held == replace(FULL, mp2_in_core=devices.host_bytes(WORK))
     laplace: Any = SimpleNamespace(
         **{**vars(setup), "options": replace(options, method="sos-laplace")}
     )
@@ -470,6 +479,9 @@ def test_the_work_of_a_part(
     shown = (found.work.scf_columns, found.work.frontier, found.work.block_functions)
     assert [bool(one) for one in shown] == [screened, checked, fitted]
     assert (found.tiles, found.disk) == (7 * 8 // 2 + 6 * 7 // 2 + 7 * 6, speed)
+    hybrid = replace(options, method="b2plyp", xc=None, grid="0", stability="off")
+    again = plan.make_plan(made, replace(setup, options=hybrid), core, "uhf", part=part, task=task)
+    assert again.work.block_functions  # with orbitals of the finer grid there is another B
 
 
 def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

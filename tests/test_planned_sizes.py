@@ -16,7 +16,7 @@ from dfmp2.planning import memory, rates
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
-from dfmp2.planning.sizes import Workload, exact_row_shares, sampled_pairs, scf_cycles
+from dfmp2.planning.sizes import Workload, scf_cycles
 from dfmp2.planning.system import useful_threads
 from dfmp2.scf.ladder import begins_coarse, uses_single
 from tests.test_tables import GRADIENT
@@ -183,17 +183,6 @@ def test_iterations_of_an_scf_counted_by_hand(
 ) -> None:
     """12 to 1e-6 Eh, 1.7 per digit; 3 more for metals, three digits fewer after a good start."""
     assert scf_cycles(tolerance, elements.split(), started=started) == cycles
-
-
-def test_samples_counted_by_hand() -> None:
-    """48 pairs or 2 %; 24 orbitals in four strata of each spin, at least two of each."""
-    found = [sampled_pairs(count) for count in (0, 47, 48, 2400, 2401, 10_000)]
-    assert found == [0, 47, 48, 48, 49, 200]
-    assert exact_row_shares([24]) == [[24]]
-    assert exact_row_shares([13, 11]) == [[13], [11]]
-    assert exact_row_shares([30, 28]) == [[3, 3, 3, 3], [3, 3, 3, 3]]
-    assert exact_row_shares([25]) == [[7, 6, 6, 6]]
-    assert exact_row_shares([100, 3]) == [[6, 6, 6, 6], [1, 1, 1, 0]]
 
 
 @dataclass(frozen=True)

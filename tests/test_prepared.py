@@ -94,6 +94,7 @@ CASES = {  # molecule, options of the first part, of the second, of both; whethe
         FP64,
         False,
     ),
+    "no valence electron": ("na", {**STO3G, "frozen_core": "psi4"}, {}, FP64, False),  # with a note
     "uhf, core, disk": ("nh2", {"basis": "sto-3g", "frozen_core": "auto"}, {}, FP64, True),
     "mixed, disk": ("nh2", STO3G, {"tolerance": 1e-6}, {"precision": "mixed"}, True),
     "virtuals, conventional, repeated": (
@@ -126,6 +127,7 @@ def test_two_parts_give_the_bits_of_a_run(
     both = {**both, "threads": 1 if "conventional" in case else 2}
     molecule = write_molecules(tmp_path) / f"{name}.xyz"
     (tmp_path / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
+    (tmp_path / "na.xyz").write_text("1\ncharge=1\nNa 0 0 0\n")
     (tmp_path / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.609\n")
     if disk:
         set_disk(monkeypatch)

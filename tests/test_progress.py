@@ -422,12 +422,14 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
         "  pairs 360/400",
     ]
     stream.truncate(0)
-    with Console(quiet=True, log=None) as shown:
+    log = io.StringIO()
+    with Console(quiet=True, log=log) as shown:
         clock.wait(60.0)
         show_quietly: Listener = shown
         show_quietly.step(1, 2, "pairs")
         show_quietly.stage("check")
     assert stream.getvalue().strip("\0") == ""
+    assert _lines(log) == ["pairs 1/2", "check"]
 
 
 def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:

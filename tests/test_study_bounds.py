@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY, Mock
 
 import numpy as np
 import pytest
@@ -91,6 +92,21 @@ def relaxed(**given: Any) -> Any:
 
 
 STEP = Step(name="a", who="a", molecule=AMMONIA, options=Options("sto-3g"))
+
+
+@pytest.mark.parametrize(("hessian", "verify"), [(None, False), ("a Hessian", True)])
+def test_a_hessian_that_is_given_or_asked_for(
+    hessian: Any, verify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is not computed, and the second finds out what is said of a symmetric start."""
+    room, listener = Mock(), Mock()
+    for name, double in (("_require_room", room), ("Course", Mock()), ("carry_out", Mock())):
+        monkeypatch.setattr(optimize, name, double)
+    straight = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 0, 1.8], [0, 0, -1.8]])
+    how = {"start_hessian": hessian, "listener": listener}
+    optimize.optimize_geometry(straight, STEP.options, Search(verify=verify), **how)
+    room.assert_called_once_with(ANY, ANY, begins_with_hessian=hessian is None)
+    assert listener.note.called is not verify
 
 
 def planned_runs(count: int) -> Any:

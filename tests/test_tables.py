@@ -54,7 +54,7 @@ from dfmp2.output import drawings as drawn
 from dfmp2.output import text as texts
 from dfmp2.output.study import is_study, read_study
 from dfmp2.output.tile_shards import cut
-from dfmp2.planning import memory, time
+from dfmp2.planning import devices, memory, time
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
@@ -237,7 +237,7 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (layout.stored_columns, ((1, 1024, 2047, 2048, 2049, 4096, 5000),)),
     (layout.chunk_columns, ((0, 1, 128, 511, 512, 513, 1600),)),
     (layout.fitted_shape, ((1, 2, 5), (1, 3, 8))),
-    (layout.slices_at_once, ((1, 2, 6, 16), (1, 5, 24))),
+    (layout.slices_at_once, ((1, 2, 4, 6, 11, 12, 15, 16), (1, 5, 24, 217))),
     (layout.block_edge, PADDED),
     (layout.residents, (*PADDED, TARGETS)),
     (layout.placed_residents, (*PADDED, TARGETS)),
@@ -264,8 +264,11 @@ OF_NUMBERS: tuple[tuple[Callable[..., Any], tuple[Sequence[Any], ...]], ...] = (
     (tiling.triangle, ((1, 7, 23), LIMITS, (0, 10**5))),
     (tiling.rectangle, ((3, 11), (2, 9), LIMITS, (10**5,))),
     (tiling.strip, (LIMITS, (5, 190), (7, 200), (1, 9))),
-    (sampled_pairs, ((0, 1, 5, 100, 10**4, 10**6),)),
-    (exact_row_shares, (((1,), (9,), (60, 55), (2, 300), (1000, 999)),)),
+    (sampled_pairs, ((0, 1, 5, 47, 48, 100, 2400, 2401, 10**4, 10**6),)),
+    (
+        *(exact_row_shares,),
+        (((1,), (24,), (25,), (13, 11), (30, 28), (200, 6), (100, 3), (2, 300), (1000, 999)),),
+    ),
     (scf_cycles, ((1e-4, 1e-6, 1e-9), (("H",), ("O", "Fe"), ("U",)))),
     (drawn.ticks, ((0.0, -3.7, 0.299), (0.3, 99.0, 2500.0), (3, 6, 7))),
     (drawn.axis_length, ((0.0, -2.5, 1e300, math.inf),)),
@@ -494,7 +497,8 @@ def costs() -> Iterator[str]:
         price = catalogue.best(row, shape, chip)
         trace = catalogue.largest_trace(price, chip)
         yield from catalogue.price_text(row, shape, chip, price, trace).splitlines()
-    for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1])):
+    large = (Shape(800, 672, 2304),)  # B that a core of trn1 holds, but none of trn2
+    for one in (*catalogue.offer(SPINS, 3), *catalogue.offer(SPINS[:1]), *catalogue.predict(large)):
         yield fields(one)
     yield fields(catalogue.predict_transform(SPINS, 150, "trn1"))
     yield fields(catalogue.predict_product((3, 100, 200, 300), model.CHIPS["trn2"]))
@@ -625,10 +629,10 @@ def plans() -> Iterator[str]:
     for name, work in WORK.items():
         yield f"{name}: {fields(work)}"
         yield f"{name}: {work.integrals()} {work.flops()}"
-        yield f"{name}: {fields(memory.check_stage(work, 3))} {memory.device_host_bytes(work)}"
+        yield f"{name}: {fields(memory.check_stage(work, 3))} {devices.host_bytes(work)}"
         yield f"{name}: {fields(memory.exact_rows_stage(work, 3, 9))}"
         if work.spins[0].nocc:
-            yield f"{name}: {memory.card_host_bytes(work)} {gradient_with_b(work, 3)}"
+            yield f"{name}: {devices.card_host_bytes(work)} {gradient_with_b(work, 3)}"
         for budget in (10**12, 4 * 10**8, 2 * 10**8, 0):
             plan = memory.memory_plan(work, limits, 3, program=10**8, budget=budget)
             if work.task != "energy":
@@ -650,11 +654,19 @@ PLANNED = {
         "--basis 6-31g* --auxbasis cc-pvdz-ri --scf-auxbasis def2-universal-jkfit --memory 3GB",
         "--basis sto-3g --memory 100MB",
         "--basis 6-31g --method drpa --xc pbe0 --grid 1 --memory 2GB",
+        "--basis cc-pv5z --method ks --xc pbe --grid 0 --solvent water --memory 2GB",
+        "--basis aug-cc-pvtz --method b2plyp --grid 3 --gradient --precision mixed --memory 2GB --json",
+        "--basis cc-pvtz --relativity x2c --scf conventional --gradient --memory 2GB --json",
+        "--basis cc-pvdz --polarizability --frozen-virtual 3 --memory 2GB --json",
     ),
     "oh.xyz": (
         "--basis 6-31g --frozen-core 1 --memory 2GB --gradient --point-charges field.txt --json",
         "--basis 6-31g --certify-fit --memory 2GB --json",
         "--basis 6-31g --backend nki --memory 2GB",
+        "--basis aug-cc-pvtz --method drpa --xc lc_wpbe --grid 0 --memory 2GB --json",
+        "--basis cc-pvdz --method ks --xc camb3lyp --grid 0 --gradient --memory 155MB --json",
+        "--basis cc-pv5z --frozen-core auto --scf-starts 2 --memory 300MB --json",
+        "--basis cc-pvdz --reference rohf --method scs-mp2 --gradient --memory 2GB",
     ),
 }
 
@@ -665,7 +677,6 @@ def outlooks() -> Iterator[str]:
     constants = {
         f"{resources}.resident_memory": 11 * 10**7,
         f"{resources}.available_memory": 7 * 10**9,
-        "dfmp2.planning.rates.load_rates": RATES,
         "dfmp2.planning.rates.load_disk": DISK,
         "dfmp2.output.plan.free_disk": 5 * 10**11,
     }
@@ -673,6 +684,10 @@ def outlooks() -> Iterator[str]:
         patch.chdir(RUNS)
         for name, value in constants.items():
             patch.setattr(name, lambda *_, value=value: value)
+        patch.setattr(  # the rates of two threads
+            "dfmp2.planning.rates.load_rates",
+            lambda _, count: dataclasses.replace(RATES, start=0.15 * count),
+        )
         for file, cases in PLANNED.items():
             for given in cases:
                 said = called("plan", file, *given.split(), "--threads", "2", "--scratch", "/tmp")

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +37,8 @@ from dfmp2.backends.transfers import Card
 from dfmp2.errors import ResourceError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.pairs import pair_energies, tile_keys
-from dfmp2.planning import memory
+from dfmp2.planning import devices, memory
+from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_device import DeviceIntegrals
 from tests import stand_in_triton
@@ -309,6 +311,7 @@ def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
     assert fused.refusal() is None
     assert torch_backend._elementwise("cuda") == (True, "one fused kernel, Triton 9.9")
     monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr(fused.shutil, "which", lambda name: "/bin/cc" * (name == "cc"))
     used, words = torch_backend._elementwise("cuda")
     assert not used and words.startswith("plain PyTorch, an operation at a time: Triton needs")
     card = backend()
@@ -376,12 +379,25 @@ def test_three_products_of_tf32_are_one_of_float32():
     )
     exact = left.double() @ right.double().T
     scale = left.double().abs() @ right.double().abs().T
-    (h, low), (g, more) = split_tf32(torch, left), split_tf32(torch, right)
+    (h, low), (g, more) = (split_tf32(torch, one.clone()) for one in (left, right))
     assert torch.equal(h + low, left) and torch.equal(tf32(h), h)
     three = sum(tf32(a).double() @ tf32(b).double().T for a, b in ((h, g), (h, more), (low, g)))
     once = tf32(left).double() @ tf32(right).double().T
     assert ((three - exact).abs() / scale).max() < 2.0**-21
     assert ((once - exact).abs() / scale).max() > 2.0**-15
+
+
+def test_both_halves_of_a_number_take_the_bytes_that_are_counted():
+    """One is written over the number itself, on the card, but not on the host."""
+    b, *energies = fitted(4, 5, 6)
+    b = b.astype(np.float32)
+    card = backend(split=True)
+    operand = card.put(b, *energies, "mixed")
+    np.testing.assert_array_equal(operand.b + operand.low, b)
+    assert card.transfers.resident == 8 * b.size
+    there = torch.from_numpy(b)
+    _, low = split_tf32(torch, there)
+    assert low.data_ptr() == there.data_ptr()
 
 
 def test_a_split_pair_step_has_three_products_and_the_energy():
@@ -465,7 +481,7 @@ def test_a_card_that_is_full_although_it_had_room_is_an_error_of_ours(monkeypatc
     full = Mock(side_effect=torch.cuda.OutOfMemoryError)
     monkeypatch.setattr(card.transfers, "up", full)
     with recorded_error(ResourceError):
-        card.put(*fitted(4, 5, 6), "fp64")
+        card.put(*fitted(4, 5, 6), "mixed")
 
 
 @pytest.mark.parametrize(
@@ -750,15 +766,54 @@ def test_b_that_only_the_card_has_room_for_stays_there(monkeypatch, usable, plac
 @pytest.mark.parametrize(("short", "stays"), [(0, True), (1, False)])
 def test_a_card_keeps_b_to_the_last_byte_of_its_room(short, stays):
     """Integrals and B side by side, the inverse metric, rows of integrals; products beside them."""
-
     nocc, nvir, naux, nao = 3, 7, 19, 11
     elements, total = nocc * nvir, 1 << 24
     products = 3 * 8 * Card("a card", (9, 0), total, total).product_elements
-    usable = 8 * (2 * naux * elements + naux * (naux + nao)) + products - short
-    work = SimpleNamespace(elements=elements, naux=naux, nao=nao)
-    limits = backend(Card("a card", (9, 0), total, usable)).limits
-    assert memory.stays_on_card(work, limits) is stays
-    assert not memory.stays_on_card(work, backend(None).limits)
+    both = 8 * (2 * naux * elements + naux * (naux + nao))
+    room = both - short
+    work = Workload(nao, 0, naux, (Spin(4, nocc, nvir),), "fp64", 5, scf_columns=9)
+    limits = backend(Card("a card", (9, 0), total, products + room)).limits
+    assert devices.stays_on_card(work, limits) is stays
+    assert not devices.stays_on_card(work, backend(None).limits)
+    b = 8 * naux * elements
+    assert devices.card_bytes(work, limits, made_there=False) == products + b
+    for functions in (1, 140, 10**6):  # of the SCF, whose J and K are made there before
+        held = max(b, 8 * 9 * functions, both * stays)
+        planned = devices.card_bytes(replace(work, naux_scf=functions), limits, made_there=True)
+        assert planned == products + min(held, room)
+
+
+@pytest.mark.parametrize(
+    ("card", "how", "number"),
+    [
+        (H100, {"precision": "fp64"}, 8),
+        (H100, {"precision": "mixed"}, 8 + 4),
+        ("split", {"precision": "mixed"}, 8 + 4 + 4),
+        (None, {"precision": "mixed"}, 0),
+    ],
+    ids=["float64", "mixed", "tf32", "host"],
+)
+def test_the_planned_memory_of_a_card_is_what_a_run_holds(card, how, number, monkeypatch):
+    """B, for the certificate in float64 as well, beside products of three arrays."""
+    made = backend(H100, split=True) if card == "split" else backend(card)
+    monkeypatch.setattr(torch_backend, "make", lambda name, threads: made)
+    how |= {"backend": "torch", "transform": "host", "threads": 1, "stability": "off"}
+    planned = dfmp2.plan(NH2, "6-31g", **how).to_dict()["memory_bytes"]["device"]
+    held = []
+    hold = made.transfers.hold
+
+    def watched(value, size):
+        hold(value, size)
+        held.append(made.transfers.resident)
+
+    monkeypatch.setattr(made.transfers, "hold", watched)
+    result = dfmp2.run(NH2, "6-31g", **how)
+    assert result.options.transform == "host"
+    b = (5 * 8 + 4 * 9) * result.sizes.naux
+    if card is None:
+        assert planned == 0
+    else:
+        assert planned - 3 * 8 * made.limits.tile_elements == max(held) == number * b
 
 
 @pytest.mark.parametrize(

@@ -629,6 +629,7 @@ def test_what_is_known_of_a_quantity_by_its_name(name, unit, short, of_pairs):
     """Only energies of pairs have more tolerance if one of the calculations has mixed precision."""
     row = tables.QuantityRow("x", "Psi4", "1", name, -1.0, -1.0, 1e-8, "pass", "", "")
     assert (row.unit, row.short_name) == (unit, short)
+    assert dataclasses.replace(row, reference=None).difference is None
     quantity = entries.Quantity(name, name.split()[-1] if unit == "Eh" else name, -1.0)
     runs = [validate.ProgramEnergies({}, mixed=mixed) for mixed in (False, True)]
     assert validate._in_mixed_precision(quantity, runs) == of_pairs

@@ -69,6 +69,7 @@ class Limits:
     queued : number of tiles begun (`begin`) before the terms of the first are requested
     auto : the precision that `precision="auto"` stands for
     fits : whether the device computes B from raw integrals in float64 (`make_b`), and J and K
+    single_bytes : bytes of a number of B that the device holds for products in float32
     """
 
     precisions: tuple[str, ...]
@@ -86,6 +87,7 @@ class Limits:
     queued: int = 0
     auto: str = "mixed"
     fits: bool = False
+    single_bytes: int = 4
 
     @property
     def room(self) -> int | None:

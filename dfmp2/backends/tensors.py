@@ -120,7 +120,9 @@ class TorchTensors(Tensors):
     def operand(self, b: Any, eps_occ: Energies, eps_vir: Energies) -> Operand:
         """As in Tensors; B is already on the device."""
         precision = PRECISION[str(b.dtype).removeprefix("torch.")]
-        made: Operand = self.backend.operand(b, eps_occ, eps_vir, precision)  # type: ignore[attr-defined]
+        made: Operand = self.backend.operand(  # type: ignore[attr-defined]
+            b, eps_occ, eps_vir, precision, kept=True
+        )
         return made
 
     def fetch(self, value: Any) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from math import isqrt
+from math import isqrt, prod
 from types import ModuleType
 from typing import Any
 
@@ -197,7 +197,7 @@ class TorchBackend(Device[DeviceOperand]):
         ResourceError : the device has no room even for the rows of a single tile
         """
         dtype = self.type_of(precision)
-        number = dtype.itemsize * self._halves(precision)
+        number = self._number_bytes(precision)
         size = b.size * number
         row = b[:1].size
         rows = RESIDENT_EDGES * edge(len(b), self.limits, row)
@@ -223,13 +223,17 @@ class TorchBackend(Device[DeviceOperand]):
         eps_vir: NDArray[np.float64],
         precision: str,
         space: Any = None,
+        *,
+        kept: bool = False,
     ) -> TorchOperand:
-        """An operand for a B already on the device, in the type of the given precision."""
+        """An operand for a B already on the device, in the type of the given precision; `kept` :
+        whether the caller goes on to use it, so that it must not be written over."""
         low = None
-        if self._halves(precision) == 2:
+        if self.split and precision == "mixed":
+            if kept or self.device.type == "cpu":  # which may share it with the host
+                resident = resident.clone()
             resident, low = split_tf32(self._torch, resident)
-        size = resident.numel() * resident.element_size() * self._halves(precision)
-        self.transfers.hold(resident, size)
+        self.transfers.hold(resident, resident.numel() * self._number_bytes(precision))
         return TorchOperand(
             resident,
             eps_occ,
@@ -241,11 +245,11 @@ class TorchBackend(Device[DeviceOperand]):
             low=low,
         )
 
-    def _halves(self, precision: str) -> int:
-        """Number of arrays that hold a block of B on the device."""
-        if self.split and precision == "mixed":
-            return 2
-        return 1
+    def _number_bytes(self, precision: str) -> int:
+        """Bytes of a number of B on the device."""
+        if precision == "fp64":
+            return 8
+        return self.limits.single_bytes
 
     def room(self) -> int | None:
         """Bytes still available for B on the device, None on the host."""
@@ -377,8 +381,8 @@ class TorchBackend(Device[DeviceOperand]):
         """Yield resident operands for rows and columns of a B on the host, while the next columns
         are uploaded."""
         same = left is right
-        row = int(left.b[:1].nbytes) * self._halves(left.precision)
-        column = int(right.b[:1].nbytes) * self._halves(right.precision)
+        row = prod(left.b.shape[1:]) * self._number_bytes(left.precision)
+        column = prod(right.b.shape[1:]) * self._number_bytes(right.precision)
         room = self.room() or 0
         # Rows of this visit and the previous one; columns of this batch, the previous and the next
         # one.
@@ -474,6 +478,7 @@ def _limits(card: Card | None, *, split: bool) -> Limits:
         queued=1,
         auto="mixed" if split else card.precision,
         fits=True,
+        single_bytes=8 if split else 4,  # both halves
     )
 
 
@@ -483,10 +488,11 @@ def set_float32_products(torch: ModuleType, *, tf32: bool) -> None:
 
 
 def split_tf32(torch: ModuleType, values: Any) -> tuple[Any, Any]:
-    """h and l with h + l = values in float32: h has the bits that TF32 keeps, l the remainder."""
+    """h and l with h + l = values in float32: h has the bits that TF32 keeps; l, the remainder,
+    takes the memory of `values`, which would not fit beside both."""
     mask = -(1 << TF32_BITS)
     high = (values.view(torch.int32) & mask).view(torch.float32)
-    return high, values - high
+    return high, values.sub_(high)
 
 
 def plain_sums(torch: ModuleType, sums: Any, g: Any, energies: Any, kappa: Any) -> None:

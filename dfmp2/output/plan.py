@@ -17,6 +17,7 @@ from dfmp2.output.document import WIDTH, Table, aligned
 from dfmp2.output.json import fitting_error_of_atoms
 from dfmp2.output.reports.method import fitting_errors
 from dfmp2.output.reports.result import AFTER
+from dfmp2.planning.devices import card_bytes
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
@@ -33,6 +34,9 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
     plan, setup, system = outlook.plan, outlook.setup, outlook.system
     work, memory, limits = plan.work, plan.memory, setup.backend.limits
     orbitals = len(work.spins) * work.nao * (work.nao + 2)
+    prepared = 0
+    if setup.options.correlation.kind != "none":
+        prepared = PREPARED_OVERHEAD + FLOAT64 * orbitals + work.b_bytes
     change = outlook.change
     if not change and not _has_space(outlook):
         space = format_bytes(memory.scratch + RESERVE)
@@ -61,9 +65,9 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
             "budget": memory.budget,
             "least": memory.least,
             "comfortable": memory.comfortable,
-            "device": memory.mp2 if limits.memory is not None else 0,
+            "device": card_bytes(work, limits, made_there=setup.options.transform == "device"),
             "disk": _result_bytes(work, setup.options.correlation.kind, orbitals),
-            "prepared": PREPARED_OVERHEAD + FLOAT64 * orbitals + work.b_bytes,
+            "prepared": prepared,
         },
         "scratch": {
             "folder": str(setup.scratch),

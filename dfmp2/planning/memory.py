@@ -5,7 +5,8 @@ It counts arrays that grow with the molecule; program and libraries are already 
 has a variant in memory, which is used if it fits, and one on disk. The latter keeps in memory only
 what it must, and as many blocks of the streamed array as the budget allows.
 
-The additional memory of a gradient is planned in `dfmp2.planning.gradient`.
+The additional memory of a gradient is planned in `dfmp2.planning.gradient`, that of a device, and
+of a host whose device makes B, in `dfmp2.planning.devices`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
-from dfmp2.backends.torch_b import device_bytes
 from dfmp2.backends.transfers import STAGE_BYTES
 from dfmp2.errors import Option, ResourceError
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
@@ -56,9 +56,6 @@ SOLVE_BYTES = 16 * 10**6  # of B that a worker solves at a time (dfmp2.integrals
 PIECE_BYTES = 10**6  # of raw integrals that a worker reads from disk at a time
 CHECK_MODULES = 8 * 10**6  # of HDF5, and of PySCF loaded only by the check
 CHECK_SHELL = 11  # functions of the largest fitting shell: h
-DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions of a slice
-# bytes of fitted integrals uploaded together, but at least one slice
-DEVICE_PIECE = 2**30
 EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_center)
 EXACT_WORK = 16 * 10**6  # of a worker that sums them up
 # PySCF's modules for exact J, K and integrals, and their remains (18 to 26 measured)
@@ -569,33 +566,3 @@ def without_pairs(plan: MemoryPlan, work: Workload) -> MemoryPlan:
     in_core = max(plan.mp2_in_core, work.b_bytes + matrices + scaled)
     streamed = Stage(plan.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
     return replace(plan, mp2_in_core=in_core, mp2_pairs=streamed)
-
-
-def stays_on_card(work: Workload, limits: Limits) -> bool:
-    """Whether a card has room for the B that it computes, so that none of it is sent to the
-    host."""
-    wanted = device_bytes(work.elements, work.naux, work.naux, work.nao)
-    return limits.fits and limits.room is not None and wanted <= limits.room
-
-
-def card_host_bytes(work: Workload) -> int:
-    """Bytes held by the host if a card computes B and keeps it: the metric and its inverse, a block
-    of integrals with the returned frontier orbitals, the matrix of the stability check, and
-    transfer buffers."""
-    block = work.block_functions * (work.pairs_of_functions + work.frontier_elements) * FLOAT64
-    integrals = 2 * work.metric_bytes + 2 * SOLVE_BYTES + block
-    return 2 * work.frontier_bytes + max(integrals, work.hessian_bytes) + 2 * STAGE_BYTES
-
-
-def device_host_bytes(work: Workload) -> int:
-    """Bytes held by the host if a device computes B from fitted integrals over basis functions:
-    these integrals, and in addition the metric, an uploaded piece, or B of the certificate's
-    sample."""
-    tiles = -(-work.nao // DEVICE_TILE)
-    groups = -(-work.naux // DEVICE_TILE)
-    integrals = work.naux * work.pairs_of_functions * FLOAT64
-    metric = 2 * work.metric_bytes + work.block_functions * work.pairs_of_functions * FLOAT64
-    packed = DEVICE_TILE * (tiles * DEVICE_TILE) ** 2 * FLOAT32  # of a slice of fitting functions
-    piece = DEVICE_TILE * work.nao**2 * FLOAT64 + max(packed, min(groups * packed, DEVICE_PIECE))
-    b = work.b_bytes
-    return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, 2 * work.frontier_bytes)

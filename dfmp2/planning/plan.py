@@ -17,7 +17,7 @@ from dfmp2.integrals import three_center
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.planning import memory, rates, time
+from dfmp2.planning import devices, memory, rates, time
 from dfmp2.planning.gradient import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import NOTHING
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
@@ -332,7 +332,7 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
             "; use ",
             Option("transform", "host"),
         ) from error
-    held = memory.device_host_bytes(work)
+    held = devices.host_bytes(work)
     if held > room:
         needed, left = told_apart("bytes", held, room)
         raise ResourceError(
@@ -548,10 +548,10 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         plan = replace(plan, mp2_check=memory.check_stage(work, setup.threads))
     if options.transform == "device":
         if not limits.fits:
-            plan = replace(plan, mp2_in_core=memory.device_host_bytes(work))
+            plan = replace(plan, mp2_in_core=devices.host_bytes(work))
         pairs = part == "all" and work.task == "energy" and options.correlation.kind == "pairs"
-        if pairs and memory.stays_on_card(work, limits):
-            plan = replace(plan, mp2_in_core=min(plan.mp2_in_core, memory.card_host_bytes(work)))
+        if pairs and devices.stays_on_card(work, limits):
+            plan = replace(plan, mp2_in_core=min(plan.mp2_in_core, devices.card_host_bytes(work)))
     missing = PARTS[part][1]
     if work.finer_grid and part != "up to b":  # B again, with orbitals of a finer grid
         plan = replace(plan, grid_disk=plan.mp2_disk)

@@ -337,10 +337,9 @@ def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
             "its Coulomb and exchange matrices differ (get_veff, get_jk, _eri or with_df), or "
             "energy_tot adds to it"
         ]
-    replaced = sorted(own - {"callback", "check_convergence"})
-    return "; ".join(
-        [*found, *([f"replaced on the object: {', '.join(replaced)}"] if replaced else [])]
-    )
+    if own:
+        found.append(f"replaced on the object: {', '.join(sorted(own))}")
+    return "; ".join(found)
 
 
 def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:

@@ -342,9 +342,10 @@ def _backends(
 
 def _require_memory(task: BenchProblem, memory: int | None, chosen: list[Backend]) -> None:
     """Raise if the arrays do not fit on the host or on a device."""
-    held = 12 * task.kernel.elements  # float64 B and one float32 copy
-    entries.require_host_memory(task.kernel, held, memory)
+    numbers = task.kernel.elements
+    entries.require_host_memory(task.kernel, 12 * numbers, memory)  # B, and a copy in float32
     for backend in chosen:
+        held = (8 + backend.limits.single_bytes) * numbers
         if backend.limits.memory is not None and backend.limits.memory < held:
             needed, there = told_apart("bytes", held, backend.limits.memory)
             raise ResourceError(

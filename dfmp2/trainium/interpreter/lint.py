@@ -161,7 +161,8 @@ class Lint:
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
         top = module.split(".")[0]
-        if node.level or top in FOREIGN or (top in sys.stdlib_module_names and top != "__future__"):
+        elsewhere = top in FOREIGN or (top in sys.stdlib_module_names and top != "__future__")
+        if node.level or elsewhere or (top == "nki" and module not in MODULES):
             raise self._refuse("import", node, f"from {'.' * node.level}{module} import")
         for alias in node.names:
             if alias.name == "*":

@@ -120,14 +120,12 @@ class Loader:
             name: str,
             _: Any = None,
             __: Any = None,
-            names: tuple[str, ...] | None = (),
-            ___: int = 0,
+            ___: tuple[str, ...] | None = (),
+            ____: int = 0,
         ) -> Any:
             if name == "__future__":
                 return __import__("__future__")
             if name == "nki" or name.startswith("nki."):
-                if names and name != "nki":
-                    return getattr(self._nki, name.rpartition(".")[2])
                 return self._nki
             return self.load(name, path)
 
