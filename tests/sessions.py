@@ -11,8 +11,8 @@ that they printed and wrote. A session is a text file in `tests/data/sessions`:
         what the expression is
 
 Lines that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede `dfmp2`; a
-command `page FILE` prints rows and marks of the page of a result, `datasets FILE` the datasets of
-an HDF5 file, `cat FILE` a file, or its length and sums if it is long.
+command `page FILE [N]` prints (the first N) rows and marks of the page of a result, `datasets FILE`
+the datasets of an HDF5 file, `cat FILE` a file, or its length and sums if it is long.
 
 `python -m tests.sessions [NAME...]` runs sessions and writes their files anew, to be read as a
 diff: each changed number needs a reason.
@@ -102,9 +102,9 @@ def of_file(path: Path) -> list[str]:
     return [f"{len(lines)} lines, words {check}, sums {total:.6g} {weighted:.6g}"]
 
 
-def of_page(path: Path) -> list[str]:
-    """Rows of numbers and marks of charts on the page of a stored result."""
-    made = run_here("report", path.name, "-o", "page.html", cwd=Path.cwd())
+def of_page(path: Path, most: int | None = None) -> list[str]:
+    """Rows of numbers and marks of charts on the page of a stored result, `most` of each."""
+    made = run_here("report", path.name, "-o", "page.html", "--overwrite", cwd=Path.cwd())
     assert made.code == 0, made.err
     text = Path("page.html").read_text()
     lines = []
@@ -115,7 +115,8 @@ def of_page(path: Path) -> list[str]:
         if not changing and any(re.fullmatch(r"[-+±]?\d\S*", cell) for cell in cells):
             lines.append(masked(re.sub(TIME_OF_A_RUN, "", shown)))
     marks = [masked(mark) for mark in re.findall("<title>(.*?)</title>", text)]
-    return lines + [f"mark {mark}" for mark in marks if not LEFT_OUT.fullmatch(mark)]
+    marks = [f"mark {mark}" for mark in marks if not LEFT_OUT.fullmatch(mark)]
+    return lines[:most] + marks[:most]
 
 
 def of_datasets(path: Path) -> list[str]:
@@ -140,8 +141,12 @@ def of_command(words: list[str]) -> list[str]:
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
     if words[0] in ("page", "datasets", "cat"):
-        look = {"page": of_page, "datasets": of_datasets, "cat": of_file}[words[0]]
-        return look(Path(words[1]))
+        path = Path(words[1])
+        if not path.exists():
+            return ["no such file"]
+        if words[0] == "page":
+            return of_page(path, *map(int, words[2:]))
+        return {"datasets": of_datasets, "cat": of_file}[words[0]](path)
     assert words[0] == "dfmp2", words
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -168,10 +173,7 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(StringIO()):
         try:
-            value = eval(code, names)
-        except SyntaxError:
-            value = None
-            exec(code, names)
+            value = _value(code, names)
         except Exception as error:  # noqa: BLE001 - what a caller would see
             return [f"{type(error).__name__}: {masked(str(error))}"]
     lines = of_text(out.getvalue())
@@ -180,6 +182,16 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
     elif value is not None:
         lines += of_text(str(_plain(value)))
     return lines
+
+
+def _value(code: str, names: dict[str, Any]) -> Any:
+    """The value of an expression; a statement is carried out and has none."""
+    try:
+        compiled = compile(code, "session", "eval")
+    except SyntaxError:
+        exec(code, names)
+        return None
+    return eval(compiled, names)
 
 
 def _plain(value: Any) -> Any:
