@@ -53,6 +53,7 @@ HOST = re.compile(
     r"everything else|fitting certificate)[a-z ,]* \d+\.\d+( |$)"
 )
 MASKED = (
+    (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
     (r"\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
@@ -127,7 +128,10 @@ def of_datasets(path: Path) -> list[str]:
         if isinstance(item, h5py.Dataset) and not CHANGING.search(f"/{name}"):
             values = "" if item.dtype.kind not in "fiu" else f"{np.abs(item[()]).sum():.6g}"
             shape = ["compressed"] if name.endswith("/records") else list(item.shape)
-            lines.append(f"/{name} {shape} {item.attrs.get('units', '')} {values}".rstrip())
+            units = item.attrs.get("units", "")
+            if isinstance(units, bytes):
+                units = units.decode()
+            lines.append(f"/{name} {shape} {units} {values}".rstrip())
 
     with h5py.File(path) as handle:
         handle.visititems(note)
