@@ -50,7 +50,7 @@ NUMBER = re.compile(r"[-+]?\d+\.\d*(?:[eEdD][-+]?\d+)?")
 HOST = re.compile(
     r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|"
     r"/how |^ *(SCF|integrals|transformation|metric and fit|pair energies|total|gradient|stability|"
-    r"everything else|fitting certificate)[a-z ,]* \d+\.\d+( |$)"
+    r"everything else|fitting certificate)[a-z ,]* \d+\.\d\d?( |$)"
 )
 MASKED = (
     (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
