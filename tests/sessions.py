@@ -58,7 +58,7 @@ MASKED = (
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
     (r"\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
-    (r"\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
+    (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
     (r"dfmp2 \d+\.\d+\.\d+\S*\b", "dfmp2 #"),
 )
