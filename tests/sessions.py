@@ -1,7 +1,7 @@
 """Sessions: files, commands and Python expressions that follow each other in one folder, with all
 that they printed and wrote. A session is a text file in `tests/data/sessions`:
 
-    # What it is about. The first line may be: relative 1e-4, for numbers from differences.
+    # relative 1e-4: what it is about; the tolerance may be left out unless numbers are differences
     file h2o.xyz
         3
         ...
@@ -54,6 +54,7 @@ HOST = re.compile(
 )
 MASKED = (
     (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
+    (r"^ *([a-z]\S*-\S*) +\d+ +\d+\.\d\d$", r"\1 # #"),
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
     (r"\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
@@ -243,7 +244,7 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def relative(text: str) -> float:
     """By how much the numbers of a session may differ, beyond the last decimal shown."""
-    stated = re.match(r"# relative (\S+)\n", text)
+    stated = re.match(r"# relative ([\d.e-]+)", text)
     return float(stated[1]) if stated else RELATIVE
 
 

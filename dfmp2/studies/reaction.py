@@ -562,7 +562,13 @@ def _notes_on_modes(one: _Found) -> list[str]:
     notes = []
     imaginary = _left_out(one)[: one.imaginary]
     uncertain = _left_out(one)[one.imaginary :]
-    if one.imaginary == 1:
+    elsewhere = no_stationary_point(one.result)
+    if elsewhere and imaginary:
+        modes = counted_text(one.imaginary, "imaginary mode")
+        notes.append(
+            f"{label} has {modes}, {', '.join(imaginary)} cm^-1, left out of its thermochemistry"
+        )
+    elif one.imaginary == 1:
         notes.append(
             f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
             "out of its thermochemistry; its energies above the reactants are barriers"
@@ -580,7 +586,7 @@ def _notes_on_modes(one: _Found) -> list[str]:
             f"{label} has {counted_text(len(uncertain), 'mode')} whose curvature is zero within the "
             f"noise, {', '.join(uncertain)} cm^-1, left out of its thermochemistry"
         )
-    return notes + [f"{label} is at {text}" for text in no_stationary_point(one.result)]
+    return notes + [f"{label} is at {text}" for text in elsewhere]
 
 
 def _notes_on_gas(found: Sequence[_Found], gas: GasConditions) -> list[str]:
