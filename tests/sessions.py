@@ -253,11 +253,13 @@ def differences(text: str) -> list[str]:
     allowed = relative(text)
     different = []
     for head, below, now in results(text):
-        pairs = [(one, two) for one, two in zip(now, below, strict=False)]
-        bad = [pair for pair in pairs if not same(*pair, allowed)]
-        if len(now) != len(below) or bad:
-            missing = [line for line in below if line not in now]
-            further = [line for line in now if line not in below]
+        missing = [line for line in below if line not in now]
+        further = [line for line in now if line not in below]
+        if len(now) == len(below):
+            pairs = [pair for pair in zip(now, below, strict=True) if not same(*pair, allowed)]
+            missing = [recorded for _, recorded in pairs]
+            further = [found for found, _ in pairs]
+        if missing or further or len(now) != len(below):
             different += [head]
             different += [f"- {line}" for line in missing]
             different += [f"+ {line}" for line in further]
