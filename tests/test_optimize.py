@@ -68,7 +68,6 @@ from tests.springs import (
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
-OTHER = Molecule(("O", "H", "H"), [[0, 0.3, 0], [0.2, 1.9, -0.7], [-0.9, -0.9, 1.2]])
 
 
 def _in_angstrom(text, **state):
