@@ -1,7 +1,7 @@
 """Sessions: files, commands and Python expressions that follow each other in one folder, with all
 that they printed and wrote. A session is a text file in `tests/data/sessions`:
 
-    # What it is about. The first line may be: relative 1e-4, for numbers from differences.
+    # relative 1e-4: what it is about; the tolerance may be left out unless numbers are differences
     file h2o.xyz
         3
         ...
@@ -11,8 +11,8 @@ that they printed and wrote. A session is a text file in `tests/data/sessions`:
         what the expression is
 
 Lines that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede `dfmp2`; a
-command `page FILE` prints rows and marks of the page of a result, `datasets FILE` the datasets of
-an HDF5 file, `cat FILE` a file, or its length and sums if it is long.
+command `page FILE [N]` prints (the first N) rows and marks of the page of a result, `datasets FILE`
+the datasets of an HDF5 file, `cat FILE` a file, or its length and sums if it is long.
 
 `python -m tests.sessions [NAME...]` runs sessions and writes their files anew, to be read as a
 diff: each changed number needs a reason.
@@ -50,14 +50,16 @@ NUMBER = re.compile(r"[-+]?\d+\.\d*(?:[eEdD][-+]?\d+)?")
 HOST = re.compile(
     r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|"
     r"/how |^ *(SCF|integrals|transformation|metric and fit|pair energies|total|gradient|stability|"
-    r"everything else|fitting certificate)[a-z ,]* \d+\.\d+( |$)"
+    r"everything else|fitting certificate)[a-z ,]* \d+\.\d\d?( |$)"
 )
 MASKED = (
+    (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
+    (r"^ *([a-z]\S*-\S*) +\d+ +\d+\.\d\d$", r"\1 # #"),
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
     (r"\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
-    (r"\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
+    (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
     (r"dfmp2 \d+\.\d+\.\d+\S*\b", "dfmp2 #"),
 )
@@ -102,9 +104,9 @@ def of_file(path: Path) -> list[str]:
     return [f"{len(lines)} lines, words {check}, sums {total:.6g} {weighted:.6g}"]
 
 
-def of_page(path: Path) -> list[str]:
-    """Rows of numbers and marks of charts on the page of a stored result."""
-    made = run_here("report", path.name, "-o", "page.html", cwd=Path.cwd())
+def of_page(path: Path, most: int | None = None) -> list[str]:
+    """Rows of numbers and marks of charts on the page of a stored result, `most` of each."""
+    made = run_here("report", path.name, "-o", "page.html", "--overwrite", cwd=Path.cwd())
     assert made.code == 0, made.err
     text = Path("page.html").read_text()
     lines = []
@@ -115,7 +117,8 @@ def of_page(path: Path) -> list[str]:
         if not changing and any(re.fullmatch(r"[-+±]?\d\S*", cell) for cell in cells):
             lines.append(masked(re.sub(TIME_OF_A_RUN, "", shown)))
     marks = [masked(mark) for mark in re.findall("<title>(.*?)</title>", text)]
-    return lines + [f"mark {mark}" for mark in marks if not LEFT_OUT.fullmatch(mark)]
+    marks = [f"mark {mark}" for mark in marks if not LEFT_OUT.fullmatch(mark)]
+    return lines[:most] + marks[:most]
 
 
 def of_datasets(path: Path) -> list[str]:
@@ -126,7 +129,10 @@ def of_datasets(path: Path) -> list[str]:
         if isinstance(item, h5py.Dataset) and not CHANGING.search(f"/{name}"):
             values = "" if item.dtype.kind not in "fiu" else f"{np.abs(item[()]).sum():.6g}"
             shape = ["compressed"] if name.endswith("/records") else list(item.shape)
-            lines.append(f"/{name} {shape} {item.attrs.get('units', '')} {values}".rstrip())
+            units = item.attrs.get("units", "")
+            if isinstance(units, bytes):
+                units = units.decode()
+            lines.append(f"/{name} {shape} {units} {values}".rstrip())
 
     with h5py.File(path) as handle:
         handle.visititems(note)
@@ -140,8 +146,12 @@ def of_command(words: list[str]) -> list[str]:
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
     if words[0] in ("page", "datasets", "cat"):
-        look = {"page": of_page, "datasets": of_datasets, "cat": of_file}[words[0]]
-        return look(Path(words[1]))
+        path = Path(words[1])
+        if not path.exists():
+            return ["no such file"]
+        if words[0] == "page":
+            return of_page(path, *map(int, words[2:]))
+        return {"datasets": of_datasets, "cat": of_file}[words[0]](path)
     assert words[0] == "dfmp2", words
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -168,10 +178,7 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(StringIO()):
         try:
-            value = eval(code, names)
-        except SyntaxError:
-            value = None
-            exec(code, names)
+            value = _value(code, names)
         except Exception as error:  # noqa: BLE001 - what a caller would see
             return [f"{type(error).__name__}: {masked(str(error))}"]
     lines = of_text(out.getvalue())
@@ -180,6 +187,16 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
     elif value is not None:
         lines += of_text(str(_plain(value)))
     return lines
+
+
+def _value(code: str, names: dict[str, Any]) -> Any:
+    """The value of an expression; a statement is carried out and has none."""
+    try:
+        compiled = compile(code, "session", "eval")
+    except SyntaxError:
+        exec(code, names)
+        return None
+    return eval(compiled, names)
 
 
 def _plain(value: Any) -> Any:
@@ -227,7 +244,7 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def relative(text: str) -> float:
     """By how much the numbers of a session may differ, beyond the last decimal shown."""
-    stated = re.match(r"# relative (\S+)\n", text)
+    stated = re.match(r"# relative ([\d.e-]+)", text)
     return float(stated[1]) if stated else RELATIVE
 
 
@@ -236,11 +253,13 @@ def differences(text: str) -> list[str]:
     allowed = relative(text)
     different = []
     for head, below, now in results(text):
-        pairs = [(one, two) for one, two in zip(now, below, strict=False)]
-        bad = [pair for pair in pairs if not same(*pair, allowed)]
-        if len(now) != len(below) or bad:
-            missing = [line for line in below if line not in now]
-            further = [line for line in now if line not in below]
+        missing = [line for line in below if line not in now]
+        further = [line for line in now if line not in below]
+        if len(now) == len(below):
+            pairs = [pair for pair in zip(now, below, strict=True) if not same(*pair, allowed)]
+            missing = [recorded for _, recorded in pairs]
+            further = [found for found, _ in pairs]
+        if missing or further or len(now) != len(below):
             different += [head]
             different += [f"- {line}" for line in missing]
             different += [f"+ {line}" for line in further]

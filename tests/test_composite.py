@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 from pyscf import cc, df, gto, mp, scf
 
 from dfmp2 import Molecule
-from dfmp2.cli.main import main
 from dfmp2.errors import (
     BackendUnavailable,
     ComparisonFailed,
@@ -695,24 +693,3 @@ def test_memory_of_the_correction_is_estimated():
     triples = 2 * (5 * 14**3 + 5 * 14 * 15**2 + 4 * 15 * 14**2 + 4 * 15**3)
     arrays = 8 * (20 * doubles + triples + 23**2 * 79)
     assert coupled_cluster_bytes(unrestricted) == 80 * 10**6 + round(1.5 * arrays)
-
-
-def test_command_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "he.xyz").write_text("1\n\nHe 0 0 0\n")
-    typed = ["cbs", "he.xyz", "--basis", "cc-pv[dt]z"]
-    typed += ["--delta", "ccsd(t)/cc-pvdz", "--frozen-core", "none", "--json", "--threads", "1"]
-    assert main(typed) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["delta"] == "ccsd(t)/cc-pvdz"
-    assert printed["basis_sets"] == ["cc-pvdz", "cc-pvtz"]
-    cluster = printed["runs"]["delta-pyscf"]["coupled_cluster"]
-    study = read_study(tmp_path / "he.cbs.h5")
-    stored = study.runs["delta-pyscf"].coupled_cluster
-    assert cluster["ccsd_correlation_energy"] == stored.ccsd_correlation_energy
-    corrected = value(study, "cbs_total_energy") + stored.correction
-    assert value(study, "composite_total_energy") == pytest.approx(corrected, abs=1e-14)
-    assert main(["run", "he.xyz", "--basis", "cc-pv[dt]z"]) == 3
-    assert "use dfmp2 cbs" in capsys.readouterr().err
-    assert main(["run", "he.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2
-    assert "dfmp2 cbs takes --delta" in capsys.readouterr().err

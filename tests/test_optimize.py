@@ -51,7 +51,7 @@ from dfmp2.studies.vibrations import (
     vibrations,
 )
 from tests.conftest import Runner, succeed
-from tests.faults import EACH, Stopping, finished_in_stops
+from tests.faults import EACH, finished_in_stops
 from tests.ideal_gas import ideal_gas
 from tests.recorded import recorded_error, recorded_failure
 from tests.springs import (
@@ -68,7 +68,6 @@ from tests.springs import (
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
-OTHER = Molecule(("O", "H", "H"), [[0, 0.3, 0], [0.2, 1.9, -0.7], [-0.9, -0.9, 1.2]])
 
 
 def _in_angstrom(text, **state):
@@ -1197,43 +1196,6 @@ def test_thermochemistry_as_in_pyscf(atoms):
     ):
         unit = 2625499.64 if "K)" in found[name][1] else 1.0
         assert found[name][0] == pytest.approx(expected[theirs][0] * unit, rel=1e-6, abs=1e-8)
-
-
-def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path) -> None:
-    """Finished gradients are not recomputed; the Molden file has the sections, units and order of
-    the format."""
-    command = ("frequencies", "h2.xyz", *COMMAND, "--allow-gradient", "--json", "--output", "x.h5")
-    with Stopping(every=40):
-        assert call(*command).code == 75
-    done = call(*command, "--resume")
-    whole = succeed(done).json
-    assert 2 <= done.kept_runs < 13 == len(whole["runs"])
-    looser = call(*command, "--resume", "--tolerance", "1e-6")  # allowed until it is complete
-    recorded_failure(looser, 3)
-
-    pieces = re.split(r"^\[(.+?)\](.*)$", (folder / "x.molden").read_text(), flags=re.MULTILINE)[1:]
-    sections = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
-    found = {name: (unit.strip(), text.split("\n")[1:-1]) for name, unit, text in sections}
-    places = read_xyz("h2.xyz").molecule.coordinates
-    unit, atoms = found["Atoms"]
-    assert unit == "AU" and [row.split()[:3] for row in atoms] == [["H", "1", "1"], ["H", "2", "1"]]
-    for rows, first in ((atoms, 3), (found["FR-COORD"][1], 1)):
-        assert np.array([row.split()[first:] for row in rows], float) == pytest.approx(
-            places, abs=1e-9
-        )
-    assert [float(row) for row in found["FREQ"][1]] == pytest.approx(
-        whole["table"]["wavenumber"], abs=1e-5
-    )
-    assert [float(row) for row in found["INT"][1]] == pytest.approx(
-        whole["table"]["ir_intensity"], abs=1e-5
-    )
-    title, *mode = found["FR-NORM-COORD"][1]
-    mode = np.array([row.split() for row in mode], float)
-    bond = (places[1] - places[0]) / np.linalg.norm(places[1] - places[0])
-    assert title == "vibration 1" and np.abs(mode @ bond) == pytest.approx(
-        np.sqrt([0.5, 0.5]), abs=1e-6
-    )
-    assert mode.sum(axis=0) == pytest.approx(0, abs=1e-6)
 
 
 def test_small_runs_are_shared_by_processes(

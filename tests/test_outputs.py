@@ -195,9 +195,10 @@ def same(found: str, expected: str, relative: float) -> bool:
 
     Allowed are two units of the last decimal shown, or `relative`.
     """
-    if NUMBER.sub("#", found) != NUMBER.sub("#", expected):
+    ones, twos = NUMBER.findall(found), NUMBER.findall(expected)
+    if NUMBER.sub("#", found) != NUMBER.sub("#", expected) or len(ones) != len(twos):
         return False
-    for one, two in zip(NUMBER.findall(found), NUMBER.findall(expected), strict=True):
+    for one, two in zip(ones, twos, strict=True):
         digits, _, exponent = two.partition("e")
         decimals = len(digits.partition(".")[2])
         unit = 10.0 ** (int(exponent or 0) - decimals)

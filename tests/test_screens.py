@@ -25,7 +25,6 @@ from dfmp2.output.document import (
     displayed_width,
     fitted_lines,
 )
-from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.reports.energies import energy_rows, quoted_energies
 from dfmp2.output.reports.method import method_section
 from dfmp2.output.reports.study import cost_of_runs, main_tables
@@ -367,41 +366,6 @@ def test_a_map_with_many_columns_fits(stretched: Study, count: int) -> None:
         if "E - lowest" in str(table.heads[count])
     ]
     assert max(map(len, lines)) <= WIDEST and len([x for x in lines if "12345.6789" in x]) == 1
-
-
-def test_an_interaction_stands_in_one_table(stretched: Study) -> None:
-    """Corrected, uncorrected and their difference side by side; no spin components."""
-    energies = {
-        "": (-0.004, -0.009),
-        "scf_": (-0.003, -0.005),
-        "mp2_same_spin_correlation_": (-0.001, -0.0015),
-        "correlation_": (-0.001, -0.004),
-        "mp2_correlation_": (-0.001, -0.004),
-    }
-    values = {}
-    for part, (corrected, uncorrected) in energies.items():
-        values[f"{part}cp_corrected_interaction_energy"] = Dataset(corrected, "hartree", "")
-        values[f"{part}uncorrected_interaction_energy"] = Dataset(uncorrected, "hartree", "")
-    values["precision_error"] = Dataset(1e-8, "hartree", "")
-    names = ("complex", "fragment-1-in-complex", "fragment-1-alone")
-    runs = dict(zip(names, stretched.runs.values(), strict=True))
-    study = replace(stretched, kind="interaction", values=values, table={}, arrays={}, runs=runs)
-    (table,) = main_tables(study)
-    assert len(table.rows) == 3
-    numbers = {row[0]: [float(cell) for cell in row[1:]] for row in table.rows}
-    for name, (corrected, uncorrected) in (
-        ("interaction energy", energies[""]),
-        ("scf", energies["scf_"]),
-        ("correlation", energies["correlation_"]),
-    ):
-        found = numbers[name]
-        assert found[0] == corrected
-        assert found[1] == pytest.approx(corrected * 627.509474, abs=1e-4)
-        for value, energy in zip(
-            found[2:], (corrected, uncorrected, corrected - uncorrected), strict=True
-        ):
-            assert value == pytest.approx(energy * 2625.4996394799, abs=6e-5)
-    assert max(map(len, brief_study(study, "scan.h5").splitlines())) <= WIDEST
 
 
 @pytest.mark.parametrize(

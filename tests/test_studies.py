@@ -3,14 +3,12 @@ formulas."""
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import h5py
 import numpy as np
@@ -511,53 +509,6 @@ def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> N
     assert found["minimum_parabola"] == pytest.approx(best, abs=2e-3)
 
 
-def test_files_and_screen(call: Runner, folder: Path) -> None:
-    scan = (
-        "scan",
-        "h2o.xyz",
-        "--angle",
-        "2,1,3",
-        "90:120:3",
-        "--basis",
-        "sto-3g",
-        "--threads",
-        "1",
-        "--no-chain",
-    )
-    done = succeed(call(*scan, "--output", "x.h5", "--verbose"))
-    assert sorted(path.name for path in folder.glob("x.*")) == ["x.csv", "x.h5", "x.svg"]
-    study = read_study("x.h5")
-    assert not [run for run in study.runs.values() if "point" in run.reference.start]
-    rows = list(csv.reader((folder / "x.csv").read_text().splitlines()))
-    assert rows[0][0] == "angle_2_1_3 [degree]" and [row[0] for row in rows[1:]] == [
-        "90",
-        "105",
-        "120",
-    ]
-    place = rows[0].index("mp2_total_energy [hartree]")
-    assert [float(row[place]) for row in rows[1:]] == [
-        run.mp2_total_energy for run in study.runs.values()
-    ]
-    recorded_failure(call(*scan, "--output", "x.h5"), 3)  # names all three files
-    (folder / "x.h5").rename(folder / "y.h5")
-    recorded_failure(call(*scan, "--output", "x.h5"), 3)
-    (folder / "y.h5").rename(folder / "x.h5")
-    assert succeed(call("show", "x.h5", "--csv")).out == (folder / "x.csv").read_text()
-    assert done.out.startswith(succeed(call("show", "x.h5")).out)
-    circles = [
-        item
-        for item in ElementTree.parse("x.svg").iter()
-        if item.tag.endswith("circle") and len(item)
-    ]
-    heights = [float(circle.attrib["cy"]) for circle in circles]
-    energies = study.table["mp2_total_energy"].values
-    assert np.argsort(heights).tolist() == np.argsort(energies)[::-1].tolist()  # up is higher
-    for run, value in zip(study.runs.values(), study.table["angle_2_1_3"].values, strict=True):
-        first, second = (run.molecule.coordinates[n] - run.molecule.coordinates[0] for n in (1, 2))
-        cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
-        assert math.degrees(math.acos(cosine)) == pytest.approx(value, abs=1e-10)
-
-
 def dihedral(points: np.ndarray) -> float:
     """The angle between two planes from its cosine, with the sign of the triple product;
     degrees."""
@@ -944,24 +895,6 @@ def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("chained", [True, False])
-@pytest.mark.parametrize("where", ["bond", "frames"])
-def test_points_start_from_the_one_before_or_not(
-    chained: bool, where: str, call: Runner, folder: Path
-) -> None:
-    (folder / "two.xyz").write_text("2\n\nH 0 0 0\nHe 0 0.1 0.8\n2\n\nH 0 0 0\nHe 0 0.1 0.9\n")
-    (folder / "one.xyz").write_text("2\n\nH 0 0 0\nHe 0 0.1 0.8\n")
-    points = ("two.xyz",)
-    if where == "bond":
-        points = ("one.xyz", "--bond", "1,2", "0.8:0.9:2")
-    fixed = ("--charge", "1", "--basis", "sto-3g", "--threads", "1", "--output", "x.h5")
-    succeed(call("scan", *points, *fixed, *(() if chained else ("--no-chain",))))
-    study = read_study("x.h5")
-    first, second = study.runs
-    started = study.runs[second].reference.start == f"orbitals of {first}"
-    assert started == chained == study.settings["chained"]
-
-
 def test_frames_are_read_one_by_one(folder: Path) -> None:
     water = MOLECULES["h2o"]
     (folder / "f.xyz").write_text(f"{water}\n{water.replace('0.1173', '0.2')}\r\n")
@@ -1045,30 +978,6 @@ def test_interrupted_and_resumed(
 
 
 # --- warnings of the runs -------------------------------------------------------------------------
-
-
-def test_warnings_of_the_runs_stand_in_the_report_and_in_show(call: Runner, folder: Path) -> None:
-    """H2 pulled apart: RHF is stable at the first point and unstable at the others."""
-    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    arguments = ("--bond", "1,2", "0.74:2.74:3", "--basis", "6-31g", "--allow-small-gap")
-    done = succeed(call("scan", "h2.xyz", *arguments, "--output", "h2.h5"))
-    study = read_study(folder / "h2.h5")
-    eigenvalues = [run.reference.stability.lowest_eigenvalue for run in study.runs.values()]
-    unstable = [name for name, value in zip(study.runs, eigenvalues, strict=True) if value < 0]
-    assert len(unstable) == 2 and [warned.runs for warned in study.all_warnings] == [
-        tuple(unstable)
-    ]
-    named = f"({unstable[0]}, {unstable[1]}; figures of the first): the SCF"
-    said = f"warning: 2 of 3 runs {named} solution is unstable"
-    for text in (done.out, succeed(call("show", "h2.h5")).out, str(study)):
-        assert said in " ".join(text.split())
-    assert done.out.splitlines()[-1].endswith("-> h2.h5; 1 warning")
-    quiet = succeed(call("scan", "h2.xyz", *arguments, "--output", "h2.h5", "--resume", "--quiet"))
-    assert quiet.out.endswith("-> h2.h5; 1 warning\n")
-    (listed,) = succeed(call("show", "h2.h5", "--json")).json["warnings"]
-    assert listed["runs"] == unstable and f"{min(eigenvalues[1:2]):.4f} Eh" in listed["text"]
-    succeed(call("report", "h2.h5", "-o", "h2.html"))
-    assert named in (folder / "h2.html").read_text()
 
 
 def test_a_warning_of_the_study_itself_is_kept(call: Runner, folder: Path) -> None:

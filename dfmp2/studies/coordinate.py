@@ -30,7 +30,7 @@ from dfmp2.errors import Command, InputError, Message, Option
 from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import connected
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 Vector = NDArray[np.float64]
 
@@ -267,7 +267,7 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
         if text:
             named = Message(option.of(text[:60]))
         else:
-            named = Message(option, f" of {count} values")
+            named = Message(option, f" of {counted_text(count, 'value')}")
         raise InputError(
             named,
             f": expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9",

@@ -566,16 +566,19 @@ def _notes_on_modes(one: _Found) -> list[str]:
     notes = []
     imaginary = _left_out(one)[: one.imaginary]
     uncertain = _left_out(one)[one.imaginary :]
-    if one.imaginary == 1:
+    elsewhere = [f"{label} is at {text}" for text in no_stationary_point(one.result)]
+    modes = f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1"
+    if one.imaginary and elsewhere:
+        notes.append(f"{label} has {modes}, left out of its thermochemistry")
+    elif one.imaginary == 1:
         notes.append(
             f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is left "
             "out of its thermochemistry; its energies above the reactants are barriers"
         )
     elif one.imaginary:
         notes.append(
-            f"{label} is NO MINIMUM and no transition state: "
-            f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1, "
-            "left out of its thermochemistry"
+            f"{label} is NO MINIMUM and no transition state: {modes}, left out of its "
+            "thermochemistry"
         )
     elif one.species.transition_state:
         notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
@@ -584,7 +587,7 @@ def _notes_on_modes(one: _Found) -> list[str]:
             f"{label} has {counted_text(len(uncertain), 'mode')} whose curvature is zero within the "
             f"noise, {', '.join(uncertain)} cm^-1, left out of its thermochemistry"
         )
-    return notes + [f"{label} is at {text}" for text in no_stationary_point(one.result)]
+    return notes + elsewhere
 
 
 def _notes_on_gas(found: Sequence[_Found], gas: GasConditions) -> list[str]:

@@ -492,7 +492,11 @@ def _notes(scan: Scan, outcomes: Sequence[Outcome], failures: Failures) -> list[
     start = "the converged orbitals of the point before" if scan.chained else "atomic densities"
     notes = [f"start orbitals: {start}"]
     if scan.relaxed is None:
-        notes += [f"atoms that move: {show_atoms(one.moving)}" for one in scan.coordinates]
+        for one in scan.coordinates:
+            moves = f"atoms that move: {show_atoms(one.moving)}"
+            if len(scan.coordinates) > 1:
+                moves += f" ({one.said})"
+            notes.append(moves)
     else:
         notes += [*scan.relaxed.notes(), CITATION, *_disagreements(scan, outcomes)]
     for outcome in outcomes:

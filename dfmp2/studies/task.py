@@ -410,7 +410,7 @@ def certified(steps: Sequence[Step]) -> Certified:
         total += costs[_alike(step)]
         if total > CERTIFICATES:
             return Certified(as_asked, estimated, chosen)
-    note = f"fitting errors: measured in all {len(as_asked)} runs with four-centre integrals"
+    note = "fitting errors: measured in every run with four-centre integrals"
     return Certified(with_certificates, note, chosen)
 
 

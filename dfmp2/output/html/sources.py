@@ -383,9 +383,9 @@ def _turns_of_scan(study: Study, *, found_minimum: bool) -> list[SummaryTile]:
     name = "lowest point"
     if coordinates[0].units:
         name = f"lowest point / {', '.join(column.units for column in coordinates)}"
-    about = "of those computed: no minimum inside was found"
-    if len(coordinates) > 1:
-        about = "of those computed"
+    about = "of those computed"
+    if len(coordinates) == 1 and coordinates[0].units:
+        about = "of those computed: no minimum inside was found"
     return [SummaryTile(name, place, about)]
 
 
