@@ -48,18 +48,24 @@ LONGEST = 60  # lines of a file that are shown; of a longer one, sums
 RELATIVE = 1e-6
 NUMBER = re.compile(r"[-+]?\d+\.\d*(?:[eEdD][-+]?\d+)?")
 HOST = re.compile(
-    r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|"
+    r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|prepared on|"
+    r"device and libraries|wall time: |AVX|"
+    r"prepared: (host|platform|python|numpy|scipy|pyscf|h5py|blas|backend details)|"
     r"/how |^ *(SCF|integrals|transformation|metric and fit|pair energies|total|gradient|stability|"
     r"everything else|fitting certificate)[a-z ,]* \d+\.\d+( |$)"
+)
+HOST_KEY = re.compile(
+    r"/preparation/(?!file)|/dispersion/program|/gradient_certificate/(rotation|translation|z_vector)"
 )
 MASKED = (
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
-    (r"\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
+    (r"[-+]?\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
     (r"\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
-    (r"dfmp2 \d+\.\d+\.\d+\S*\b", "dfmp2 #"),
+    (r"<time> on \S+,", "<time> on <host>,"),
+    (r"(dfmp2|dftd[34]|PySCF) \d+\.\d+\.\d+\S*\b", r"\1 #"),
 )
 
 
@@ -80,7 +86,7 @@ def of_text(text: str) -> list[str]:
             values = None
         if values is not None:
             lines = [f"{path} {rounded(value)}" for path, value in values]
-            return [line for line in lines if not CHANGING.search(line)]
+            return [line for line in lines if not (CHANGING.search(line) or HOST_KEY.search(line))]
     lines = [masked(line) for line in text.splitlines() if not HOST.search(line)]
     return [line for line in lines if line]
 
@@ -157,7 +163,8 @@ def of_command(words: list[str]) -> list[str]:
         told = [line for line in done.err.splitlines() if not HOST.search(line)]
         lines += heard("\n".join(told))
     else:
-        lines += [f"told {line}" for line in of_text(done.err)]
+        told = [line for line in done.err.splitlines() if not line.startswith(" ")]
+        lines += [f"told {masked(line)}" for line in told]
     if done.code:
         lines.append(f"code {done.code}")
     return lines
@@ -168,10 +175,11 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(StringIO()):
         try:
-            value = eval(code, names)
-        except SyntaxError:
             value = None
-            exec(code, names)
+            try:
+                value = eval(code, names)
+            except SyntaxError:
+                exec(code, names)
         except Exception as error:  # noqa: BLE001 - what a caller would see
             return [f"{type(error).__name__}: {masked(str(error))}"]
     lines = of_text(out.getvalue())

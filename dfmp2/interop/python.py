@@ -86,7 +86,9 @@ def public(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = {*inspect.signature(function).parameters, *keywords.__annotations__}
+        parameters = inspect.signature(function).parameters.values()
+        known = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
+        known |= keywords.__annotations__.keys()
 
         @functools.wraps(function)
         def called(*arguments: P.args, **keywords_given: P.kwargs) -> R:
@@ -420,6 +422,10 @@ def plan(
         task = "properties"
     else:
         task = "energy"
+    if task != "energy":
+        from dfmp2.gradients.gradient import require_gradient
+
+        require_gradient(parsed, chosen)
     outlook = foresee(parsed, chosen, TranslatingListener(listener), calibrate=calibrate, task=task)
     change = outlook.to_dict()["change"]  # of memory, or of the scratch folder
     return replace(outlook, change=Message(in_words(change, PYTHON)))
