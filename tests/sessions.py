@@ -60,7 +60,7 @@ HOST_KEY = re.compile(
 MASKED = (
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
-    (r"[-+]?\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
+    (r"[-+]?\d(\.\d+)?[eE]-(0[7-9]|[1-9]\d)|\b0\.0e\+00", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
     (r"\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
@@ -110,7 +110,7 @@ def of_file(path: Path) -> list[str]:
 
 def of_page(path: Path) -> list[str]:
     """Rows of numbers and marks of charts on the page of a stored result."""
-    made = run_here("report", path.name, "-o", "page.html", cwd=Path.cwd())
+    made = run_here("report", path.name, "-o", "page.html", "--overwrite", cwd=Path.cwd())
     assert made.code == 0, made.err
     text = Path("page.html").read_text()
     lines = []
