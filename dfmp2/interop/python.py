@@ -87,13 +87,12 @@ def public(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = inspect.signature(function).parameters.values()
-        known = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
-        known |= keywords.__annotations__.keys()
+        named = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
 
         @functools.wraps(function)
         def called(*arguments: P.args, **keywords_given: P.kwargs) -> R:
             with speaking(PYTHON):
-                require_known_option(keywords_given, known)
+                require_known_option(keywords_given, named | keywords.__annotations__.keys())
                 return function(*arguments, **keywords_given)
 
         return called
@@ -416,12 +415,11 @@ def plan(
     >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
     """
     parsed, chosen = molecule_and_options(molecule, basis, options)
+    task = "energy"
     if gradient:
         task = "gradient"
     elif chosen.properties:
         task = "properties"
-    else:
-        task = "energy"
     if task != "energy":
         from dfmp2.gradients.gradient import require_gradient
 
