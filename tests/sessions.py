@@ -55,6 +55,7 @@ HOST = re.compile(
     r"/how |^ *(SCF|integrals|transformation|metric and fit|pair energies|total|gradient|stability|"
     r"everything else|fitting certificate)[a-z ,]* \d+\.\d+( |$)"
 )
+NO_PAIR = "| 0.00000000 | 0.00000000 | 0.00000000 | 0.00"  # in any order among themselves
 HOST_KEY = re.compile(
     r"/preparation/(?!file)|/dispersion/program|/sources/scf_convergence/|"
     r"/gradient_certificate/(rotation|translation|z_vector)|"
@@ -121,7 +122,7 @@ def of_page(path: Path) -> list[str]:
     for row in parse(text).rows:
         cells = [" ".join(cell.split()) for cell in row]
         shown = " | ".join(cells)
-        changing = LEFT_OUT.fullmatch(shown) or CHANGING.search(shown)
+        changing = LEFT_OUT.fullmatch(shown) or CHANGING.search(shown) or shown.endswith(NO_PAIR)
         if not changing and any(re.fullmatch(r"[-+±]?\d\S*", cell) for cell in cells):
             lines.append(masked(re.sub(TIME_OF_A_RUN, "", shown)))
     marks = [masked(mark) for mark in re.findall("<title>(.*?)</title>", text)]
