@@ -46,22 +46,33 @@ STORED = Path(__file__).parent / "data" / "sessions"
 INDENT = "    "
 LONGEST = 60  # lines of a file that are shown; of a longer one, sums
 RELATIVE = 1e-6
+LETTERS = str.maketrans("0123456789", "ghijklmnop")  # for a check that does not look like a number
 NUMBER = re.compile(r"[-+]?\d+\.\d*(?:[eEdD][-+]?\d+)?")
 HOST = re.compile(
-    r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|"
+    r"processor|provenance|memory|peak|finished at|started|PySCF \d|sha256|version|prepared on|"
+    r"device and libraries|wall time: |AVX|"
+    r"prepared: (host|platform|python|numpy|scipy|pyscf|h5py|blas|backend details)|"
     r"/how |^ *(SCF|integrals|transformation|metric and fit|pair energies|total|gradient|stability|"
     r"everything else|fitting certificate)[a-z ,]* \d+\.\d\d?( |$)"
+)
+NO_PAIR = "| 0.00000000 | 0.00000000 | 0.00000000 | 0.00"  # in any order among themselves
+HOST_KEY = re.compile(
+    r"/preparation/(?!file)|/dispersion/program|/sources/scf_convergence/|"
+    r"/gradient_certificate/(rotation|translation|z_vector)|"
+    r"/polarizability/(asymmetry|step_error|dipole_difference)"
 )
 MASKED = (
     (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
     (r"^ *([a-z]\S*-\S*) +\d+ +\d+\.\d\d$", r"\1 # #"),
     (r"\b\d+(\.\d+)?( to \d+(\.\d+)?)? ?(s|ms|min|h|MB|GB|kB|GiB|MiB|bytes)\b", r"# \4"),
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
-    (r"\d(\.\d+)?e-(0[7-9]|[1-9]\d)", "#e-#"),  # rounding
+    (r"[-+]?\d(\.\d+)?[eE]-(0[7-9]|[1-9]\d)|\b0\.0e\+00", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
     (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
+    (r"(?<=difference: )0\b", "#e-#"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
-    (r"dfmp2 \d+\.\d+\.\d+\S*\b", "dfmp2 #"),
+    (r"<time> on \S+,", "<time> on <host>,"),
+    (r"(dfmp2|dftd[34]|PySCF) \d+\.\d+\.\d+\S*\b", r"\1 #"),
 )
 
 
@@ -82,7 +93,7 @@ def of_text(text: str) -> list[str]:
             values = None
         if values is not None:
             lines = [f"{path} {rounded(value)}" for path, value in values]
-            return [line for line in lines if not CHANGING.search(line)]
+            return [line for line in lines if not (CHANGING.search(line) or HOST_KEY.search(line))]
     lines = [masked(line) for line in text.splitlines() if not HOST.search(line)]
     return [line for line in lines if line]
 
@@ -98,9 +109,9 @@ def of_file(path: Path) -> list[str]:
     if "[MO]" in text or "scf_orbitals" in text:
         numbers = np.abs(numbers)  # the signs of orbitals differ between processors
     weights = 1 + np.arange(len(numbers)) % 7
-    words = NUMBER.sub("#", "\n".join(lines))
+    words = NUMBER.sub("#", "\n".join(lines)).replace("#e-#", "#")
     total, weighted = np.abs(numbers).sum(), np.sum(numbers * weights)
-    check = f"{crc32(words.encode()):08x}"
+    check = f"{crc32(words.encode()):08x}".translate(LETTERS)
     return [f"{len(lines)} lines, words {check}, sums {total:.6g} {weighted:.6g}"]
 
 
@@ -113,7 +124,7 @@ def of_page(path: Path, most: int | None = None) -> list[str]:
     for row in parse(text).rows:
         cells = [" ".join(cell.split()) for cell in row]
         shown = " | ".join(cells)
-        changing = LEFT_OUT.fullmatch(shown) or CHANGING.search(shown)
+        changing = LEFT_OUT.fullmatch(shown) or CHANGING.search(shown) or shown.endswith(NO_PAIR)
         if not changing and any(re.fullmatch(r"[-+±]?\d\S*", cell) for cell in cells):
             lines.append(masked(re.sub(TIME_OF_A_RUN, "", shown)))
     marks = [masked(mark) for mark in re.findall("<title>(.*?)</title>", text)]
@@ -164,10 +175,13 @@ def of_command(words: list[str]) -> list[str]:
                 os.environ[name] = value
     lines = of_text(done.out)
     if done.code in (0, 4, 8):
-        told = [line for line in done.err.splitlines() if not HOST.search(line)]
+        told = [
+            line for line in done.err.splitlines() if "dfmp2: " in line or not HOST.search(line)
+        ]
         lines += heard("\n".join(told))
     else:
-        lines += [f"told {line}" for line in of_text(done.err)]
+        told = [line for line in done.err.splitlines() if not line.startswith(" ")]
+        lines += [f"told {masked(line)}" for line in told]
     if done.code:
         lines.append(f"code {done.code}")
     return lines

@@ -22,7 +22,6 @@ from dfmp2.errors import InputError
 from dfmp2.host.resources import cores
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.options import Options
-from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 from tests.recorded import recorded_failure
 
@@ -95,36 +94,6 @@ def test_every_option_reaches_the_calculation(
 # --- molecule -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("units", "scale"), [("angstrom", ANGSTROM_PER_BOHR), ("bohr", 1.0)])
-def test_units(json_of: Any, folder: Path, units: str, scale: float) -> None:
-    """Two protons 1.4 bohr apart repel each other with 1/1.4 Eh, whatever the unit of the file."""
-    (folder / "pair.xyz").write_text(f"2\n\nH 0 0 0\nH 0 0 {1.4 * scale!r}\n")
-    assert json_of("pair.xyz", *STO3G, "--units", units)[
-        "nuclear_repulsion_energy"
-    ] == pytest.approx(1 / 1.4, rel=1e-14)
-
-
-def test_state_comes_from_default_comment_line_or_option_and_says_so(
-    call: Runner, folder: Path
-) -> None:
-    (folder / "ion.xyz").write_text("2\ncharge=1 multiplicity=2\nH 0 0 0\nH 0 0 1.0\n")
-    for file, options, origin in (
-        ("h2.xyz", (), "charge 0 (default), multiplicity 1 (default)"),
-        ("ion.xyz", (), "charge 1 (comment line), multiplicity 2 (comment line)"),
-        (
-            "ion.xyz",
-            ("--charge", "0", "--multiplicity", "1"),
-            "charge 0 (option), multiplicity 1 (option)",
-        ),
-    ):
-        done = succeed(call("run", file, *STO3G, *options))
-        assert origin in done.err
-        assert (
-            f"charge {done.json['charge']} " in origin
-            and f"multiplicity {done.json['multiplicity']} " in origin
-        )
-
-
 def test_standard_input(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = (folder / "h2.xyz").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
@@ -152,15 +121,6 @@ def test_orbitals_of_an_earlier_result_or_of_pyscf_save_cycles(
         found = json_of("h2o.xyz", *STO3G, "--scf-from", start, *more)
         assert found["scf_iterations"] < water.json["scf_iterations"]
         assert found["mp2_total_energy"] == pytest.approx(water.json["mp2_total_energy"], abs=1e-8)
-
-
-def test_auxbasis_auto_is_printed_in_full(call: Runner) -> None:
-    done = succeed(
-        call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--auxbasis", "auto", "--verbose")
-    )
-    printed = [line for line in done.out.splitlines() if " exponent " in line]
-    assert len(printed) > 3 and all(line.endswith("bohr^-2") for line in printed)
-    assert "even-tempered" in done.out
 
 
 @pytest.mark.parametrize(("given", "count"), [("none", 0), ("auto", 1), ("PSI4", 5)])
@@ -241,16 +201,6 @@ def test_threads_reach_openmp_and_are_given_back(
     assert (seen, lib.num_threads()) == ([3, 1], before)
 
 
-def test_allow_small_gap(call: Runner) -> None:
-    """RHF at 28 angstrom: gap 1/R = 0.019 Eh; at 12 angstrom it is only warned of."""
-    near = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g", "--output", "far.h5"))
-    assert "warning: the HOMO-LUMO gap is only 0.0441 Eh (below 0.1000)" in near.err
-    apart = ("run", "h2-apart.xyz", *STO3G, "--scf-from", "far.h5", "--output", "apart.h5")
-    recorded_failure(call(*apart), 5)
-    allowed = succeed(call(*apart, "--allow-small-gap"))
-    assert allowed.json["diagnostics"]["homo_lumo_gap"] == pytest.approx(0.0189, abs=1e-4)
-
-
 # --- output ---------------------------------------------------------------------------------------
 
 
@@ -305,36 +255,6 @@ def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:
 
 
 # --- the other commands ---------------------------------------------------------------------------
-
-
-def test_show(call: Runner, water: Stored, radical: Stored) -> None:
-    for stored in (water, radical):
-        shown = succeed(call("show", str(stored.path), "--json")).json
-        assert (
-            shown == stored.json | {"output": str(stored.path)}
-            and stored.json["output"] == stored.path.name
-        )
-    shown = succeed(call("show", str(water.path), "--pairs", "--verify")).out
-    assert f"{water.json['mp2_total_energy']:.10f}" in shown
-    assert "content hash verified: " in shown
-    rows = [line.split() for line in shown.splitlines() if line.startswith("opposite_spin ")]
-    assert len(rows) == 15  # i <= j of 5 orbitals
-    total = sum(float(row[3]) * (1 if row[1] == row[2] else 2) for row in rows)
-    assert total == pytest.approx(water.json["mp2_opposite_spin_correlation_energy"], abs=1e-11)
-    plain = succeed(call("show", str(water.path))).out
-    assert "content hash" not in plain and "opposite_spin " not in plain
-    recorded_failure(call("show", str(water.path), "--pairs", "--json"), 3)
-
-
-def test_compare(call: Runner, water: Stored, radical: Stored) -> None:
-    for stored in (water, radical):
-        done = succeed(call("compare", str(stored.path), "--quiet"))
-        assert "agrees with PySCF" in done.out.splitlines()[-1]
-        assert f"{stored.json['mp2_correlation_energy']:.10f}" in done.out
-        assert done.err == ""
-    strict = call("compare", str(water.path), "--tolerance", "1e-15", "--threads", "1", "--json")
-    recorded_failure(strict, 8)
-    assert strict.json["passed"] is False and strict.json["tolerance"] == 1e-15
 
 
 def test_backends(call: Runner) -> None:

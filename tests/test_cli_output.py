@@ -186,23 +186,6 @@ def test_every_dataset_is_described_and_a_number_or_text(water: Stored, radical:
 # --- round trips ----------------------------------------------------------------------------------
 
 
-def test_read_gives_back_what_was_written(water: Stored, radical: Stored, tmp_path: Path) -> None:
-    import dfmp2
-
-    fresh = [
-        dfmp2.run(water.path.with_name("h2o.xyz"), basis="sto-3g", stability="full", check=True),
-        dfmp2.run(
-            radical.path.with_name("nh2.xyz"), basis="sto-3g", precision="fp64", frozen_core="psi4"
-        ),
-    ]
-    for number, result in enumerate([*fresh, hdf5.read(water.path), hdf5.read(radical.path)]):
-        path = tmp_path / f"{number}.h5"
-        dfmp2.write(result, path)
-        again = dfmp2.read(path)
-        assert again == result and again.to_dict() == result.to_dict()
-        assert hdf5.verify(path)
-
-
 @pytest.mark.parametrize("name", ["water", "radical"])
 def test_result_is_a_pyscf_checkpoint(name: str, request: pytest.FixtureRequest) -> None:
     """PySCF loads molecule and orbitals, and its SCF started from them is converged at once."""

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from pyscf import gto, lib, scf
+from pyscf import gto, scf
 
 import dfmp2
 from dfmp2.errors import InputError
@@ -18,8 +18,7 @@ from dfmp2.gradients.result import GradientResult
 from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.derive import derive
 from dfmp2.mp2.result import Certificate, MP2Result
-from dfmp2.output import hdf5
-from tests.conftest import Heard, Runner, Stored, listing, succeed
+from tests.conftest import Heard, Runner, Stored
 from tests.recorded import recorded_error, recorded_failure, recorded_texts
 
 EXACT = 1e-12  # Eh, asked of fp64
@@ -264,37 +263,6 @@ def test_what_a_derived_result_keeps_and_what_goes(fields):
 
 
 # --- the command ----------------------------------------------------------------------------------
-
-
-def test_command_writes_a_whole_result(call: Runner, water: Stored, folder: Path):
-    source = folder / "w.h5"
-    shutil.copy(water.path, source)
-    before = source.read_bytes()
-    done = succeed(call("derive", "w.h5", "--frozen-core", "auto", "--output", "d.h5", "--json"))
-    assert source.read_bytes() == before
-    derived, parent = dfmp2.read(folder / "d.h5"), dfmp2.read(source)
-    assert hdf5.verify(source)[:16] in derived.frozen_core_note
-    assert hdf5.verify(source) in derived.provenance.command
-    assert derived.sizes.frozen_core == done.json["frozen_core_orbitals"] == 1
-    assert derived.mp2_opposite_spin_correlation_energy == pytest.approx(
-        float(parent.pairs.opposite_spin[1:, 1:].sum()), abs=EXACT
-    )
-    assert lib.chkfile.load(str(folder / "d.h5"), "scf")["e_tot"] == parent.scf_total_energy
-    assert succeed(call("show", "d.h5", "--json", "--verify")).json == done.json
-    report = succeed(call("show", "d.h5")).out
-    assert "derived from w.h5, content " in report
-
-
-def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Path):
-    before = listing(folder)
-    done = succeed(call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5"))
-    assert listing(folder) == before
-    assert "scaled MP2 correlation" in done.out
-    assert done.out.splitlines()[-1].endswith("-> (not stored; --output FILE.h5 stores it)")
-    quiet = succeed(
-        call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5", "--quiet")
-    )
-    assert quiet.out.splitlines() == done.out.splitlines()[-1:]
 
 
 def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, folder: Path):

@@ -27,7 +27,6 @@ import dfmp2
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.interop import qcschema as qcschema_input
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
@@ -402,32 +401,6 @@ def test_qcschema_of_every_method_asks_for_the_same_energy(changes: dict[str, An
     assert ('method="DF-MP2/' in comment) == plain
 
 
-def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
-    io = pytest.importorskip("ase.io")
-    result, _ = case
-    path = tmp_path / "result.xyz"
-    path.write_bytes(export(result, "xyz"))
-    if any(result.molecule.ghost):  # ASE knows no ghosts; our own reader does
-        again = read_xyz(path).molecule
-        assert (again.labels, again.charge) == (result.molecule.labels, 0)
-        np.testing.assert_allclose(
-            again.coordinates, result.molecule.coordinates, rtol=0, atol=1e-11
-        )
-        with recorded_error(InputError):
-            export(result, "extxyz")
-        return
-    atoms = io.read(path, format="extxyz")
-    assert atoms.get_chemical_symbols() == list(result.molecule.symbols)
-    np.testing.assert_allclose(
-        atoms.positions, result.molecule.coordinates * 0.52917721092, rtol=0, atol=1e-12
-    )
-    for name in ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy"):
-        expected = pytest.approx(getattr(result, name), abs=1e-11)
-        assert atoms.info[f"{name}_hartree"] == expected
-    assert (atoms.info["charge"], atoms.info["multiplicity"]) == (0, 2)
-    assert atoms.calc is None  # no key that ASE would take for electronvolts
-
-
 # --- orders and limits ----------------------------------------------------------------------------
 
 
@@ -475,27 +448,6 @@ def test_geometry_and_energies_are_enough_for_xyz(to: str, water: Stored) -> Non
 
 
 # --- the command ----------------------------------------------------------------------------------
-
-
-def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -> None:
-    (folder / "h2o.xyz").unlink()
-    for name, form in FORMATS.items():
-        if name == "trexio":
-            pytest.importorskip("trexio")
-        if name == "cube":
-            continue  # the argument itself is required
-        assert form.ending.startswith(".") and " " not in form.ending
-        done = succeed(call("export", str(water.path), "--to", name))
-        assert done.out.startswith(f"dfmp2 export: {name} -> h2o{form.ending}")
-        written = (folder / f"h2o{form.ending}").read_bytes()
-        # HDF5 may hold times
-        assert written == export(dfmp2.read(water.path), name) or name == "trexio"
-    assert succeed(
-        call(
-            "export", str(water.path), "--to", "qcschema", "--schema-version", "2", "-o", "v2.json"
-        )
-    )
-    assert json.loads((folder / "v2.json").read_text())["schema_name"] == "qcschema_atomic_result"
 
 
 def test_one_run_of_a_study(call: Runner, folder: Path) -> None:

@@ -27,7 +27,7 @@ from dfmp2.validation.compare import recompute_exact
 from tests import awkward
 from tests.awkward import mole_of
 from tests.conftest import MOLECULES, Heard, Runner
-from tests.recorded import recorded_failure, recorded_texts
+from tests.recorded import recorded_texts
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
 PLAIN: dict[str, Any] = {"precision": "fp64", "stability": "off", "threads": 1, "certify_fit": True}
@@ -332,33 +332,3 @@ def test_a_certificate_that_cannot_be_made_is_not_made_up(
     assert result.fitting_certificate is None
     assert list(result.diagnostics.warnings) == heard.warnings
     recorded_texts(text for text in heard.warnings if "not certified" in text)
-
-
-def test_the_certificate_is_stored_and_shown(call: Runner) -> None:
-    """By run, show, energy from a prepared file, and derive, which must drop it."""
-    calculation = ("h2o.xyz", "--basis", "sto-3g", "--precision", "fp64")
-    assert call("prepare", *calculation, "--output", "p.h5").code == 0
-    run = call("run", *calculation, "--certify-fit", "--output", "a.h5", "--json").json
-    two = call("energy", "--from", "p.h5", "--certify-fit", "--output", "b.h5", "--json").json
-    found = run["fitting_certificate"]
-    assert found == call("show", "a.h5", "--json").json["fitting_certificate"]
-    assert two["fitting_certificate"] == pytest.approx(found, abs=1e-10)
-    assert (
-        run["timings"]["fitting_certificate"] > 0 < run["predicted_timings"]["fitting_certificate"]
-    )
-    text = call("show", "a.h5").out
-    assert f"{found['scf_error']:+.2e} Eh" in text and f"{found['correlation_error']:+.2e}" in text
-    kept, cut = (
-        call("derive", "a.h5", *given, "--json").json
-        for given in (("--os-scale", "1.2"), ("--frozen-core", "1"))
-    )
-    assert kept["fitting_certificate"] == found
-    assert cut["fitting_certificate"] is None
-    answered = call("run", *calculation, "--output", "a.h5", "--resume", "--json")
-    assert answered.json["fitting_certificate"] == found
-    assert (
-        call("run", *calculation, "--output", "plain.h5", "--json").json["fitting_certificate"]
-        is None
-    )
-    refused = call("run", *calculation, "--output", "plain.h5", "--resume", "--certify-fit")
-    recorded_failure(refused, 3)

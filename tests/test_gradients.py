@@ -102,29 +102,6 @@ def test_what_has_no_gradient_is_refused(name):
 SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")
 
 
-def test_the_command_prints_and_stores_the_gradient(call):
-    found = succeed(call("gradient", *SHORT, "--check", "--json")).json
-    result = dfmp2.read("h2o.gradient.h5")
-    assert found["mp2_total_gradient"] == result.gradient.mp2_total_gradient.tolist()
-    assert np.shape(found["mp2_total_gradient"]) == (3, 3)
-    assert found["gradient_method"] == "MP2"
-    assert set(found["properties"]["dipole"]) == {"scf", "unrelaxed", "relaxed"}
-    proof = found["gradient_certificate"]
-    assert proof["passed"]
-    assert abs(proof["slope_difference"]) < 1e-6
-    assert result.properties.relaxed_density.shape == (1, 7, 7)
-    again = succeed(call("gradient", *SHORT, "--check", "--resume", "--json"))
-    assert again.json == found
-    assert again.was_complete
-    shown = succeed(call("show", "h2o.gradient.h5")).out.split("Gradient of")[1].splitlines()
-    row = next(line for line in shown if line.startswith("1 O"))
-    assert [float(x) for x in row.split()[2:]] == pytest.approx(
-        found["mp2_total_gradient"][0], abs=1e-10
-    )
-    succeed(call("derive", "h2o.gradient.h5", "--frozen-core", "1", "--output", "core.h5"))
-    assert dfmp2.read("core.h5").gradient is None
-
-
 def test_a_strong_response_of_the_orbitals_is_warned_of(tmp_path):
     """Nearly all of CN's Z-vector lies along the softest rotation, whose eigenvalue is that of
     `--stability full`; little of water's lies along any one."""
@@ -139,12 +116,6 @@ def test_a_strong_response_of_the_orbitals_is_warned_of(tmp_path):
     assert costs == pytest.approx(found.reference.stability.lowest_eigenvalue, abs=2e-3)
     assert along == pytest.approx(0.58, abs=0.05)  # the norm of the whole Z-vector
     assert dfmp2.gradient(WATER, **options).result.diagnostics.warnings == ()
-
-
-def test_a_stored_energy_is_no_gradient(call):
-    succeed(call("run", *SHORT))
-    refused = call("gradient", *SHORT, "--resume", "--output", "h2o.dfmp2.h5")
-    recorded_failure(refused, 3)
 
 
 def test_a_gradient_whose_certificate_fails_is_refused_in_python(monkeypatch):

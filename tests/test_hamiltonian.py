@@ -20,9 +20,7 @@ from dfmp2.interop import qcschema
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
-from dfmp2.output.document import Facts
 from dfmp2.output.export import export
-from dfmp2.output.reports.method import reference_section
 from dfmp2.planning import memory, system
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf import hamiltonian
@@ -314,23 +312,6 @@ def test_memory_of_the_transformation_is_planned() -> None:
 # --- recorded, repeated, and said by every command ------------------------------------------------
 
 
-def test_recorded_repeated_and_shown(call: Runner, folder: Path, hcl: dfmp2.MP2Result) -> None:
-    assert hcl.check is not None and hcl.check.passed
-    dfmp2.write(hcl, folder / "hcl.h5")
-    assert dfmp2.read(folder / "hcl.h5").options.relativity == "x2c"
-    shown = succeed(call("show", "hcl.h5")).out
-    assert "relativity: spin-free one-electron X2C" in shown
-    assert succeed(call("compare", "hcl.h5", "--tolerance", "1e-8", "--json")).json["passed"]
-    succeed(call("report", "hcl.h5", "--output", "page.html"))
-    page = (folder / "page.html").read_text()
-    assert "spin-free one-electron X2C" in page and "X2C-DF-RHF" in page
-    recorded_failure(call("derive", "hcl.h5", "--relativity", "none"), 3)
-    assert b'method="X2C-DF-MP2/6-31g"' in export(hcl, "xyz")
-    assert b", spin-free X2C" in export(hcl, "molden")
-    with recorded_error(InputError):
-        export(hcl, "trexio")
-
-
 def test_commands_take_x2c(call: Runner, folder: Path) -> None:
     """Resuming distinguishes it, and the parts of a run and of a study record it."""
     sto3g = ("--basis", "sto-3g", "--threads", "1", "--json")
@@ -506,13 +487,6 @@ def test_exports_say_it_or_refuse() -> None:
 def test_point_charges_that_are_no_rows_of_four_numbers_are_refused(given: Any) -> None:
     with recorded_error(InputError):
         WATER.in_field(given)
-
-
-def test_a_report_says_which_hamiltonian_its_reference_has(hcl: dfmp2.MP2Result) -> None:
-    plain = replace(hcl, options=replace(hcl.options, relativity="none"))
-    for result, said in ((hcl, "spin-free one-electron X2C"), (plain, "none")):
-        (facts,) = [block for block in reference_section(result).blocks if isinstance(block, Facts)]
-        assert dict(facts.rows)["relativity"] == said
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(

@@ -18,10 +18,8 @@ from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
 from dfmp2.integrals import grid
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
-from dfmp2.output.text import report
 from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham, ladder
 from dfmp2.studies.cbs import basis_set_limit
@@ -119,37 +117,6 @@ def test_the_functional_of_exact_exchange_is_hartree_fock(monkeypatch: pytest.Mo
 def test_perdew_zunger_correlation_jumps_at_unit_radius(xc: str, jumps: bool) -> None:
     """Its two formulas differ by 3e-5 Eh at r_s = 1."""
     assert kohn_sham.is_discontinuous(xc) is jumps
-
-
-def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
-    found = dfmp2.run(RADICAL, xc="pbe", **EXACT)
-    hdf5.write(found, tmp_path / "r.h5")
-    stored = hdf5.read(tmp_path / "r.h5")
-    said = stored.to_dict()
-    assert said == found.to_dict()
-    assert (said["xc"], said["reference"], stored.reference.grid_level) == (
-        "pbe",
-        "uks",
-        grid.LEVEL,
-    )
-    assert said["hf_total_energy"] + said["correlation_energy"] == pytest.approx(
-        said["total_energy"], abs=1e-12
-    )
-    assert said["scf_total_energy"] < said["hf_total_energy"] - 0.1
-    assert said["stability"] is None
-    printed = report(stored)
-    assert printed.splitlines()[0].endswith(": density-fitted dRPA")
-    assert "UKS(pbe)" in printed and "Kohn-Sham reference" in printed and "E(EXX)" in printed
-    assert "reference: uks" in printed
-    assert "Not checked against PySCF (now: dfmp2 compare)." in printed
-    hartree_fock = dfmp2.run(RADICAL, **EXACT)
-    assert (hartree_fock.to_dict()["xc"], hartree_fock.to_dict()["reference"]) == (None, "uhf")
-    assert hartree_fock.hf_total_energy == hartree_fock.scf_total_energy
-    one, other = (make_options(**EXACT, xc=xc) for xc in ("pbe", "pbe0"))
-    assert fingerprint(RADICAL, one) != fingerprint(RADICAL, other)
-    assert fingerprint(RADICAL, one) == fingerprint(RADICAL, make_options(**EXACT, xc=" PBE"))
-    with recorded_error(InputError):
-        dfmp2.derive(stored, xc="pbe0")
 
 
 def test_the_budget_knows_orbitals_that_are_not_stationary(

@@ -21,12 +21,9 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import make_options
 from dfmp2.options.methods import METHODS
 from dfmp2.output import hdf5
-from dfmp2.output.reports.result import trust_section
-from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.scan import over_frames, scan_energies
-from dfmp2.validation.compare import recompute
 from tests.awkward import mole_of, semicanonical, singles_energies, spin_energies
 from tests.conftest import succeed
 from tests.recorded import recorded_error
@@ -118,56 +115,6 @@ def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: 
     assert asked.total_energy == pytest.approx(
         plain.scf_total_energy + plain.scs_mp2_correlation_energy, abs=1e-10
     )
-
-
-@pytest.mark.usefixtures("coarse_grid_error")
-@pytest.mark.parametrize(
-    ("changes", "has_check"),
-    [
-        ({}, True),
-        ({"method": "b2plyp", "dispersion": "none", "grid": 0}, True),
-        ({"method": "kappa-mp2"}, False),
-        ({"method": "sos-laplace"}, False),
-        ({"method": "drpa"}, False),
-        ({"method": "ks", "xc": "pbe0", "auxbasis": None, "grid": 0}, False),
-    ],
-)
-def test_a_report_names_the_checks_that_there_are(changes: dict[str, Any], has_check: bool) -> None:
-    """--check if the options allow it, and dfmp2 compare, which takes every method."""
-    options = EXACT | changes
-    result = dfmp2.run(WATER, **options)
-    said = " ".join(text for text in trust_section(result).blocks if isinstance(text, str))
-    assert "dfmp2 compare" in said
-    assert ("--check" in said) == has_check
-    assert recompute(result, 1e-6, 1, Listener()).passed
-    if not has_check:
-        with recorded_error(InputError):
-            dfmp2.run(WATER, **options, check=True)
-
-
-def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
-    found = dfmp2.run(RADICAL, method="kappa-mp2", **EXACT)
-    limit = dfmp2.run(RADICAL, method="kappa-mp2", kappa=200.0, **EXACT)
-    plain = dfmp2.run(RADICAL, **EXACT)
-    assert limit.correlation_energy == pytest.approx(plain.mp2_correlation_energy, abs=1e-9)
-    assert (
-        plain.mp2_correlation_energy < found.correlation_energy < 0.8 * plain.mp2_correlation_energy
-    )
-    hdf5.write(found, tmp_path / "k.h5")
-    said = hdf5.read(tmp_path / "k.h5").to_dict()
-    assert said["method"] == "kappa-mp2" and said["correlation_energy"] == found.correlation_energy
-    assert said["error_budget"]["summary"].startswith("E(kappa-MP2, total) is good to")
-    assert {
-        said[key]
-        for key in said
-        if key.startswith(("mp2_", "scs_", "sos_")) and key.endswith("n_energy")
-    } == {None}
-    with recorded_error(InputError):
-        dfmp2.derive(found, method="mp2")
-    with recorded_error(InputError):
-        dfmp2.derive(found, os_scale=1.3)
-    with recorded_error(InputError):
-        dfmp2.derive(plain, method="kappa-mp2")
 
 
 def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:

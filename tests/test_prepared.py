@@ -483,38 +483,6 @@ def test_changed_anywhere(plan: list[Change], radical_file: Path, tmp_path: Path
 # --- the commands ---------------------------------------------------------------------------------
 
 
-def test_commands(call: Runner, folder: Path) -> None:
-    facts = succeed(call(*PREPARE, "--json")).json
-    assert facts == succeed(call("show", "x.prepared.h5", "--json")).json
-    made = succeed(call(*PREPARE, "--overwrite"))
-    assert made.out.splitlines()[-1].startswith("dfmp2 prepared: E(SCF) = -74.9")
-    assert made.out.splitlines()[-1].endswith("go on: dfmp2 energy --from x.prepared.h5")
-    shown = succeed(call("show", "x.prepared.h5", "--verify"))
-    assert (
-        "no pair energies yet" in shown.out
-        and "go on: dfmp2 energy --from x.prepared.h5" in shown.out
-    )
-    assert "B 5 x 2 x " in shown.out and "content hashes verified, B included" in shown.out
-    assert facts["fitted_tensor"]["bytes"] == 8 * int(np.prod(facts["fitted_tensor"]["shapes"][0]))
-    assert "SCF" not in succeed(call(*ENERGY)).err
-    succeed(call("run", *PREPARE[1:-1], "y.h5"))
-    mine = {
-        name: value for name, value in numbers(folder / "x.h5").items() if "preparation" not in name
-    }
-    assert mine == numbers(folder / "y.h5")
-    report = succeed(call("show", "x.h5", "--verify")).out
-    assert (
-        "prepared: host: " in report
-        and "prepared: file: x.prepared.h5\nprepared: sha256: " in report
-    )
-    assert succeed(call("show", "x.h5", "--json")).json["preparation"]["threads"] == 1
-    succeed(call("report", "x.h5", "-o", "x.html"))
-    assert "prepared: host" in (folder / "x.html").read_text()
-    assert call("show", "x.prepared.h5", "--pairs").code == 3
-    assert call("derive", "x.prepared.h5", "--frozen-core", "1").code == 3
-    recorded_failure(call(*PREPARE), 3)
-
-
 def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
     planned = succeed(call("plan", "h2o.xyz", "--basis", "cc-pvdz", "--json")).json["memory_bytes"][
         "prepared"

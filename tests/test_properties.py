@@ -19,11 +19,9 @@ from dfmp2.gradients.gradient import mp2_gradient, mp2_properties
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.properties import DENSITIES
 from dfmp2.options import make_options
-from dfmp2.output.text import report
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
 from tests.conftest import Heard, succeed
-from tests.recorded import recorded_failure
 from tests.test_progress import Clock
 
 SMALL = {
@@ -214,55 +212,6 @@ def test_a_polarizability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")
-
-
-def test_a_dipole_moment_of_an_anion_or_cation_depends_on_its_origin() -> None:
-    result = mp2_properties(WATER, make_options(basis="sto-3g", threads=1), listener=Silent())
-    for charge, multiplicity in ((-1, 2), (0, 1), (1, 2)):
-        text = " ".join(
-            report(replace(result, molecule=WATER.with_state(charge, multiplicity))).split()
-        )
-        assert ("on which that of a charged molecule depends" in text) == (charge != 0)
-
-
-def test_the_command_prints_and_stores_properties(call):
-    found = succeed(call("run", *SHORT, "--properties", "--json")).json
-    result = dfmp2.read("h2o.dfmp2.h5")
-    assert result.gradient is None and "mp2_total_gradient" not in found
-    own, names = (
-        found["properties"],
-        ("dipole", "quadrupole", "mulliken_charges", "lowdin_charges", "spin_square"),
-    )
-    assert all(set(own[name]) == set(DENSITIES) for name in names)
-    assert own["origin"] == [0, 0, 0] and own["method"] == "MP2"
-    assert sum(own["mulliken_charges"]["relaxed"]) == pytest.approx(0, abs=1e-8)
-    assert found["gradient_certificate"]["passed"]
-    assert own["quadrupole"]["relaxed"] == result.properties.quadrupole[2].tolist()
-    shown = succeed(call("show", "h2o.dfmp2.h5")).out
-    assert "The densities' certificate is in order." in shown
-    turned = np.arange(27.0).reshape(3, 3, 3)
-    moved = replace(result.properties, quadrupole=turned + turned.transpose(0, 2, 1))
-    printed, moments = report(replace(result, properties=moved)), moved.to_dict()
-    for what, order in (("Dipole", [0, 1, 2]), ("Quadrupole", [0, 4, 8, 1, 2, 5])):
-        lines = printed.split(f"{what} moment")[1].splitlines()
-        for density, name in zip(DENSITIES, ("reference", "unrelaxed", "relaxed"), strict=True):
-            moment = np.ravel(moments[what.lower()][density])
-            expected = [*moment[order], *[DEBYE * np.linalg.norm(moment)] * (what == "Dipole")]
-            numbers = next(line.split()[1:] for line in lines if line.split()[:1] == [name])
-            assert [float(x) for x in numbers] == pytest.approx(expected, abs=6e-5)
-    row = next(
-        line
-        for line in shown.split("Charges of the atoms")[1].splitlines()
-        if line.startswith("1 O")
-    )
-    assert [float(x) for x in row.split()[2:]] == pytest.approx(
-        [own[f"{kind}_charges"][name][0] for kind in ("mulliken", "lowdin") for name in DENSITIES],
-        abs=1e-5,
-    )
-    again = succeed(call("run", *SHORT, "--properties", "--resume", "--json"))
-    assert again.json == found and again.was_complete
-    succeed(call("run", *SHORT, "--output", "energy.h5"))
-    recorded_failure(call("run", *SHORT, "--properties", "--resume", "--output", "energy.h5"), 3)
 
 
 def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):

@@ -320,22 +320,6 @@ def test_every_kind_of_molecule_is_the_same(tmp_path: Path) -> None:
         assert (one.charge, one.multiplicity) == (1, 2)
 
 
-def test_atoms_and_mole_are_taken_where_a_molecule_is(result: dfmp2.MP2Result) -> None:
-    ase = pytest.importorskip("ase")
-    atoms = ase.Atoms("OH2", [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")])
-    for given in (atoms, gto.M(atom=WATER, verbose=0)):
-        assert dfmp2.run(given, "sto-3g", **SMALL).total_energy == pytest.approx(
-            result.total_energy, abs=1e-7
-        )
-        assert dfmp2.plan(given, "sto-3g", threads=1).plan.work.nao == 7
-    atoms.set_initial_charges([0.4, 0.3, 0.1])  # in place of which the charge is given
-    assert dfmp2.plan(atoms, "sto-3g", charge=2, threads=1).plan.work.nao == 7
-    ion = dfmp2.run(
-        gto.M(atom=WATER, verbose=0), "sto-3g", charge=1, multiplicity=2, **SMALL
-    ).molecule
-    assert (ion.charge, ion.multiplicity) == (1, 2)
-
-
 BROKEN: dict[str, Call] = {
     "text, line 2: unknown element 'Hx'": lambda: dfmp2.Molecule.from_string("O 0 0 0; Hx 0 0 1"),
     "text, line 4: 'a': expected a decimal number": lambda: dfmp2.Molecule.from_string(

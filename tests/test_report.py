@@ -15,20 +15,18 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.host.provenance import Preparation, Storage
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Certificate, MP2Result, Quadrature, Ranks
-from dfmp2.options import Options
 from dfmp2.output import hdf5, text
-from dfmp2.output.document import Figure, Table
+from dfmp2.output.document import Figure
 from dfmp2.output.drawings.molecule import FILLS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.drawings.plots import LEVELS, _square
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.html.sources import _errors
 from dfmp2.output.reports import _said
 from dfmp2.output.reports.energies import _pair_map, energies_section, list_pairs, pairs_section
-from dfmp2.output.reports.result import derivative_sections, operations
+from dfmp2.output.reports.result import operations
 from dfmp2.planning.time import Timings
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import Stability
@@ -108,40 +106,6 @@ def test_the_page_is_whole_and_refers_to_nothing_outside(page):
     assert len(elements.values("aria-label")) >= elements.tags.count("svg")
 
 
-@pytest.mark.parametrize("which", ["water", "radical"])
-def test_printed_energies_are_the_stored_ones_to_the_last_digit(which, call, request):
-    stored = request.getfixturevalue(which)
-    assert call("report", str(stored.path), "-o", "r.html").code == 0
-    rows, said = parse(Path("r.html").read_text(encoding="utf-8")), stored.json
-    names = {
-        "nuclear repulsion": "nuclear_repulsion_energy",
-        "reference energy": "scf_total_energy",
-        "same-spin correlation": "mp2_same_spin_correlation_energy",
-        "opposite-spin correlation": "mp2_opposite_spin_correlation_energy",
-        "MP2 correlation": "mp2_correlation_energy",
-        "MP2 total": "mp2_total_energy",
-        "SCS-MP2 correlation": "scs_mp2_correlation_energy",
-        "SOS-MP2 correlation": "sos_mp2_correlation_energy",
-    }
-    if which == "radical":
-        names["scaled MP2 correlation"] = "scaled_mp2_correlation_energy"
-    title = "scaled MP2" if which == "radical" else "MP2"
-    found, check, diagnostics = (
-        said[key] for key in ("precision_certificate", "check", "diagnostics")
-    )
-    expected = {name: f"{said[key]:.10f}" for name, key in names.items()} | {
-        "95 % bound on the error of E(SS)": f"{found['same_spin_error']:.1e} Eh",
-        "95 % bound on the error of E(OS)": f"{found['opposite_spin_error']:.1e} Eh",
-        f"E({title}, total) / Eh": f"{said['total_energy']:.10f}",
-        "same spin": f"{check['same_spin']:.10f} Eh",
-        "opposite spin difference": f"{check['opposite_spin_difference']:+.2e} Eh",
-        "HOMO-LUMO gap": f"{diagnostics['homo_lumo_gap']:.4f} Eh",
-        "smallest MP2 denominator": f"{diagnostics['smallest_denominator']:.4f} Eh",
-    }
-    assert {name: rows.row(name)[1] for name in expected} == expected
-    assert said["provenance"]["command"] in rows.text
-
-
 def with_texts(result, text):
     """The same result with one text everywhere."""
     names = {f.name for f in fields(result.provenance)} - {"threads", "backend_details"}
@@ -193,37 +157,6 @@ def test_labels_of_small_balls_are_small():
         drawn = parse(draw_molecule(Molecule(("C",) * count, chain[:count])))
         labels = [value for tag, name, value in drawn.attributes if (tag, name) == ("text", "y")]
         assert labels == [drop] * count and drawn.values("class").count(cls) == count
-
-
-def test_tables_of_forces_have_a_head_for_each_column():
-    """Forces on atoms and on point charges: they show the stored numbers."""
-    molecule = Molecule(("H", "F"), [[0, 0, 0.1], [0, 0.2, 1.8]])
-    among = molecule.in_field([[3.0, 4.0, 5.0, -0.5], [-3.0, 4.0, 6.0, 0.3]])
-    options = Options("sto-3g", threads=1, allow_poor_fit=True)
-    result = mp2_gradient(among, options, listener=Silent()).result
-    section = derivative_sections(result)[0]
-    tables = [block for block in section.blocks if isinstance(block, Table)]
-    found = result.gradient
-    for table, first, vectors in zip(
-        tables, ("atom", "charge"), (found.total_gradient, found.point_charge_gradient), strict=True
-    ):
-        assert [head.removeprefix("#") for head in table.heads] == [first, "x", "y", "z"]
-        numbers = np.array([row[1:] for row in table.rows], float)
-        assert numbers == pytest.approx(vectors, abs=6e-11)
-
-    own = result.properties
-    tables = [block for block in derivative_sections(result)[1].blocks if isinstance(block, Table)]
-    dipoles, quadrupoles, charges = (
-        np.array([row[1:] for row in table.rows], float) for table in tables
-    )
-    assert dipoles[:, 3] == pytest.approx(
-        np.linalg.norm(dipoles[:, :3], axis=1) * 2.5417464, rel=1e-4
-    )
-    places = ["xyz".index(axis) for head in tables[1].heads[1:] for axis in head.removeprefix("#")]
-    found = own.quadrupole[:, places[::2], places[1::2]]
-    assert quadrupoles == pytest.approx(found, abs=6e-7) and len(places) == 12
-    of_atoms = np.concatenate([own.mulliken_charges, own.lowdin_charges])
-    np.testing.assert_allclose(charges.T, of_atoms, atol=6e-6)
 
 
 def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
@@ -315,44 +248,6 @@ def test_folders_of_absolute_paths_are_not_shown(result):
     assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
 
 
-@pytest.mark.parametrize(
-    ("name", "kappa", "factors"),
-    [
-        ("mp2", None, (1.0, 1.0, 1.0)),
-        ("scs-mp2", None, (1.2, 1 / 3, 1.0)),
-        ("kappa-mp2", 1.1, (1.0, 1.0, 1.0)),
-    ],
-)
-def test_what_is_quoted_is_of_the_method(result, name, kappa, factors):
-    """In a notebook, in the last line and at the head of a page."""
-    found = replace(
-        result,
-        options=replace(result.options, method=name, check=False, kappa=kappa),
-        reference=replace(
-            result.reference, mo_coupling=np.full((1, *2 * (result.sizes.nmo,)), 0.01)
-        ),
-    )
-    table = parse(found._repr_html_())
-    title = found.options.correlation.title
-    names = ("opposite-spin correlation", "same-spin correlation", "singles")
-    parts = [float(table.row(name)[1]) for name in names]
-    assert float(table.row(f"{title} correlation")[1]) == pytest.approx(
-        np.dot(factors, parts), abs=2e-10
-    )
-    assert (
-        table.row(f"{title} total")[1] == f"{found.total_energy:.10f}"
-        and f"DF-{title}/" in table.text
-    )
-    total, correlation = (f"{e:.10f}" for e in (found.total_energy, found.correlation_energy))
-    line = f"dfmp2 finished: E({title}, total) = {total} Eh, E(corr) = {correlation} Eh -> x.h5"
-    assert text.last_line(found, "x.h5").startswith(line)
-    assert ("kappa 1.1 per Eh" in energies_section(found).blocks[0].caption) == bool(kappa)
-    tiles = [row for row in parse(page_of(found)).rows if row[0].endswith(") / Eh")]
-    heads = [name.rpartition(", ")[2] for name, *_ in tiles]
-    assert heads == ["total) / Eh", "correlation) / Eh"]
-    assert [energy for _, energy, *_ in tiles] == [total, correlation]
-
-
 def test_the_table_of_a_notebook_has_what_a_plasmon_energy_is_added_to(result):
     """Without second-order energies, of which a functional has none either."""
     found = replace(
@@ -435,39 +330,6 @@ def test_a_large_result_stays_below_a_third_of_a_megabyte(result):
     opposite, same = (large.pairs.opposite_spin, large.pairs.same_spin[0])
     assert said in text and f"1 to 5, 6 to 10: {opposite[:5, 5:10].sum():.10f} Eh" in text
     assert f"6 to 10, 1 to 5: {same[5:10, :5].sum():.10f} Eh" in text
-
-
-def test_pairs_add_up_to_the_correlation_energy(water, radical):
-    for case in (water, radical):
-        pairs = list_pairs(hdf5.read(case.path))
-        assert sum(pair.total for pair in pairs) == pytest.approx(
-            case.json["mp2_correlation_energy"], abs=1e-14
-        )
-        # The diagonal of a same-spin matrix is rounding, so the unrestricted list has no row for
-        # it.
-        same = sum(pair.same for pair in pairs)
-        assert same == pytest.approx(case.json["mp2_same_spin_correlation_energy"], abs=1e-9)
-        assert [pair.total for pair in pairs] == sorted(pair.total for pair in pairs)
-    result = hdf5.read(radical.path)
-    (table,) = [
-        block for block in pairs_section(result).blocks if "strongest" in str(block).lower()
-    ]
-    spins = {"alpha alpha": (0, 0), "alpha beta": (0, 1), "beta beta": (1, 1)}
-    energies = result.reference.mo_energy
-    for numbers, name, levels, _, _, total, share in table.rows:
-        pair = zip(spins[name], map(int, numbers.split(", ")), strict=True)
-        assert levels == ", ".join(f"{energies[spin][number - 1]:.3f}" for spin, number in pair)
-        part = 100 * float(total) / result.pairs.correlation_energy
-        assert float(share) == pytest.approx(part, abs=0.06)
-    # The first of five alpha and of four beta orbitals is frozen; same-spin pairs are counted twice.
-    lines = [line.split() for line in text.pair_table(result).splitlines()[1:]]
-    printed = {(name, int(i), int(j)): float(energy) for name, i, j, energy in lines}
-    names = {"alpha beta": "opposite_spin", "alpha alpha": "same_spin_alpha"}
-    for pair in list_pairs(result):
-        energy = pair.opposite + pair.same / 2
-        place = (names.get(pair.spins, "same_spin_beta"), pair.i, pair.j)
-        assert printed[place] == pytest.approx(energy, abs=1e-13)
-    assert min(printed) == ("opposite_spin", 2, 2) and max(printed) == ("same_spin_beta", 4, 4)
 
 
 def test_the_bar_of_a_correlation_energy_includes_singles():
@@ -660,40 +522,6 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
     sides = [float(side) for side in re.findall(r'<rect class="l.*? width="([\d.]+)"', svg)]
     expected = [18.5 * part for part in (1, 0.7875, 0.575, 0.3625, 0.15)]
     assert sides[-5:] == pytest.approx(expected, abs=0.01)
-
-
-def test_five_pairs_and_three_levels_on_each_side_of_the_gap(water, radical):
-    """The largest in magnitude, counting both orders; occupied levels of each spin are numbered
-    from 1."""
-    result = hdf5.read(water.path)
-    opposite, same = result.pairs.channels().values()
-    size = len(opposite)
-    expected = {
-        f"{i + 1}, {j + 1}": (2 - (i == j)) * (opposite[i, j] + same[i, j])
-        for i in range(size)
-        for j in range(i, size)
-    }
-    strongest = sorted(expected, key=expected.__getitem__)[:5]
-    (table,) = text._strongest(result)
-    assert [row[0] for row in table.rows] == strongest
-    for name, spins, energy, share in table.rows:
-        assert spins == "both" and float(energy) == pytest.approx(expected[name], abs=1e-6)
-        part = 100 * expected[name] / sum(expected.values())
-        assert float(share) == pytest.approx(part, abs=0.06)
-
-    result = hdf5.read(radical.path)
-    (table,) = text._frontier(result)
-    names = ("HOMO-2", "HOMO-1", "HOMO", "LUMO", "LUMO+1", "LUMO+2")
-    expected = []
-    for spin, levels, occupied in zip(
-        ("alpha", "beta"), result.reference.mo_energy, (5, 4), strict=True
-    ):
-        numbers = range(occupied - 2, min(occupied + 3, len(levels)) + 1)
-        for name, number in zip(names, numbers, strict=False):
-            energy = levels[number - 1]
-            volts = 27.211386245988 * energy
-            expected.append((name, number, spin, f"{energy:.6f}", f"{volts:.3f}"))
-    assert table.rows == expected
 
 
 def test_maps_of_both_spins_have_one_scale(result: MP2Result) -> None:

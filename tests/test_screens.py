@@ -8,7 +8,6 @@ import lzma
 import math
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ from dfmp2.output.document import (
     displayed_width,
     fitted_lines,
 )
-from dfmp2.output.reports.energies import energy_rows, quoted_energies
 from dfmp2.output.reports.method import method_section
 from dfmp2.output.reports.study import cost_of_runs, main_tables
 from dfmp2.output.study import Column, Study, is_study, read_study
@@ -34,10 +32,9 @@ from dfmp2.output.text import (
     brief_report,
     brief_study,
     last_line,
-    report,
     study_report,
 )
-from tests.conftest import Runner, Stored, Terminal, succeed
+from tests.conftest import Runner, Terminal, succeed
 
 RUNS = Path(__file__).parent / "data" / "stored_runs"
 SCF_FAILED = (
@@ -252,41 +249,6 @@ def test_headings_are_bold_and_warnings_yellow(monkeypatch: pytest.MonkeyPatch) 
 
 
 # --- energies -------------------------------------------------------------------------------------
-
-
-def test_both_screens_are_made_of_the_same_rows(radical: Stored) -> None:
-    """A radical: the rows to quote are a subset of all rows, with descriptions that stand alone."""
-    result = dfmp2.read(radical.path)
-    rows = energy_rows(result)
-    quoted = quoted_energies(result).rows
-    assert [row[0] for row in quoted] == [row.name for row in rows if row.quoted]
-    assert {row.name for row in rows if not row.quoted} == {
-        "nuclear repulsion",
-        "SCS-MP2 correlation",
-        "SOS-MP2 correlation",
-    }
-    energies = {row.name: row.energy for row in rows}
-    same = energies["same-spin correlation"]
-    opposite = energies["opposite-spin correlation"]
-    scs = energies["reference energy"] + 1.2 * opposite + same / 3
-    assert energies["SCS-MP2 total"] == pytest.approx(scs, abs=1e-11)
-    for above, row in pairwise(quoted):
-        if "above" in row[2]:
-            assert (above[0], row[0]) == ("scaled MP2 correlation", "scaled MP2 total")
-
-
-def test_the_correlation_of_the_method_asked_for_is_quoted(radical: Stored) -> None:
-    result = dfmp2.read(radical.path)
-    scaled = dfmp2.derive(result, method="sos-mp2")
-    names = [row[0] for row in quoted_energies(scaled).rows]
-    assert "SOS-MP2 correlation" in names and "SCS-MP2 correlation" not in names
-
-
-def test_nothing_of_the_reference_is_printed_twice(radical: Stored) -> None:
-    result = dfmp2.read(radical.path)
-    text = report(result)
-    for energy in (result.scf_total_energy, result.reference.nuclear_repulsion_energy):
-        assert text.count(f"{energy:.10f}") == 1
 
 
 def test_a_run_is_one_screen_without_what_passes(call: Runner, folder: Path) -> None:

@@ -33,8 +33,7 @@ from dfmp2.scf.solvent import (
     solvent_table,
     surface_points,
 )
-from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure, recorded_texts, recorded_warning
+from tests.recorded import recorded_error, recorded_texts, recorded_warning
 
 TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
@@ -377,31 +376,6 @@ def test_an_element_without_a_published_radius_is_warned_of() -> None:
             scf_conv_tol=1e-4,
         )
     assert "no van der Waals" in result.diagnostics.warnings[0]
-
-
-def test_a_result_tells_its_solvent_and_compares(call: Runner) -> None:
-    asked = ("--basis", "sto-3g", "--solvent", "water", "--solvent-model", "smd")
-    printed = succeed(call("run", "h2o.xyz", *asked, "--json")).json
-    assert printed["solvent"] == "water"
-    assert printed["solvent_model"] == "smd"
-    assert printed["dielectric_constant"] == smd.solvent_db["water"][5]
-    assert printed["solvent_energy"] < 0 < printed["smd_cds_energy"]
-    shown = succeed(call("show", "h2o.dfmp2.h5")).out
-    assert "in water (SMD)" in shown
-    assert "scheme PTE" in shown
-    assert f"{printed['solvent_energy']:.10f}" in shown
-    compared = succeed(call("compare", "h2o.dfmp2.h5", "--json")).json
-    assert abs(compared["energies"]["scf_total_energy"]["difference"]) < 1e-8
-    refused = call("compare", "h2o.dfmp2.h5", "--with", "psi4")
-    assert refused.code == 3
-    again = call("run", "h2o.xyz", "--basis", "sto-3g", "--solvent", "water", "--resume")
-    recorded_failure(again, 3)
-    succeed(call("prepare", "h2o.xyz", *asked))
-    parts = succeed(
-        call("energy", "--from", "h2o.prepared.h5", "--output", "parts.h5", "--json")
-    ).json
-    for name in ("scf_total_energy", "solvent_energy", "mp2_total_energy"):
-        assert parts[name] == printed[name]
 
 
 def test_exports_name_the_solvent_or_refuse() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -627,31 +626,6 @@ def test_an_adopted_mean_field_is_not_followed() -> None:
         mf, auxbasis="def2-svp-ri", stability="full", allow_small_gap=True, listener=Heard()
     ).reference.stability
     assert found is not None and found.lowest_eigenvalue == pytest.approx(-0.3814, abs=1e-3)
-
-
-def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:
-    arguments = (
-        "--basis",
-        "sto-3g",
-        "--reference",
-        "uhf",
-        "--allow-small-gap",
-        "--scf-starts",
-        "2",
-    )
-    done = succeed(call("run", "h2-far.xyz", *arguments, "--output", "x.h5", "--json"))
-    stored = dfmp2.read(folder / "x.h5")
-    found = solutions(stored)
-    assert done.json["scf_solutions"]["chosen"] == found.chosen
-    assert [row["energy"] for row in done.json["scf_solutions"]["found"]] == list(found.energy)
-    assert stored.options.scf_starts == 2 and stored.options.stability == "follow"
-    text = succeed(call("show", "x.h5")).out
-    assert "<- used" in text and f"{found.energy[0]:.10f}" in text
-    succeed(call("report", "x.h5", "-o", "x.html"))
-    page = (folder / "x.html").read_text()
-    assert "SCF solutions in the order" in page
-    assert not re.search(r"<th[^>]*>\s*</th>", page)  # a screen reader would have nothing to read
-    succeed(call("compare", "x.h5"))  # PySCF's integrals give the same solution
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,12 @@ def plan_command(given: Given, gradient: bool, calibrate: bool, as_json: bool) -
             task = "properties"
         else:
             task = "energy"
-        outlook = foresee(given.read().molecule, chosen, console, calibrate=calibrate, task=task)
+        molecule = given.read().molecule
+        if task != "energy":
+            from dfmp2.gradients.gradient import require_gradient
+
+            require_gradient(molecule, chosen)
+        outlook = foresee(molecule, chosen, console, calibrate=calibrate, task=task)
     click.echo(text.plan_json(outlook) if as_json else text.plan_text(outlook), nl=False)
 
 

@@ -86,12 +86,13 @@ def public(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = {*inspect.signature(function).parameters, *keywords.__annotations__}
+        parameters = inspect.signature(function).parameters.values()
+        named = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
 
         @functools.wraps(function)
         def called(*arguments: P.args, **keywords_given: P.kwargs) -> R:
             with speaking(PYTHON):
-                require_known_option(keywords_given, known)
+                require_known_option(keywords_given, named | keywords.__annotations__.keys())
                 return function(*arguments, **keywords_given)
 
         return called
@@ -414,12 +415,15 @@ def plan(
     >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
     """
     parsed, chosen = molecule_and_options(molecule, basis, options)
+    task = "energy"
     if gradient:
         task = "gradient"
     elif chosen.properties:
         task = "properties"
-    else:
-        task = "energy"
+    if task != "energy":
+        from dfmp2.gradients.gradient import require_gradient
+
+        require_gradient(parsed, chosen)
     outlook = foresee(parsed, chosen, TranslatingListener(listener), calibrate=calibrate, task=task)
     change = outlook.to_dict()["change"]  # of memory, or of the scratch folder
     return replace(outlook, change=Message(in_words(change, PYTHON)))

@@ -353,8 +353,8 @@ def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore
         raise InputError(
             Option("frozen_core", options.frozen_core),
             (
-                f" freezes {core.orbitals} orbitals per spin, but {stored} are frozen in the "
-                "result: their pair energies were never computed. Run it with "
+                f" freezes {counted_text(core.orbitals, 'orbital')} per spin, but {stored} are "
+                "frozen in the result: their pair energies were never computed. Run it with "
             ),
             Option("frozen_core", options.frozen_core),
         )

@@ -302,7 +302,7 @@ def _require_no_pairs(options: Options) -> None:
         )
     refused = _asked(options, "precision", "backend", "transform", "certify_fit")
     if refused is None and options.method != KOHN_SHAM:  # whose gradient can be checked
-        refused = _asked(options, "check", "properties")
+        refused = _asked(options, "check", "polarizability", "properties")
     if refused is None:
         return
     by_quadrature = Message()
