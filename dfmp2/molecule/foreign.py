@@ -20,7 +20,7 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.molecule.text import printable
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, counted_text
 
 
 class Atoms(Protocol):
@@ -214,7 +214,7 @@ def _geometry(given: Any, natom: int) -> Any:
     if numbers.shape not in ((3 * natom,), (natom, 3)):
         raise InputError(
             f"molecule.geometry has {numbers.size} numbers: expected {3 * natom} in bohr, x, y, z "
-            f"of {natom} atoms"
+            f"of {counted_text(natom, 'atom')}"
         )
     return np.array(numbers, dtype=np.float64).reshape(natom, 3)
 
