@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from dfmp2.backends import registry
 from dfmp2.backends.base import Prediction
 from dfmp2.backends.tensors import PRECISION, Folding, Tensors
-from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
+from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend, speaking
+from dfmp2.errors.messages import PYTHON, in_words
 from dfmp2.host import threads
 from dfmp2.host.resources import usable_cores
 from dfmp2.mp2.pairs import pair_energies
@@ -71,6 +72,7 @@ class DeviceArray:
     like: Any = field(repr=False)
 
 
+@speaking(PYTHON)
 def to_device(array: Any, *, backend: str = "auto") -> DeviceArray:
     """Send a copy of an array to a device for many calls; auto is a CUDA device if there is one,
     else the host.
@@ -85,6 +87,7 @@ def to_device(array: Any, *, backend: str = "auto") -> DeviceArray:
     return job.there(job.values[0], _shape("array", array))
 
 
+@speaking(PYTHON)
 def from_device(array: DeviceArray) -> Any:
     """A copy on the host, of the kind of array that was sent."""
     if not isinstance(array, DeviceArray):
@@ -96,6 +99,7 @@ def from_device(array: DeviceArray) -> Any:
     return host if array.like is None else array.like.new_tensor(host)
 
 
+@speaking(PYTHON)
 def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
     """Contraction of two arrays, such as "iap,jbp->iajb", as one matrix product or a stack of them.
 
@@ -106,6 +110,7 @@ def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
     return _contract("einsum", expression, backend, a, b)  # type: ignore[no-any-return]
 
 
+@speaking(PYTHON)
 def gemm(
     a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto"
 ) -> A:
@@ -113,6 +118,7 @@ def gemm(
     return _contract("gemm", "mk,kn->mn", backend, a, b, alpha, beta, c)  # type: ignore[no-any-return]
 
 
+@speaking(PYTHON)
 def gemm_batch(
     a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto"
 ) -> A:
@@ -120,6 +126,7 @@ def gemm_batch(
     return _contract("gemm_batch", "gmk,gkn->gmn", backend, a, b, alpha, beta, c)  # type: ignore[no-any-return]
 
 
+@speaking(PYTHON)
 def syrk(
     a: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto"
 ) -> A:
@@ -134,6 +141,7 @@ def syrk(
     return job.give(found, square, (0, 1), alpha, beta)  # type: ignore[no-any-return]
 
 
+@speaking(PYTHON)
 def trsm(triangle: A, b: A, *, alpha: float = 1.0, lower: bool = True, backend: str = "auto") -> A:
     """X of L X = alpha B; L (n, n) lower or upper triangular, whose other half is not read; B (n,
     m)."""
@@ -150,6 +158,7 @@ def trsm(triangle: A, b: A, *, alpha: float = 1.0, lower: bool = True, backend: 
     return job.give(job.device.solve(*job.values), columns, (0, 1), alpha)  # type: ignore[no-any-return]
 
 
+@speaking(PYTHON)
 def ao_to_mo(a: A, c_occ: A, c_vir: A, *, backend: str = "auto") -> A:
     """B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), (nocc, nvir, naux), Eh^1/2.
 
@@ -168,6 +177,7 @@ def ao_to_mo(a: A, c_occ: A, c_vir: A, *, backend: str = "auto") -> A:
     return job.give(made, (occ[1], vir[1], given[0]), (0, 1, 2))  # type: ignore[no-any-return]
 
 
+@speaking(PYTHON)
 def mp2_energy(
     integrals: Any, eps_occ: Any, eps_vir: Any, *, pairs: bool = False, backend: str = "auto"
 ) -> float | NDArray[np.float64]:
@@ -264,6 +274,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@speaking(PYTHON)
 def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str = "auto") -> Plan:
     """What `einsum` would do with arrays of two shapes; also for backends that this host does not
     have."""
@@ -276,7 +287,7 @@ def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str =
         chosen, reason = registry.select_backend(name, PRECISION[dtype], count)
         name = chosen.name
     except BackendUnavailable as error:
-        reason = f"not on this host: {error}"
+        reason = f"not on this host: {in_words(error.message, PYTHON)}"
     g, k, m = left.sizes
     n = right.sizes[2]
     measured = rates.load_rates("cpu", count)

@@ -382,18 +382,22 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-@pytest.fixture(scope="session", autouse=True)
-def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A separate cache in which the rates of this host are known, so that a plan does not measure
-    them (17 s)."""
+def write_rates() -> None:
+    """Store rates of this host in the present cache, so that a plan does not measure them (17 s)."""
     from dfmp2.host.resources import usable_cores
     from dfmp2.planning import rates
 
+    for backend in ("cpu", "torch", "nki-interpreter"):
+        for count in {1, 2, 4, usable_cores()}:
+            rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A separate cache in which the rates of this host are known."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        for backend in ("cpu", "torch", "nki-interpreter"):
-            for count in {1, 2, 4, usable_cores()}:
-                rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
+        write_rates()
         yield
 
 

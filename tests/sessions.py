@@ -12,7 +12,9 @@ that they printed and wrote. A session is a text file in `tests/data/sessions`:
 
 Lines that are indented below `$` and `>>>` are recorded. `VARIABLE=value` may precede `dfmp2`; a
 command `page FILE [N]` prints (the first N) rows and marks of the page of a result, `datasets FILE`
-the datasets of an HDF5 file, `cat FILE` a file, or its length and sums if it is long.
+the datasets of an HDF5 file, `cat FILE` a file, or its length and sums if it is long. Before a
+command or `cat`, `whole` keeps what else is left out because it differs between hosts: sizes of
+memory, predicted times, the columns of a table; `whole(VALUE)` does so in Python.
 
 `python -m tests.sessions [NAME...]` runs sessions and writes their files anew, to be read as a
 diff: each changed number needs a reason.
@@ -20,6 +22,7 @@ diff: each changed number needs a reason.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -28,7 +31,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -36,9 +39,11 @@ from zlib import crc32
 
 import h5py
 import numpy as np
+import pytest
 
 import dfmp2
-from tests.conftest import run_here
+from dfmp2.planning.rates import DiskRates
+from tests.conftest import run_here, write_rates
 from tests.report_page import parse
 from tests.test_outputs import CHANGING, LEFT_OUT, TIME_OF_A_RUN, heard, leaves, rounded, same
 
@@ -61,6 +66,13 @@ HOST_KEY = re.compile(
     r"/gradient_certificate/(rotation|translation|z_vector)|"
     r"/polarizability/(asymmetry|step_error|dipole_difference)"
 )
+MESSAGE = re.compile("dfmp2: ")  # of a failure, whatever it is about
+CHANGES_ALWAYS = (
+    (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
+    (r"<time> on \S+,", "<time> on <host>,"),
+    (r"(dfmp2|dftd[34]|PySCF) \d+\.\d+\.\d+\S*\b", r"\1 #"),
+)
 MASKED = (
     (r"(?<=\.\d{10}) +\d+ +\d+\.\d\d$", " # #"),  # cycles and seconds of a run
     (r"^ *([a-z]\S*-\S*) +\d+ +\d+\.\d\d$", r"\1 # #"),
@@ -68,17 +80,33 @@ MASKED = (
     (r"\b\d+ (cycles|iterations|evaluations)\b", r"# \1"),
     (r"[-+]?\d(\.\d+)?[eE]-(0[7-9]|[1-9]\d)|\b0\.0e\+00", "#e-#"),  # rounding
     (r"-(?=0\.0+\b)", " "),
-    (r"(?<!\.)\b(?=\d*[a-f])[0-9a-f]{12,}\b", "#"),
     (r"(?<=difference: )0\b", "#e-#"),
-    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z)?", "<time>"),
-    (r"<time> on \S+,", "<time> on <host>,"),
-    (r"(dfmp2|dftd[34]|PySCF) \d+\.\d+\.\d+\S*\b", r"\1 #"),
+    *CHANGES_ALWAYS,
 )
+
+
+def here(text: str) -> str:
+    """A text without the names of the present folder, the cache and the interpreter."""
+    known = {str(Path.cwd()): "<folder>", os.path.abspath(sys.executable): "<python>"}
+    known[os.environ.get("XDG_CACHE_HOME") or "no cache"] = "<cache>"
+    for name, instead in known.items():
+        text = text.replace(name, instead)
+    return text
+
+
+def whole(text: str) -> list[str]:
+    """All lines of a text, with their blanks; of a JSON object, all its values by their path."""
+    lines = here(text).splitlines()
+    if text.startswith(("{", "[")):
+        lines = [f"{path} {rounded(value)}" for path, value in leaves(json.loads(here(text)))]
+    for pattern, instead in CHANGES_ALWAYS:
+        lines = [re.sub(pattern, instead, line) for line in lines]
+    return [line.rstrip() for line in lines if line.strip()]
 
 
 def masked(line: str) -> str:
     """A line without what differs between hosts, moments and versions."""
-    line = line.replace(str(Path.cwd()), "<folder>")
+    line = here(line)
     for pattern, instead in MASKED:
         line = re.sub(pattern, instead, line)
     return " ".join(line.split())
@@ -88,13 +116,14 @@ def of_text(text: str) -> list[str]:
     """The lines of a text; of a JSON object, its numbers and texts by their path."""
     if text.startswith(("{", "[")):
         try:
-            values = leaves(json.loads(text))
+            values = leaves(json.loads(here(text)))
         except ValueError:
             values = None
         if values is not None:
             lines = [f"{path} {rounded(value)}" for path, value in values]
             return [line for line in lines if not (CHANGING.search(line) or HOST_KEY.search(line))]
-    lines = [masked(line) for line in text.splitlines() if not HOST.search(line)]
+    kept = [line for line in text.splitlines() if MESSAGE.search(line) or not HOST.search(line)]
+    lines = [masked(line) for line in kept]
     return [line for line in lines if line]
 
 
@@ -152,32 +181,42 @@ def of_datasets(path: Path) -> list[str]:
 
 def of_command(words: list[str]) -> list[str]:
     """What a command printed, and its exit code unless it is 0."""
+    everything = words[0] == "whole"
+    if everything:
+        words = words[1:]
     variables = {}
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
     if words[0] in ("page", "datasets", "cat"):
         path = Path(words[1])
-        if not path.exists():
+        if not path.is_file():
             return ["no such file"]
+        if everything:
+            return whole(path.read_text())
         if words[0] == "page":
             return of_page(path, *map(int, words[2:]))
         return {"datasets": of_datasets, "cat": of_file}[words[0]](path)
     assert words[0] == "dfmp2", words
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
+    host = fixed_host() if everything else nullcontext()
     try:
-        done = run_here(*words[1:], cwd=Path.cwd())
+        with host:
+            done = run_here(*words[1:], cwd=Path.cwd())
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
     lines = of_text(done.out)
-    if done.code in (0, 4, 8):
-        told = [
-            line for line in done.err.splitlines() if "dfmp2: " in line or not HOST.search(line)
-        ]
+    if everything:
+        lines = whole(done.out)
+        lines += [f"told {line}" for line in whole(done.err)]
+    elif done.code in (0, 4, 8):
+        told = here(done.err).splitlines()
+        told = [line for line in told if MESSAGE.search(line) or not HOST.search(line)]
+        told = [re.sub(*CHANGES_ALWAYS[0], line) for line in told]
         lines += heard("\n".join(told))
     else:
         told = [line for line in done.err.splitlines() if not line.startswith(" ")]
@@ -188,7 +227,7 @@ def of_command(words: list[str]) -> list[str]:
 
 
 def of_expression(code: str, names: dict[str, Any]) -> list[str]:
-    """The value of a Python expression, or what a statement printed."""
+    """The value of the last expression of a line of Python, and what its statements printed."""
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(StringIO()):
         try:
@@ -197,20 +236,20 @@ def of_expression(code: str, names: dict[str, Any]) -> list[str]:
             return [f"{type(error).__name__}: {masked(str(error))}"]
     lines = of_text(out.getvalue())
     if isinstance(value, dict | list | tuple):
-        lines += [f"{path} {rounded(item)}" for path, item in leaves(_plain(value))]
+        lines += [here(f"{path} {rounded(item)}") for path, item in leaves(_plain(value))]
     elif value is not None:
         lines += of_text(str(_plain(value)))
     return lines
 
 
 def _value(code: str, names: dict[str, Any]) -> Any:
-    """The value of an expression; a statement is carried out and has none."""
-    try:
-        compiled = compile(code, "session", "eval")
-    except SyntaxError:
-        exec(code, names)
-        return None
-    return eval(compiled, names)
+    """The value of the last expression of a line of Python; a statement has none."""
+    *first, last = ast.parse(code).body
+    exec(compile(ast.Module(first, []), "session", "exec"), names)
+    if isinstance(last, ast.Expr):
+        return eval(compile(ast.Expression(last.value), "session", "eval"), names)
+    exec(compile(ast.Module([last], []), "session", "exec"), names)
+    return None
 
 
 def _plain(value: Any) -> Any:
@@ -239,10 +278,23 @@ def steps(text: str) -> Iterator[tuple[str, list[str]]]:
     yield head, below
 
 
+@contextmanager
+def fixed_host() -> Iterator[None]:
+    """Context in which plans find the same host everywhere: what memory and disk are free, what the
+    program holds, the speed of the scratch folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dfmp2.host.resources.resident_memory", lambda: 10**8)
+        patch.setattr("dfmp2.host.resources.available_memory", lambda: 8 * 10**9)
+        patch.setattr("dfmp2.output.plan.free_disk", lambda folder: 3 * 10**10)
+        patch.setattr("dfmp2.planning.rates.load_disk", lambda folder: DiskRates(date="2026-11-23"))
+        yield
+
+
 def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Run a session in the present folder: each step, what was recorded below it, and what it
     prints now."""
     names: dict[str, Any] = {"dfmp2": dfmp2, "np": np, "os": os, "shutil": shutil, "Path": Path}
+    names["whole"] = lambda value: whole(str(_plain(value)))
     for head, below in steps(text):
         now = below
         if head.startswith("file "):
@@ -252,7 +304,8 @@ def results(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
         elif head.startswith("$ "):
             now = of_command(shlex.split(head.removeprefix("$ ")))
         elif head.startswith(">>> "):
-            now = of_expression(head.removeprefix(">>> "), names)
+            with fixed_host():
+                now = of_expression(head.removeprefix(">>> "), names)
         yield head, below, now
 
 
@@ -292,5 +345,8 @@ def record(path: Path) -> None:
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or sorted(path.stem for path in STORED.glob("*.txt"))
-    for name in chosen:
-        record(STORED / f"{name}.txt")
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["XDG_CACHE_HOME"] = cache
+        write_rates()
+        for name in chosen:
+            record(STORED / f"{name}.txt")

@@ -25,14 +25,13 @@ from dfmp2.execution.manifest import (
     manifest_of,
     read_batch,
     read_manifest,
-    slug,
 )
 from dfmp2.execution.pool import WorkerShare
 from dfmp2.mp2.identity import FREE
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.batch_index import IndexWriter
-from tests.conftest import MOLECULES, listing, succeed
+from tests.conftest import listing, succeed
 from tests.recorded import recorded_error, recorded_failure
 from tests.test_cli_options import GIVEN
 
@@ -96,27 +95,6 @@ def test_a_wrong_manifest_names_the_place_and_nothing_happens(call, folder, tmp_
     assert listing(folder) == before
 
 
-def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
-    (folder / "sub").mkdir()
-    (folder / "sub" / "m.toml").write_text(
-        'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\nscratch = "tmp"\n[[item]]\nmolecule = '
-        '"w.xyz"\n[[item]]\nmolecule = "w.xyz"\nname = "水/b wasser"\nbasis = '
-        '"cc-pvdz"\nfrozen_core = "none"\ncharge = -2\n'
-    )
-    batch = read_manifest(folder / "sub" / "m.toml")
-    first, second = batch.items
-    assert batch.output == folder / "sub" / "res"
-    assert (first.name, first.path) == ("w", folder / "sub" / "w.xyz")
-    assert first.given["scratch"] == str(folder / "sub" / "tmp")
-    assert (first.options.basis, first.options.frozen_core) == ("sto-3g", "1")
-    assert (second.options.basis, second.options.frozen_core) == ("cc-pvdz", "none")
-    assert second.given["charge"] == -2 and "charge" not in first.given
-    assert second.name == slug("水/b wasser") == "水_b_wasser"
-    assert repr(first.options.os_scale) == "2.0"
-    other = read_manifest(folder / "sub" / "m.toml", root=folder, output=Path("there"))
-    assert other.items[0].path == folder / "w.xyz" and other.output == Path("there")
-
-
 def test_a_link_inside_the_root_is_followed(folder):
     (folder / "link.xyz").symlink_to(folder / "h2o.xyz")
     (folder / "m.toml").write_text(HEAD + '[[item]]\nmolecule = "link.xyz"\n')
@@ -167,37 +145,6 @@ def test_every_file_of_a_batch_is_below_its_root(folder):
         assert item.given["point_charges"] == str(root / "q.txt")
         others = {name: value for name, value in item.given.items() if name not in files}
         assert others == {name: value for name, value in given.items() if name not in files}
-
-
-def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
-    """Even if file systems ignore case, or another item has the name with a number; the manifest of
-    a shard gives the same names."""
-    text = HEAD + "".join(
-        f'[[item]]\nmolecule = "h2o.xyz"\nname = "{name}"\n'
-        for name in (
-            "a b",
-            "A/b",
-            "A_b-2",
-            "a_b",
-            "Gro\u0308ße",
-            "фенол",
-            "ü" * 80,
-            "\u0308o",
-            "ü" * 60,
-            "-.a",
-        )
-    )
-    (folder / "m.toml").write_text(text)
-    frames = MOLECULES["h2"] + MOLECULES["h2"].replace("0.74", "0.75")
-    (folder / f"{'y' * 120}.xyz").write_text(frames)
-    of_file = make_batch([f"{'y' * 120}.xyz"], {"basis": "sto-3g"}, Path("out"), folder)
-    assert [item.name for item in of_file.items] == ["y" * 95 + "-0001", "y" * 95 + "-0002"]
-    names = [item.name for item in read_manifest(folder / "m.toml").items]
-    assert names[:4] == ["a_b", "A_b-3", "A_b-2", "a_b-4"] and names[-1] == "a"
-    assert names[4:6] == ["Größe", "фенол"] and names[6] == "ü" * 50
-    assert names[8] == "ü" * 49 + "-2" and [slug(name) for name in names] == names
-    targets = [item.target.name for item in read_manifest(folder / "m.toml").items]
-    assert targets == [f"{name}.h5" for name in names]
 
 
 def test_a_folder_stands_for_its_batch(folder, call, monkeypatch):

@@ -36,7 +36,7 @@ from dfmp2.execution.batch import (
 )
 from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot, read_engine
 from dfmp2.execution.items import ItemStatus, read_inputs
-from dfmp2.execution.manifest import Batch, make_batch, options_of_item
+from dfmp2.execution.manifest import make_batch, options_of_item
 from dfmp2.execution.outlook import foresee_shards
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
@@ -94,14 +94,6 @@ def test_shards_are_a_partition_and_balanced(chained):
 
 
 SLURM = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
-AWS = {"AWS_BATCH_JOB_ARRAY_INDEX": "2", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}
-
-
-@pytest.mark.parametrize(("job", "shard"), [({}, None), (SLURM, (2, 4)), (AWS, (2, 3))])
-def test_shards_are_taken_from_the_scheduler(
-    job: dict[str, str], shard: tuple[int, int] | None
-) -> None:
-    assert shard_of_job(job) == shard
 
 
 @pytest.mark.parametrize(
@@ -524,25 +516,6 @@ def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str)
     assert made == Options(basis="sto-3g", **options)
     with recorded_error(InputError):
         options_of_item(given)
-
-
-@pytest.mark.parametrize(
-    ("backends", "device"),
-    [
-        (("cpu", "torch"), "cpu"),
-        (("cpu", "auto"), "auto"),
-        (("auto", "cuda-tf32"), "cuda-tf32"),
-        (("cuda-tf32", "cuda"), "cuda"),
-        (("cuda", "nki-xla"), "nki-xla"),
-        (("nki-xla", "nki"), "nki"),
-    ],
-)
-def test_devices_that_workers_share(backends: tuple[str, ...], device: str) -> None:
-    """Those of one backend, whatever the order of the items; each has a file of its own."""
-    rows: Any = [SimpleNamespace(options=SimpleNamespace(backend=name)) for name in backends]
-    for order in (rows, rows[::-1]):
-        assert Batch("", Path(), Path(), tuple(order)).device == device
-    assert items.error_file(Path("a.b.h5")) == Path("a.b.error.json")
 
 
 @pytest.mark.parametrize(

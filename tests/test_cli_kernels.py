@@ -6,19 +6,13 @@ import numpy as np
 import pytest
 
 from dfmp2.backends import contract, registry
-from dfmp2.backends.base import Shape
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.cli import kernels
-from dfmp2.errors import InputError
-from dfmp2.planning import rates
-from dfmp2.trainium import calls
 from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.catalogue import Price
 from dfmp2.trainium.costs.model import CHIPS, Engines
 
 from .conftest import succeed
-from .recorded import recorded_error
 
 FOUND = contract.Finding(contract.CASES[0], 0.0, 0.0, 0.0, True)
 KEYS = {
@@ -60,29 +54,6 @@ def test_cost_prints_one_object_with_the_documented_keys(call):
     assert facts["neffs"] == 2
 
 
-def test_cost_table_is_labelled(call):
-    short = ("kernels", "cost", "--kernel", "pair_energy", "--shape", "20,30,90")
-    text = succeed(call(*short)).out
-    assert "predicted, not measured" in text.splitlines()[0]
-    assert "nocc 20, nvir 30, naux 90" in text and "one trn1 core" in text
-    assert "computed as nvir 32, naux 128; no padded pairs" in text and "PSUM port" in text
-    quick = succeed(call(*short, "--target", "trn2")).out
-    assert "one trn2 core" in quick and "PSUM port" not in quick
-
-
-def test_shapes_are_written_with_commas_or_slashes(call):
-    one, other = (
-        succeed(call("kernels", "cost", "--kernel", "K3", "--shape", shape)).out
-        for shape in ("20,30,90", "20/30/90")
-    )
-    assert one == other
-    spins = [calls.spin_shapes("20/30/90", beta) for beta in ("18,32", "18/32")]
-    assert spins[0] == spins[1] == (Shape(20, 30, 90), Shape(18, 32, 90))
-    assert kernels._shapes(None, None, "20,30,90", "18,33")[1] == 51  # of more basis functions
-    with recorded_error(InputError):
-        calls.parse_shape(f"{'1' * 5000}/2/3")
-
-
 def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():
     short = Engines(CHIPS["trn1"], tensor=0.5e6)  # calls that last 0.5 ms, submitted in 0.67
     price = Price("plain", ((KernelCall("", "", {}, 36), short),), 0.0)
@@ -90,22 +61,6 @@ def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():
     long = Engines(CHIPS["trn1"], tensor=2e6)
     assert catalogue.queued_ms([Price("plain", ((KernelCall("", "", {}, 36), long),), 0.0)]) == 1.3
     assert catalogue.queued_ms([]) == 0.0
-
-
-def test_list_names_the_kernels(call):
-    names = set(succeed(call("kernels", "list", "--json")).json["kernels"])
-    assert names == {row.name for row in catalogue.KERNELS}
-    assert "K3" in succeed(call("kernels", "list")).out
-
-
-def test_check_passes_for_a_backend_that_keeps_its_contract(call):
-    done = succeed(call("kernels", "check", "--lane", "cpu", "--threads", "1"))
-    assert "FAILED" not in done.out
-    # A row tile less, exactly, and more than full; rows that leave a half or a quarter; several parts
-    assert {1, 127, 128, 129, 64, 448, 600} <= {case.nvir for case in contract.CASES}
-    assert (
-        done.out.splitlines()[-1] == f"{len(contract.CASES)} of {len(contract.CASES)} blocks agree"
-    )
 
 
 def test_check_obeys_the_rules_of_the_chip_that_is_named(call, monkeypatch):
@@ -168,35 +123,3 @@ def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch):
     assert done.code == 8
     assert "FAILED" in done.out
     assert "misses its contract in" in done.message
-
-
-def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: rates.Rates())
-    arguments = (
-        "plan",
-        "nh2.xyz",
-        "--basis",
-        "cc-pvdz",
-        "--threads",
-        "1",
-        "--backend",
-        "nki-interpreter",
-    )
-    facts = succeed(call(*arguments, "--json")).json["trainium"]
-    assert "predicted, not measured" in facts["label"]
-    trn1 = facts["trn1"]
-    assert trn1["lane"] == "nki" and trn1["obstacle"] == ""
-    # Five and four orbitals are blocks of their own
-    assert trn1["calls"] == 3 and trn1["neffs"] == 3
-    assert trn1["dispatch"] == pytest.approx(3 * 1.3e-3)
-    assert trn1["available"] == 16 * 2**30 and facts["trn2"]["available"] == 12 * 2**30
-    blocks = (5 + 4) * 128 * 128 * 4  # B of two spins
-    assert blocks < trn1["memory"] < 2 * blocks
-    assert 0.0 < trn1["device"] <= trn1["slowest"] < trn1["queued"] < trn1["dispatch"]
-    assert [
-        facts[place]["cores"] for place in ("trn1", "trn1, 2 cores", "trn2", "trn2, 8 cores")
-    ] == [1, 2, 1, 8]
-    text = succeed(call(*arguments)).out
-    assert "pair energies, predicted" in text and "trn2, 8 cores, lane nki" in text
-    assert "trn1, lane nki, 3 calls, 3 NEFFs" in text

@@ -256,19 +256,6 @@ def test_energies_of_a_row_add_up(asked, tmp_path):
     assert numbers_of(result)["xc"] == result.reference.xc
 
 
-def test_hdf5_has_one_array_per_property(batch, collected):
-    target, _ = collected("h5", "--duplicates")
-    own = results(batch)
-    with h5py.File(target) as handle:
-        assert handle.attrs["molecules"] == 4 and len(handle) == 3
-        for group in handle.values():
-            for place, name in enumerate(group["name"].asstr()):
-                assert np.array_equal(group["coordinates"][place], own[name].molecule.coordinates)
-                assert group["energy"][place] == own[name].total_energy
-        waters = [group for group in handle.values() if len(group["name"]) == 2]
-        assert [list(group["atomic_numbers"]) for group in waters] == [[8, 1, 1]]
-
-
 ARRAYS = ("forces", "dipole", "charges", "polarizability")
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ from ase.db import connect
 
 import dfmp2
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.execution.manifest import make_batch, read_batch, read_manifest
+from dfmp2.execution.manifest import make_batch, read_manifest
 from dfmp2.molecule import files
 from dfmp2.molecule.files import frames_in, read_frame, read_frames
-from tests.conftest import Runner, succeed
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_error
 
 BASIS = {"basis": "6-31g"}
 FRAMES = (
@@ -109,30 +106,6 @@ def test_what_the_row_of_a_database_says_of_its_state_is_never_ignored(
         rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]]), data=data, **keys)
     with recorded_error(dfmp2.InputError):
         read_frame(tmp_path / "one.db", 1)
-
-
-def test_a_batch_of_frames_runs_and_fails_frame_by_frame(call: Runner, folder: Path) -> None:
-    broken = FRAMES[0] + FRAMES[1] + "2\n\nH 0 0 0\nXx 0 0 1\n"
-    (folder / "many.xyz").write_text(broken)
-    asked = ("batch", "run", "many.xyz", "--basis", "6-31g", "--output", "out", "--threads", "1")
-    done = call(*asked, "--json")
-    assert done.code == 9
-    rows = json.loads(done.out)["items"]
-    assert [row["status"] for row in rows] == ["complete", "complete", "failed"]
-    assert "many.xyz, frame 3" in rows[2]["error"] and "dummy atom" in rows[2]["error"]
-    cation = dfmp2.read("out/many-0002.h5")
-    assert (cation.molecule.charge, cation.molecule.multiplicity) == (1, 2)
-    alone = dfmp2.run(
-        dfmp2.Molecule.from_string("H 0 0 0; H 0 0 0.74"), "6-31g", threads=1
-    ).total_energy
-    assert dfmp2.read("out/many-0001.h5").total_energy == pytest.approx(alone, abs=1e-10)
-    items = read_batch("out").items  # from the manifest left behind
-    assert [item.given["frame"] for item in items] == [1, 2, 3]
-    (folder / "many.xyz").write_text(broken.replace("Xx 0 0 1", "H 0 0 0.8"))
-    again = json.loads(succeed(call(*asked, "--json")).out)
-    assert again["complete"] == 3
-    refused = call("rank", "out")
-    recorded_failure(refused, 3)
 
 
 def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> None:
@@ -303,18 +276,3 @@ def test_what_rank_refuses(bent: Path) -> None:
     ):
         with recorded_error(InputError):
             dfmp2.rank([bent / f"{name}.h5" for name in names.split()], **more)
-
-
-def test_rank_on_the_command_line(call: Runner, folder: Path, bent: Path) -> None:
-    files = [str(bent / f"{name}.h5") for name in "abc"]
-    printed = succeed(call("rank", *files, "--temperature", "300")).out
-    assert "Conformers at 300 K" in printed and "3 conformers of H2, DF-MP2/6-31g" in printed
-    found = json.loads(succeed(call("rank", *files, "--json", "--degeneracy", "a=3")).out)
-    assert {one["name"]: one["degeneracy"] for one in found["conformers"]} == {
-        "a": 9,
-        "b": 3,
-        "c": 3,
-    }
-    assert call("rank", *files, "--degeneracy", "a").code == 3
-    same = succeed(call("rank", files[0], str(shutil.copy(files[0], folder / "d.h5")))).out
-    assert "they are one conformer, or mirror images" in " ".join(same.split())

@@ -272,37 +272,6 @@ def test_failed_operation(
     assert not [name for name in listing(folder) if name.endswith(".h5")]
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "code"),
-    [
-        (dfmp2.InputError("x"), "input_error", 3),
-        (dfmp2.ConvergenceError("x"), "convergence_error", 4),
-        (dfmp2.NumericalError("x"), "convergence_error", 5),
-        (dfmp2.BackendUnavailable("x"), "resource_error", 6),
-        (dfmp2.ResourceError("x"), "resource_error", 7),
-        (dfmp2.DiskFull("x"), "resource_error", 7),
-        (MemoryError("x"), "resource_error", 7),
-        (dfmp2.ComparisonFailed("x"), "unknown_error", 8),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_a_failed_operation_says(error: Any, kind: str, code: int) -> None:
-    """QCEngine's name of each kind; the `id` of the input, and in version 2 the schema."""
-    expected = {
-        "success": False,
-        "error": {
-            "error_type": kind,
-            "error_message": "x",
-            "extras": {"exception": type(error).__name__, "exit_code": code},
-        },
-    }
-    for document, more in (({"id": "a"}, {"id": "a"}), ({"id": 5}, {}), (None, {})):
-        failed = {**expected, "input_data": document, **more}
-        assert qcschema.failure(error, document, 1) == failed
-        schema = {"schema_name": "qcschema_failed_operation", "schema_version": 2}
-        assert qcschema.failure(error, document, 2) == {**failed, **schema}
-
-
 FACTORS = {"os_scale": 0.3, "ss_scale": 0.1}
 SPECIFIED = {"driver": "energy", "model": {"method": "mp2", "basis": "sto-3g"}}
 BARE = {"molecule": v1()["molecule"], "specification": SPECIFIED}

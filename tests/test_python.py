@@ -26,7 +26,7 @@ from dfmp2.interop.studies import StudyKeywords
 from dfmp2.options import Keywords, MoleculeKeywords, Options
 from dfmp2.options.methods import method_names
 from dfmp2.output.text import report, study_report
-from tests.conftest import MOLECULES, Runner, succeed
+from tests.conftest import MOLECULES
 from tests.recorded import recorded_error, recorded_warning
 
 ROOT = Path(__file__).parent.parent
@@ -525,38 +525,6 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
     columns += ["method", "total_energy", "mp2_total_energy"]
     assert rows.columns.tolist() == columns and rows.loc["w", "status"] == "complete"
     assert len(pandas.concat([frame, frame])) == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "title"),
-    [
-        ({}, "MP2"),
-        ({"method": "scs-mp2"}, "SCS-MP2"),
-        ({"method": "drpa"}, "dRPA"),
-        ({"method": "b2plyp"}, "B2PLYP"),
-    ],
-)
-def test_tables_name_the_method_of_their_energies(
-    changes: dict[str, Any], title: str, call: Runner
-) -> None:
-    """In a batch, its status and tables, and for one result; MP2 energies only where present."""
-    pandas = pytest.importorskip("pandas")
-    Path("h.xyz").write_text("2\n\nLi 0 0 0\nH 0 0 1.6\n")
-    asked = [f"--{name}={value}" for name, value in changes.items()]
-    succeed(call("batch", "run", "h.xyz", "--basis", "sto-3g", "--output", "out", *asked))
-    found = dfmp2.batch(["h.xyz"], "sto-3g", "out", listener=dfmp2.Listener(), **changes)
-    energy = found["h"].total_energy
-    assert f"E({title}, total) / Eh" in str(found)
-    assert f"E({title}) = {energy:.10f} Eh" in succeed(call("batch", "status", "out")).out
-    row = found.to_dataframe().loc["h"]
-    assert (row["method"], row["total_energy"]) == (title, energy)
-    assert pandas.isna(row["mp2_total_energy"]) == (title != "MP2")
-    succeed(call("batch", "collect", "out", "-o", "t.csv"))
-    for table in (pandas.read_csv("t.csv").iloc[0], found["h"].to_dataframe().iloc[0]):
-        assert table["method"] == found["h"].method
-        assert table["total_energy"] == pytest.approx(energy, abs=1e-12)
-        correlation = found["h"].correlation_energy
-        assert table["correlation_energy"] == pytest.approx(correlation, abs=1e-12)
 
 
 def test_units_of_tables(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,23 +6,17 @@ scripts/test_slurm runs them on a real Slurm.
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from dfmp2.cli.batch import parse_walltime
-from dfmp2.errors import InputError
-from dfmp2.execution import slurm as slurm_jobs
-from dfmp2.execution.manifest import read_manifest
 from tests.conftest import PATIENCE, Runner, succeed, wait_until
-from tests.recorded import recorded_error, recorded_failure
+from tests.recorded import recorded_failure
 from tests.test_batch import HEAD, chain, items, start
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # allowed as the name of a script's folder
@@ -31,7 +25,6 @@ SHELLCHECK = shutil.which("shellcheck") or shutil.which(
     "shellcheck", path=str(Path(sys.executable).parent)
 )
 SUBMIT = ("batch", "submit", "m.toml", "--slurm", "--shards")
-JOBS = ("array", "collect")
 FULL = {
     "--partition": "long",
     "--account": "chem",
@@ -75,15 +68,6 @@ def rendered(call: Runner, manifest: Path, kind: str = "plain", *more: str) -> d
     return {Path(name).name: text for name, text in value["files"].items()}
 
 
-def directives(text: str) -> list[str]:
-    """Options in #SBATCH lines; double quotes mean the same to Slurm and to a shell without
-    expansion."""
-    lines = [
-        line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")
-    ]
-    return [word for line in lines for word in shlex.split(line, comments=True)]
-
-
 # What is rendered
 
 
@@ -102,127 +86,6 @@ def test_bash_and_shellcheck_accept_every_script(
             assert (done.returncode, done.stderr) == (0, ""), (
                 f"{checker[0]} {name}: {done.stdout}{done.stderr}\n{text}"
             )
-
-
-def test_what_the_array_asks_for(call: Runner, manifest: Path) -> None:
-    assert set(directives(rendered(call, manifest, "full", "--write", ODD)["array.sbatch"])) == {
-        "--job-name=dfmp2-it_s_a_folder_of_100_HOME_HOME_id_1_rm",
-        "--array=0-3%2",
-        "--signal=B:TERM@120",
-        "--partition=long",
-        "--account=chem",
-        "--qos=high",
-        "--constraint=[a|b]&c",
-        "--gres=gpu:a100:2",
-        "--nodes=1",
-        "--ntasks=1",
-        "--cpus-per-task=8",
-        "--requeue",
-        "--open-mode=append",
-        "--mem=1908M",  # Slurm's M is 2^20 bytes: 2e9 / 1048576 = 1907.3
-        "--time=1500:00",
-        f"--chdir={manifest.parent / ODD}",
-        "--output=logs/%A_%a.log",
-    }
-
-
-def test_the_warm_up_compiles_before_the_array_and_the_table_comes_last(
-    call: Runner, manifest: Path
-) -> None:
-    """The lane nki compiles without a device, nki-xla with one."""
-    files = rendered(call, manifest, "nki")
-    assert list(files) == ["warm-up.sbatch", "array.sbatch", "collect.sbatch", "submit.sh"]
-    warm_up, array = files["warm-up.sbatch"], files["array.sbatch"]
-    assert f"dfmp2 batch run {manifest} --output " in warm_up and " --warm-up)\n" in warm_up
-    assert f"export DFMP2_NEFF_CACHE={shlex.quote(f'/c/{HOSTILE}')}\n" in warm_up
-    assert "--gres=gpu:1" in directives(array) and "--gres=gpu:1" not in directives(warm_up)
-    xla = rendered(call, manifest, "nki-xla")
-    assert "--gres=gpu:1" in directives(xla["warm-up.sbatch"]) and "collect.sbatch" not in xla
-    whole = directives(rendered(call, manifest, "whole node")["array.sbatch"])
-    assert "--exclusive" in whole and not any(option.startswith("--gres") for option in whole)
-
-
-GIVEN = {
-    **dict.fromkeys(("partition", "account", "qos", "constraint", "gres", "cache", "seconds")),
-    **{"signal_before": 120, "workers": 3, "threads": 2, "cpus_per_task": None},
-}
-
-
-@pytest.mark.parametrize(
-    ("backend", "given", "gres", "cpus"),
-    [
-        ("cpu", {}, None, 6),
-        ("cpu", {"gres": "license:1", "cpus_per_task": 9}, "license:1", 9),
-        ("nki", {}, "gpu:2", 6),  # chips have two cores
-        ("nki-xla", {"workers": 4}, "gpu:2", 8),
-        ("cuda", {}, "gpu:3", 6),
-        ("cuda-tf32", {"workers": 1}, "gpu:1", 2),
-        ("cuda", {"gres": "gpu:a100:1"}, "gpu:a100:1", 6),
-    ],
-)
-def test_devices_and_cores_of_a_task(
-    folder: Path, backend: str, given: dict[str, object], gres: str | None, cpus: int
-) -> None:
-    """As many as its workers need, unless others are asked for."""
-    (folder / "m.toml").write_text(f'{HEAD}backend = "{backend}"\n{items("h2")}')
-    asked = {"source": "m.toml", "root": None, "collect": None, "scf_chain": False}
-    jobs = slurm_jobs.batch_jobs(read_manifest(folder / "m.toml"), GIVEN | asked)
-    assert jobs.backend == backend
-    found = slurm_jobs._values(jobs, Path("/w"), GIVEN | given)
-    assert (found["gres"], found["cpus"], found["places"]) == (gres, cpus, {})
-    assert bool(found["variables"]) == backend.startswith("nki")
-
-
-@pytest.mark.parametrize(("seconds", "enough"), [(None, True), (181, True), (180, False)])
-def test_a_task_must_have_time_to_stop(seconds: int | None, enough: bool) -> None:
-    """It is told two minutes before its end, and Slurm may do so a minute early."""
-    with nullcontext() if enough else recorded_error(InputError):
-        slurm_jobs._require_time_to_stop(seconds, 120)
-
-
-def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
-    """Every task computes a shard; a final job with the same options combines them into one
-    result."""
-    succeed(call("prepare", "h2o.xyz", "--basis", "sto-3g"))
-    told = ("batch", "submit", "h2o.prepared.h5", "--shards", "3", "--json")
-    files = succeed(call(*told, "--slurm", "--threads", "4", "--backend", "cpu")).json["files"]
-    assert set(files) == {
-        f"{folder}/h2o.dfmp2.slurm/{name}"
-        for name in ("array.sbatch", "collect.sbatch", "submit.sh")
-    }
-    energy = (
-        f"dfmp2 energy --from {folder}/h2o.prepared.h5 --output {folder}/h2o.dfmp2.h5 --backend cpu"
-    )
-    array = files[f"{folder}/h2o.dfmp2.slurm/array.sbatch"]
-    assert f"{energy})\n" in array and '--shard "$SLURM_ARRAY_TASK_ID/3"' in array
-    assert {"--array=0-2", "--cpus-per-task=4"} <= set(directives(array))
-    collect = files[f"{folder}/h2o.dfmp2.slurm/collect.sbatch"]
-    # It may recompute all pairs
-    assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(collect)
-    files = succeed(call(*told, "--slurm", "--backend", "cuda")).json["files"]
-    assert all(
-        "--gres=gpu:1" in directives(files[f"{folder}/h2o.dfmp2.slurm/{job}.sbatch"])
-        for job in JOBS
-    )
-    (folder / "h2o.dfmp2.h5").touch()
-    assert call(*told, "--slurm").code == 3
-
-
-@pytest.mark.parametrize(
-    ("seconds", "texts"),
-    [
-        (5400, ("90min", "1.5h")),
-        (172800, ("2 d",)),
-        (45, ("45s",)),
-        (7384, ("02:03:04",)),
-        (129600, ("1-12:00:00",)),
-        (None, ("", "90", "1:30", "2 weeks", "0s", "-1h", "1e3s", "9999d", "1h\nx", "00:90:00")),
-    ],
-)
-def test_time_limits(seconds: int | None, texts: tuple[str, ...]) -> None:
-    for text in texts:
-        with nullcontext() if seconds else pytest.raises(InputError):
-            assert parse_walltime(text) == seconds
 
 
 # Scripts in action, with stand-ins for Slurm and dfmp2
@@ -509,15 +372,6 @@ def test_what_was_submitted_is_taken_back_when_slurm_refuses_the_rest(
             f"invalid partition specified: {told}"
         )
     assert slurm.read_text().endswith("scancel 1\n")
-
-
-def test_without_slurm(
-    call: Runner, manifest: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/no such folder")
-    done = call(*SUBMIT, "2", "--submit")
-    assert done.code == 6
-    assert not slurm.exists() and not (manifest.parent / ODD).exists()
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,6 @@ from pyscf.mp.dfmp2_native import DFRMP2
 from dfmp2 import tensor as dt
 from dfmp2.backends import registry
 from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
-from dfmp2.host.resources import usable_cores
-from dfmp2.planning import rates
-from dfmp2.planning.rates import Rates
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.recorded import recorded_error
 
@@ -292,63 +289,6 @@ def test_a_backend_that_is_not_there_is_named():
     one = numbers("float64", 4, 4)
     with recorded_error(BackendUnavailable):
         dt.gemm(one, one, backend="nki")
-
-
-@pytest.mark.parametrize(
-    ("expression", "shapes", "tiles", "numbers"),
-    [
-        ("km,kn->mn", ((100, 129), (100, 513)), (2, 2), 100 * 129 + 100 * 513 + 129 * 513),
-        ("km,kn->mn", ((129, 128), (129, 512)), (2, 1), 129 * 128 + 129 * 512 + 128 * 512),
-        (
-            *("gkm,gkn->gmn", ((3, 300, 200), (3, 300, 1025))),
-            *((3 * 3 * 2, 3), 3 * (300 * 200 + 300 * 1025 + 200 * 1025)),
-        ),
-    ],
-)
-@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float64", 8)])
-def test_tiles_and_bytes_of_a_product(expression, shapes, tiles, numbers, dtype, size):
-    """Stationary tiles of 128 x 128, moving ones of at most 512 columns."""
-    found = dt.plan(expression, *shapes, dtype=dtype)
-    assert (found.tiles, found.bytes) == (tiles, size * numbers)
-    assert found.operations == 2 * np.prod(found.sizes)
-
-
-def test_plan_says_what_where_and_how_long(monkeypatch):
-    measured = Rates(pairs_fp64=1e9, pairs_mixed=4e9, date="2026-01-02 03:04")
-    of_host = {("cpu", usable_cores()): measured}
-    monkeypatch.setattr(rates, "load_rates", lambda *which: of_host[which])
-    call = ("iap,jbp->iajb", (5, 19, 72), (5, 19, 72))
-    found = dt.plan(*call, dtype="float64")
-    assert found.host == pytest.approx(2 * 72 * 95 * 95 / 1e9)
-    assert found.rates == "rates measured 2026-01-02"
-    assert dt.plan(*call, backend="torch").host == pytest.approx(2 * 72 * 95 * 95 / 4e9)
-    monkeypatch.undo()
-    assert (found.kind, found.sizes, found.operations) == (
-        "gemm",
-        (1, 72, 95, 95),
-        2 * 72 * 95 * 95,
-    )
-    assert (
-        found.backend == "cpu"
-        and found.reason.startswith("auto")
-        and found.bytes == 8 * (2 * 72 * 95 + 95 * 95)
-    )
-    stack = dt.plan("gmk,gkn->gmn", (16, 256, 256), (16, 256, 200), backend="nki")
-    assert stack.kind == "gemm_batch" and stack.tiles == (16 * 4, 1)
-    assert stack.reason.startswith("not on this host: ") and "nki is not installed" in stack.reason
-    trn1, trn2 = stack.devices
-    assert (trn1.chip, trn2.chip, trn1.calls) == ("trn1", "trn2", 1)
-    assert trn1.uploaded == 4 * 16 * 256 * (256 + 200)
-    floor = 16 * 4 * 256 * 4 / 2.8e9  # four passes of 256 columns through each tile at 2.8 GHz
-    assert floor < trn1.device < 10 * floor and trn1.dispatch == pytest.approx(1.3e-3)
-    shown = str(stack)
-    assert (
-        "backend nki: not on this host" in shown
-        and shown.count("predicted") == 3
-        and "64 tiles of 128 x 128" in shown
-    )
-    with recorded_error(UnsupportedByBackend):
-        dt.plan("ij,jk", (2, 3), (3, 4), dtype="float64", backend="nki-interpreter")
 
 
 def test_the_module_is_loaded_when_it_is_asked_for():

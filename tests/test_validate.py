@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
 
@@ -242,19 +241,6 @@ def test_a_missing_package_skips_with_the_reason(call, monkeypatch):
     recorded_failure(done, 8)
 
 
-def test_memory_that_does_not_suffice_skips(call):
-    done = call(
-        "validate",
-        *only("bagel-1.2.2-h2o", "gamess-miniapp-cor", "*medium"),
-        "--memory",
-        "1MB",
-        "--json",
-    )
-    assert done.code == 8
-    assert {row["status"] for row in done.json["entries"]} == {"skipped"}
-    assert all("memory" in row["reason"] for row in done.json["entries"])
-
-
 def test_other_entries_go_on_after_a_failure_and_stop_at_a_signal(call, monkeypatch):
     pipeline_run = validate.energy.mp2_energy
 
@@ -344,35 +330,6 @@ def test_against_psi4_recomputes(call):
     assert {row["program"].split()[0] for row in done.json["entries"]} == {"Psi4", "PySCF"}
 
 
-def test_table_is_written_to_a_file(call, folder):
-    chosen = only("trnblas-small", "closed-form-17-127-256", "closed-form-1-1-64")
-    asked = ("validate", *chosen, "--backend", "cpu", "--precision", "fp64")
-    done = call(*asked, "--output", "table.h5")
-    assert done.code == 0, done.err
-    with h5py.File(folder / "table.h5") as handle:
-        group = handle["validation"]
-        assert handle.attrs["status"] == "complete"
-        assert (group.attrs["backend"], group.attrs["precision"]) == ("cpu", "fp64")
-        assert set(group) == SHAPE
-        assert {dataset.shape for dataset in group.values()} == {(3,)}
-        assert (
-            group["difference"].attrs["units"] == "hartree" and group["source"].attrs["description"]
-        )
-        assert np.all(np.abs(group["difference"][()]) <= group["tolerance"][()])
-        again = call(*asked, "--json").json["entries"]
-        for name in ("reference", "value", "difference", "tolerance"):
-            expected = [math.nan if row[name] is None else row[name] for row in again]
-            assert group[name][()] == pytest.approx(expected, abs=1e-9, nan_ok=True)
-        assert group["status"].asstr()[0] == "pass"
-    before = (folder / "table.h5").read_bytes()
-    assert call("validate", *chosen, "--output", "table.h5").code == 3
-    assert (folder / "table.h5").read_bytes() == before
-    assert (
-        call("validate", *chosen, "--backend", "cpu", "--output", "table.h5", "--overwrite").code
-        == 0
-    )
-
-
 def test_an_optimised_geometry_and_a_method_without_fitting(call):
     """Psi4's optimisation with geomeTRIC; the gradient of conventional MP2, whose difference has no
     verdict."""
@@ -391,30 +348,6 @@ def test_an_optimised_geometry_and_a_method_without_fitting(call):
         row["tolerance"] for row in shown
     } == {None}
     assert 1e-6 < max(abs(row["difference"]) for row in shown) < 1e-5
-
-
-def test_markdown_tables(call):
-    done = call("validate", *only("bagel-1.2.2-h2o"), "--backend", "cpu", "--markdown")
-    rows = [line for line in done.out.splitlines() if line.startswith("|")]
-    assert rows[0].startswith("| reference | values |") and rows[2].startswith(
-        "| BAGEL | 4 | 4 | 0 | 0 | 0 |"
-    )
-    found = [row for row in rows if row.startswith("| bagel-1.2.2-h2o")]
-    assert [row.split(" | ")[:3] for row in found] == [
-        [f"| bagel-1.2.2-h2o{core}", "BAGEL 1.2.2", "2"] for core in ("-fc", "")
-    ]
-    assert all(row.endswith(" | Eh |") for row in found) and " Eh |" in rows[2]
-    done = call(
-        "validate",
-        "--table",
-        "trnsci",
-        "--only",
-        "h2o-sto-3g-weigend",
-        "--backend",
-        "cpu",
-        "--markdown",
-    )
-    assert "| h2o-sto-3g-weigend | -0.035518" in done.out and "< 1e-06" in done.out
 
 
 def test_missing_psi4_is_refused_before_any_entry(call, monkeypatch):

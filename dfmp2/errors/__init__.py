@@ -27,6 +27,8 @@ which each front end writes in its own syntax (`dfmp2.errors.messages`).
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from dfmp2.errors.messages import Command, Message, Option, Part, Words, in_words
@@ -55,6 +57,7 @@ __all__ = [
     "ResultFileError",
     "SomeFailed",
     "UnsupportedByBackend",
+    "speaking",
 ]
 
 
@@ -105,6 +108,16 @@ class Dfmp2Error(Exception):
     def _say(self, message: Message) -> None:
         self.message = message
         self.args = (str(message),)
+
+
+@contextmanager
+def speaking(words: Words) -> Iterator[None]:
+    """Word the errors of a block, or of a decorated function, for a front end."""
+    try:
+        yield
+    except Dfmp2Error as error:
+        error.speak(words)
+        raise
 
 
 class InputError(Dfmp2Error):

@@ -161,9 +161,7 @@ def read_manifest(
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, or a number with thousands of digits
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
-    root = Path(path).parent if root is None else Path(root)
-    if not root.is_dir():
-        raise InputError(Option("root", root), ": there is no such folder")
+    root = _existing(Path(path).parent if root is None else Path(root))
     common = _read_values(table, ("output", "item"), file)
     tables = _tables_of_items(table, file)
     if output is None and "output" not in table:
@@ -184,6 +182,13 @@ def read_manifest(
         else:
             items.append(item)
     return _checked(Batch(source=file, root=root, output=output, items=tuple(items)))
+
+
+def _existing(root: Path) -> Path:
+    """The folder that paths are relative to, which must exist."""
+    if not root.is_dir():
+        raise InputError(Option("root", root), ": there is no such folder")
+    return root
 
 
 def _tables_of_items(table: Mapping[str, Any], file: str) -> list[dict[str, Any]]:
@@ -270,7 +275,7 @@ def make_batch(
 ) -> Batch:
     """The batch of files given on the command line, relative to `root`, all computed with the same
     `values`."""
-    root = Path.cwd() if root is None else Path(root)
+    root = _existing(Path.cwd() if root is None else Path(root))
     given = {
         name: str(root / x) if name in ("point_charges", "scf_from") else x
         for name, x in values.items()
@@ -417,10 +422,17 @@ def _require_allowed(name: str, value: object) -> None:
     if name == "backend":
         allowed = tuple(backend_names())
     if isinstance(allowed, tuple) and value not in allowed:
-        raise InputError(Option(name, value), f": expected one of {', '.join(allowed)}")
+        raise InputError(Option(name, value), f": expected {_one_of(allowed)}")
     if isinstance(allowed, type) and type(value) is not allowed:
         expected = "text in quotes" if allowed is str else "a whole number"
         raise InputError(Option(name, value), f": expected {expected}")
+
+
+def _one_of(allowed: Sequence[str]) -> str:
+    """The values that are allowed, for a message."""
+    if len(allowed) == 1:
+        return allowed[0]
+    return f"one of {', '.join(allowed)}"
 
 
 def _confined(root: Path, given: Any, where: str) -> Path:

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, speaking
 from dfmp2.errors.messages import PYTHON, plain
-from dfmp2.interop.python import TranslatingListener, gradient_options, run_options, speaking
+from dfmp2.interop.python import TranslatingListener, gradient_options, run_options
 from dfmp2.interop.qcschema import read_field, read_keywords
 from dfmp2.molecule.foreign import from_ase
 from dfmp2.mp2.result import MP2Result

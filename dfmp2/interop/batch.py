@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dfmp2.errors import InputError, Option
+from dfmp2.errors import InputError, Option, speaking
 from dfmp2.errors.messages import PYTHON, in_words
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
@@ -23,7 +23,6 @@ from dfmp2.interop.python import (
     public,
     read,
     read_molecule,
-    speaking,
 )
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
@@ -69,6 +68,7 @@ class BatchResult(Mapping[str, MP2Result]):
         columns = {
             name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "method")
         }
+        columns["error"] = [self.failed.get(row.name) for row in self.rows]
         columns["total_energy"] = [row.energy for row in self.rows]
         columns["mp2_total_energy"] = [
             row.energy if row.method in ("", MP2.title) else None for row in self.rows

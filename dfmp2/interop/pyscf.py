@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 import numpy as np
 
 from dfmp2.arrays import Array
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, speaking
 from dfmp2.errors.messages import PYTHON, plain
 from dfmp2.fitting.sets import with_errors
-from dfmp2.interop.python import OptionKeywords, TranslatingListener, prove, public, speaking
+from dfmp2.interop.python import OptionKeywords, TranslatingListener, prove, public
 from dfmp2.interop.qcschema import read_keywords
 from dfmp2.molecule.mole import MEGABYTE
 from dfmp2.molecule.pyscf_shield import import_pyscf

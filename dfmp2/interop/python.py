@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
-from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, Message, Option, ResultExists
-from dfmp2.errors.messages import PYTHON, Words, in_words, plain
+from dfmp2.errors import ComparisonFailed, InputError, Message, Option, ResultExists, speaking
+from dfmp2.errors.messages import PYTHON, in_words, plain
 from dfmp2.errors.wishes import require_known_option
 from dfmp2.molecule.files import read_file, read_point_charges
 from dfmp2.molecule.foreign import Atoms, Mole
@@ -111,16 +110,6 @@ def number_of_workers(given: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InputError(Option("workers", given), ": expected a whole number, 1 or more")
     return count
-
-
-@contextmanager
-def speaking(words: Words) -> Iterator[None]:
-    """Word the errors of a block, or of a decorated function, for a front end."""
-    try:
-        yield
-    except Dfmp2Error as error:
-        error.speak(words)
-        raise
 
 
 class TranslatingListener(Relay):

@@ -25,10 +25,11 @@ from dfmp2.errors import (
     Message,
     NumericalError,
     ResourceError,
+    speaking,
 )
 from dfmp2.errors.messages import QCSCHEMA
 from dfmp2.errors.wishes import way_out_of_method
-from dfmp2.interop.python import TranslatingListener, gradient_options, run_options, speaking
+from dfmp2.interop.python import TranslatingListener, gradient_options, run_options
 from dfmp2.molecule.files import read_point_charges
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
