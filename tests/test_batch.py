@@ -416,3 +416,26 @@ def test_the_parent_imports_neither_torch_nor_dask(folder):
     arguments = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--quiet")
     done = succeed(run_command(*arguments, cwd=folder, program=(sys.executable, "-c", code)))
     assert done.out.startswith("dfmp2 batch finished: 1 of 1 item complete") and done.err == ""
+
+
+def test_plan_divides_the_work(batch, call, monkeypatch):
+    folder, _ = batch
+    monkeypatch.chdir(folder)
+    value = succeed(call("batch", "plan", "m.toml", "--shards", "2", "--json")).json
+    assert value["total"] == 9 and sorted({item["shard"] for item in value["items"]}) == [0, 1]
+    by_name = {item["name"]: item for item in value["items"]}
+    assert (
+        by_name["h2o"]["nao"] == 7
+        and by_name["no-basis"]["nao"] is None
+        and by_name["missing"]["error"]
+    )
+    assert by_name["h2o"]["naux"] == dfmp2.plan("h2o.xyz", "sto-3g").to_dict()["sizes"]["naux"]
+    assert sum(shard["items"] for shard in value["shards"]) == 9
+    for number, shard in enumerate(value["shards"]):
+        members = [item for item in value["items"] if item["shard"] == number]
+        assert (shard["shard"], shard["items"]) == (f"{number}/2", len(members))
+        assert shard["seconds"] == pytest.approx(sum(item["seconds"] for item in members))
+    times = [item["seconds"] for item in value["items"]]
+    assert value["seconds"] == pytest.approx(sum(times)) and by_name["h2o"]["seconds"] > 0
+    ends = f"the longest shard {max(times):.1f} s, the shortest 0.0 s"  # of an item that is refused
+    assert ends in succeed(call("batch", "plan", "m.toml", "--shards", "9")).out

@@ -30,7 +30,7 @@ from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import with_kept_pairs
 from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
-from tests.awkward import BASIS, MOLECULES, mole_of
+from tests.awkward import BASIS, MOLECULES, mole_of, read
 from tests.conftest import Heard, only_free_in, run_command, succeed
 from tests.recorded import recorded_error
 from tests.test_disk import set_variant
@@ -449,3 +449,74 @@ def test_a_plan_doubts_units_as_a_run_does(monkeypatch: pytest.MonkeyPatch) -> N
     doubt, _, _ = warning.partition(": ")  # what to do about it is said in the words of Python
     assert "covalent radii" in doubt
     assert any(one.startswith(doubt) for one in of_a_run.warnings)
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("disk", [False, True])
+def test_numbers_of_a_plan_in_json(disk, monkeypatch, tmp_path):
+    """A radical with frozen orbitals of both kinds, among ghosts: sizes as in PySCF, everything
+    else by the names of its parts."""
+    set_variant(monkeypatch, disk=disk)
+    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
+    monkeypatch.setattr("dfmp2.output.plan.free_disk", only_free_in(tmp_path, 10**13, 0))
+    molecule = read("multiplicity=2", "C 0.1 0 0", "N 0 0.2 1.17", "@He 1.5 0.3 -1.1")
+    given = {**BASIS, "frozen_core": "2", "frozen_virtual": 1, "allow_poor_fit": True}
+    given |= {"threads": 3, "memory": "3GB", "scratch": str(tmp_path), "gradient": True}
+    outlook = dfmp2.plan(molecule, **given)
+    found, plan, memory = outlook.to_dict(), outlook.plan, outlook.plan.memory
+    assert found["sizes"] == {
+        "natom": 3,
+        "nelectron": 13,
+        "nao": 9 + 9 + 2,
+        "naux_scf": mole_of(molecule, BASIS["scf_auxbasis"]).nao,
+        "naux": mole_of(molecule, BASIS["auxbasis"]).nao,
+        "frozen_core": 2,
+        "nocc": [5, 4],
+        "nvir": [12, 13],
+        "tiles": plan.tiles,
+    }
+    orbitals = "5 alpha and 4 beta occupied, 12 alpha and 13 beta virtual orbitals"
+    assert orbitals in " ".join(str(outlook).split())
+    pairs, densities = 5**2 + 4**2 + 5 * 4, 2 * 2 * 20**2
+    fitted = (5 * 12 + 4 * 13) * plan.work.naux
+    assert found["memory_bytes"] == {
+        "program": memory.program,
+        "scf": memory.scf,
+        "scf_gathered": 0,
+        "mp2": memory.mp2,
+        "gradient": memory.gradient.peak,
+        "peak": memory.predicted_peak,
+        "budget": 3 * 10**9,
+        "least": memory.least,
+        "comfortable": memory.comfortable,
+        "device": 0,
+        "disk": 116_000 + 8 * (2 * 20 * 22 + pairs + densities),
+        "prepared": 75_000 + 8 * (2 * 20 * 22 + fitted),
+    }
+    traffic = plan.traffic
+    scratch = found["scratch"]
+    assert scratch["bytes"] == memory.scratch and (scratch["bytes"] > 0) == disk
+    assert scratch["written_bytes"] == traffic.scf_written + traffic.fit_written
+    taken = traffic.scf_read + traffic.fit_read + traffic.pairs_read
+    assert scratch["read_bytes"] == taken and (taken > 0) == disk
+    assert (scratch["free_bytes"], scratch["cached"]) == (10**13, traffic.cached)
+    places = (scratch["scf_integrals"], scratch["fitted_tensor"])
+    assert places == (("disk", "disk") if disk else ("memory", "memory"))
+    speed = plan.disk or rates.BUILT_IN
+    assert scratch["bytes_per_second"] == {
+        "write": speed.write,
+        "read": speed.read,
+        "cached": speed.cached,
+        "date": speed.date,
+    }
+    assert found["flops"] == plan.work.flops() and found["flops"]["transform"] > 0
+    stages = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate")
+    seconds = {name: getattr(plan.timings, name) for name in (*stages, "gradient", "total")}
+    command = seconds["total"] + plan.rates.launch
+    assert found["seconds"] == {**seconds, "command": command} and plan.rates.launch > 0
+    assert found["rates_measured"]["foreign_cores"] == plan.rates.foreign
+    assert found["threads"] == 3
+    for name in ("scf_fitting", "mp2_fitting"):
+        of = found[f"{name}_error"]["elements"]
+        assert of == getattr(outlook.system, name).errors
+        assert found[f"{name}_error"]["sum"] == pytest.approx(of["C"] + of["N"], rel=1e-12)
