@@ -443,6 +443,21 @@ def test_orders_are_those_of_the_formats() -> None:
     assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
 
 
+def test_qcschema_of_a_mean_field_asks_for_its_fitting_set(tmp_path: Path) -> None:
+    """And not for a folder of this machine."""
+    mole = gto.M(atom="Li 0 0 0; H 0 0.3 3", unit="Bohr", basis="6-31g", verbose=0)
+    mean_field = mole.RHF().density_fit(auxbasis="def2-universal-jkfit").run(conv_tol=1e-12)
+    result = dfmp2.from_mean_field(mean_field, threads=1, scratch=tmp_path)
+    document = json.loads(qcschema(result, 2))["input_data"]
+    assert document["specification"]["keywords"] == {
+        "reference": "rhf",
+        "stability": "off",
+        "scf_auxbasis": "def2-universal-jkfit",
+    }
+    again = qcschema_input.run(qcschema_input.read_request(document), threads=1)
+    assert again.total_energy == pytest.approx(result.total_energy, abs=1e-9)
+
+
 def test_h_functions_do_not_fit_into_molden() -> None:
     result = dfmp2.run(
         Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off"
@@ -460,6 +475,13 @@ def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
     for name in ("molden", "qcschema"):
         with recorded_error(NumericalError):
             export(swapped, name)
+
+
+def test_places_far_from_the_origin_do_not_fit_into_cube(water: Stored) -> None:
+    result = dfmp2.read(water.path)
+    far = replace(result.molecule, coordinates=result.molecule.coordinates - 1000.0)
+    with recorded_error(InputError):
+        export(replace(result, molecule=far), "cube", density=True, of="scf")
 
 
 @pytest.mark.parametrize("to", FORMATS)

@@ -93,8 +93,12 @@ def test_a_mole_of_pyscf_with_ghosts() -> None:
         with recorded_error(InputError):
             from_pyscf(wrong)
     finite = gto.M(atom="He 0 0 0", basis="sto-3g", nucmod="G", verbose=0)
-    with recorded_error(InputError):
-        from_pyscf(finite)
+    counted = gto.M(atom="I 0 0 0; H 0 0 1.6", basis="def2-svp", ecp={"I": "def2-svp"}, verbose=0)
+    assert from_pyscf(counted).charge == 0
+    counted.nelectron -= 2  # by which PySCF makes a cation whose charge is 0
+    for wrong in (finite, counted):
+        with recorded_error(InputError):
+            from_pyscf(wrong)
 
 
 # --- QCSchema -------------------------------------------------------------------------------------

@@ -596,8 +596,9 @@ def test_forces_are_differences_of_energies() -> None:
 
     low, high = (ion(0.8 + d).get_potential_energy() for d in (-step, step))
     atoms = ion(0.8)
-    atoms.calc = calculator = DFMP2(**settings, displacement=step)
+    atoms.calc = calculator = DFMP2(**settings, displacement=np.float32(step))
     forces = atoms.get_forces()
+    assert forces.dtype == np.float64
     assert forces[1, 2] == pytest.approx((low - high) / (2 * step), abs=1e-6)
     assert calculator.result.gradient is None
     calculator.set(displacement=None, method="sos-mp2")

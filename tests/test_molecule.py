@@ -3,9 +3,11 @@ rules."""
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -289,16 +291,20 @@ def test_value_semantics() -> None:
     assert one.with_state(1, 2) == water(charge=1, multiplicity=2)
     assert one.with_state(1, 2).with_state(-1, None) == water(charge=-1, multiplicity=2)
     assert one.with_state(1, 2).name == "a"
-    assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_coordinates_are_a_read_only_copy() -> None:
+    """Those of a molecule that another process made, or a deep copy, too."""
     given = np.array(WATER)
-    molecule = water(coordinates=given)
+    made = water(coordinates=given, name="a", source="a.xyz", text="x").in_field([[0, 0, 5, 0.5]])
     given[0, 0] = 99.0
-    assert molecule.coordinates[0, 0] == 0.0
-    with recorded_error(ValueError):
-        molecule.coordinates[0, 0] = 1.0
+    for molecule in (made, pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        assert molecule == made
+        assert (molecule.name, molecule.source, molecule.text) == ("a", "a.xyz", "x")
+        for array in (molecule.coordinates, molecule.point_charges):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0, 0] = 1.0
+    assert made.coordinates[0, 0] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -323,6 +329,8 @@ def test_coordinates_are_a_read_only_copy() -> None:
         {"charge": True},
         {"multiplicity": "1"},
         {"multiplicity": 0},
+        {"name": Path("water.xyz")},
+        {"source": None},
     ],
 )
 def test_refused_molecules(changes: dict[str, Any]) -> None:

@@ -410,17 +410,17 @@ def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(
     tmp_path: Path, result: dfmp2.MP2Result
 ) -> None:
     (tmp_path / "w.xyz").write_text(MOLECULES["h2o"])
-    items: dict[str, Any] = {
+    items: dict[Any, Any] = {
         "w": tmp_path / "w.xyz",
-        "ion": dfmp2.Molecule.from_string("O 0 0 0; H 0 0 0.97"),
+        0: dfmp2.Molecule.from_string("O 0 0 0; H 0 0 0.97"),  # numbers are names, too
     }
     items["helium"] = gto.M(atom="He", verbose=0)
     with recorded_warning(UserWarning):
         found = dfmp2.batch(items, "sto-3g", tmp_path / "out", **SMALL)
     assert (
         list(found) == ["w"]
-        and set(found.failed) == {"ion", "helium"}
-        and "multiplicity=2" in found.failed["ion"]
+        and set(found.failed) == {"0", "helium"}
+        and "multiplicity=2" in found.failed["0"]
     )
     assert found["w"].total_energy == pytest.approx(result.total_energy, abs=1e-9)
     before = (tmp_path / "out" / "w.h5").stat()
@@ -429,7 +429,7 @@ def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(
     )
     assert (tmp_path / "out" / "w.h5").stat().st_mtime_ns == before.st_mtime_ns and len(again) == 1
     with recorded_error(KeyError):
-        found["ion"]
+        found[0]
     manifest = (
         'basis = "sto-3g"\noutput = "out"\nprecision = "fp64"\n[[item]]\nmolecule = '
         '"out/molecules/w.xyz"\n'
