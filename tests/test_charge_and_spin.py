@@ -158,7 +158,7 @@ SPELLINGS = {  # outcome: comments
         *with_each("biradical diradical bi-radicals di-radical high-spin", "{} state"),
         *with_each("one two three four five six", "{} unpaired electrons"),
         *with_each("alpha beta", "n_{}=5", "n{}: 4"),
-        *with_each("nelec nelectrons n_elec n_electrons electrons", "{}=10"),
+        *with_each("nelec nelectrons n_elec n_electrons electrons", "{}=10", "charge=1 {}=9"),
         *(
             "number of electrons: 10",
             "num electrons=10",

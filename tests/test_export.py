@@ -219,7 +219,8 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
                 atom: [int(core[atom]), [list(one) for one in terms.items()]]
                 for atom, terms in found.items()
             }
-            assert charges.tolist() == [53 - 28, 1, 0, 0]
+            columns = (charges.tolist(), core.tolist(), local.tolist())
+            assert columns == ([53 - 28, 1, 0, 0], [28, 0, 0, 0], [3, 0, 0, 0])
     shells: list[list[Any]] = [[] for _ in labels]
     for number, momentum in enumerate(momenta):
         mine = owner == number

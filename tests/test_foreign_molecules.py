@@ -112,7 +112,7 @@ GIVEN: dict[str, Any] = {
     "atomic_numbers": [8, 1, 2],
     "molecular_charge": -1.0,
     "molecular_multiplicity": 3,
-    "name": "mine",
+    "name": "mi\tne",
     "comment": "nothing of it counts",
 }
 
@@ -120,7 +120,7 @@ GIVEN: dict[str, Any] = {
 def test_a_molecule_of_qcschema() -> None:
     made = from_qcschema(GIVEN)
     assert made.symbols == ("O", "H", "He") and made.ghost == (False, False, True)
-    assert (made.charge, made.multiplicity, made.name) == (-1, 3, "mine")
+    assert (made.charge, made.multiplicity, made.name) == (-1, 3, "mi\\tne")
     assert made.source == "QCSchema"
     assert made.coordinates.tolist() == [[0.0, 0.1, 0.2], [1.0, 1.1, 1.2], [5.0, 5.1, 5.2]]
     rows = {**GIVEN, "geometry": made.coordinates.tolist()}
@@ -142,7 +142,7 @@ def test_a_molecule_of_qcschema() -> None:
     [
         ({"fragment_charges": [1, -2]}, (-1, 1)),
         ({"fragment_charges": [1.0, 0.0], "molecular_charge": 1}, (1, 1)),
-        ({"fragment_multiplicities": [2, 1]}, (0, 2)),
+        ({"fragment_multiplicities": [2, 1], "molecular_charge": -1}, (-1, 2)),
         ({"fragment_multiplicities": [1, 3], "fragment_charges": [0, 2]}, (2, 3)),
         ({"fragment_multiplicities": [2, 2], "molecular_multiplicity": 3}, (0, 3)),
         # The second fragment consists of ghosts only: it has neither charge nor spin.

@@ -180,8 +180,8 @@ def test_frames_by_number(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         path.write_text("".join(map(H2[end].format, values)), newline=line_end)
         os.utime(path, ns=(time, time))
         assert lengths() == pytest.approx(values)
-    ion = read_frame(path, 2, charge=1, multiplicity=2, called="mine.xyz")
-    assert (ion.charge, ion.multiplicity, ion.source) == (1, 2, "mine.xyz, frame 2")
+    ion = read_frame(path, 2, charge=1, multiplicity=2, called="mi\rne.xyz")
+    assert (ion.charge, ion.multiplicity, ion.source) == (1, 2, "mi\\rne.xyz, frame 2")
     assert [one.multiplicity for one in read_frames(path, multiplicity=3)] == [3] * 3
     if end == "xyz":
         assert lengths(units="bohr") == pytest.approx(np.array(values) * 0.529177210903)

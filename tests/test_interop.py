@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError
+from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import make_batch, manifest_lines, read_manifest
 from dfmp2.interop import qcschema
@@ -656,6 +656,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"basis": "sto-3g", "displacement": -0.01},
     {"basis": "sto-3g", "ss_scale": 0.3},
     {"basis": "sto-3g", "restart": "old.traj"},
+    {"basis": "sto-3g", "point_charge_units": "pm"},
 ]
 
 
@@ -665,8 +666,8 @@ def test_refused_when_made(parameters: dict[str, Any]) -> None:
         DFMP2(**parameters)
 
 
-def test_what_is_refused_later() -> None:
-    """A change of parameters, which then has no effect, and atoms."""
+def test_what_is_refused_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of parameters, which then has no effect, atoms, and forces without a certificate."""
     calculator = DFMP2(**SETTINGS)
     before = dict(calculator.parameters)
     with pytest.raises(InputError):
@@ -682,6 +683,10 @@ def test_what_is_refused_later() -> None:
         atoms.calc = calculator
         with recorded_error(InputError):
             atoms.get_potential_energy()
+    monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 0.0)
+    atoms = ase.Atoms("HF", [[0.1, 0, 0], [0, 0.2, 0.9]], calculator=calculator)
+    with pytest.raises(ComparisonFailed):
+        atoms.get_forces()
 
 
 # --- all front ends -------------------------------------------------------------------------------

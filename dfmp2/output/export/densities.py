@@ -226,12 +226,12 @@ def _written(
         from pyscf.tools import cubegen
 
         around = cubegen.BOX_MARGIN if margin is None else margin
-        first = float(mole.atom_coords().min()) - around
-        if first < LEAST_PLACE:
+        least = float(mole.atom_coords().min()) - around
+        if least < LEAST_PLACE:
             raise InputError(
                 Option("to"),
                 (
-                    f" cube: the grid begins at {first:.1f} bohr, and the columns of the format "
+                    f" cube: the grid begins at {least:.1f} bohr, and the columns of the format "
                     f"end at {LEAST_PLACE:g}: move the molecule to the origin, and compute it again"
                 ),
             )
