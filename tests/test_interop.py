@@ -316,6 +316,10 @@ FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # documents, and options
         v1(model={"method": "custom-dh", "basis": "sto-3g"}, keywords={"xc": "pbe0", **FACTORS}),
         {"method": "custom-dh", "xc": "pbe0", **FACTORS},
     ),
+    (
+        v1(model={"method": "scs-mp2", "basis": "sto-3g"}, keywords={"os_scale": None}),
+        {"method": "scs-mp2"},
+    ),
 ]
 
 

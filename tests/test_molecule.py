@@ -497,6 +497,7 @@ def test_psi4_suite() -> None:
     [
         ("Li", 0, 1),
         ("Li", 1, 0),
+        ("Li", -1, 1),
         ("Na", 1, 1),
         ("Mg", 2, 1),  # of 1s 2s 2p the outer four are correlated
         ("K", 1, 5),

@@ -11,7 +11,7 @@ Below: single frames of files with several molecules: xyz, .sdf and .pdb files, 
 Frames count from 1. Those of a database (`ase.db`, .db) are its rows by their `id`. The charge of a
 row is its key `total_charge` or `charge`, or the `charge` of its data, the multiplicity its key or
 data of that name; else the initial charges and magnetic moments of the atoms add up to both. A row
-may have a `name`.
+may have a `name`, or its data.
 
 A file of point charges has one line for each:
 
@@ -331,7 +331,7 @@ def frames_in(path: Path) -> list[Frame]:
     BackendUnavailable : ASE, which reads databases, is missing
     """
     if path.suffix.lower() == DATABASE:
-        frames = [Frame(row.id, str(row.get("name", ""))) for row in _rows(path)]
+        frames = [Frame(row.id, _name_of(row)) for row in _rows(path)]
         if not frames:
             raise InputError("empty: expected a database of ASE with rows", file=str(path))
     else:
@@ -447,8 +447,13 @@ def _of_database(
         molecule = Molecule.from_ase(row.toatoms(), charge=charge, multiplicity=multiplicity)
     except InputError as error:
         raise error.placed(file=file) from error
-    name = str(row.get("name", "")) or f"{path.stem}-{number}"
+    name = _name_of(row) or f"{path.stem}-{number}"
     return replace(molecule, name=name, source=printable(file))
+
+
+def _name_of(row: Any) -> str:
+    """The name of a row, by its key or in its data, where data sets have it; "" if it has none."""
+    return str(row.get("name") or row.data.get("name") or "")
 
 
 def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
