@@ -150,7 +150,7 @@ def test_the_input_comes_back_untouched(pipe: Callable[[Any], Finished]) -> None
         "masses": [15.99, 1.008, 1.008],
         "connectivity": [[0, 1, 1.0], [0, 2, 1.0]],
     }
-    document = v1(molecule, extras={"mine": {"a": 1}}, keywords={"frozen_core": 1})
+    document = v1(molecule, extras={"mine": {"a": 1}, "dfmp2": 5}, keywords={"frozen_core": 1})
     answer = pipe(document).json
     assert answer["molecule"] == molecule
     assert answer["keywords"] == {"frozen_core": 1}
