@@ -277,13 +277,20 @@ def test_other_units_in_the_comment_say_nothing(comment: str) -> None:
 
 
 def test_charged_formulas_of_other_molecules_state_nothing() -> None:
-    """SO4 2- beside another molecule; Fe2+ and Fe2 + are one and two atoms."""
+    """SO4 2- beside another molecule; Fe2+ and Fe2 + are one and two atoms, in any spelling, beside
+    ghosts, and in any column."""
     assert parse_xyz(f"2\nfrom SO4 2-\n{OH}", file="f").molecule.charge == 0
     with recorded_error(InputError):
         parse_xyz(f"2\ncharge=0 HO^-\n{OH}", file="f")
     assert parse_xyz(f"2\ncharge=-1 HO^-\n{OH}", file="f").molecule.charge == -1
-    for atoms, comment in (("Fe 0 0 0", "Fe2+"), ("Fe 0 0 0\nFe 0 0 2", "Fe2+")):
-        count = atoms.count("Fe")
+    for atoms, comment in (
+        ("Fe 0 0 0", "Fe2+"),
+        ("Fe 0 0 0\nFe 0 0 2", "Fe2+"),
+        ("26 0 0 0", "Fe2+"),
+        ("FE 0 0 0\n@Fe 0 0 2", "Fe2+"),
+        ("0 0 0 fe", "Properties=pos:R:3:species:S:1 Fe2+"),
+    ):
+        count = atoms.count("\n") + 1
         with recorded_error(InputError):
             parse_xyz(f"{count}\n{comment}\n{atoms}", file="f")
 
