@@ -422,26 +422,15 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
     np.testing.assert_allclose(
         atoms.positions, result.molecule.coordinates * 0.52917721092, rtol=0, atol=1e-12
     )
-    for name in ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy"):
-        expected = pytest.approx(getattr(result, name), abs=1e-11)
-        assert atoms.info[f"{name}_hartree"] == expected
+    names = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
+    assert [atoms.info[f"{name}_hartree"] for name in names] == pytest.approx(
+        [getattr(result, name) for name in names], abs=1e-11
+    )
     assert (atoms.info["charge"], atoms.info["multiplicity"]) == (0, 2)
     assert atoms.calc is None  # no key that ASE would take for electronvolts
 
 
 # --- orders and limits ----------------------------------------------------------------------------
-
-
-def test_orders_are_those_of_the_formats() -> None:
-    """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA
-    from -l to +l."""
-    assert conventions.molden_conventions(2) == [0, 1, -1, 2, -2]
-    # x, y, z
-    assert [
-        conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden_conventions)
-    ] == [1, -1, 0]
-    assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
-    assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
 
 
 def test_qcschema_of_a_mean_field_asks_for_its_fitting_set(tmp_path: Path) -> None:
@@ -468,7 +457,8 @@ def test_h_functions_do_not_fit_into_molden() -> None:
     assert json.loads(export(result, "qcschema"))["properties"]["calcinfo_nbasis"] == 91
 
 
-def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
+def test_orbitals_of_another_basis_and_atoms_far_away_are_not_exported(water: Stored) -> None:
+    """The columns of a cube file have no room for -1000 bohr."""
     result = dfmp2.read(water.path)
     swapped = replace(
         result, reference=replace(result.reference, mo_coeff=result.reference.mo_coeff[:, ::-1])
@@ -476,10 +466,6 @@ def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
     for name in ("molden", "qcschema"):
         with recorded_error(NumericalError):
             export(swapped, name)
-
-
-def test_places_far_from_the_origin_do_not_fit_into_cube(water: Stored) -> None:
-    result = dfmp2.read(water.path)
     far = replace(result.molecule, coordinates=result.molecule.coordinates - 1000.0)
     with recorded_error(InputError):
         export(replace(result, molecule=far), "cube", density=True, of="scf")

@@ -81,9 +81,7 @@ def test_a_mole_of_pyscf_with_ghosts() -> None:
         verbose=0,
     )
     made = from_pyscf(mole)
-    assert made.symbols == ("O", "H", "F", "H")
-    assert made.ghost == (False, True, True, False)
-    assert (made.charge, made.multiplicity) == (1, 3)
+    assert (made.labels, made.charge, made.multiplicity) == (("O", "@H", "@F", "H"), 1, 3)
     np.testing.assert_array_equal(made.coordinates, mole.atom_coords())
     assert (made.name, made.source) == ("molecule", "python: PySCF Mole")
     assert from_pyscf(mole, "elsewhere").source == "elsewhere"
@@ -119,9 +117,13 @@ GIVEN: dict[str, Any] = {
 
 def test_a_molecule_of_qcschema() -> None:
     made = from_qcschema(GIVEN)
-    assert made.symbols == ("O", "H", "He") and made.ghost == (False, False, True)
-    assert (made.charge, made.multiplicity, made.name) == (-1, 3, "mi\\tne")
-    assert made.source == "QCSchema"
+    assert (made.labels, made.charge, made.multiplicity, made.name, made.source) == (
+        ("O", "H", "@He"),
+        -1,
+        3,
+        "mi\\tne",
+        "QCSchema",
+    )
     assert made.coordinates.tolist() == [[0.0, 0.1, 0.2], [1.0, 1.1, 1.2], [5.0, 5.1, 5.2]]
     rows = {**GIVEN, "geometry": made.coordinates.tolist()}
     assert from_qcschema(rows) == made
@@ -129,8 +131,8 @@ def test_a_molecule_of_qcschema() -> None:
         assert from_qcschema(SimpleNamespace(**{dump: lambda: json.dumps(GIVEN)})) == made
     least = {"symbols": ["H"], "geometry": [0, 0, 0], "molecular_multiplicity": 2.0}
     found = from_qcschema(least)
-    assert (found.charge, found.multiplicity, found.name) == (0, 2, "molecule")
-    assert found.ghost == (False,)
+    assert (found.labels, found.charge, found.multiplicity) == (("H",), 0, 2)
+    assert found.name == "molecule"
     with recorded_error(InputError):
         from_qcschema([1])
     for schema in (("qcschema_molecule", 3), ("qc_schema_molecule", 2)):
