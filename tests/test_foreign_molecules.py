@@ -85,16 +85,11 @@ def test_a_mole_of_pyscf_with_ghosts() -> None:
     np.testing.assert_array_equal(made.coordinates, mole.atom_coords())
     assert (made.name, made.source) == ("molecule", "python: PySCF Mole")
     assert from_pyscf(mole, "elsewhere").source == "elsewhere"
-    with recorded_error(InputError):
-        from_pyscf(gto.Mole())
-    for wrong in (SimpleNamespace(), "H 0 0 0"):
-        with recorded_error(InputError):
-            from_pyscf(wrong)
     finite = gto.M(atom="He 0 0 0", basis="sto-3g", nucmod="G", verbose=0)
     counted = gto.M(atom="I 0 0 0; H 0 0 1.6", basis="def2-svp", ecp={"I": "def2-svp"}, verbose=0)
     assert from_pyscf(counted).charge == 0
     counted.nelectron -= 2  # by which PySCF makes a cation whose charge is 0
-    for wrong in (finite, counted):
+    for wrong in (gto.Mole(), SimpleNamespace(), "H 0 0 0", finite, counted):
         with recorded_error(InputError):
             from_pyscf(wrong)
 

@@ -218,12 +218,15 @@ def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:
         rows.write(Atoms("H"))
         del rows[1]
     (tmp_path / "text.db").write_text("no database\n")
-    for name in ("empty.db", "text.db", "none.db"):
-        with recorded_error(InputError):
-            frames_in(tmp_path / name)
     (tmp_path / "empty.sdf").write_text("\n")
-    with recorded_error(InputError):
-        read_frames(tmp_path / "empty.sdf")
+    for read, name in (
+        (frames_in, "empty.db"),
+        (frames_in, "text.db"),
+        (frames_in, "none.db"),
+        (read_frames, "empty.sdf"),
+    ):
+        with recorded_error(InputError):
+            read(tmp_path / name)
 
 
 def test_what_is_wrong_in_a_later_molecule_is_on_its_line(tmp_path: Path) -> None:
