@@ -116,9 +116,9 @@ def test_files_on_the_command_line(folder, call):
     assert not (folder / "out").exists()
 
 
-def test_every_file_of_a_batch_is_below_its_root(folder):
+def test_every_file_of_a_batch_is_below_its_root(folder, monkeypatch):
     """On the command line and in a manifest, and whatever the working directory is, in the manifest
-    that is left with the results."""
+    that is left with the results. On the command line ~ is the home of the user."""
     root = folder / "sub" / "data"
     root.mkdir(parents=True)
     for name in ("h2.xyz", "mine.gbs", "q.txt", "start.h5"):
@@ -128,7 +128,8 @@ def test_every_file_of_a_batch_is_below_its_root(folder):
     table = [*manifest_lines({**given, "output": "out"}), "[[item]]", 'molecule = "h2.xyz"']
     (root / "m.toml").write_text("\n".join(table))
     (folder / "m.toml").write_text("\n".join(table))
-    of_files = make_batch(["h2.xyz"], given, folder / "out", root)
+    monkeypatch.setenv("HOME", str(root))
+    of_files = make_batch(["h2.xyz"], {**given, "basis": "~/mine.gbs"}, folder / "out", root)
     (folder / "out").mkdir()
     (folder / "out" / LEFT_MANIFEST).write_bytes(manifest_of(of_files))
     for batch in (

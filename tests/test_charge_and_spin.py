@@ -158,7 +158,7 @@ SPELLINGS = {  # outcome: comments
         *with_each("biradical diradical bi-radicals di-radical high-spin", "{} state"),
         *with_each("one two three four five six", "{} unpaired electrons"),
         *with_each("alpha beta", "n_{}=5", "n{}: 4"),
-        *with_each("nelec nelectrons n_elec n_electrons electrons", "{}=10"),
+        *with_each("nelec nelectrons n_elec n_electrons electrons", "{}=10", "charge=1 {}=9"),
         *(
             "number of electrons: 10",
             "num electrons=10",
@@ -277,13 +277,20 @@ def test_other_units_in_the_comment_say_nothing(comment: str) -> None:
 
 
 def test_charged_formulas_of_other_molecules_state_nothing() -> None:
-    """SO4 2- beside another molecule; Fe2+ and Fe2 + are one and two atoms."""
+    """SO4 2- beside another molecule; Fe2+ and Fe2 + are one and two atoms, in any spelling, beside
+    ghosts, and in any column."""
     assert parse_xyz(f"2\nfrom SO4 2-\n{OH}", file="f").molecule.charge == 0
     with recorded_error(InputError):
         parse_xyz(f"2\ncharge=0 HO^-\n{OH}", file="f")
     assert parse_xyz(f"2\ncharge=-1 HO^-\n{OH}", file="f").molecule.charge == -1
-    for atoms, comment in (("Fe 0 0 0", "Fe2+"), ("Fe 0 0 0\nFe 0 0 2", "Fe2+")):
-        count = atoms.count("Fe")
+    for atoms, comment in (
+        ("Fe 0 0 0", "Fe2+"),
+        ("Fe 0 0 0\nFe 0 0 2", "Fe2+"),
+        ("26 0 0 0", "Fe2+"),
+        ("FE 0 0 0\n@Fe 0 0 2", "Fe2+"),
+        ("0 0 0 fe", "Properties=pos:R:3:species:S:1 Fe2+"),
+    ):
+        count = atoms.count("\n") + 1
         with recorded_error(InputError):
             parse_xyz(f"{count}\n{comment}\n{atoms}", file="f")
 

@@ -301,8 +301,9 @@ def test_what_a_molecule_lacks_is_missing_in_every_format(missing, batch, tmp_pa
 @pytest.mark.parametrize("to", ["extxyz", "ase.db"])
 def test_a_data_set_is_read_again_as_what_was_computed(to, batch, collected):
     target, _ = collected(to, "--duplicates")
-    for number, result in enumerate(results(batch).values(), start=1):
+    for number, (name, result) in enumerate(results(batch).items(), start=1):
         molecule = read_frame(target, number)
+        assert molecule.name == {"ase.db": name}.get(to, target.stem)
         assert molecule.symbols == result.molecule.symbols
         assert (molecule.charge, molecule.multiplicity) == (
             result.molecule.charge,

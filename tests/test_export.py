@@ -218,7 +218,8 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
                 atom: [int(core[atom]), [list(one) for one in terms.items()]]
                 for atom, terms in found.items()
             }
-            assert charges.tolist() == [53 - 28, 1, 0, 0]
+            columns = (charges.tolist(), core.tolist(), local.tolist())
+            assert columns == ([53 - 28, 1, 0, 0], [28, 0, 0, 0], [3, 0, 0, 0])
     shells: list[list[Any]] = [[] for _ in labels]
     for number, momentum in enumerate(momenta):
         mine = owner == number
@@ -401,19 +402,49 @@ def test_qcschema_of_every_method_asks_for_the_same_energy(changes: dict[str, An
     assert ('method="DF-MP2/' in comment) == plain
 
 
+def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
+    io = pytest.importorskip("ase.io")
+    result, _ = case
+    path = tmp_path / "result.xyz"
+    path.write_bytes(export(result, "xyz"))
+    if any(result.molecule.ghost):  # ASE knows no ghosts; our own reader does
+        again = read_xyz(path).molecule
+        assert (again.labels, again.charge) == (result.molecule.labels, 0)
+        np.testing.assert_allclose(
+            again.coordinates, result.molecule.coordinates, rtol=0, atol=1e-11
+        )
+        with recorded_error(InputError):
+            export(result, "extxyz")
+        return
+    atoms = io.read(path, format="extxyz")
+    assert atoms.get_chemical_symbols() == list(result.molecule.symbols)
+    np.testing.assert_allclose(
+        atoms.positions, result.molecule.coordinates * 0.52917721092, rtol=0, atol=1e-12
+    )
+    names = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
+    assert [atoms.info[f"{name}_hartree"] for name in names] == pytest.approx(
+        [getattr(result, name) for name in names], abs=1e-11
+    )
+    assert (atoms.info["charge"], atoms.info["multiplicity"]) == (0, 2)
+    assert atoms.calc is None  # no key that ASE would take for electronvolts
+
+
 # --- orders and limits ----------------------------------------------------------------------------
 
 
-def test_orders_are_those_of_the_formats() -> None:
-    """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA
-    from -l to +l."""
-    assert conventions.molden_conventions(2) == [0, 1, -1, 2, -2]
-    # x, y, z
-    assert [
-        conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden_conventions)
-    ] == [1, -1, 0]
-    assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
-    assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
+def test_qcschema_of_a_mean_field_asks_for_its_fitting_set(tmp_path: Path) -> None:
+    """And not for a folder of this machine."""
+    mole = gto.M(atom="Li 0 0 0; H 0 0.3 3", unit="Bohr", basis="6-31g", verbose=0)
+    mean_field = mole.RHF().density_fit(auxbasis="def2-universal-jkfit").run(conv_tol=1e-12)
+    result = dfmp2.from_mean_field(mean_field, threads=1, scratch=tmp_path)
+    document = json.loads(qcschema(result, 2))["input_data"]
+    assert document["specification"]["keywords"] == {
+        "reference": "rhf",
+        "stability": "off",
+        "scf_auxbasis": "def2-universal-jkfit",
+    }
+    again = qcschema_input.run(qcschema_input.read_request(document), threads=1)
+    assert again.total_energy == pytest.approx(result.total_energy, abs=1e-9)
 
 
 def test_h_functions_do_not_fit_into_molden() -> None:
@@ -425,7 +456,8 @@ def test_h_functions_do_not_fit_into_molden() -> None:
     assert json.loads(export(result, "qcschema"))["properties"]["calcinfo_nbasis"] == 91
 
 
-def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
+def test_orbitals_of_another_basis_and_atoms_far_away_are_not_exported(water: Stored) -> None:
+    """The columns of a cube file have no room for -1000 bohr."""
     result = dfmp2.read(water.path)
     swapped = replace(
         result, reference=replace(result.reference, mo_coeff=result.reference.mo_coeff[:, ::-1])
@@ -433,6 +465,9 @@ def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
     for name in ("molden", "qcschema"):
         with recorded_error(NumericalError):
             export(swapped, name)
+    far = replace(result.molecule, coordinates=result.molecule.coordinates - 1000.0)
+    with recorded_error(InputError):
+        export(replace(result, molecule=far), "cube", density=True, of="scf")
 
 
 @pytest.mark.parametrize("to", FORMATS)

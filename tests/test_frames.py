@@ -130,7 +130,7 @@ SDF = "    0.0000    0.0000{:10.4f} H   0  0  0  0  0  0  0  0  0  0  0  0\n"
 H2 = {  # a frame by the ending of its file
     "xyz": "2\n\nH 0 0 0\nH 0 0 {}\n",
     "pdb": f"{PDB.format(1, 0.0)}{PDB.replace('{0}', '2').replace('{1', '{')}ENDMDL\n",
-    "sdf": "\n  made     01012600003D\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n"
+    "sdf": "\x85\n  made     01012600003D\n\n  2  1  0  0  0  0  0  0  0  0999 V2000\n"
     f"{SDF.format(0)}{SDF}  1  2  1  0\nM  END\n$$$$\n",
 }
 
@@ -145,12 +145,16 @@ def test_frames_by_number(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         found = [read_frame(path, frame.number, **how) for frame in frames_in(path)]
         return [np.ptp(one.coordinates[:, 2]) * 0.529177210903 for one in found]
 
-    for time, values in ((1, (0.7, 0.8)), (1, (0.71, 0.815, 0.9)), (2, (0.712, 0.82, 0.91))):
-        path.write_text("".join(map(H2[end].format, values)))
+    for time, line_end, values in (
+        (1, "\r", (0.7, 0.8)),
+        (1, "\r\n", (0.71, 0.815, 0.9)),
+        (2, "\n", (0.712, 0.82, 0.91)),
+    ):
+        path.write_text("".join(map(H2[end].format, values)), newline=line_end)
         os.utime(path, ns=(time, time))
         assert lengths() == pytest.approx(values)
-    ion = read_frame(path, 2, charge=1, multiplicity=2, called="mine.xyz")
-    assert (ion.charge, ion.multiplicity, ion.source) == (1, 2, "mine.xyz, frame 2")
+    ion = read_frame(path, 2, charge=1, multiplicity=2, called="mi\rne.xyz")
+    assert (ion.charge, ion.multiplicity, ion.source) == (1, 2, "mi\\rne.xyz, frame 2")
     assert [one.multiplicity for one in read_frames(path, multiplicity=3)] == [3] * 3
     if end == "xyz":
         assert lengths(units="bohr") == pytest.approx(np.array(values) * 0.529177210903)
@@ -187,9 +191,15 @@ def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:
         rows.write(Atoms("H"))
         del rows[1]
     (tmp_path / "text.db").write_text("no database\n")
-    for name in ("empty.db", "text.db", "none.db"):
+    (tmp_path / "empty.sdf").write_text("\n")
+    for read, name in (
+        (frames_in, "empty.db"),
+        (frames_in, "text.db"),
+        (frames_in, "none.db"),
+        (read_frames, "empty.sdf"),
+    ):
         with recorded_error(InputError):
-            frames_in(tmp_path / name)
+            read(tmp_path / name)
 
 
 def test_what_is_wrong_in_a_later_molecule_is_on_its_line(tmp_path: Path) -> None:
@@ -197,7 +207,7 @@ def test_what_is_wrong_in_a_later_molecule_is_on_its_line(tmp_path: Path) -> Non
     path = tmp_path / "two.sdf"
     good, bad = H2["sdf"].format(0.7), H2["sdf"].format(0.8).replace(" H ", " Xx", 1)
     path.write_text(good + bad)
-    assert len(good.splitlines()) == 9
+    assert good.count("\n") == 9
     with recorded_error(InputError):
         read_frames(path)
 

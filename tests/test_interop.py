@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.errors import InputError
+from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import make_batch, manifest_lines, read_manifest
 from dfmp2.interop import qcschema
@@ -150,7 +150,7 @@ def test_the_input_comes_back_untouched(pipe: Callable[[Any], Finished]) -> None
         "masses": [15.99, 1.008, 1.008],
         "connectivity": [[0, 1, 1.0], [0, 2, 1.0]],
     }
-    document = v1(molecule, extras={"mine": {"a": 1}}, keywords={"frozen_core": 1})
+    document = v1(molecule, extras={"mine": {"a": 1}, "dfmp2": 5}, keywords={"frozen_core": 1})
     answer = pipe(document).json
     assert answer["molecule"] == molecule
     assert answer["keywords"] == {"frozen_core": 1}
@@ -284,6 +284,10 @@ FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # documents, and options
     (
         v1(model={"method": "custom-dh", "basis": "sto-3g"}, keywords={"xc": "pbe0", **FACTORS}),
         {"method": "custom-dh", "xc": "pbe0", **FACTORS},
+    ),
+    (
+        v1(model={"method": "scs-mp2", "basis": "sto-3g"}, keywords={"os_scale": None}),
+        {"method": "scs-mp2"},
     ),
 ]
 
@@ -565,8 +569,9 @@ def test_forces_are_differences_of_energies() -> None:
 
     low, high = (ion(0.8 + d).get_potential_energy() for d in (-step, step))
     atoms = ion(0.8)
-    atoms.calc = calculator = DFMP2(**settings, displacement=step)
+    atoms.calc = calculator = DFMP2(**settings, displacement=np.float32(step))
     forces = atoms.get_forces()
+    assert forces.dtype == np.float64
     assert forces[1, 2] == pytest.approx((low - high) / (2 * step), abs=1e-6)
     assert calculator.result.gradient is None
     calculator.set(displacement=None, method="sos-mp2")
@@ -624,6 +629,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"basis": "sto-3g", "displacement": -0.01},
     {"basis": "sto-3g", "ss_scale": 0.3},
     {"basis": "sto-3g", "restart": "old.traj"},
+    {"basis": "sto-3g", "point_charge_units": "pm"},
 ]
 
 
@@ -633,8 +639,8 @@ def test_refused_when_made(parameters: dict[str, Any]) -> None:
         DFMP2(**parameters)
 
 
-def test_what_is_refused_later() -> None:
-    """A change of parameters, which then has no effect, and atoms."""
+def test_what_is_refused_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of parameters, which then has no effect, atoms, and forces without a certificate."""
     calculator = DFMP2(**SETTINGS)
     before = dict(calculator.parameters)
     with pytest.raises(InputError):
@@ -650,6 +656,10 @@ def test_what_is_refused_later() -> None:
         atoms.calc = calculator
         with recorded_error(InputError):
             atoms.get_potential_energy()
+    monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 0.0)
+    atoms = ase.Atoms("HF", [[0.1, 0, 0], [0, 0.2, 0.9]], calculator=calculator)
+    with pytest.raises(ComparisonFailed):
+        atoms.get_forces()
 
 
 # --- all front ends -------------------------------------------------------------------------------

@@ -209,6 +209,8 @@ def test_a_report_names_core_potential_and_fitting_error_of_an_atom_but_of_no_gh
 ) -> None:
     found = molecule(f"H 0 0 0; H 0 0 0.7; {atom} 0 0 3")
     basis = replace(orbital_basis("def2-svp", found), errors={"H": 1e-5, "I": 2e-5})
+    by_atom = orbital_basis("def2-svp,3=def2-tzvp", found)
+    assert by_atom.ecp_electrons == basis.ecp_electrons == {"H": 0, "I": 28}
     assert ("orbital, I" in dict(_facts_of_set(found, "orbital", basis, 1))) == said
     (line,) = fitting_errors(found, None, basis)
     assert ("I +2.0e-05" in line) == said and "H +1.0e-05" in line
@@ -330,7 +332,7 @@ def test_shells_of_every_letter_and_terms_of_every_power() -> None:
     rows = "".join(f"{power} {exponent} {coefficient}\n" for power, exponent, coefficient in terms)
     one = "2 7.0 1.0\n"
     texts = (
-        f"cartesian\n****\nI 0\n{gaussian}****\n\nI 0\nI-ECP 1 28\np\n5\n{rows}s-p\n1\n{one}",
+        f"cartesian\n****\nI 0\n{gaussian}****\n\ncartesian\n****\nI 0\nI-ECP 1 28\np\n5\n{rows}s-p\n1\n{one}",
         f"BASIS CARTESIAN\n{nwchem}END\nECP\nI nelec 28\nI S\n{one}I ul\n{rows}END\n",
     )
     for text in (*texts, texts[0].replace("cartesian", "Spherical")):

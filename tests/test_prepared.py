@@ -359,7 +359,7 @@ def test_b_is_left_where_it_is_when_a_file_is_opened(
 
 def test_start_orbitals_come_from_it(radical_file: Path) -> None:
     result = dfmp2.run(
-        radical_file.with_name("nh2.xyz"), "sto-3g", scf_from=str(radical_file), listener=Heard()
+        radical_file.with_name("nh2.xyz"), "sto-3g", scf_from=radical_file, listener=Heard()
     )
     assert result.reference.cycles <= 3
 

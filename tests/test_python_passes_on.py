@@ -3,6 +3,7 @@ distinct value; nothing is computed."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -202,7 +203,9 @@ def test_a_scan_gets_what_it_was_given(
     assert (along["convergence"], along["moving"]) == ("GAU_TIGHT", None)
     path = tmp_path / "f.xyz"
     path.write_text("2\n\nC 0 0 0\nN 0 0 1.2\n2\n\nC 0 0 0\nN 0 0 1.3\n")
-    charges = [[3.0, 0.0, 0.0, 0.5]]
+    (tmp_path / "field").mkdir()
+    (tmp_path / "field" / "q.txt").write_text("# one\r3 0 0 0.5\r")
+    (field,) = os.scandir(tmp_path / "field")
     dfmp2.scan(
         path,
         "sto-3g",
@@ -210,7 +213,7 @@ def test_a_scan_gets_what_it_was_given(
         units="bohr",
         charge=1,
         multiplicity=3,
-        point_charges=charges,
+        point_charges=field,
         point_charge_units="bohr",
         **HOW,
     )
@@ -218,7 +221,7 @@ def test_a_scan_gets_what_it_was_given(
     assert level == LEVEL and chained is False and len(read) == 2
     assert [one.coordinates[1, 2] for one in read] == [1.2, 1.3]
     assert {(one.charge, one.multiplicity) for one in read} == {(1, 3)}
-    np.testing.assert_array_equal(read[1].point_charges, charges)
+    np.testing.assert_array_equal(read[1].point_charges, [[3.0, 0.0, 0.0, 0.5]])
     dfmp2.scan([RADICAL, RADICAL.with_state(1, 1)], "sto-3g")
     assert [one.charge for one in frames["given"][0]] == [0, 1]
     dfmp2.scan([RADICAL, RADICAL], "sto-3g", charge=-1, multiplicity=1)

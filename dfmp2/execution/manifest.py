@@ -281,7 +281,9 @@ def make_batch(
         for name, x in values.items()
     }
     if isinstance(given.get("basis"), str):
-        given["basis"] = change_files(given["basis"], lambda file: str(root / file))
+        given["basis"] = change_files(
+            given["basis"], lambda file: str(root / os.path.expanduser(file))
+        )
     options = options_of_item(given)
     items = []
     for file in files:

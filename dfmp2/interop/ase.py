@@ -147,7 +147,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         displaced.calc = type(self)(
             **{**self.parameters, "displacement": None}, listener=self._listener
         )
-        return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
+        return calculate_numerical_forces(displaced, eps=plain(self.parameters["displacement"]))
 
 
 def _in_units_of_ase(result: MP2Result) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class BatchResult(Mapping[str, MP2Result]):
 
     def __getitem__(self, name: str) -> MP2Result:
         # Rows have the names of files, in which other characters are replaced.
-        row = next((row for row in self.rows if row.name == slug(name)), None)
+        row = next((row for row in self.rows if row.name == slug(str(name))), None)
         if row is None:
             raise KeyError(f"{name}: there is no such item")
         if row.output is None:
@@ -244,7 +244,9 @@ def _files(molecules: Any, folder: Path) -> list[str]:
             raise InputError(
                 f"{molecule!r}: an xyz file holds no point charges: name them in a manifest"
             )
-        name = name or f"{molecule.name}-{len(files) + 1}"
+        if name is None or name == "":
+            name = f"{molecule.name}-{len(files) + 1}"
+        name = str(name)
         path = folder / f"{slug(name)}.xyz"
         if path in made:
             raise InputError(

@@ -300,10 +300,10 @@ def charges_of_formulas(comment: str, symbols: Sequence[str]) -> list[Statement]
 
     Parameters
     ----------
-    symbols : of the atoms of the file; other formulas state nothing about them
+    symbols : of the real atoms of the file; other formulas state nothing about them
     """
     listed = []
-    atoms = Counter(symbol.capitalize() for symbol in symbols)
+    atoms = Counter(symbols)
     for match in _FORMULA_WITH_CHARGE.finditer(comment.translate(MINUS)):
         formula, size, signs = match["formula"], match["size"], match["signs"]
         if size is None and _atoms_of(formula) != atoms and formula[-1].isdigit():

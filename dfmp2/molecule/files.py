@@ -11,7 +11,7 @@ Below: single frames of files with several molecules: xyz, .sdf and .pdb files, 
 Frames count from 1. Those of a database (`ase.db`, .db) are its rows by their `id`. The charge of a
 row is its key `total_charge` or `charge`, or the `charge` of its data, the multiplicity its key or
 data of that name; else the initial charges and magnetic moments of the atoms add up to both. A row
-may have a `name`.
+may have a `name`, or its data.
 
 A file of point charges has one line for each:
 
@@ -22,6 +22,7 @@ A file of point charges has one line for each:
 from __future__ import annotations
 
 import io
+import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -122,7 +123,7 @@ def read_frames(
         }
         frames.append(parse_block(block, name, end, of_the_user).molecule)
     if not frames:
-        raise InputError("empty: expected the frames of an xyz file", file=file)
+        raise InputError(f"empty: expected the frames of {_kind_of(end)}", file=file)
     return frames
 
 
@@ -137,13 +138,19 @@ def blocks_of(path: str | Path) -> list[str]:
 def _read(path: str | Path, too_large: str) -> tuple[str, str, str]:
     """File ending in lower case, name for errors, text."""
     end = Path(path).suffix.lower()
-    return end, *read_text(
-        path, MAX_BYTES, too_large, f"a {end} file" if end in FORMATS else "an xyz file"
-    )
+    return end, *read_text(path, MAX_BYTES, too_large, _kind_of(end))
+
+
+def _kind_of(end: str) -> str:
+    """The kind of a file, with an article."""
+    if end in FORMATS:
+        return f"a {end} file"
+    return "an xyz file"
 
 
 def _blocks(text: str, end: str) -> Iterator[tuple[int, str]]:
     """Number of the first line, from 1, and text of each molecule or model."""
+    text = unix_lines(text)
     if end in ENDS:
         ends = [found.end() for found in re.finditer(ENDS[end], text, re.MULTILINE)]
     else:
@@ -159,6 +166,7 @@ def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> 
     if kind is None:
         return parse_xyz(text, file=file, **of_the_user)
     charge, multiplicity = of_the_user["charge"], of_the_user["multiplicity"]
+    plain = unix_lines(text)
     try:
         if of_the_user["units"] != "angstrom":
             raise InputError(
@@ -166,16 +174,16 @@ def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> 
                 f": {end} files are in angstrom: leave it out",
             )
         if kind == "proteindatabank":
-            _require_elements(text)
-            charged = _state_of_pdb(text, charge)
+            _require_elements(plain)
+            charged = _state_of_pdb(plain, charge)
             coupled = (1, "default") if multiplicity is None else (multiplicity, "option")
-            atoms = _atoms(text, kind)
+            atoms = _atoms(plain, kind)
             _require_some_hydrogens(atoms.get_chemical_symbols())
         else:
-            block = read_mol_block(text)
+            block = read_mol_block(plain)
             charged, coupled = state(block, charge, multiplicity)
             require_hydrogens(block, charge, multiplicity)
-            atoms = _atoms(text, kind)
+            atoms = _atoms(plain, kind)
             require_space(block, atoms.get_positions()[:, 2])
         molecule = Molecule(
             symbols=tuple(atoms.get_chemical_symbols()),
@@ -239,7 +247,7 @@ def _require_elements(text: str) -> None:
     ------
     InputError : columns 77 and 78 contain no element, and the name has several letters
     """
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.startswith(("ATOM", "HETATM")):
             continue
         element = line[76:78].strip()
@@ -279,7 +287,7 @@ def _charge_of_pdb(text: str) -> int:
     InputError : the columns contain something else, or atoms have alternate locations
     """
     total = 0
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.startswith(("ATOM", "HETATM")):
             continue
         if line[16:17].strip():
@@ -323,7 +331,7 @@ def frames_in(path: Path) -> list[Frame]:
     BackendUnavailable : ASE, which reads databases, is missing
     """
     if path.suffix.lower() == DATABASE:
-        frames = [Frame(row.id, str(row.get("name", ""))) for row in _rows(path)]
+        frames = [Frame(row.id, _name_of(row)) for row in _rows(path)]
         if not frames:
             raise InputError("empty: expected a database of ASE with rows", file=str(path))
     else:
@@ -439,8 +447,13 @@ def _of_database(
         molecule = Molecule.from_ase(row.toatoms(), charge=charge, multiplicity=multiplicity)
     except InputError as error:
         raise error.placed(file=file) from error
-    name = str(row.get("name", "")) or f"{path.stem}-{number}"
+    name = _name_of(row) or f"{path.stem}-{number}"
     return replace(molecule, name=name, source=printable(file))
+
+
+def _name_of(row: Any) -> str:
+    """The name of a row, by its key or in its data, where data sets have it; "" if it has none."""
+    return str(row.get("name") or row.data.get("name") or "")
 
 
 def _stated(row: Any, keys: Sequence[str], file: str) -> int | None:
@@ -511,10 +524,9 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
         return None
     file = None
     try:
-        if isinstance(given, str | Path):
-            file, text = read_text(
-                given, MAX_BYTES, f"{MORE}: expected the point charges around one molecule", CHARGES
-            )
+        if isinstance(given, str | os.PathLike):
+            too_large = f"{MORE}: expected the point charges around one molecule"
+            file, text = read_text(Path(given), MAX_BYTES, too_large, CHARGES)
             given = _charges(unix_lines(text))
         return checked(given, UNITS[units])
     except InputError as error:

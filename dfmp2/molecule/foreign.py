@@ -124,6 +124,11 @@ def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
             raise InputError(
                 "the Mole has nuclei of finite size (nucmod), which are not supported: leave it out"
             )
+        if mole.nelectron != mole.tot_electrons():
+            raise InputError(
+                f"the Mole has nelectron {mole.nelectron}, and {mole.tot_electrons()} by its atoms "
+                "and its charge: set mol.charge in place of mol.nelectron"
+            )
         return Molecule(
             symbols=tuple(
                 mole.atom_pure_symbol(i).removeprefix("GHOST-").removeprefix("X-")

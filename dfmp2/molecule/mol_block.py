@@ -93,13 +93,13 @@ class MolBlock:
 
 
 def read_mol_block(text: str) -> MolBlock:
-    """The block in a text, which must be one molecule in three dimensions.
+    """The block in a text with Unix line ends, which must be one molecule in three dimensions.
 
     Raises
     ------
     InputError : V3000, a drawing, several molecules, or a damaged block
     """
-    lines = text.splitlines()
+    lines = text.split("\n")
     molecules = max(text.count("$$$$"), len(re.findall("^M  END", text, re.MULTILINE)))
     if molecules > 1:
         raise InputError(f"{molecules} molecules: give one per file")

@@ -62,6 +62,10 @@ class Molecule:
     point_charges: NDArray[np.float64] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("name", "source", "text"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise InputError(f"{name} of a molecule is a {type(value).__name__}: expected text")
         symbols = tuple(normalise_symbol(symbol) for symbol in self.symbols)
         ghost = tuple(bool(flag) for flag in self.ghost) or (False,) * len(symbols)
         object.__setattr__(self, "symbols", symbols)
@@ -90,6 +94,10 @@ class Molecule:
                     f"{clash}, less than 0.1: leave out the charges of its own atoms, or check "
                     "their units"
                 )
+
+    def __reduce__(self) -> tuple[type[Molecule], tuple[Any, ...]]:
+        # Built anew, so that the arrays of a copy are read-only, too.
+        return Molecule, tuple(getattr(self, one.name) for one in dataclasses.fields(self))
 
     def __repr__(self) -> str:
         if self.point_charges is None:

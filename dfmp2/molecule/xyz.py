@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -353,7 +354,7 @@ def _read_states(
     charge, multiplicity : options, which take precedence if not None
     """
     try:
-        symbols = [line.split(maxsplit=1)[0] for line in lines[2:] if line.strip()]
+        symbols = _real_symbols(lines[2:], _column_places(pairs).get("species", (0, 1))[0])
         listed = [
             *_read_state(lines[1]),
             *_read_sums(pairs, lines[2:]),
@@ -366,6 +367,19 @@ def _read_states(
     except InputError as error:
         raise error.placed(line=2) from error
     return listed, (charged, coupled)
+
+
+def _real_symbols(rows: list[str], place: int) -> list[str]:
+    """The symbols in a column, from 0, without ghosts; wrong ones, which are refused later, are left
+    out."""
+    symbols = []
+    for row in rows:
+        for word in row.split()[place : place + 1]:
+            with suppress(InputError):
+                symbol, ghost = _read_symbol(word)
+                if not ghost:
+                    symbols.append(symbol)
+    return symbols
 
 
 def _read_state(comment: str) -> list[Statement]:

@@ -220,10 +220,13 @@ class Options:
         for name, kinds, expected in (
             ("frozen_core", int | str, "a number of orbitals or a dialect"),
             ("scratch", str | os.PathLike | None, "the path of a folder"),
+            ("scf_from", str | os.PathLike | None, "the path of a result"),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise InputError(Option(name), f" is a {type(value).__name__}: expected {expected}")
+            if isinstance(value, os.PathLike):
+                self._set(name, os.fspath(value))
         self._set("frozen_core", str(self.frozen_core).strip().lower())
         if isinstance(self.backend, str):
             self._set("backend", BACKEND_WORDS.get(self.backend, self.backend))
@@ -234,8 +237,6 @@ class Options:
             self._set("memory", parse_bytes(self.memory))
         if self.grid is not None:
             self._set("grid", parse_grid(self.grid))
-        if self.scratch is not None:
-            self._set("scratch", os.fspath(self.scratch))
         if self.scratch == "":
             raise InputError(Option("scratch"), " is empty: name a folder")
         if isinstance(self.method, str):

@@ -29,6 +29,7 @@ from dfmp2.mp2.result import MP2Result
 
 SAID = {"scf": "of the reference", "unrelaxed": "of MP2, unrelaxed", "relaxed": "of MP2, relaxed"}
 MOST_POINTS = 5 * 10**7  # 650 MB of text
+LEAST_PLACE = -999.0  # bohr; longer numbers touch in the columns of the format
 BLOCK = 8000  # points at a time
 
 
@@ -224,9 +225,17 @@ def _written(
     with shielded(), tempfile.TemporaryDirectory() as folder:
         from pyscf.tools import cubegen
 
-        extent = np.ptp(mole.atom_coords(), axis=0) + 2 * (
-            cubegen.BOX_MARGIN if margin is None else margin
-        )
+        around = cubegen.BOX_MARGIN if margin is None else margin
+        least = float(mole.atom_coords().min()) - around
+        if least < LEAST_PLACE:
+            raise InputError(
+                Option("to"),
+                (
+                    f" cube: the grid begins at {least:.1f} bohr, and the columns of the format "
+                    f"end at {LEAST_PLACE:g}: move the molecule to the origin, and compute it again"
+                ),
+            )
+        extent = np.ptp(mole.atom_coords(), axis=0) + 2 * around
         if spacing is None:
             steps = 79 * np.ones(3, dtype=int)
         else:

@@ -19,7 +19,7 @@ from dfmp2.molecule.basis import ElementBasis
 from dfmp2.molecule.mole import ao_shells
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import OF_MP2, MP2Result
-from dfmp2.options import Options
+from dfmp2.options import OF_THE_MACHINE, Options
 from dfmp2.options.methods import MP2
 from dfmp2.output.export import conventions
 from dfmp2.output.text import report
@@ -30,7 +30,7 @@ OUTPUT_NAMES = {1: "qcschema_output", 2: "qcschema_atomic_result"}
 BASIS_NAMES = {1: "qcschema_basis", 2: "qcschema_basis_set"}
 # Options that are not keywords of a document: basis and method have their own fields, the others
 # describe one machine or one file.
-NO_KEYWORDS = ("basis", "method", "scf_from", "memory", "threads")
+NO_KEYWORDS = ("basis", "method", "scf_from", *OF_THE_MACHINE)
 PROTOCOLS = {  # what each protocol keeps, as in QCElemental
     "none": (),
     "all": ("orbitals", "eigenvalues", "occupations"),
@@ -112,6 +112,9 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         if field.name not in NO_KEYWORDS
         and getattr(result.options, field.name) != getattr(defaults, field.name)
     }
+    fitting = result.scf_fitting
+    if fitting is not None and fitting.name not in ("default", "custom"):
+        keywords["scf_auxbasis"] = fitting.name  # also that of a mean field, which is no option
     if result.molecule.point_charges is not None:
         keywords |= {
             "point_charges": result.molecule.point_charges.tolist(),
