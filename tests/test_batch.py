@@ -217,8 +217,9 @@ def test_each_task_reads_its_own_list(folder, call):
     value["items"] = json.loads(lists[1].read_text())["items"]  # the list is what counts
     lists[0].write_text(json.dumps(value))
     assert f"({len(named[1])} of them before)" in succeed(call(*run, "0/2")).out
-    own = (str(folder / "m.toml"), None, folder / "out", (0, 2))
-    assert read_list(*own, chained=False) is not None is read_list(*own, chained=True)
+    own = (str(folder / "m.toml"), None, Path("out"), (0, 2))
+    assert read_list(*own, chained=False).items[0].target.parent == folder / "out"
+    assert read_list(*own, chained=True) is None
     assert read_list(own[0], str(folder / "out"), *own[2:], chained=False) is None
     with (folder / "m.toml").open("a") as manifest:
         manifest.write("# a change\n")
@@ -253,6 +254,7 @@ def test_a_file_keeps_what_is_asked_for(folder, call, keep):
         ("export", f"{keep}.h5", "--to", "molden"),
         ("derive", f"{keep}.h5", "--frozen-core", "1"),
         ("compare", f"{keep}.h5"),
+        ("run", "nh2.xyz", "--basis", "sto-3g", "--scf-from", f"{keep}.h5"),
     ):
         refused = call(*command)
         recorded_failure(refused, 3)
@@ -293,6 +295,7 @@ def test_nothing_complete_is_computed_again_and_changes_are_said(own_batch, call
         "h2: its input has changed since the result was made (geometry): it is computed again"
         in done.err
     )
+    assert done.err.count("it is computed again") == 2  # but no molecule that cannot be read
     assert "nh2: its result does not count" in done.err and "stored hash" in done.err
     assert "(2 of them before), 4 failed" in done.out
     after = results(folder / "out")
@@ -314,17 +317,19 @@ def test_nothing_complete_is_computed_again_and_changes_are_said(own_batch, call
 def test_collect_refuses_a_mixture(own_batch, call, monkeypatch):
     folder, _ = own_batch
     monkeypatch.chdir(folder)
-    refused = call("batch", "collect", "m.toml", "-o", "t.csv")
-    recorded_failure(refused, 3)
-    assert not (folder / "t.csv").exists()
+    manifest = Path("m.toml").read_text()
+    for target in (["t.csv"], ["out/t.h5"], ["m.toml", "--to", "extxyz", "--overwrite"]):
+        recorded_failure(call("batch", "collect", "m.toml", "-o", *target), 3)
+    assert not (folder / "t.csv").exists() and Path("m.toml").read_text() == manifest
     done = succeed(call("batch", "collect", "m.toml", "-o", "t.h5", "--allow-mixed"))
     # Items that never had a result are only counted.
     assert "5 of 9 items left out" in done.err and " is left out" not in done.err
     recorded_failure(call("batch", "collect", "m.toml", "-o", "t.h5"), 3)
     with h5py.File(folder / "t.h5") as handle:
         assert handle["batch/mp2_correlation_energy"].attrs["units"] == "hartree"
-    inside = call("batch", "collect", "m.toml", "-o", "out/t.h5")
-    recorded_failure(inside, 3)
+    for file in folder.glob("*.xyz"):
+        file.unlink()
+    recorded_failure(call("batch", "collect", "m.toml", "-o", "t.csv"), 3)
 
 
 @pytest.mark.slow
@@ -637,16 +642,34 @@ def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatc
     done = call("batch", "run", "m.toml")
     recorded_failure(done, 75)
     assert set(results(folder / "out")) == {"h2o.h5"}
+    assert acquire_lock(folder / "out" / "h2o.h5") is None  # to compute it again
     value = succeed(call("batch", "status", "m.toml", "--json")).json
-    assert [item["status"] for item in value["items"]] == ["running", "complete"]
-    release_lock(folder / "out" / "h2.h5")
+    assert [item["status"] for item in value["items"]] == ["running", "running"]
+    for name in ("h2", "h2o"):
+        release_lock(folder / "out" / f"{name}.h5")
     value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert [item["status"] for item in value["items"]] == ["pending", "complete"]
 
 
-def test_a_folder_that_cannot_be_written(folder, call):
-    done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "h2o.xyz/out")
-    recorded_failure(done, 7)
+@pytest.mark.parametrize(
+    ("output", "given", "variables"),
+    [
+        ("h2o.xyz/out", [], {}),
+        ("taken", [], {}),
+        ("out", ["--scratch", "gone"], {}),
+        ("out", [], {"DFMP2_SCRATCH": "gone"}),
+        ("out", [], {"DFMP2_CHECKPOINT_SECONDS": "often"}),
+    ],
+)
+def test_what_would_fail_every_item_is_refused_at_once(
+    folder, call, monkeypatch, output, given, variables
+):
+    (folder / "taken" / "batch.index.jsonl").mkdir(parents=True)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", output, *given)
+    recorded_failure(done, 7 if output == "h2o.xyz/out" else 3)
+    assert not list(folder.rglob("*.error.json"))
 
 
 def test_the_parent_imports_neither_torch_nor_dask(folder):

@@ -280,7 +280,7 @@ def test_a_full_disk_is_no_fault_of_the_item(
     (folder / "out").mkdir()
     with failing(("write", number), folder / "out", lambda name: part in name):
         row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
-    assert (row.status, row.disk_full) == ("pending", True), row.error
+    assert (row.status, row.blocked) == ("pending", DiskFull), row.error
     assert row.error is not None and os.strerror(number) in row.error
     assert not item.target.exists() and not error_file(item.target).exists()
     row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
@@ -349,7 +349,7 @@ def test_a_folder_that_becomes_unwritable_is_no_fault_of_the_item(
         row = compute_item(read_input(item), None, None, "", share, compute)
         next_row = compute_item(read_input(item), None, None, "", share, mp2_energy)
     for one in (row, next_row):
-        assert (one.status, one.unwritable, one.disk_full) == ("pending", True, False), one
+        assert (one.status, one.blocked) == ("pending", ResourceError), one
         assert one.error is not None and "out can no longer be written (" in one.error
     assert not error_file(item.target).exists() and not item.target.exists()
     assert compute_item(read_input(item), None, None, "", share, mp2_energy).status == "complete"

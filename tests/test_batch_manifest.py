@@ -7,8 +7,6 @@ import shutil
 import tomllib
 from contextlib import closing, suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,7 @@ from hypothesis.strategies import lists, sampled_from, tuples
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.execution import collect, items
-from dfmp2.execution.items import START, _function_of, fingerprint, fingerprint_of, read_input
+from dfmp2.execution.items import _function_of, read_input
 from dfmp2.execution.manifest import (
     LEFT_MANIFEST,
     make_batch,
@@ -138,9 +136,10 @@ def test_files_on_the_command_line(folder, call):
     assert not (folder / "out").exists()
 
 
-def test_every_file_of_a_batch_is_below_its_root(folder):
+def test_every_file_of_a_batch_is_below_its_root(folder, monkeypatch):
     """On the command line and in a manifest, and whatever the working directory is, in the manifest
     that is left with the results."""
+    monkeypatch.chdir(folder)
     root = folder / "sub" / "data"
     root.mkdir(parents=True)
     for name in ("h2.xyz", "mine.gbs", "q.txt", "start.h5"):
@@ -150,7 +149,7 @@ def test_every_file_of_a_batch_is_below_its_root(folder):
     table = [*manifest_lines({**given, "output": "out"}), "[[item]]", 'molecule = "h2.xyz"']
     (root / "m.toml").write_text("\n".join(table))
     (folder / "m.toml").write_text("\n".join(table))
-    of_files = make_batch(["h2.xyz"], given, folder / "out", root)
+    of_files = make_batch(["h2.xyz"], given, folder / "out", "sub/data")
     (folder / "out").mkdir()
     (folder / "out" / LEFT_MANIFEST).write_bytes(manifest_of(of_files))
     for batch in (
@@ -201,49 +200,53 @@ def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
 
 
 def test_a_folder_stands_for_its_batch(folder, call, monkeypatch):
-    """`batch run FILE...` leaves a complete manifest, so status accepts the folder from
-    anywhere."""
+    """`batch run FILE...` leaves a complete manifest, so status accepts the folder from anywhere;
+    a manifest of the user's own stays, and stands for its batch."""
     (folder / "sub").mkdir()
     run = ("batch", "run", "h2o.xyz", "nh2.xyz", "--basis", "sto-3g", "--output", "ou t")
     monkeypatch.setattr("sys.argv", ["dfmp2", *run, *["h2o.xyz"] * 600])
-    succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
+    given = ("--frozen-core", "auto", "--keep", "energies", "--scratch", ".")
+    succeed(call(*run, *given))
     shown = succeed(call("batch", "status", str(folder / "ou t")))
     assert "2 complete" in shown.out
     batch = read_batch(folder / "ou t")
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
     assert batch.items[0].options.frozen_core == "auto" and batch.items[1].keep == "energies"
+    assert batch.items[0].options.scratch == str(folder)
     # Each item stores the command, which may name thousands of files.
     command, _, item = dfmp2.read(batch.items[1].target).provenance.command.partition("  # ")
     assert (len(command), item) == (4000, "item nh2")
-    again = succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
+    again = succeed(call(*run, *given))
     assert "2 of 2 items complete (2 of them before)" in again.out
-    refused = call("batch", "status", "sub")
-    recorded_failure(refused, 3)
-
-
-def test_start_orbitals_count_by_their_content(folder):
-    (folder / "a.chk").write_bytes(b"first")
-    (item,) = make_batch(
-        [str(folder / "h2o.xyz")], {"basis": "x", "scf_from": str(folder / "a.chk")}, Path("o")
-    ).items
-    before = read_input(item)
-    (folder / "a.chk").write_bytes(b"second")
-    assert read_input(item).fingerprint != before.fingerprint
-    assert fingerprint(before.molecule, item.options, before.start) == before.fingerprint
-    command = f"dfmp2  # item h2o, {START}{before.start}"
-    stored: Any = SimpleNamespace(
-        molecule=before.molecule,
-        options=item.options,
-        provenance=SimpleNamespace(command=command),
-    )
-    assert fingerprint_of(stored) == before.fingerprint
-    (folder / "a.chk").unlink()
-    assert "scf-from" in str(read_input(item).molecule) and isinstance(
-        read_input(item).molecule, InputError
-    )
+    recorded_failure(call("batch", "status", "sub"), 3)
+    (folder / "sub" / LEFT_MANIFEST).write_text(HEAD + ITEM)
+    recorded_failure(call(*run[:-1], "sub"), 3)
+    assert read_batch("sub").items[0].target == folder / "sub" / "out" / "h2o.h5"
+    monkeypatch.setattr("os.geteuid", lambda: -1)
+    recorded_failure(call("batch", "status", "ou t"), 3)
 
 
 ALONE = WorkerShare(threads=1, memory=10**10)
+
+
+def test_start_orbitals_count_by_their_content(folder, monkeypatch):
+    """A result counts as long as they do not change, and neither the index nor a missing file
+    hides that."""
+    monkeypatch.chdir(folder)
+    (folder / "o").mkdir()
+    for name, spacing in (("a", "0.7"), ("b", "0.8")):
+        hydrogen = dfmp2.Molecule.from_string(MOLECULES["h2"].replace("0.74", spacing))
+        dfmp2.write(dfmp2.run(hydrogen, "sto-3g", threads=1), folder / f"{name}.h5")
+    (item,) = make_batch(["h2.xyz"], {"basis": "sto-3g", "scf_from": "a.h5"}, Path("o")).items
+    row = items.compute_item(read_input(item), None, None, "", ALONE)
+    assert (row.status, row.asked) == ("complete", "")
+    assert items.look_at(read_input(item)).status == "complete"
+    (folder / "b.h5").rename(folder / "a.h5")
+    assert "start orbitals" in items.look_at(read_input(item)).remark
+    (folder / "a.h5").unlink()
+    assert isinstance(read_input(item).molecule, InputError)
+
+
 HYDROGEN = """****
 H 0
 S 2 1.0

@@ -17,6 +17,7 @@ import dfmp2
 from dfmp2.cli import batch_run
 from dfmp2.errors import (
     DeviceFault,
+    DiskFull,
     InputError,
     Interrupted,
     ResourceError,
@@ -190,6 +191,7 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
     }
     share = WorkerShare(1, 10**9)
     options = {"charge": radical.charge, "multiplicity": radical.multiplicity, "basis": "6-31g*"}
+    options["scratch"] = "/only/there"  # on the host that computes it
     batches = [
         make_batch(["radical.xyz"], options | of_item, tmp_path / "out", tmp_path)
         for of_item, _ in kinds.values()
@@ -361,8 +363,8 @@ class OneByOne(nullcontext[None]):
     [
         (True, {"status": "complete"}, "complete"),
         (False, {"status": "failed", "exit_code": 6, "device_fault": True}, "failed"),
-        (False, {"status": "pending", "disk_full": True}, "pending"),
-        (False, {"status": "pending", "unwritable": True}, "pending"),
+        (False, {"status": "pending", "blocked": DiskFull}, "pending"),
+        (False, {"status": "pending", "blocked": ResourceError}, "pending"),
     ],
     ids=["stopped", "device", "disk full", "unwritable"],
 )
@@ -387,9 +389,12 @@ def test_what_ends_a_batch_leaves_the_rest_as_it_is_then(
         read_inputs(given),
         range(4),
         Listener(),
+        chained=True,
         stop_asked=lambda: int(stops and bool(pool_of_one.tried)),
     )
     run.compute(cast(Any, pool_of_one), 1)
+    starts = {"complete": [out / "a.h5"], "failed": [None], "pending": []}
+    assert [call.given[1] for call in run._queue] == starts[first]
     release_lock(out / "b.h5")
     assert pool_of_one.tried == ["a"]
     assert [one.status for one in run.rows.values()] == [first, "running", "failed", "pending"]

@@ -205,8 +205,7 @@ def _error_file(folder: Path) -> None:
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.cli.batch_run import leave_manifest
-    from dfmp2.execution.manifest import make_batch
+    from dfmp2.execution.manifest import leave_manifest, make_batch
 
     leave_manifest(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder))
 

@@ -20,7 +20,7 @@ from dfmp2.cli.batch_run import (
     batch_run,
     item_lines,
     of_a_batch,
-    require_no_molecule,
+    require_no_input,
     status_json,
 )
 from dfmp2.cli.console import Console, conclude, styled
@@ -125,8 +125,9 @@ def batch_collect(
     """
     from dfmp2.execution.collect import Destination
 
-    require_no_molecule(batch, "-o", table)
     destination = Destination.chosen(batch.output, table, to, split, overwrite=overwrite)
+    for target in destination.targets().values():
+        require_no_input(batch, "-o", target)
     for line in destination.collect(batch, Console(quiet=False, log=None).warning, **how):
         conclude(printable(line))
 
