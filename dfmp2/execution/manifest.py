@@ -309,7 +309,7 @@ def manifest_of(batch: Batch) -> bytes:
     ------
     InputError : a path is not UTF-8, and TOML holds nothing else
     """
-    text = []
+    text = list[str]()
     for item in batch.items:
         # As the options have them: in Python they may be given in other types
         values = {name: getattr(item.options, name, value) for name, value in item.given.items()}

@@ -25,7 +25,7 @@ _DOUBLE = ctypes.POINTER(ctypes.c_double)
 _POINTER = ctypes.c_void_p
 # alpha, both factors, beta and the result, each array with its leading dimension
 _SCALED_PRODUCT = (_POINTER, *[_POINTER, _INT] * 2, _POINTER, _POINTER, _INT)
-ARGUMENTS = {  # by routine, as SciPy declares them
+ARGUMENTS: dict[str, tuple[Any, ...]] = {  # by routine, as SciPy declares them
     "dtrmm": (*[_TEXT] * 4, _INT, _INT, _DOUBLE, _DOUBLE, _INT, _POINTER, _INT),
     "dtpttr": (_TEXT, _INT, _POINTER, _POINTER, _INT, _INT),  # a packed triangle
     "dsymm": (_TEXT, _TEXT, _INT, _INT, *_SCALED_PRODUCT),
