@@ -60,6 +60,7 @@ MOST_SHOWN = 20
 STATE_WIDTH = 12  # of "failed (12)" and a blank
 NAME_WIDTH = 27  # of a name, leaving room for an energy and a time; longer ones are cut
 MOST_LINES = 4  # of the remark on an item
+READ_BY_ITEMS = ("point_charges", "scf_from")  # files that are named in their options
 # s within which two SIGTERM count as one, because a scheduler sends it to all processes and its
 # script forwards it
 TOGETHER = 1.0
@@ -201,7 +202,7 @@ def batch_run(
     ):
         batch, _, own_list = opened
         if log is not None:
-            require_no_input(batch, "--log", log)
+            require_no_file_of(batch, "--log", log)
         if warm_up:
             return _compile_programs(batch, signals)
         run = _make_run(opened, division, part, options, console)
@@ -312,13 +313,14 @@ def _announce(
         console.warning(f"more shards ({shards}) than items: some of them have nothing to do")
 
 
-def require_no_input(batch: Batch, option: str, path: str | Path) -> None:
-    """Raise if an option names the manifest, or a file that an item reads, as a file to be
+def require_no_file_of(batch: Batch, option: str, path: str | Path) -> None:
+    """Raise if an option names the manifest, or a file that an item reads or makes, as a file to be
     written."""
     require_distinct({"manifest": batch.source or None, option: path})
     for item in batch.items:
-        files = {name: item.given.get(name) for name in ("point_charges", "scf_from")}
-        for name, file in {"molecule": item.path, **files}.items():
+        files = {"molecule": item.path, "result": item.target}
+        files |= {name: item.given[name] for name in READ_BY_ITEMS if name in item.given}
+        for name, file in files.items():
             require_distinct({f"{name} of {item.name}": file, option: path})
 
 
