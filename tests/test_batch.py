@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import h5py
@@ -20,7 +21,7 @@ from dfmp2.errors.messages import MANIFEST, Message, in_words
 from dfmp2.execution.batch import PATIENCE as PATIENCE_OF_BATCH
 from dfmp2.execution.batch import read_list
 from dfmp2.host.files import lock_holder
-from dfmp2.output.batch_index import read_rows
+from dfmp2.output.batch_index import IndexWriter, read_rows
 from tests.conftest import COMMAND, MOLECULES, PATIENCE, run_command, succeed, wait_until
 from tests.recorded import recorded_failure
 
@@ -183,6 +184,10 @@ def test_an_index_is_trusted_of_the_same_files(own_batch, call, monkeypatch):
     for change, shown in changes:
         path.write_text(f"{lines}{json.dumps(row | change)}\n" + '{"name": "h2o", "ener')
         assert f"E(MP2) = {shown:.10f} Eh" in succeed(call("batch", "status", "m.toml")).out
+    path.write_text(lines + '{"name": "h2o", "ener')
+    with closing(IndexWriter(folder / "out", None)) as index:
+        index.append([row | {"energy": 2.5}])
+    assert "E(MP2) = 2.5000000000 Eh" in succeed(call("batch", "status", "m.toml")).out
 
 
 def test_an_index_of_an_earlier_version_is_read(own_batch, call, monkeypatch):
@@ -656,6 +661,7 @@ def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatc
     [
         ("h2o.xyz/out", [], {}),
         ("taken", [], {}),
+        ("taken", ["--log", "taken/h2.h5"], {}),
         ("out", ["--scratch", "gone"], {}),
         ("out", [], {"DFMP2_SCRATCH": "gone"}),
         ("out", [], {"DFMP2_CHECKPOINT_SECONDS": "often"}),

@@ -6,7 +6,7 @@ import random
 import time
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -219,7 +219,7 @@ def test_the_memory_of_an_item_is_that_of_its_task(tmp_path, monkeypatch):
 
 
 def test_steps_share_what_the_options_say(monkeypatch):
-    """With the memory of all of them."""
+    """With the memory of all of them; the share of a worker is no option of the study."""
     asked: list[Any] = []
     monkeypatch.setattr(
         parts,
@@ -228,10 +228,14 @@ def test_steps_share_what_the_options_say(monkeypatch):
     )
     monkeypatch.setattr(parts, "share_out", lambda pool, calls: [(pool.given, calls)])
     options = Options("sto-3g", threads=5, memory=7 * 10**9, backend="cpu")
-    units = [SimpleNamespace(step=SimpleNamespace(options=options), name=name) for name in "ab"]
+    made = make_dataclass("Made", ["options"])
+    how = {"start": None, "command": "", "compute": lambda _, options, **given: made(options)}
+    step = SimpleNamespace(options=options, molecule=None)
+    units = [SimpleNamespace(step=step, name=name, **how) for name in "ab"]
     ((given, calls),) = parts.StepWorkers().steps(units, 2, 3)  # type: ignore[arg-type]
     assert given == ("cpu", 2, 3, 7 * 10**9) and asked == [2]
     assert [call.given[0].name for call in calls] == ["a", "b"]
+    assert calls[0].run(WorkerShare(1, 10**6))[1].options == options
 
 
 @pytest.mark.parametrize(
