@@ -66,6 +66,9 @@ WRONG = {  # manifest -> name of the test
     HEAD + ITEM + "frozen_core = 'most'": 'frozen_core = "most"',
     HEAD + ITEM + "backend = 'tpu'": 'backend = "tpu": expected one of auto, cpu',
     HEAD + ITEM + "tolerance = -1": "tolerance = -1.0",
+    HEAD + ITEM + "frame = 0": "frame = 0: expected the number of a frame",
+    HEAD + ITEM + "smiles = 3": "smiles = 3: expected text in quotes",
+    HEAD + "threads = 'two'\n" + ITEM: 'threads = "two"',
     HEAD + ITEM + "memory = '1GB'": "memory belongs to the batch as a whole",
     HEAD + ITEM + "keep = 'some'": 'keep = "some": expected one of energies, properties, all',
     HEAD + ITEM + "name = '...'": "name = '...': expected text with letters",
@@ -96,30 +99,31 @@ def test_a_wrong_manifest_names_the_place_and_nothing_happens(call, folder, tmp_
 
 def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
     (folder / "sub").mkdir()
+    (folder / "sub" / "link.xyz").symlink_to("w.xyz")
     (folder / "sub" / "m.toml").write_text(
         'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\nscratch = "tmp"\n[[item]]\nmolecule = '
-        '"w.xyz"\n[[item]]\nmolecule = "w.xyz"\nname = "水/b wasser"\nbasis = '
+        '"w.xyz"\n[[item]]\nmolecule = "link.xyz"\nname = "水/b wasser"\nbasis = '
         '"cc-pvdz"\nfrozen_core = "none"\ncharge = -2\n'
     )
     batch = read_manifest(folder / "sub" / "m.toml")
-    first, second = batch.items
-    assert batch.output == folder / "sub" / "res"
-    assert (first.name, first.path) == ("w", folder / "sub" / "w.xyz")
-    assert first.given["scratch"] == str(folder / "sub" / "tmp")
-    assert (first.options.basis, first.options.frozen_core) == ("sto-3g", "1")
-    assert (second.options.basis, second.options.frozen_core) == ("cc-pvdz", "none")
-    assert second.given["charge"] == -2 and "charge" not in first.given
-    assert second.name == slug("水/b wasser") == "水_b_wasser"
-    assert repr(first.options.os_scale) == "2.0"
+    found = [
+        (
+            item.name,
+            item.path,
+            item.options.basis,
+            item.options.frozen_core,
+            item.given.get("charge"),
+        )
+        for item in batch.items
+    ]
+    path = folder / "sub" / "w.xyz"
+    second = (slug("水/b wasser"), path, "cc-pvdz", "none", -2)
+    assert found == [("w", path, "sto-3g", "1", None), second]
+    scratch, factor = batch.items[0].given["scratch"], repr(batch.items[0].options.os_scale)
+    assert (scratch, factor) == (str(folder / "sub" / "tmp"), "2.0")
+    assert batch.output == folder / "sub" / "res" and second[0] == "水_b_wasser"
     other = read_manifest(folder / "sub" / "m.toml", root=folder, output=Path("there"))
     assert other.items[0].path == folder / "w.xyz" and other.output == Path("there")
-
-
-def test_a_link_inside_the_root_is_followed(folder):
-    (folder / "link.xyz").symlink_to(folder / "h2o.xyz")
-    (folder / "m.toml").write_text(HEAD + '[[item]]\nmolecule = "link.xyz"\n')
-    (item,) = read_manifest(folder / "m.toml").items
-    assert item.name == "link" and read_input(item).molecule.formula == "H2O"
 
 
 def test_files_on_the_command_line(folder, call):

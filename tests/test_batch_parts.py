@@ -37,7 +37,7 @@ from dfmp2.execution.batch import (
 )
 from dfmp2.execution.dask import WAIT, DaskPool, DaskSlot, read_engine
 from dfmp2.execution.items import ItemStatus, read_inputs
-from dfmp2.execution.manifest import Batch, make_batch, options_of_item
+from dfmp2.execution.manifest import Batch, make_batch
 from dfmp2.execution.outlook import foresee_shards
 from dfmp2.execution.parts import StepWorkers
 from dfmp2.execution.pool import Died, Pool, Slot, WorkerShare, process_death
@@ -504,35 +504,6 @@ def test_a_file_that_keeps_less_than_is_asked_for_does_not_count(
     kept: str, asked: str, enough: bool
 ) -> None:
     assert items._keeps(kept, SimpleNamespace(keep=asked)) is enough  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("given", "refused"),
-    [
-        ({"frame": 1, "multiplicity": 1, "charge": -2}, ""),
-        ({"frame": 0}, "frame"),
-        ({"multiplicity": 0}, "multiplicity"),
-        ({"multiplicity": 2.0}, "a whole number"),
-        ({"charge": True}, "a whole number"),
-        ({"smiles": 3}, "text in quotes"),
-        ({"units": "pm"}, "expected one of angstrom, bohr"),
-        ({"backend": "abacus"}, "expected one of auto, cpu"),
-        ({"os_scale": 1}, ""),
-        ({"threads": "two"}, "threads"),
-        ({"frozen_core": "gaussian"}, "expected none, auto"),
-        ({"frozen_core": "7"}, ""),
-    ],
-)
-def test_what_is_said_of_an_item_is_checked(given: dict[str, Any], refused: str) -> None:
-    if refused:
-        with recorded_error(InputError):
-            options_of_item({"basis": "sto-3g", **given})
-        return
-    made = options_of_item({"basis": "sto-3g", **given})
-    options = {name: value for name, value in given.items() if name in Options.__slots__}
-    assert made == Options(basis="sto-3g", **options)
-    with recorded_error(InputError):
-        options_of_item(given)
 
 
 @pytest.mark.parametrize(
