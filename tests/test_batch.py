@@ -428,8 +428,6 @@ def test_shards_together_are_the_batch(folder, call, monkeypatch):
     first = succeed(call("batch", "run", "m.toml", "--shard", "0/2"))
     half = set(results(folder / "out"))
     assert 0 < len(half) < 3 and f"{len(half)} of {len(half)} item" in first.out
-    index = read_rows(folder / "out")
-    assert [row.get("status") for row in index.values()].count("complete") == len(half)
     assert (folder / "out" / "batch.0-of-2.index.jsonl").exists()
     for name, value in slurm.items():
         monkeypatch.setenv(name, value)
