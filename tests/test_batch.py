@@ -189,8 +189,10 @@ def test_an_index_of_an_earlier_version_is_read(own_batch, call, monkeypatch):
     row = read_rows(folder / "out")["h2o"]
     (folder / "out" / "batch.index.jsonl").unlink()
     old = {name: row[name] for name in ("name", "molecule", "status", "fingerprint", "stamp")}
-    old |= {"exit_code": 0, "error": None, "output": "elsewhere.h5", "seconds": 1.0, "energy": 1.5}
-    old |= {"remark": "", "notes": [], "device_fault": False, "disk_full": False}
+    old |= {
+        **{"exit_code": 0, "error": None, "output": "elsewhere.h5", "seconds": 1.0, "energy": 1.5},
+        **{"remark": "", "notes": [], "device_fault": False, "disk_full": False},
+    }
     for version, shown in ((2, 1.5), (1, dfmp2.read("out/h2o.h5").mp2_total_energy)):
         value = {"dfmp2_batch_version": version, "items": [old]}
         (folder / "out" / "batch.json").write_text(json.dumps(value))
@@ -377,8 +379,8 @@ def test_plan_divides_the_work(batch, call, monkeypatch):
         assert shard["seconds"] == pytest.approx(sum(item["seconds"] for item in members))
     times = [item["seconds"] for item in value["items"]]
     assert value["seconds"] == pytest.approx(sum(times)) and by_name["h2o"]["seconds"] > 0
-    ends = f"the longest shard {max(times):.1f} s, the shortest 0.0 s"  # of an item that is refused
-    assert ends in succeed(call("batch", "plan", "m.toml", "--shards", "9")).out
+    said = succeed(call("batch", "plan", "m.toml", "--shards", "9")).out
+    assert f"the longest shard {max(times):.1f} s, the shortest 0.0 s" in said  # of a refused item
 
 
 def test_plan_tells_which_items_will_be_refused_and_why(batch, call, monkeypatch):
