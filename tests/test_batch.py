@@ -141,8 +141,7 @@ def test_good_items_equal_single_runs_and_bad_ones_are_reported(batch):
 def test_status_has_the_shape_that_was_promised(batch, call, monkeypatch):
     folder, _ = batch
     monkeypatch.chdir(folder)
-    done = succeed(call("batch", "status", "m.toml", "--json"))
-    counts = done.json
+    counts = succeed(call("batch", "status", "m.toml", "--json")).json
     by_name = {item["name"]: item for item in counts.pop("items")}
     assert counts == {"total": 9, "complete": 4, "failed": 5, "pending": 0, "running": 0}
     seconds = dfmp2.read(folder / "out" / "h2o.h5").timings.total
