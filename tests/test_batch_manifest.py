@@ -223,8 +223,9 @@ def test_a_folder_stands_for_its_batch(folder, call, monkeypatch):
     again = succeed(call(*run, *given))
     assert "2 of 2 items complete (2 of them before)" in again.out
     recorded_failure(call("batch", "status", "sub"), 3)
-    own = HEAD + ITEM.replace("h2o.xyz", str(folder / "sub" / "h2o.xyz"))
-    (folder / "sub" / LEFT_MANIFEST).write_text(own)
+    (folder / "sub" / LEFT_MANIFEST).write_text(
+        HEAD + ITEM.replace("h2o.xyz", str(folder / "sub" / "h2o.xyz"))
+    )
     recorded_failure(call(*run[:-1], "sub"), 3)
     assert read_batch("sub").items[0].target == folder / "sub" / "out" / "h2o.h5"
     monkeypatch.setattr("os.geteuid", lambda: -1)
